@@ -1,0 +1,37 @@
+# README's two commands: `make demo` and `make test`. Both do their own set-up.
+VENV := .venv
+BIN  := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: setup demo test check format soak bench clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml scripts/setup
+	@scripts/setup $(VENV)
+	@touch $@
+
+demo: setup
+	@rm -rf examples/routers/out
+	@$(BIN)/watersmeet run examples/routers/topology.yaml --once --checkpoint examples/routers/out/checkpoint
+
+test: check
+	$(BIN)/python -m pytest
+
+check: setup
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+soak: setup
+	WATERSMEET_SOAK=1 $(BIN)/python -m pytest -m soak -s
+
+bench: setup
+	$(BIN)/python benchmarks/w2.py
+
+clean:
+	rm -rf $(VENV) build dist examples/*/out .pytest_cache .mypy_cache .ruff_cache .hypothesis

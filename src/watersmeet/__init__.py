@@ -1,0 +1,45 @@
+"""Watersmeet: continuous multi-way window joins over streams, exact and fast, on Apache Spark.
+
+>>> import watersmeet as wm
+>>> stream = wm.Stream("a", event_time="ts", schema="k long, ts timestamp", source=wm.Source("parquet", "data/a"))
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from watersmeet.errors import CheckpointMismatch, InputError, RunError, WatersmeetError
+from watersmeet.topology import Query, Sink, Site, Source, Stream, Topology, load_topology
+
+if TYPE_CHECKING:
+    from watersmeet.spark.run import RunningQuery, start
+    from watersmeet.spark.session import start_session
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CheckpointMismatch",
+    "InputError",
+    "Query",
+    "RunError",
+    "RunningQuery",
+    "Sink",
+    "Site",
+    "Source",
+    "Stream",
+    "Topology",
+    "WatersmeetError",
+    "__version__",
+    "load_topology",
+    "start",
+    "start_session",
+]
+
+_FROM_SPARK = {"RunningQuery": "run", "start": "run", "start_session": "session"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the Spark runtime only when it is used: tasks and tools that need none of it start fast."""
+    if name not in _FROM_SPARK:
+        raise AttributeError(f"module 'watersmeet' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"watersmeet.spark.{_FROM_SPARK[name]}"), name)

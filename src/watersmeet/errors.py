@@ -1,0 +1,61 @@
+"""Named conditions that a user can mend: every message gives the cause and the cure in one sentence or two."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class WatersmeetError(Exception):
+    """Base of everything Watersmeet raises on purpose; `exit_code` is what the command line ends with."""
+
+    exit_code = 1
+
+
+class InputError(WatersmeetError):
+    """The topology, the query or an argument is wrong; nothing was run."""
+
+    exit_code = 2
+
+
+class TopologyError(InputError):
+    """The topology file or value is wrong."""
+
+
+class SqlError(InputError):
+    """The SQL text does not parse or asks for something that is not supported."""
+
+
+class UnknownStream(SqlError):
+    """A query names a stream that the topology does not have."""
+
+
+class UnknownColumn(SqlError):
+    """A query names a column that its stream does not have."""
+
+
+class TypeMismatch(InputError):
+    """Two sides of an equality can never be compared, or a column has a type that does not fit its role."""
+
+
+class CheckpointMismatch(InputError):
+    """The checkpoint belongs to a different query or schema, or another run holds it."""
+
+
+class RunError(WatersmeetError):
+    """The run failed on something outside the query: a file, a sink, the Java virtual machine."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Say which known names are nearest, or list them all.
+
+    >>> did_you_mean("packets_nyk", ["packets_ams", "packets_nyc"])
+    "did you mean 'packets_nyc'? known: packets_ams, packets_nyc"
+    """
+    names = sorted(known)
+    if not names:
+        return "none are known"
+    by_folded = {candidate.casefold(): candidate for candidate in reversed(names)}
+    near = get_close_matches(name.casefold(), by_folded, n=2, cutoff=0.6)
+    listing = f"known: {', '.join(names)}"
+    if not near:
+        return listing
+    return f"did you mean {' or '.join(repr(by_folded[folded]) for folded in near)}? {listing}"

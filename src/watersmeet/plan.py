@@ -1,0 +1,137 @@
+"""How a query is answered: a frozen tree of a closed union of nodes, with the multi-way join as ONE node.
+
+A join runs as one sequence for each head stream (the MJoin of the papers): new tuples of the head probe the windows of
+the other streams one after the other. Consecutive probes by the same key form a stage; between stages the partial
+combinations move to the bucket of the next key.
+"""
+
+from dataclasses import dataclass
+
+from watersmeet.query.model import Expression, SelectItem
+from watersmeet.query.windows import Rows, Window
+
+# Spark types whose values fit 64 bits one to one: as keys they need no second comparison after a hit.
+EXACT_KEY_TYPES = frozenset({"bigint", "int", "smallint", "tinyint", "boolean", "date", "timestamp", "timestamp_ntz"})
+
+Key = tuple[int, ...]  # the key classes, in ascending order, that rows are partitioned and sorted by
+
+
+@dataclass(frozen=True, slots=True)
+class KeyClass:
+    """Expressions that every answer makes equal, directly or through others; one for each alias that has any."""
+
+    number: int
+    members: tuple[Expression, ...]
+
+    @property
+    def exact(self) -> bool:
+        """Whether 64 bits hold the value itself rather than a hash of it."""
+        return all(member.type in EXACT_KEY_TYPES for member in self.members)
+
+    def member(self, alias: str) -> Expression | None:
+        return next((member for member in self.members if member.aliases == (alias,)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """One alias of the query: what is kept of its stream's rows, and the keys its window is indexed by."""
+
+    alias: str
+    stream: str
+    window: Window
+    filters: tuple[Expression, ...]
+    columns: tuple[str, ...]  # kept in the window, in schema order
+    classes: tuple[int, ...]  # key classes this alias has a member of
+    stored: tuple[Key, ...]  # keys under which others probe it
+    routed: tuple[Key, ...]  # keys under which only its new rows are needed
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Look up one alias by the stage's key; `checks` are the classes still to be compared on a hit."""
+
+    alias: str
+    checks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Probes that run in one place, the bucket of one key."""
+
+    key: Key
+    probes: tuple[Probe, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """What happens to new tuples of one head alias."""
+
+    head: str
+    stages: tuple[Stage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MultiJoin:
+    """The n-ary window join."""
+
+    classes: tuple[KeyClass, ...]
+    scans: tuple[Scan, ...]
+    sequences: tuple[Sequence, ...]
+
+    def __post_init__(self) -> None:
+        aliases = {scan.alias for scan in self.scans}
+        for sequence in self.sequences:
+            reached = [probe.alias for stage in sequence.stages for probe in stage.probes]
+            if len(reached) != len(set(reached)) or {sequence.head, *reached} != aliases:
+                raise ValueError(f"the sequence of head {sequence.head!r} must reach every other alias exactly once")
+
+    def scan(self, alias: str) -> Scan:
+        return next(scan for scan in self.scans if scan.alias == alias)
+
+    @property
+    def rounds(self) -> int:
+        """How many times data is regrouped by key to answer one batch."""
+        return max(len(sequence.stages) for sequence in self.sequences)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether rows must be taken in event-time order, behind the watermark: ROWS windows count them."""
+        return any(isinstance(scan.window, Rows) for scan in self.scans)
+
+    @property
+    def output(self) -> tuple[str, ...]:
+        """Flat names of the columns of a combination."""
+        return tuple(f"{scan.alias}.{column}" for scan in self.scans for column in scan.columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Restrict:
+    """Keep the combinations that satisfy every predicate."""
+
+    child: "Plan"
+    predicates: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """Compute the output columns."""
+
+    child: "Plan"
+    select: tuple[SelectItem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Distinct:
+    """Let each different row through once, ever."""
+
+    child: "Plan"
+
+
+Plan = MultiJoin | Restrict | Project | Distinct
+
+
+def join_of(plan: Plan) -> MultiJoin:
+    """The join at the bottom of a plan."""
+    while not isinstance(plan, MultiJoin):
+        plan = plan.child
+    return plan

@@ -1,0 +1,1 @@
+"""From SQL text to a frozen `JoinQuery`, and the oracle that answers it over complete data."""

@@ -1,0 +1,134 @@
+"""The law over complete data, in DuckDB: the independent witness of every planner, runtime and strategy.
+
+An answer is a combination that satisfies the predicates and in which every tuple lies in its window as seen at `t_max`,
+the latest timestamp of the combination. The text below says just that; it knows nothing of ends, segments or heads.
+"""
+
+from collections.abc import Mapping
+from types import ModuleType
+from typing import assert_never
+
+import pyarrow as pa
+
+from watersmeet.errors import InputError
+from watersmeet.query.model import JoinQuery, StreamRef
+from watersmeet.query.sql import to_duckdb
+from watersmeet.query.windows import Range, Rows, Tumble, Unbounded
+
+
+def answer(
+    query: JoinQuery,
+    tables: Mapping[str, pa.Table],
+    event_times: Mapping[str, str],
+    *,
+    start_us: int | None = None,
+    heads_before_us: int | None = None,
+) -> pa.Table:
+    """Every answer of `query` over whole streams, given by name with their rows in order of arrival."""
+    duckdb = _duckdb()
+    streams = sorted({source.stream for source in query.sources})
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        for position, stream in enumerate(streams):
+            table = tables[stream].append_column(_ARRIVAL, pa.array(range(tables[stream].num_rows), pa.int64()))
+            connection.register(f"given_{position}", table)
+            connection.execute(_stream_sql(position, event_times[stream], start_us))
+        statement = oracle_sql(query, tables, {stream: i for i, stream in enumerate(streams)}, heads_before_us)
+        result: pa.Table = connection.sql(statement).to_arrow_table()
+        return result
+
+
+def oracle_sql(
+    query: JoinQuery, tables: Mapping[str, pa.Table], positions: Mapping[str, int], heads_before_us: int | None
+) -> str:
+    """The law as one statement over the tables `stream_0`, `stream_1`, ..."""
+    items = ",\n  ".join(f"{to_duckdb(item.expression)} AS {_quoted(item.name)}" for item in query.select)
+    sources = ",\n  ".join(_source_sql(query, source, tables, positions) for source in query.sources)
+    conditions = [
+        *(f"{to_duckdb(equality.left)} = {to_duckdb(equality.right)}" for equality in query.equalities),
+        *(f"({to_duckdb(expression)})" for expression in (*query.filters, *query.residuals)),
+        *(condition for source in query.sources for condition in _window_conditions(query, source)),
+    ]
+    if heads_before_us is not None:
+        conditions.append(f"{_t_max(query)} < {heads_before_us}")
+    where = "\n  AND ".join(conditions or ["TRUE"])
+    return f"SELECT{' DISTINCT' if query.distinct else ''}\n  {items}\nFROM\n  {sources}\nWHERE\n  {where}"
+
+
+# Names of our own in tables that hold the user's columns.
+_ARRIVAL, _TS, _RANK = "__arrival", "__ts", "__rank"
+
+
+def _duckdb() -> ModuleType:
+    try:
+        import duckdb
+    except ImportError:
+        raise InputError("the oracle needs DuckDB, which is not installed; run: pip install duckdb") from None
+    return duckdb
+
+
+def _stream_sql(position: int, event_time: str, start_us: int | None) -> str:
+    """The tuples that take part, each with its timestamp in microseconds and its rank in (ts, arrival) order."""
+    ts = f"epoch_us({_quoted(event_time)})"
+    start = "" if start_us is None else f" AND {ts} >= {start_us}"
+    return f"""
+        CREATE TEMP TABLE stream_{position} AS
+        SELECT *, {ts} AS {_TS}, row_number() OVER (ORDER BY {ts}, {_ARRIVAL}) AS {_RANK}
+        FROM given_{position} WHERE {_quoted(event_time)} IS NOT NULL{start}"""
+
+
+def _source_sql(
+    query: JoinQuery, source: StreamRef, tables: Mapping[str, pa.Table], positions: Mapping[str, int]
+) -> str:
+    """A stream under flat names; beside each tuple, how many tuples every ROWS stream has up to that moment."""
+    columns = [
+        f"s.{_quoted(name)} AS {_quoted(f'{source.alias}.{name}')}" for name in tables[source.stream].column_names
+    ]
+    columns += [f"s.{_TS}", f"s.{_RANK}"]
+    counts = []
+    for i, other in enumerate(query.sources):
+        if isinstance(other.window, Rows):
+            columns.append(f"coalesce(n{i}.{_RANK}, 0) AS {_count(i)}")
+            totals = f"(SELECT {_TS}, max({_RANK}) AS {_RANK} FROM stream_{positions[other.stream]} GROUP BY {_TS})"
+            counts.append(f" ASOF LEFT JOIN {totals} AS n{i} ON s.{_TS} >= n{i}.{_TS}")
+    body = f"SELECT {', '.join(columns)} FROM stream_{positions[source.stream]} AS s{''.join(counts)}"
+    return f"({body}) AS {_quoted(source.alias)}"
+
+
+def _window_conditions(query: JoinQuery, source: StreamRef) -> list[str]:
+    """That the tuple of `source` lies in its window as seen at t_max."""
+    alias, t_max = _quoted(source.alias), _t_max(query)
+    match source.window:
+        case Range(window_us):
+            # Seen from the latest is seen from each: the pairs say nothing new, but prune before the last join.
+            others = [_quoted(other) for other in query.aliases if other != source.alias]
+            pairs = [f"{other}.{_TS} - {window_us} <= {alias}.{_TS}" for other in others]
+            return [f"{t_max} - {window_us} <= {alias}.{_TS}", *pairs]
+        case Tumble(window_us):
+            return [f"{_interval(t_max, window_us)} = {_interval(f'{alias}.{_TS}', window_us)}"]
+        case Rows(count):
+            # A count only grows with time, so the count at t_max is the greatest of those beside the tuples.
+            number = _count(query.sources.index(source))
+            seen = f"greatest({', '.join(f'{_quoted(other)}.{number}' for other in query.aliases)})"
+            return [f"{alias}.{_RANK} > {seen} - {count}"]
+        case Unbounded():
+            return []
+        case _:
+            assert_never(source.window)
+
+
+def _t_max(query: JoinQuery) -> str:
+    return f"greatest({', '.join(f'{_quoted(alias)}.{_TS}' for alias in query.aliases)})"
+
+
+def _interval(ts: str, window_us: int) -> str:
+    """The start of the aligned interval; DuckDB's remainder has the sign of the dividend, so it is made positive."""
+    return f"{ts} - ({ts} % {window_us} + {window_us}) % {window_us}"
+
+
+def _count(i: int) -> str:
+    return f"__count_{i}"
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

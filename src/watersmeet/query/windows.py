@@ -1,0 +1,114 @@
+"""The four windows of the law, and durations in microseconds.
+
+A tuple is visible in its window from its own timestamp to an inclusive end that depends on the window alone, and a
+combination is an answer exactly if its latest timestamp is not after the end of any of its tuples:
+
+    RANGE T     end = ts + T
+    TUMBLE T    end = the last microsecond of the T-aligned interval that holds ts
+    ROWS n      end = one microsecond before the n-th successor in (ts, arrival) order
+    UNBOUNDED   end = never
+"""
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+from watersmeet.errors import InputError
+
+UNIT_US = {
+    "microsecond": 1,
+    "millisecond": 1_000,
+    "second": 1_000_000,
+    "minute": 60_000_000,
+    "hour": 3_600_000_000,
+    "day": 86_400_000_000,
+    "week": 604_800_000_000,
+}
+_SHORT_UNITS = {"us": "microsecond", "ms": "millisecond", "s": "second", "sec": "second", "min": "minute", "h": "hour"}
+_PART = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*")
+
+# No stream is older than the Gregorian calendar: a longer window can only be a slip, and sums stay inside 64 bits.
+LONGEST_US = 10_000 * 365 * UNIT_US["day"]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Tuples at most `window_us` older than the head."""
+
+    window_us: int
+
+    def __str__(self) -> str:
+        return f"RANGE {format_duration(self.window_us).upper()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The last `count` tuples of the stream at the time of the head."""
+
+    count: int
+
+    def __str__(self) -> str:
+        return f"ROWS {self.count}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tumble:
+    """Tuples in the same epoch-aligned interval of `window_us` as the head."""
+
+    window_us: int
+
+    def __str__(self) -> str:
+        return f"TUMBLE {format_duration(self.window_us).upper()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Unbounded:
+    """Every tuple since the query's start."""
+
+    def __str__(self) -> str:
+        return "UNBOUNDED"
+
+
+Window = Range | Rows | Tumble | Unbounded
+
+
+def parse_duration(text: str) -> int:
+    """Microseconds of a duration written as PySpark writes it.
+
+    >>> parse_duration("1 minute 30 seconds")
+    90000000
+    >>> parse_duration("1.5 ms")
+    1500
+    """
+    total = Fraction(0)
+    position = 0
+    while match := _PART.match(text, position):
+        amount, unit = match.groups()
+        unit = unit.casefold()
+        unit = _SHORT_UNITS.get(unit, unit.removesuffix("s") if len(unit) > 2 else unit)
+        if unit in ("month", "year"):
+            raise InputError(f"duration {text!r}: a {unit} has no fixed length; give it in days")
+        if unit not in UNIT_US:
+            raise InputError(f"duration {text!r}: unknown unit {match.group(2)!r}; units: {', '.join(UNIT_US)}")
+        total += Fraction(amount) * UNIT_US[unit]
+        position = match.end()
+    if position == 0 or position != len(text):
+        raise InputError(f"duration {text!r} is not understood; write it like '10 seconds' or '1 minute 30 seconds'")
+    if total.denominator != 1:
+        raise InputError(f"duration {text!r} is finer than a microsecond; round it to whole microseconds")
+    if abs(total) > LONGEST_US:
+        raise InputError(f"duration {text!r} is longer than 10,000 years; use UNBOUNDED or a shorter one")
+    return int(total)
+
+
+def format_duration(duration_us: int) -> str:
+    """A duration in the largest unit that divides it.
+
+    >>> format_duration(90_000_000)
+    '90 seconds'
+    """
+    for unit in reversed(UNIT_US):
+        if duration_us % UNIT_US[unit] == 0 and (duration_us or unit == "second"):
+            amount = duration_us // UNIT_US[unit]
+            return f"{amount} {unit}{'' if amount == 1 else 's'}"
+    raise AssertionError("every whole number of microseconds divides by one")

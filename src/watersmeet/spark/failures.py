@@ -1,0 +1,59 @@
+"""Turning what Spark throws into one sentence with a cause and a cure."""
+
+import re
+from urllib.parse import unquote, urlparse
+
+from py4j.protocol import Py4JError, Py4JNetworkError
+
+from watersmeet.errors import RunError, WatersmeetError
+from watersmeet.spark.binding import readable
+
+_READ_FILE = re.compile(r"FAILED_READ_FILE[.\w]*\]?\s*Encountered error while reading file\s+(\S+?)[.:]?\s", re.DOTALL)
+_NOT_PARQUET = re.compile(r"(file:\S+?|/\S+?) is not a Parquet file")
+_OWN = re.compile(r"watersmeet\.errors\.\w+: (.*)")
+_CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] ([^\n]*)")
+# These only say that something failed somewhere; the condition inside them says what.
+_WRAPPERS = ("STREAM_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR", "PYTHON_EXCEPTION", "TASK_WRITE_FAILED")
+
+
+def explain(error: BaseException, query: str) -> WatersmeetError:
+    """The error to show for anything that ended a query."""
+    if isinstance(error, WatersmeetError):
+        return error
+    text = str(error)
+    if match := _READ_FILE.search(text) or _NOT_PARQUET.search(text):
+        path = unquote(urlparse(match.group(1)).path)
+        if "FILE_NOT_EXIST" in text:
+            return RunError(
+                f"query {query!r}: input file {path} has disappeared; start the run again to go on without it"
+            )
+        return RunError(
+            f"query {query!r}: input file {path} cannot be read, it is damaged or of another format; "
+            "repair or remove it and start the run again with the same checkpoint: nothing else is lost"
+        )
+    if isinstance(error, Py4JNetworkError | ConnectionError) or "Answer from Java side is empty" in text:
+        return RunError(f"query {query!r}: Spark's Java process ended unexpectedly; start the run again to resume it")
+    if "OutOfMemoryError" in text:
+        return RunError(
+            f"query {query!r}: Spark ran out of memory; give it more (--conf spark.driver.memory=4g) "
+            "or take smaller batches (option maxFilesPerTrigger of the sources)"
+        )
+    if "No space left on device" in text:
+        return RunError(f"query {query!r}: a disk is full; make room and start the run again to resume it")
+    if match := _OWN.search(text):
+        return RunError(f"query {query!r}: {match.group(1)}")
+    for condition, message in _CONDITION.findall(text):
+        if condition not in _WRAPPERS:
+            message = re.sub(r"\s*SQLSTATE: \w+.*", "", message)
+            return RunError(f"query {query!r} failed: {message} ({condition})")
+    if isinstance(error, Py4JError):
+        return RunError(f"query {query!r} failed in Spark: {_last_cause(text)}")
+    return RunError(f"query {query!r} failed: {readable(error) if isinstance(error, Exception) else error!r}")
+
+
+def _last_cause(text: str) -> str:
+    causes = re.findall(r"Caused by: (?:[\w.$]+\.)?(\w+: [^\n]*)", text)
+    if causes:
+        return str(causes[-1])
+    lines = [line.strip(": ") for line in text.splitlines() if line.strip()]
+    return lines[1] if len(lines) > 1 else text

@@ -1,0 +1,116 @@
+"""Opening a stream as a streaming DataFrame, and laying out the columns that its rows are ingested with."""
+
+import glob
+import os
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from watersmeet.errors import InputError, TopologyError
+from watersmeet.plan import MultiJoin, Scan
+from watersmeet.program.segments import KEEP, TS, class_column
+from watersmeet.spark import generator
+from watersmeet.spark.binding import CORRUPT, CORRUPT_FIELD, class_key_sql, micros_sql, readable
+from watersmeet.spark.tasks import MALFORMED
+from watersmeet.topology import Source, Stream
+
+GENERATOR = "generator"
+FILE_FORMATS = ("parquet", "orc", "json", "csv", "text", "avro", "xml")
+_PARSED_FORMATS = ("json", "csv", "xml")  # their rows can be malformed one by one
+
+
+def check_source(stream: Stream, schema: StructType, *, once: bool) -> None:
+    """Refuse a source that cannot be read, before anything runs."""
+    source = stream.source
+    if source is None:
+        return
+    if source.format == GENERATOR:
+        try:
+            spec = generator.spec_of(schema, source.options)
+        except InputError as error:
+            raise TopologyError(f"stream {stream.name!r}: {error}") from None
+        if once and spec.rows is None:
+            raise TopologyError(
+                f"stream {stream.name!r}: its generator never ends, so --once would not either; give it the option rows"
+            )
+        return
+    if source.format in FILE_FORMATS:
+        if not source.path:
+            raise TopologyError(f"stream {stream.name!r}: its source of format {source.format} needs a path")
+        if _is_local(source.path) and not glob.glob(_local(source.path)):
+            raise TopologyError(f"stream {stream.name!r}: source path {source.path} does not exist")
+
+
+def open_stream(spark: SparkSession, stream: Stream, schema: StructType) -> DataFrame:
+    """The stream's rows as Spark delivers them, with a column for malformed text where the format can have it."""
+    if stream.frame is not None:
+        return stream.frame  # type: ignore[return-value]
+    source = stream.source
+    assert source is not None, "a stream has a source or a frame"
+    if source.format == GENERATOR:
+        generator.register(spark)
+    reader = spark.readStream.format(source.format)
+    if catches_malformed(source):
+        schema = StructType([*schema.fields, CORRUPT_FIELD])
+        reader = reader.option("columnNameOfCorruptRecord", CORRUPT).option("columnPruning", "false")
+    reader = reader.options(**dict(source.options))
+    if source.format != "rate":
+        reader = reader.schema(schema)
+    try:
+        return reader.load(source.path) if source.path else reader.load()
+    except Exception as error:
+        raise InputError(f"stream {stream.name!r}: Spark cannot open its source: {readable(error)}") from None
+
+
+def catches_malformed(source: Source | None) -> bool:
+    """Whether rows that do not parse come through, marked, instead of failing the run."""
+    if source is None or source.format not in _PARSED_FORMATS:
+        return False
+    mode = {name.casefold(): value for name, value in source.options.items()}.get("mode", "permissive")
+    return mode.casefold() == "permissive"
+
+
+def raw_columns(stream: Stream, scan: Scan) -> tuple[str, ...]:
+    """Flat names of the columns that are kept of a late or malformed row, where the stream asks for that."""
+    if stream.late is None:
+        return ()
+    names = [*stream.columns, *([CORRUPT] if catches_malformed(stream.source) else [])]
+    return tuple(f"{scan.alias}.{name}" for name in names)
+
+
+def ingest_columns(
+    rows: DataFrame, stream: Stream, schema: StructType, scan: Scan, join: MultiJoin, *, keep_raw: bool
+) -> DataFrame:
+    """Lay out one alias: event time, class keys and filters as numbers, and the columns to keep by their flat names."""
+    marks_malformed = catches_malformed(stream.source)
+    names = [*stream.columns, *([CORRUPT] if marks_malformed else [])]
+    flat = rows.select([F.col(f"`{_quoted(name)}`").alias(f"{scan.alias}.{name}") for name in names])
+    time_column = stream.event_time_column
+    kind = schema[time_column].dataType.simpleString()
+    laid_out = [F.expr(micros_sql(f"`{_quoted(f'{scan.alias}.{time_column}')}`", kind)).alias(TS)]
+    for number in scan.classes:
+        key_class = join.classes[number]
+        member = key_class.member(scan.alias)
+        assert member is not None, "a scan lists the classes it has a member of"
+        laid_out.append(F.expr(class_key_sql(member, key_class)).alias(class_column(number)))
+    if scan.filters:
+        condition = " AND ".join(f"({expression.sql})" for expression in scan.filters)
+        laid_out.append(F.expr(condition).alias(KEEP))
+    if marks_malformed:
+        laid_out.append(F.col(f"`{scan.alias}.{CORRUPT}`").isNotNull().alias(MALFORMED))
+    # Text formats parse only what is asked for: asking for everything makes a row malformed whatever the query.
+    kept = names if keep_raw else [*stream.columns] if marks_malformed else list(scan.columns)
+    return flat.select(*laid_out, *(F.col(f"`{_quoted(f'{scan.alias}.{name}')}`") for name in kept))
+
+
+def _quoted(name: str) -> str:
+    return name.replace("`", "``")
+
+
+def _is_local(path: str) -> bool:
+    return "://" not in path or path.startswith("file://")
+
+
+def _local(path: str) -> str:
+    return os.path.expanduser(path.removeprefix("file://"))

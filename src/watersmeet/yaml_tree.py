@@ -1,0 +1,96 @@
+"""A YAML document as plain values that remember the line each key stood on, so that errors can point at it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from watersmeet.errors import TopologyError, did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One value of the document with the place it came from."""
+
+    value: Any  # scalar, list[Entry] or dict[str, Entry]
+    file: str
+    line: int
+
+    def fail(self, message: str) -> TopologyError:
+        """The error to raise for this place."""
+        return TopologyError(f"{self.file}, line {self.line}: {message}")
+
+    def mapping(self, what: str, known: Iterable[str] | None = None) -> dict[str, "Entry"]:
+        """This value as a mapping whose keys are all known."""
+        if not isinstance(self.value, dict):
+            raise self.fail(f"{what} must be a mapping of keys to values")
+        if known is not None:
+            names = list(known)
+            for key, entry in self.value.items():
+                if key not in names:
+                    raise entry.fail(f"unknown key {key!r} in {what}; {did_you_mean(key, names)}")
+        return self.value
+
+    def text(self, what: str) -> str:
+        """This value as text; numbers, booleans and dates are taken as they were written."""
+        if isinstance(self.value, dict | list) or self.value is None:
+            raise self.fail(f"{what} must be a single value")
+        return str(self.value)
+
+    def flag(self, what: str) -> bool:
+        """This value as true or false."""
+        if str(self.value) not in ("true", "false"):
+            raise self.fail(f"{what} must be true or false")
+        return str(self.value) == "true"
+
+
+def read(path: Path) -> Entry:
+    """Parse one YAML file; scalars stay text, so that `1.10` is never 1.1 and `no` never false."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise TopologyError(f"{path}: there is no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise TopologyError(f"{path}: cannot be read: {error}") from None
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise TopologyError(f"{path}{where}: not valid YAML: {error.problem}") from None
+    except yaml.YAMLError as error:
+        raise TopologyError(f"{path}: not valid YAML: {error}") from None
+    if node is None:
+        raise TopologyError(f"{path}: the file is empty; it needs at least `streams` and `queries`")
+    return _convert(node, str(path))
+
+
+def _convert(node: yaml.Node, file: str, line: int | None = None) -> Entry:
+    line = node.start_mark.line + 1 if line is None else line
+    match node:
+        case yaml.ScalarNode():
+            is_null = node.tag == "tag:yaml.org,2002:null"
+            is_bool = node.tag == "tag:yaml.org,2002:bool"
+            return Entry(None if is_null else node.value.lower() if is_bool else node.value, file, line)
+        case yaml.SequenceNode():
+            return Entry([_convert(item, file) for item in node.value], file, line)
+        case yaml.MappingNode():
+            merged: dict[str, Entry] = {}
+            values: dict[str, Entry] = {}
+            for key_node, value_node in node.value:
+                key, key_line = str(key_node.value), key_node.start_mark.line + 1
+                if key_node.tag == "tag:yaml.org,2002:merge":
+                    bases = value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]
+                    for base in reversed(bases):
+                        merged |= _convert(base, file, key_line).mapping("what is merged with <<")
+                    continue
+                if key in values:
+                    raise TopologyError(
+                        f"{file}, line {key_line}: duplicate name {key!r}, first given on line {values[key].line}"
+                    )
+                values[key] = _convert(value_node, file, key_line)
+            values = merged | values
+            return Entry(values, file, line)
+    raise AssertionError(f"unexpected YAML node {node!r}")

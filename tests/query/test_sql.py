@@ -1,0 +1,554 @@
+"""SQL in, `JoinQuery` out; every refusal names its place, its cause and, where there is one, its cure."""
+
+import textwrap
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from watersmeet.errors import SqlError, UnknownColumn, UnknownStream
+from watersmeet.query.model import Column, Expression
+from watersmeet.query.sql import canonical_sql, parse_query, to_duckdb
+from watersmeet.query.windows import Range, Rows, Tumble, Unbounded
+
+COLUMNS = {
+    "packets_ams": ["ts", "host", "bytes", "s", "xs"],
+    "b": ["ts", "host", "port"],
+    "c": ["ts", "port", "x y", "d.e", "b`q"],
+    "kafka": ["offset", "window", "k", "left"],
+    "My Stream": ["Key"],
+}
+AB = "FROM packets_ams [RANGE 1 MINUTE] AS a, b [ROWS 100] WHERE a.host = b.host"
+
+
+def parse(sql, **options):
+    return parse_query(sql, COLUMNS, **options)
+
+
+def selected(expression):
+    """The one expression of a SELECT over a and b."""
+    return parse(f"SELECT {expression} AS it {AB}").select[0].expression
+
+
+def predicates(condition):
+    """Equalities, filters and residuals of a WHERE over a, b and c."""
+    query = parse(
+        f"SELECT a.ts FROM packets_ams [ROWS 1] a, b [ROWS 1], c [ROWS 1] WHERE {condition}", allow_cross=True
+    )
+    return (
+        [f"{equality.left.sql} = {equality.right.sql}" for equality in query.equalities],
+        [expression.sql for expression in query.filters],
+        [expression.sql for expression in query.residuals],
+    )
+
+
+def refusal(sql, **options):
+    with pytest.raises(SqlError) as caught:
+        parse(sql, **options)
+    return caught.value
+
+
+# ---- FROM
+
+
+@pytest.mark.parametrize(
+    ("written", "window"),
+    [
+        ("RANGE 1 MINUTE", Range(60_000_000)),
+        ("range 90 seconds", Range(90_000_000)),
+        ("RANGE '1 minute 30 seconds'", Range(90_000_000)),
+        ('RANGE "2 hours"', Range(7_200_000_000)),
+        ("RANGE INTERVAL 1 MINUTE", Range(60_000_000)),
+        ("RANGE INTERVAL '1' MINUTE", Range(60_000_000)),
+        ("RANGE 10s", Range(10_000_000)),
+        ("RANGE 1.5 SECONDS", Range(1_500_000)),
+        ("  RANGE\n 1\n MINUTE ", Range(60_000_000)),
+        ("ROWS 100", Rows(100)),
+        ("rows 1", Rows(1)),
+        ("TUMBLE 5 SECONDS", Tumble(5_000_000)),
+        ("UNBOUNDED", Unbounded()),
+        ("unbounded", Unbounded()),
+    ],
+)
+@pytest.mark.parametrize("source", ["b [{}] AS x", "b AS x [{}]", "b [{}] x", "b x [{}]", "B[{}]x"])
+def test_window(written, window, source):
+    query = parse(f"SELECT x.port FROM packets_ams [UNBOUNDED] a, {source.format(written)} WHERE a.host = x.host")
+    assert query.source("x").window == window
+    assert query.source("x").stream == "b"
+
+
+@pytest.mark.parametrize(
+    "sources",
+    [
+        "packets_ams [ROWS 1] AS a, b [ROWS 2], c [ROWS 3] WHERE a.host = b.host AND b.port = c.port",
+        "packets_ams [ROWS 1] AS a JOIN b [ROWS 2] ON a.host = b.host JOIN c [ROWS 3] ON b.port = c.port",
+        "packets_ams a [ROWS 1] INNER JOIN b [ROWS 2] ON a.host = b.host, c [ROWS 3] WHERE b.port = c.port",
+        "packets_ams a [ROWS 1] JOIN b [ROWS 2] JOIN c [ROWS 3] ON b.port = c.port ON a.host = b.host",
+        "packets_ams a [ROWS 1] CROSS JOIN b [ROWS 2] CROSS JOIN c [ROWS 3] WHERE ((a.host=b.host) AND b.port==c.port)",
+        "packets_ams a [ROWS 1] JOIN b [ROWS 2] JOIN c [ROWS 3] WHERE a.host = b.host AND b.port = c.port",
+    ],
+)
+def test_every_way_to_join_gives_the_same_query(sources):
+    query = parse(f"SELECT a.bytes FROM {sources}")
+    assert query.aliases == ("a", "b", "c")
+    assert [source.window for source in query.sources] == [Rows(1), Rows(2), Rows(3)]
+    assert {(e.left.sql, e.right.sql) for e in query.equalities} == {("`a.host`", "`b.host`"), ("`b.port`", "`c.port`")}
+    assert query.filters == query.residuals == ()
+
+
+def test_one_stream_can_take_part_twice():
+    query = parse("SELECT x.port FROM b [ROWS 1] x, b [RANGE 1 HOUR] y WHERE x.host = y.host")
+    assert [(source.alias, source.stream) for source in query.sources] == [("x", "b"), ("y", "b")]
+
+
+def test_sixteen_streams():
+    names = [f"s{i}" for i in range(16)]
+    sources = ", ".join(f"{name} [ROWS {i + 1}]" for i, name in enumerate(names))
+    chain = " AND ".join(f"{left}.k = {right}.k" for left, right in pairwise(names))
+    query = parse_query(f"SELECT * FROM {sources} WHERE {chain}", {name: ["k", f"v_{name}"] for name in names})
+    assert len(query.sources) == 16
+    assert len(query.equalities) == 15
+    assert [item.name for item in query.select][:4] == ["s0_k", "v_s0", "s1_k", "v_s1"]
+
+
+def test_names_are_resolved_to_the_declared_spelling():
+    query = parse("SELECT KEY, A.`x Y` FROM `my stream` [ROWS 1] AS M, C [ROWS 1] a WHERE m.key = a.PORT")
+    assert [(source.alias, source.stream) for source in query.sources] == [("M", "My Stream"), ("a", "c")]
+    assert [(item.name, item.expression) for item in query.select] == [
+        ("Key", Expression("`M.Key`", (Column("M", "Key"),))),
+        ("x y", Expression("`a.x y`", (Column("a", "x y"),))),
+    ]
+
+
+# ---- expressions
+
+
+@pytest.mark.parametrize(
+    ("written", "sql"),
+    [
+        ("a.host", "`a.host`"),
+        ("bytes", "`a.bytes`"),
+        ("a . host", "`a.host`"),
+        ("`a`.`host`", "`a.host`"),
+        ("a.s.x", "`a.s`.x"),
+        ("s.x", "`a.s`.x"),
+        ("a.s.x.y.z.w", "`a.s`.x.y.z.w"),
+        ("a.s.`odd name`", "`a.s`.`odd name`"),
+        ("(a.s).x", "(`a.s`).x"),
+        ("a.xs[0]", "`a.xs`[0]"),
+        ("a.xs[b.port].x", "`a.xs`[`b.port`].x"),
+        ("a.s['k']", "`a.s`['k']"),
+        ("lower(a.host)", "lower(`a.host`)"),
+        ("myUdf(a.host, port)", "myUdf(`a.host`, `b.port`)"),
+        ("db.Fn(a.host)", "db.Fn(`a.host`)"),
+        ("a.bytes / b.port", "`a.bytes` / `b.port`"),
+        ("a.bytes % 3", "`a.bytes` % 3"),
+        ("a.bytes div 10L", "`a.bytes` div 10L"),
+        ("a.bytes + 1.5BD", "`a.bytes` + 1.5BD"),
+        ("a.bytes::string", "`a.bytes`::string"),
+        ("cast(a.bytes as long)", "cast(`a.bytes` as long)"),
+        ("a.host || '!'", "`a.host` || '!'"),
+        ("'it\\'s' || \"a.host\" || r'\\d'", "'it\\'s' || \"a.host\" || r'\\d'"),
+        ("a.host rlike 'a.host'", "`a.host` rlike 'a.host'"),
+        ("date_trunc('hour', a.ts)", "date_trunc('hour', `a.ts`)"),
+        # sqlglot's own functions would lose the columns of these.
+        ("date_trunc(a.host, a.ts)", "date_trunc(`a.host`, `a.ts`)"),
+        ("trunc(a.ts, port)", "trunc(`a.ts`, `b.port`)"),
+        ("map(bytes, port)", "map(`a.bytes`, `b.port`)"),
+        ("map(bytes)", "map(`a.bytes`)"),
+        ("position('x' IN a.host)", "position('x' IN `a.host`)"),
+        ("overlay(a.host PLACING 'x' FROM port)", "overlay(`a.host` PLACING 'x' FROM `b.port`)"),
+        ("ceil(bytes, port)", "ceil(`a.bytes`, `b.port`)"),
+        ("if(bytes > 1, port, s.x)", "if(`a.bytes` > 1, `b.port`, `a.s`.x)"),
+        ("f(x => a.bytes)", "f(x => `a.bytes`)"),
+        ("date_format(a.ts, 'yyyy')", "date_format(`a.ts`, 'yyyy')"),
+        ("unix_timestamp(a.ts)", "unix_timestamp(`a.ts`)"),
+        ("from_unixtime(a.bytes)", "from_unixtime(`a.bytes`)"),
+        ("substring(a.host, 2)", "substring(`a.host`, 2)"),
+        ("substring(a.host FROM 2 FOR 3)", "substring(`a.host` FROM 2 FOR 3)"),
+        ("extract(day FROM a.ts)", "extract(day FROM `a.ts`)"),
+        ("trim(BOTH 'x' FROM a.host)", "trim(BOTH 'x' FROM `a.host`)"),
+        ("xxhash64(a.host)", "xxhash64(`a.host`)"),
+        ("timestampdiff(MINUTE, a.ts, b.ts)", "timestampdiff(MINUTE, `a.ts`, `b.ts`)"),
+        ("timestampadd(HOUR, 1, a.ts)", "timestampadd(HOUR, 1, `a.ts`)"),
+        ("datediff(day, a.ts, b.ts)", "datediff(day, `a.ts`, `b.ts`)"),
+        ("a.ts + INTERVAL '1' DAY", "`a.ts` + INTERVAL '1' DAY"),
+        ("a.ts > TIMESTAMP '2020-01-01'", "`a.ts` > TIMESTAMP '2020-01-01'"),
+        ("named_struct('host', a.host)", "named_struct('host', `a.host`)"),
+        ("struct(a.host, b.port AS p)", "struct(`a.host` AS `host`, `b.port` AS p)"),
+        ("filter(a.xs, x -> x > port AND x.f = 1)", "filter(`a.xs`, x -> x > `b.port` AND x.f = 1)"),
+        ("filter(xs, a -> a.f = 1)", "filter(`a.xs`, a -> a.f = 1)"),
+        ("transform(xs, x -> filter(xs, y -> y > x))", "transform(`a.xs`, x -> filter(`a.xs`, y -> y > x))"),
+        ("CASE WHEN a.bytes > 1 THEN 'x' ELSE b.host END", "CASE WHEN `a.bytes` > 1 THEN 'x' ELSE `b.host` END"),
+        ("a.host IS DISTINCT FROM b.host", "`a.host` IS DISTINCT FROM `b.host`"),
+        ("a.bytes /* why */ + -- so\n  1", "`a.bytes` + 1"),
+        ("'é' || a.host", "'é' || `a.host`"),
+        ("'line\nbreak' || a.host", "'line\nbreak' || `a.host`"),
+    ],
+)
+def test_expressions_keep_the_text_but_for_the_columns(written, sql):
+    assert selected(written).sql == sql
+
+
+def test_columns_are_sorted_and_distinct():
+    expression = selected("b.port + a.bytes * b.port")
+    assert expression.columns == (Column("a", "bytes"), Column("b", "port"))
+    assert expression.aliases == ("a", "b")
+
+
+def test_odd_names_are_quoted():
+    query = parse("SELECT `d.e`, c.`b``q` FROM c [ROWS 1], b [ROWS 1] WHERE c.port = b.port")
+    assert [item.expression.sql for item in query.select] == ["`c.d.e`", "`c.b``q`"]
+    assert [item.name for item in query.select] == ["d.e", "b`q"]
+
+
+def test_keywords_can_be_columns():
+    query = parse(
+        "SELECT kafka.offset, window, filter(xs, x -> x > window) AS f FROM kafka [ROWS 1], packets_ams [ROWS 3] "
+        "WHERE k = host AND offset = 3 AND window > 3 AND kafka.left = 1"
+    )
+    assert [item.name for item in query.select] == ["offset", "window", "f"]
+    assert [expression.sql for expression in query.filters] == [
+        "`kafka.offset` = 3",
+        "`kafka.window` > 3",
+        "`kafka.left` = 1",
+    ]
+
+
+# ---- SELECT
+
+
+@pytest.mark.parametrize(
+    ("select", "names"),
+    [
+        ("a.host", ["host"]),
+        ("A.HOST", ["host"]),
+        ("a.host AS h", ["h"]),
+        ("a.host h", ["h"]),
+        ("a.host AS `x y`", ["x y"]),
+        ("a.s.x", ["x"]),
+        ("a.s.x.Y", ["Y"]),
+        ("current_date", ["current_date"]),
+        ("ALL a.host, bytes", ["host", "bytes"]),
+        ("a.*", ["ts", "host", "bytes", "s", "xs"]),
+        ("*", ["a_ts", "a_host", "bytes", "s", "xs", "b_ts", "b_host", "port"]),
+        ("b.*, a.host", ["ts", "b_host", "port", "host"]),
+        ("b.*, a.bytes AS PORT", ["ts", "host", "b_port", "PORT"]),
+    ],
+)
+def test_output_names(select, names):
+    assert [item.name for item in parse(f"SELECT {select} {AB}").select] == names
+
+
+def test_distinct():
+    assert parse(f"SELECT DISTINCT a.host {AB}").distinct
+    assert not parse(f"SELECT a.host {AB}").distinct
+
+
+# ---- WHERE
+
+
+@pytest.mark.parametrize(
+    ("condition", "equalities", "filters", "residuals"),
+    [
+        ("a.host = b.host", ["`a.host` = `b.host`"], [], []),
+        ("(a.host) == ((b.host))", ["`a.host` = `b.host`"], [], []),
+        ("((a.host = b.host AND (b.port = c.port)))", ["`a.host` = `b.host`", "`b.port` = `c.port`"], [], []),
+        ("lower(a.host) = b.host || 'x'", ["lower(`a.host`) = `b.host` || 'x'"], [], []),
+        ("a.bytes + 1 = b.port & 7", ["`a.bytes` + 1 = `b.port` & 7"], [], []),
+        ("(a.bytes > 1) = (b.port > 1)", ["(`a.bytes` > 1) = (`b.port` > 1)"], [], []),
+        ("exists(a.xs, x -> x = 1) = b.port", ["exists(`a.xs`, x -> x = 1) = `b.port`"], [], []),
+        ("a.host = b.host AND a.host = b.host", ["`a.host` = `b.host`"], [], []),
+        ("a.host = 'x'", [], ["`a.host` = 'x'"], []),
+        ("a.host = a.s", [], ["`a.host` = `a.s`"], []),
+        ("a.bytes BETWEEN 1 AND 9 AND a.host = b.host", ["`a.host` = `b.host`"], ["`a.bytes` BETWEEN 1 AND 9"], []),
+        ("a.bytes NOT BETWEEN 1 AND b.port", [], [], ["`a.bytes` NOT BETWEEN 1 AND `b.port`"]),
+        ("a.bytes > 1 OR a.host = 'x'", [], ["(`a.bytes` > 1 OR `a.host` = 'x')"], []),
+        ("(a.host = b.host OR a.bytes = 1)", [], [], ["(`a.host` = `b.host` OR `a.bytes` = 1)"]),
+        ("a.bytes < b.port", [], [], ["`a.bytes` < `b.port`"]),
+        ("a.host <=> b.host", [], [], ["`a.host` <=> `b.host`"]),
+        ("NOT a.host = b.host", [], [], ["NOT `a.host` = `b.host`"]),
+        ("!(a.host = b.host)", [], [], ["!(`a.host` = `b.host`)"]),
+        ("a.host = b.host IS NULL", [], [], ["`a.host` = `b.host` IS NULL"]),
+        ("a.host = b.host = true", [], [], ["`a.host` = `b.host` = true"]),
+        ("a.bytes + b.port = c.port", [], [], ["`a.bytes` + `b.port` = `c.port`"]),
+        ("1 = 1 AND true", [], [], ["1 = 1", "true"]),
+        (
+            "CASE WHEN a.bytes = 1 AND b.port = 1 THEN true ELSE false END AND a.bytes = c.port",
+            ["`a.bytes` = `c.port`"],
+            [],
+            ["CASE WHEN `a.bytes` = 1 AND `b.port` = 1 THEN true ELSE false END"],
+        ),
+        ("a.host LIKE ANY ('x', 'y')", [], ["`a.host` LIKE ANY ('x', 'y')"], []),
+        (
+            "left(a.host, 2) = 'ab' AND port(b.port) = a.bytes",
+            ["port(`b.port`) = `a.bytes`"],
+            ["left(`a.host`, 2) = 'ab'"],
+            [],
+        ),
+    ],
+)
+def test_conjuncts_are_sorted_out(condition, equalities, filters, residuals):
+    assert predicates(condition) == (equalities, filters, residuals)
+
+
+def test_a_function_named_like_a_join_can_stand_in_on():
+    query = parse("SELECT port FROM b [ROWS 1] JOIN packets_ams [ROWS 1] a ON left(a.host, 2) = right(b.host, 2)")
+    assert query.equalities[0].left.sql == "left(`a.host`, 2)"
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("select", "message"),
+    [
+        ("a.hosst", "line 1, column 8: 'a' has no column 'hosst'; did you mean 'host'? known: bytes, host, s, ts, xs"),
+        ("hosst", "line 1, column 8: no stream in FROM has a column 'hosst'; did you mean 'host'?"),
+        ("host", "line 1, column 8: column 'host' is ambiguous; write a.host or b.host"),
+        ("z.host", "line 1, column 8: no stream in FROM goes by 'z'; known: a, b"),
+        ("z.*", "line 1, column 8: no stream in FROM goes by 'z'; known: a, b"),
+        ("packets_ams.host", "no stream in FROM goes by 'packets_ams'"),
+        ("a.bytes + 1", "line 1, column 8: the expression 'a.bytes + 1' needs a name; add AS and one"),
+        ("1", "the expression '1' needs a name"),
+        ("a.ts, a.xs[0]", "line 1, column 14: the expression 'a.xs[0]' needs a name"),
+        ("a.host, b.HOST", "line 1, column 16: two output columns are called 'host'; name one of them with AS"),
+        ("a.*, b.host AS bytes, a.ts AS BYTES", "two output columns are called 'bytes'"),
+        ("a.s.*", "* of a struct is not supported; name the fields"),
+        ("* EXCEPT (host)", "* with EXCEPT or the like is not supported; name the columns"),
+        ("struct(*) AS x", "* inside an expression is not supported; name the columns"),
+        ("sum(a.bytes) AS x", "line 1, column 8: the aggregate sum is not supported yet"),
+        ("count(*) AS n", "the aggregate count is not supported yet"),
+        ("collect_list(a.bytes) AS x", "the aggregate collect_list is not supported yet"),
+        ("any(a.s) AS x", "the aggregate any is not supported yet"),
+        ("row_number() OVER (ORDER BY a.ts) AS n", "line 1, column 8: window functions are not supported"),
+        ("explode(a.xs) AS x", "explode makes several rows of one; use it in Spark before the stream is joined"),
+        ("window(a.ts, '1 minute') AS w", "window() is not supported; write the window after the stream"),
+        ("(SELECT 1) AS x", "line 1, column 9: subqueries are not supported"),
+        ("a.ts AS (x, y)", "several names for one expression are not supported"),
+        ("/*+ BROADCAST(a) */ a.ts", "hints are not supported"),
+        ("a.ts:x", "line 1, column 12: parameters and paths with ':' are not supported"),
+        ("f(?) AS x", "parameters and paths with '?' are not supported"),
+        ("a.host,", "line 1, column 14: unexpected ',', in: SELECT a.host, FROM"),
+        ("a.host,,a.ts", "line 1, column 15: unexpected ','"),
+        ("a.host one two", "line 1, column 19: unexpected 'two', in: SELECT a.host one two FROM"),
+        ("f(a.ts,) AS x", "line 1, column 15: unexpected ')'"),
+        ("a.bytes + AS x", "line 1, column 18: an operand is missing near 'AS', in: SELECT a.bytes + AS x"),
+        ("'abc", "line 1, column 8: ' is opened and never closed, in: SELECT 'abc"),
+        ("(a.ts", "line 1, column 8: '(' is opened and never closed"),
+        ("a.ts)", "line 1, column 12: ')' closes nothing"),
+        ("", "line 1, column 9: nothing is selected; write SELECT *, or name columns"),
+    ],
+)
+def test_bad_select(select, message):
+    assert message in str(refusal(f"SELECT {select} {AB}"))
+
+
+@pytest.mark.parametrize(
+    ("tail", "message"),
+    [
+        ("GROUP BY a.host", "line 2, column 1: GROUP BY is not supported yet"),
+        ("HAVING a.host = 1", "line 2, column 1: HAVING is not supported yet"),
+        ("ORDER BY 1", "line 2, column 1: ORDER BY is not supported"),
+        ("SORT BY a.host", "SORT BY is not supported"),
+        ("LIMIT 3", "line 2, column 1: LIMIT is not supported"),
+        ("OFFSET 3", "OFFSET is not supported"),
+        ("WINDOW w AS (ORDER BY a.ts)", "the WINDOW clause is not supported"),
+        ("LATERAL VIEW explode(a.xs) t", "LATERAL is not supported; explode the stream in Spark"),
+        ("UNION ALL SELECT 1", "line 2, column 1: UNION is not supported; run one query for each side"),
+        ("INTERSECT SELECT 1", "INTERSECT is not supported"),
+        ("EXCEPT SELECT 1", "EXCEPT is not supported"),
+        ("; SELECT 1", "line 2, column 1: several statements are not supported"),
+        ("AND a.host IN (SELECT host FROM c)", "line 2, column 16: subqueries are not supported"),
+        ("AND EXISTS (SELECT 1)", "subqueries are not supported"),
+        (
+            "AND rand() < 0.5",
+            "line 2, column 5: rand gives another value at every call and so cannot be in WHERE or ON",
+        ),
+        ("AND uuid() = a.host", "uuid gives another value"),
+        ("AND a.ts > now()", "line 2, column 12: now gives another value"),
+        ("AND a.ts > current_timestamp", "current_timestamp gives another value"),
+        ("AND a.ts > CURRENT_TIMESTAMP()", "current_timestamp gives another value"),
+        ("AND unix_timestamp() > 1", "unix_timestamp gives another value"),
+        ("AND max(a.bytes) > 1", "line 2, column 5: the aggregate max is not supported yet"),
+        ("AND", "line 2, column 1: an operand is missing near 'AND', in: ... 0] WHERE a.host = b.host AND"),
+        ("AND a.host = = 3", "line 2, column 14: an operand is missing near '='"),
+        ("AND a.host foo", "line 2, column 12: unexpected 'foo'"),
+        ("AND a.bytes > 3, 4", "line 2, column 16: unexpected ','"),
+        ("AND a.nope", "line 2, column 5: 'a' has no column 'nope'"),
+        ("AND a.f(1)", "line 2, column 5: this use of 'a' is not understood"),
+    ],
+)
+def test_bad_tail(tail, message):
+    assert message in str(refusal(f"SELECT a.ts {AB}\n{tail}"))
+
+
+@pytest.mark.parametrize(
+    ("sources", "message"),
+    [
+        (
+            "b, c [ROWS 1]",
+            "line 1, column 15: stream 'b' has no window; add one, e.g. b [RANGE 1 MINUTE] or b [UNBOUNDED]",
+        ),
+        ("b [ROWS 0], c [ROWS 1]", "line 1, column 18: ROWS 0 holds nothing; a window has at least one row"),
+        ("b [ROWS -3], c [ROWS 1]", "ROWS -3 holds nothing"),
+        ("b [ROWS 1.5], c [ROWS 1]", "ROWS takes a whole number of rows, not '1.5'; write [ROWS 100]"),
+        ("b [ROWS], c [ROWS 1]", "ROWS takes a whole number of rows, not ''"),
+        ("b [RANGE 0 SECONDS], c [ROWS 1]", "RANGE '0 SECONDS' holds nothing; a window is longer than zero"),
+        ("b [TUMBLE -1 SECOND], c [ROWS 1]", "TUMBLE '-1 SECOND' holds nothing"),
+        ("b [RANGE 1 MONTH], c [ROWS 1]", "RANGE window: duration '1 MONTH': a month has no fixed length"),
+        ("b [RANGE soon], c [ROWS 1]", "RANGE window: duration 'soon' is not understood"),
+        (
+            "b [SLIDE 1 MINUTE], c [ROWS 1]",
+            "line 1, column 17: '[SLIDE 1 MINUTE]' is not a window; write [RANGE 1 MINUTE]",
+        ),
+        ("b [], c [ROWS 1]", "'[]' is not a window"),
+        ("b [UNBOUNDED 3], c [ROWS 1]", "'[UNBOUNDED 3]' is not a window"),
+        ("b [ROWS 1] x [ROWS 1], c [ROWS 1]", "line 1, column 28: 'x' has two windows; keep one"),
+        ("b [ROWS 1", "line 1, column 17: '[' is opened and never closed"),
+        ("b [ROWS 1]", "a join needs at least two streams; filter a single one in Spark itself"),
+        ("b [ROWS 1], B [ROWS 1]", "line 1, column 27: two streams in FROM go by 'B'; give one another name with AS"),
+        ("b [ROWS 1] x, c [ROWS 1] X", "two streams in FROM go by 'X'"),
+        ("b [ROWS 1] `x.y`, c [ROWS 1]", "'x.y' cannot name a stream here; add AS with a plain word"),
+        ("b [ROWS 1] LEFT JOIN c [ROWS 1] ON b.port = c.port", "line 1, column 26: a LEFT OUTER JOIN is not supported"),
+        ("b [ROWS 1] RIGHT OUTER JOIN c [ROWS 1]", "a RIGHT OUTER JOIN is not supported; only inner joins are"),
+        ("b [ROWS 1] FULL OUTER JOIN c [ROWS 1]", "a FULL OUTER JOIN is not supported"),
+        (
+            "b [ROWS 1] LEFT SEMI JOIN c [ROWS 1]",
+            "a semi join is not supported; write an inner join with SELECT DISTINCT",
+        ),
+        ("b [ROWS 1] LEFT ANTI JOIN c [ROWS 1]", "an anti join is not supported"),
+        ("b [ROWS 1] NATURAL JOIN c [ROWS 1]", "NATURAL JOIN is not supported; write JOIN ... ON"),
+        ("b [ROWS 1] JOIN c [ROWS 1] USING (port)", "line 1, column 42: USING is not supported; write ON"),
+        ("b [ROWS 1] JOIN c [ROWS 1] ON", "line 1, column 42: nothing follows ON"),
+        ("b [ROWS 1], c [ROWS 1] ON b.port = c.port", "line 1, column 38: unexpected 'ON'"),
+        ("b [ROWS 1] JOIN", "a stream name is missing"),
+        ("b [ROWS 1],", "a stream name is missing"),
+        ("b [ROWS 1], WHERE 1 = 1", "a stream name is missing"),
+        ("b [ROWS 1], c [ROWS 1] WHERE", "line 1, column 38: nothing follows WHERE"),
+        ("b [ROWS 1] x y, c [ROWS 1]", "line 1, column 28: unexpected 'y'"),
+        ("(SELECT * FROM b) x, c [ROWS 1]", "line 1, column 16: subqueries are not supported"),
+        ("(b [ROWS 1], c [ROWS 1])", "line 1, column 15: parentheses in FROM are not supported"),
+        ("LATERAL explode(x)", "LATERAL is not supported"),
+        ("range(10) [ROWS 1], c [ROWS 1]", "the table function 'range' is not supported; name a stream"),
+        ("VALUES (1)", "VALUES is not supported; name a stream"),
+        ("b [ROWS 1] AS x(k), c [ROWS 1]", "a list of column names after an alias is not supported"),
+        ("b TABLESAMPLE (10 PERCENT), c [ROWS 1]", "TABLESAMPLE is not supported"),
+    ],
+)
+def test_bad_sources(sources, message):
+    assert message in str(refusal(f"SELECT * FROM {sources}"))
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("", "the query is empty"),
+        (" ;; ", "the query is empty"),
+        ("INSERT INTO x SELECT 1", "line 1, column 1: only SELECT is supported, not 'INSERT'"),
+        ("selec a", "line 1, column 1: only SELECT is supported, not 'selec'"),
+        ("(SELECT 1)", "only SELECT is supported, not '('"),
+        ("WITH x AS (SELECT 1) SELECT * FROM x", "line 1, column 1: WITH (a common table expression) is not supported"),
+        ("SELECT 1", "line 1, column 9: FROM is missing"),
+        ("SELECT /* abc FROM b", "line 1, column 8: /* is opened and never closed"),
+    ],
+)
+def test_bad_statement(sql, message):
+    assert message in str(refusal(sql))
+
+
+def test_kinds_of_errors():
+    assert isinstance(refusal(f"SELECT a.nope {AB}"), UnknownColumn)
+    assert isinstance(refusal(f"SELECT z.host {AB}"), UnknownColumn)
+    error = refusal("SELECT * FROM b [ROWS 1],\n  packet_ams [ROWS 1]")
+    assert isinstance(error, UnknownStream)
+    assert str(error).startswith("line 2, column 3: unknown stream 'packet_ams'; did you mean 'packets_ams'? known: ")
+
+
+def test_streams_that_no_equality_connects():
+    sql = "SELECT a.ts FROM packets_ams [ROWS 1] a, b [ROWS 1], c [ROWS 1] WHERE a.host = b.host AND b.port < c.port"
+    message = str(refusal(sql))
+    assert "no equality joins the streams (a, b) and (c)" in message
+    assert "add an equality between them, or set `allow_cross: true`" in message
+    assert len(parse(sql, allow_cross=True).residuals) == 1
+
+
+def test_columns_that_differ_only_in_case():
+    with pytest.raises(SqlError, match="'p' has columns that differ only in case"):
+        parse_query("SELECT q.k FROM p [ROWS 1], q [ROWS 1] WHERE p.k = q.k", {"p": ["k", "K"], "q": ["k"]})
+
+
+WORDS = """
+SELECT FROM WHERE JOIN ON AND OR NOT = < ( ) [ ] , . * + a b c host port ts AS x 1 'y' BETWEEN IN CASE WHEN THEN END
+ROWS RANGE MINUTE -> :: ; GROUP BY LEFT INTERVAL lower cast DISTINCT IS NULL LIKE `q` struct ? / - 10L OVER a.ts b.port
+"""
+PLACES = [f"SELECT {{}} {AB}", f"SELECT a.ts {AB} AND {{}}", "SELECT b.ts FROM b [ROWS 1], {}", "{}"]
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.sampled_from(sorted(WORDS.split())), max_size=14), st.sampled_from(PLACES))
+def test_nonsense_is_refused_and_never_crashes(words, place):
+    try:
+        query = parse(place.format(" ".join(words)))
+    except SqlError:
+        return
+    canonical_sql(query)
+
+
+# ---- normal form and DuckDB
+
+
+GOLDEN = """\
+SELECT DISTINCT
+  lower(`a.host`) AS `h`,
+  `b.port` AS `port`
+FROM
+  `packets_ams` [RANGE 1 MINUTE] AS `a`,
+  `b` [ROWS 100] AS `b`,
+  `My Stream` [TUMBLE 5 SECONDS] AS `m`
+WHERE
+  `a.host` = `b.host` AND
+  `m.Key` = LEFT(`b.host`, 2) AND
+  `a.bytes` IN (1, 2) AND
+  NOT (`a.bytes` > `b.port` OR `b.port` <> 3)"""
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT DISTINCT lower(a.host) AS h, port FROM packets_ams [RANGE 1 MINUTE] AS a, b [ROWS 100], "
+        "`My Stream` [TUMBLE 5 SECONDS] AS m WHERE a.host = b.host AND m.Key = LEFT(b.host, 2) AND a.bytes IN (1, 2) "
+        "AND NOT (a.bytes > b.port OR b.port <> 3)",
+        textwrap.dedent("""
+        select distinct lower( A.host ) h, PORT -- the port
+        from PACKETS_AMS a [range 60 seconds]
+        join b [rows 100] on a.host==b.host
+        join `my stream` m [tumble interval '5' second] on (key=left (b.host,2))
+        where a.bytes in(1,2) and !(bytes>port or port!=3);"""),
+    ],
+)
+def test_canonical_sql(sql):
+    assert canonical_sql(parse(sql)) == GOLDEN
+
+
+def test_canonical_sql_of_a_product():
+    query = parse("SELECT b.port FROM b [UNBOUNDED], c [UNBOUNDED]", allow_cross=True)
+    assert canonical_sql(query).endswith("FROM\n  `b` [UNBOUNDED] AS `b`,\n  `c` [UNBOUNDED] AS `c`")
+
+
+@pytest.mark.parametrize(
+    ("spark", "duckdb"),
+    [
+        ("a.host", '"a.host"'),
+        ("a.s.x", '"a.s".x'),
+        ("a.xs[0]", '"a.xs"[1]'),
+        ("a.host <=> b.host", '"a.host" IS NOT DISTINCT FROM "b.host"'),
+        ("a.bytes / b.port", '"a.bytes" / NULLIF("b.port", 0)'),
+        ('"it\'s"', "'it''s'"),
+        ("a.host rlike '^a'", "REGEXP_MATCHES(\"a.host\", '^a')"),
+        ("timestampdiff(MINUTE, a.ts, b.ts)", 'DATE_SUB(\'minute\', "a.ts", "b.ts")'),
+    ],
+)
+def test_to_duckdb(spark, duckdb):
+    assert to_duckdb(selected(spark)) == duckdb
