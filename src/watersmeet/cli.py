@@ -289,6 +289,9 @@ def _session(options: argparse.Namespace) -> Iterator["SparkSession"]:
         if not equals:
             raise InputError(f"--conf {setting!r} must be NAME=VALUE")
         settings[name] = value
+    from pyspark.sql import SparkSession
+
+    is_ours = SparkSession.getActiveSession() is None
     log = Path(tempfile.mkdtemp(prefix="watersmeet-")) / "spark.log"
     if not options.debug:
         for name in ("py4j", "pyspark", "py4j.clientserver"):
@@ -305,8 +308,9 @@ def _session(options: argparse.Namespace) -> Iterator["SparkSession"]:
         log.unlink(missing_ok=True)
         log.parent.rmdir()
     finally:
-        with contextlib.suppress(Exception):
-            spark.stop()
+        if is_ours:
+            with contextlib.suppress(Exception):
+                spark.stop()
 
 
 @contextlib.contextmanager

@@ -49,7 +49,7 @@ def _join_lines(join: MultiJoin, pad: str) -> list[str]:
         stages = " => ".join(_stage(stage) for stage in sequence.stages)
         lines.append(f"{pad}  new rows of {sequence.head}: {stages}")
     for scan in join.scans:
-        kept = ", ".join(scan.columns) or "no columns"
+        kept = ", ".join(_shown(item.expression) for item in scan.kept) or "no columns"
         keys = ", ".join(_key(key) for key in scan.stored)
         lines.append(f"{pad}  window {scan.alias}: {scan.stream} [{scan.window}], keeps {kept}, indexed by {keys}")
         lines += [f"{pad}    where {_shown(expression)}" for expression in scan.filters]

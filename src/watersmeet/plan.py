@@ -33,6 +33,14 @@ class KeyClass:
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """A value kept of every row in a window, under a flat name."""
+
+    name: str
+    expression: Expression
+
+
+@dataclass(frozen=True, slots=True)
 class Scan:
     """One alias of the query: what is kept of its stream's rows, and the keys its window is indexed by."""
 
@@ -40,10 +48,15 @@ class Scan:
     stream: str
     window: Window
     filters: tuple[Expression, ...]
-    columns: tuple[str, ...]  # kept in the window, in schema order
+    kept: tuple[Kept, ...]
     classes: tuple[int, ...]  # key classes this alias has a member of
     stored: tuple[Key, ...]  # keys under which others probe it
     routed: tuple[Key, ...]  # keys under which only its new rows are needed
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Flat names of what is kept."""
+        return tuple(kept.name for kept in self.kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +90,8 @@ class MultiJoin:
     classes: tuple[KeyClass, ...]
     scans: tuple[Scan, ...]
     sequences: tuple[Sequence, ...]
+    verify: tuple[tuple[str, str], ...]  # kept values that must be equal: their keys are hashes
+    output: tuple[str, ...]  # kept values that are asked for above
 
     def __post_init__(self) -> None:
         aliases = {scan.alias for scan in self.scans}
@@ -97,11 +112,6 @@ class MultiJoin:
     def ordered(self) -> bool:
         """Whether rows must be taken in event-time order, behind the watermark: ROWS windows count them."""
         return any(isinstance(scan.window, Rows) for scan in self.scans)
-
-    @property
-    def output(self) -> tuple[str, ...]:
-        """Flat names of the columns of a combination."""
-        return tuple(f"{scan.alias}.{column}" for scan in self.scans for column in scan.columns)
 
 
 @dataclass(frozen=True, slots=True)

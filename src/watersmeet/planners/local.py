@@ -3,24 +3,19 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from watersmeet.plan import Distinct, Key, KeyClass, MultiJoin, Plan, Probe, Project, Restrict, Scan, Stage
+from watersmeet.plan import Distinct, Kept, Key, KeyClass, MultiJoin, Plan, Probe, Project, Restrict, Scan, Stage
 from watersmeet.plan import Sequence as HeadSequence
-from watersmeet.query.model import Expression, JoinQuery
+from watersmeet.query.model import Column, Expression, JoinQuery
 
 
 def local(query: JoinQuery, columns: Mapping[str, Sequence[str]]) -> Plan:
     """Plan a query whose streams all arrive here; `columns` gives each stream's columns in schema order."""
     classes, class_of, implied = key_classes(query)
     sequences = tuple(_sequence(query.aliases, head, classes) for head in query.aliases)
-    verified = tuple(
-        _equal(equality.left, equality.right)
-        for equality in query.equalities
-        if not classes[class_of[equality.left]].exact
-    )
-    predicates = verified + query.residuals
-    needed = {
+    hashed = [e for e in query.equalities if not classes[class_of[e.left]].exact]
+    asked = {
         column
-        for expression in (*predicates, *(item.expression for item in query.select))
+        for expression in (*query.residuals, *(item.expression for item in query.select))
         for column in expression.columns
     }
     scans = []
@@ -33,23 +28,30 @@ def local(query: JoinQuery, columns: Mapping[str, Sequence[str]]) -> Plan:
             if probe.alias == source.alias
         }
         entry = {sequence.stages[0].key for sequence in sequences if sequence.head == source.alias}
+        own = [Column(source.alias, name) for name in columns[source.stream]]
+        sides = [side for e in hashed for side in (e.left, e.right) if side.aliases == (source.alias,)]
+        kept = {column.flat: Kept(column.flat, Expression(column.sql, (column,))) for column in own if column in asked}
+        kept |= {_key_value(side): Kept(_key_value(side), side) for side in sides}
         scans.append(
             Scan(
                 alias=source.alias,
                 stream=source.stream,
                 window=source.window,
                 filters=tuple(f for f in (*query.filters, *implied) if f.aliases == (source.alias,)),
-                columns=tuple(
-                    name
-                    for name in columns[source.stream]
-                    if any(column.alias == source.alias and column.name == name for column in needed)
-                ),
+                kept=tuple(kept.values()),
                 classes=tuple(c.number for c in classes if c.member(source.alias)),
                 stored=tuple(sorted(stored)),
                 routed=tuple(sorted(entry - stored)),
             )
         )
-    plan: Plan = MultiJoin(classes, tuple(scans), sequences)
+    plan: Plan = MultiJoin(
+        classes,
+        tuple(scans),
+        sequences,
+        verify=tuple((_key_value(e.left), _key_value(e.right)) for e in hashed),
+        output=tuple(name for scan in scans for name in scan.columns if name in {column.flat for column in asked}),
+    )
+    predicates = query.residuals
     if predicates:
         plan = Restrict(plan, predicates)
     plan = Project(plan, query.select)
@@ -116,6 +118,12 @@ def _sequence(aliases: tuple[str, ...], head: str, classes: Sequence[KeyClass]) 
             stages.append(Stage(move.key, (probe,)))
         bound.add(move.alias)
     return HeadSequence(head, tuple(stages))
+
+
+def _key_value(side: Expression) -> str:
+    """The name under which a key's value is kept: a column's own, or the alias and the text of the expression."""
+    (alias,) = side.aliases
+    return side.columns[0].flat if side.is_plain else f"{alias}.={side.sql}"
 
 
 def _equal(left: Expression, right: Expression) -> Expression:

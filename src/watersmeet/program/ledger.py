@@ -170,7 +170,7 @@ def choose_merges(
     """Groups of segments to merge now, so that a window is few segments whatever its length.
 
     Level by level, as soon as there are FAN_OUT of them, but never into one that spans more than half the window:
-    it would keep dead rows for too long. A segment that is mostly dead is rewritten by itself.
+    it would keep dead rows for too long. A segment from one large batch is rewritten by itself once mostly dead.
     """
     extent = _extent(window)
     groups: list[tuple[Segment, ...]] = []
@@ -180,11 +180,13 @@ def choose_merges(
         )
         while len(same) >= FAN_OUT:
             group, same = tuple(same[:FAN_OUT]), same[FAN_OUT:]
-            span = max(segment.high(axis) for segment in group) - max(group[0].low(axis), alive or group[0].low(axis))
+            span = max(segment.high(axis) for segment in group) - group[0].low(axis)
             if extent is None or span <= extent // 2 or _tiny(group):
                 groups.append(group)
     merged = {segment for group in groups for segment in group}
-    groups += [(segment,) for segment in segments if segment not in merged and _mostly_dead(segment, axis, alive)]
+    groups += [
+        (segment,) for segment in segments if segment not in merged and _mostly_dead(segment, extent, axis, alive)
+    ]
     return tuple(groups)
 
 
@@ -193,11 +195,12 @@ def _tiny(group: Sequence[Segment]) -> bool:
     return sum(segment.rows for segment in group) < 1_000
 
 
-def _mostly_dead(segment: Segment, axis: str, alive: int | None) -> bool:
-    if alive is None or segment.low(axis) >= alive:
+def _mostly_dead(segment: Segment, extent: int | None, axis: str, alive: int | None) -> bool:
+    """Whether a segment longer than its window, from one large batch, has outlived most of its rows."""
+    if alive is None or extent is None:
         return False
     dead, span = alive - segment.low(axis), segment.high(axis) - segment.low(axis) + 1
-    return segment.rows >= 1_000 and dead * 2 > span
+    return span > extent and dead * 2 > span
 
 
 def merged_segment(group: Sequence[Segment], parts: Sequence[Part], axis: str, alive: int | None) -> Segment | None:

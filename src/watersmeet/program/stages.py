@@ -1,12 +1,15 @@
 """One stage of a head's sequence in one bucket: the carrier's rows in, finished or moving combinations out."""
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import reduce
 
+import numpy as np
 import pyarrow as pa
 
 from watersmeet.plan import Key, MultiJoin, Sequence
 from watersmeet.program.probe import LATEST, LIMIT, Combinations, Lookup, Relation, join
 from watersmeet.program.segments import KEY, class_column, column, sort_key
+from watersmeet.program.values import same_values
 
 WindowOf = Callable[[str, Key], Relation]  # the window of an alias, indexed by a key, in this bucket
 
@@ -37,8 +40,7 @@ def run_stage(
     for combinations in join(carrier, lookups):
         columns = _fetch(combinations, relations, names)
         if is_last:
-            table = pa.table({name: columns[name] for name in plan.output})
-            yield table if plan.output else pa.table({ROW: pa.nulls(len(combinations), pa.bool_())})
+            yield _finished(plan, columns, len(combinations))
         else:
             yield _moving(sequence, number, combinations, relations, owners, columns)
 
@@ -57,6 +59,15 @@ def moving_key(table: pa.Table, key: Key) -> pa.Table:
     """Moving combinations with the sort key of the stage they move to."""
     keys = sort_key([column(table, class_column(c)) for c in key], table.num_rows)
     return table.append_column(KEY, pa.array(keys))
+
+
+def _finished(plan: MultiJoin, columns: Mapping[str, pa.Array], count: int) -> pa.Table:
+    table = pa.table(dict(columns)) if plan.output else pa.table({**columns, ROW: pa.nulls(count, pa.bool_())})
+    if plan.verify:
+        same = reduce(np.logical_and, (same_values(columns[left], columns[right]) for left, right in plan.verify))
+        if not same.all():
+            table = table.filter(pa.array(same))
+    return table.select(list(output_columns(plan)))
 
 
 def _moving(
@@ -94,7 +105,7 @@ def _bound_before(sequence: Sequence, number: int) -> list[str]:
 
 
 def _flat_columns(plan: MultiJoin, aliases: list[str]) -> list[str]:
-    return [f"{alias}.{name}" for alias in aliases for name in plan.scan(alias).columns]
+    return [name for alias in aliases for name in plan.scan(alias).columns]
 
 
 def _fetch(combinations: Combinations, relations: tuple[Relation, ...], names: list[list[str]]) -> dict[str, pa.Array]:

@@ -17,6 +17,11 @@ class Column:
         """The name this column has in every frame of the pipeline: one identifier with a dot in it."""
         return f"{self.alias}.{self.name}"
 
+    @property
+    def sql(self) -> str:
+        """The flat name as an identifier of Spark SQL."""
+        return f"`{self.flat.replace('`', '``')}`"
+
 
 @dataclass(frozen=True, slots=True)
 class Expression:
@@ -32,6 +37,11 @@ class Expression:
     @property
     def aliases(self) -> tuple[str, ...]:
         return tuple(sorted({column.alias for column in self.columns}))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a column and nothing else."""
+        return len(self.columns) == 1 and self.sql == self.columns[0].sql
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,12 +29,12 @@ class Bound:
 
     def combination(self, columns: tuple[str, ...]) -> StructType:
         """The row type of combinations, by flat names."""
-        fields = {
-            f"{source.alias}.{field.name}": field
+        types = {
+            f"{source.alias}.{field.name}": field.dataType
             for source in self.query.sources
             for field in self.schemas[source.stream].fields
         }
-        return StructType([StructField(name, fields[name].dataType) for name in columns])
+        return StructType([StructField(name, types[name]) for name in columns])
 
 
 def bind(spark: SparkSession, topology: Topology, query: Query) -> Bound:
@@ -48,13 +48,13 @@ def bind(spark: SparkSession, topology: Topology, query: Query) -> Bound:
             for field in schemas[source.stream].fields
         ]
     )
-    rows = spark.createDataFrame([], flat)
+    types = _types(spark.createDataFrame([], flat), _expressions(parsed))
     bound = replace(
         parsed,
-        equalities=tuple(_typed_equality(rows, equality) for equality in parsed.equalities),
-        filters=tuple(_typed(rows, expression, "boolean") for expression in parsed.filters),
-        residuals=tuple(_typed(rows, expression, "boolean") for expression in parsed.residuals),
-        select=tuple(replace(item, expression=_typed(rows, item.expression)) for item in parsed.select),
+        equalities=tuple(_typed_equality(equality, types) for equality in parsed.equalities),
+        filters=tuple(_condition(expression, types) for expression in parsed.filters),
+        residuals=tuple(_condition(expression, types) for expression in parsed.residuals),
+        select=tuple(replace(i, expression=_typed(i.expression, types)) for i in parsed.select),
     )
     if bound.distinct:
         for item in bound.select:
@@ -81,20 +81,45 @@ def readable(error: Exception) -> str:
     return re.sub(r"\s+", " ", text).strip() or first_line(error)
 
 
-def _typed(rows: DataFrame, expression: Expression, wanted: str | None = None) -> Expression:
+def _expressions(query: JoinQuery) -> list[Expression]:
+    sides = [side for equality in query.equalities for side in (equality.left, equality.right)]
+    return [*sides, *query.filters, *query.residuals, *(item.expression for item in query.select)]
+
+
+def _types(rows: DataFrame, expressions: list[Expression]) -> dict[str, str]:
+    """The Spark type of each expression, all asked for at once; one by one only to find out which is wrong."""
+    texts = sorted({expression.sql for expression in expressions})
     try:
-        kind = rows.select(F.expr(expression.sql)).schema.fields[0].dataType.simpleString()
+        fields = rows.select([F.expr(sql) for sql in texts]).schema.fields
     except (AnalysisException, ParseException) as error:
-        raise InputError(f"{expression.sql.replace('`', '')}: {readable(error)}") from None
-    if wanted and kind != wanted:
-        raise TypeMismatch(f"{expression.sql.replace('`', '')} is {kind}; a condition must be {wanted}")
-    return replace(expression, type=kind)
+        if len(texts) > 1:
+            return {sql: kind for sql in texts for sql, kind in _types(rows, [Expression(sql, ())]).items()}
+        raise InputError(f"{texts[0].replace('`', '')}: {readable(error)}") from None
+    return {sql: field.dataType.simpleString() for sql, field in zip(texts, fields, strict=True)}
 
 
-def _typed_equality(rows: DataFrame, equality: Equality) -> Equality:
-    left, right = _typed(rows, equality.left), _typed(rows, equality.right)
+def _typed(expression: Expression, types: dict[str, str]) -> Expression:
+    return replace(expression, type=types[expression.sql])
+
+
+def _condition(expression: Expression, types: dict[str, str]) -> Expression:
+    typed = _typed(expression, types)
+    if typed.type != "boolean":
+        raise TypeMismatch(f"{expression.sql.replace('`', '')} is {typed.type}; a condition must be boolean")
+    return typed
+
+
+def _typed_equality(equality: Equality, types: dict[str, str]) -> Equality:
+    left, right = _uncollated(_typed(equality.left, types)), _uncollated(_typed(equality.right, types))
     common = _common_type(left, right)
     return Equality(_cast(left, common), _cast(right, common))
+
+
+def _uncollated(side: Expression) -> Expression:
+    """A collated string by the key that its collation compares."""
+    if not re.match(r"string collate (?!UTF8_BINARY\b)", side.type, re.IGNORECASE):
+        return side
+    return Expression(f"collation_key({side.sql})", side.columns, "binary")
 
 
 def _common_type(left: Expression, right: Expression) -> str:
@@ -138,8 +163,7 @@ def class_key_sql(member: Expression, key_class: KeyClass) -> str:
     """A 64-bit number that is equal for equal values: the value itself where it fits, else its hash; NULL for NULL."""
     value = f"({member.sql})"
     if not key_class.exact:
-        hashed = f"collation_key({value})" if "collate" in member.type else value
-        return f"IF({value} IS NULL, NULL, xxhash64({hashed}))"
+        return f"IF({value} IS NULL, NULL, xxhash64{value})"
     assert member.type in EXACT_KEY_TYPES
     match member.type:
         case "date":

@@ -8,9 +8,22 @@ from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
-from watersmeet.plan import Distinct, Plan, Project, Restrict, join_of
+from watersmeet.plan import Distinct, MultiJoin, Plan, Project, Restrict, join_of
 from watersmeet.program.ledger import Ledger, Segment
 from watersmeet.program.segments import class_column
 from watersmeet.program.stages import ROW, carried_classes
@@ -19,10 +32,36 @@ from watersmeet.spark.checkpoint import Checkpoint
 from watersmeet.spark.engine import Report, WindowEngine, segment_of, total
 from watersmeet.spark.sinks import FileWriter, Writer
 from watersmeet.spark.sources import catches_malformed, ingest_columns, open_stream, raw_columns
-from watersmeet.spark.tasks import REASON, REPORT, Batches, FileAnswers, Ingest, KeepUnseen, Named, ReadRows
+from watersmeet.spark.tasks import (
+    REASON,
+    REPORT,
+    Batches,
+    FileAnswers,
+    Ingest,
+    KeepUnseen,
+    Named,
+    OnNumbers,
+    ReadRows,
+    Round,
+    WriteRound,
+)
 from watersmeet.topology import Query, Topology
 
 Task = Callable[[Batches], Batches]
+
+# Types that Arrow and Spark write to Parquet alike.
+_DIRECT_TYPES = (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +110,7 @@ class JoinJob:
             buckets=max(1, int(spark.sparkContext.defaultParallelism)),
             run_tasks=self._run_tasks,
         )
+        self._direct = direct_columns(plan, bound, writer)
         self._late_writers = self._open_late_writers()
         self._is_first = True
         self.last_report: BatchReport | None = None
@@ -91,7 +131,6 @@ class JoinJob:
             stream, schema = self._topology.stream(scan.stream), self._bound.schemas[scan.stream]
             raw = raw_columns(stream, scan) if self._engine.speaker(scan.stream) == scan.alias else ()
             rows = ingest_columns(opened[scan.stream], stream, schema, scan, self._join, keep_raw=bool(raw))
-            kept = {f"{scan.alias}.{name}" for name in scan.columns}
             task = Ingest(
                 directory=self._checkpoint.state,
                 ledger_path=self._checkpoint.ledger_path,
@@ -101,7 +140,9 @@ class JoinJob:
                 delay_us=stream.watermark_us,
                 start_us=self._query.start_us,
                 raw_columns=raw,
-                spare_columns=tuple(n for n in rows.columns if n.startswith(f"{scan.alias}.") and n not in kept),
+                spare_columns=tuple(
+                    n for n in rows.columns if n.startswith(f"{scan.alias}.") and n not in scan.columns
+                ),
             )
             frames.append(_map(rows, task))
         return reduce(DataFrame.union, frames)
@@ -118,14 +159,10 @@ class JoinJob:
         clock.lap("release")
         rows_out: int | None = 0
         if arrived.segments:
-            schema = self._bound.combination(self._join.output) if self._join.output else f"`{ROW}` boolean"
             last_round = self._engine.combine(self.ledger, arrived)
-            answers = self._finish(self._numbers(self._engine.buckets).mapInArrow(last_round, schema))
             clock.lap("rounds")
-            if isinstance(self._plan, Distinct):
-                answers, fresh = self._unseen(answers)
-                ledger = replace(ledger, seen=(*ledger.seen, *fresh))
-            rows_out = self._writer.write(answers, batch, replay=self._is_first)
+            rows_out, fresh = self._deliver(last_round, batch)
+            ledger = replace(ledger, seen=(*ledger.seen, *fresh))
         elif self._is_first:
             self._writer.remove(batch)
         clock.lap("publish")
@@ -135,6 +172,23 @@ class JoinJob:
         clock.lap("tidy")
         self._is_first = False
         self.last_report = self._report(ledger, told, rows_out, clock)
+
+    def _deliver(self, last_round: Round, batch: int) -> tuple[int | None, tuple[Segment, ...]]:
+        """Give the batch's answers to the sink; how many there were, and what is to be remembered of them."""
+        if self._direct is not None and isinstance(self._writer, FileWriter):
+            columns, compression = self._direct
+
+            def stage(path: str) -> int:
+                task = WriteRound(last_round, path, columns, compression)
+                return total(self._run_tasks(task, self._engine.buckets), "rows")
+
+            return self._writer.publish(stage, batch, replay=self._is_first), ()
+        schema = self._bound.combination(self._join.output) if self._join.output else f"`{ROW}` boolean"
+        answers = self._finish(self._numbers(self._engine.buckets).mapInArrow(last_round, schema))
+        fresh: tuple[Segment, ...] = ()
+        if isinstance(self._plan, Distinct):
+            answers, fresh = self._unseen(answers)
+        return self._writer.write(answers, batch, replay=self._is_first), fresh
 
     def _finish(self, rows: DataFrame) -> DataFrame:
         """Predicates and output columns, evaluated by Spark."""
@@ -185,7 +239,9 @@ class JoinJob:
         return self._numbers(len(paths)).mapInArrow(ReadRows(tuple(paths), tuple(schema.names)), schema)
 
     def _run_tasks(self, task: Task, count: int) -> list[Report]:
-        return _reports(self._numbers(count).mapInArrow(task, REPORT))
+        # A plain job: planning a query takes Spark SQL longer than most of these tasks run.
+        numbers = self._spark.sparkContext.parallelize(range(count), count)
+        return [json.loads(row) for row in numbers.mapPartitions(OnNumbers(task)).collect()]
 
     def _numbers(self, count: int) -> DataFrame:
         """One row, its own number, in each of `count` tasks."""
@@ -215,6 +271,21 @@ class JoinJob:
         for writer, _ in self._late_writers.values():
             writer.close()
         self._checkpoint.close()
+
+
+def direct_columns(plan: Plan, bound: Bound, writer: Writer) -> tuple[tuple[tuple[str, str], ...], str] | None:
+    """Where every answer is made of plain columns and goes to local Parquet files: those columns and the compression.
+
+    Such answers need nothing of Spark SQL, and the tasks that find them write them.
+    """
+    if not isinstance(plan, Project) or not isinstance(plan.child, MultiJoin) or not isinstance(writer, FileWriter):
+        return None
+    compression = writer.direct_compression
+    columns = [(item.expression.columns[0].flat, item.name) for item in plan.select if item.expression.is_plain]
+    if compression is None or len(columns) < len(plan.select):
+        return None
+    types = bound.combination(tuple(flat for flat, _ in columns)).fields
+    return (tuple(columns), compression) if all(isinstance(f.dataType, _DIRECT_TYPES) for f in types) else None
 
 
 class _Clock:

@@ -1,10 +1,12 @@
 """Finding Java and starting a Spark session with the settings that streaming joins want."""
 
+import contextlib
 import os
 import re
 import shutil
 import subprocess
 import sys
+import threading
 import zipfile
 from importlib import resources
 from pathlib import Path
@@ -29,9 +31,14 @@ _SETTINGS = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
-    "spark.sql.streaming.metricsEnabled": "false",
-    "spark.sql.adaptive.enabled": "true",
-    "spark.hadoop.parquet.enable.summary-metadata": "false",
+    # Python workers are reached through sockets; on loopback TCP every task waits for delayed acknowledgements.
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.daemon.module": "watersmeet.spark.daemon",
+    # Otherwise tasks of Spark SQL and plain tasks each get workers of their own.
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
+    # Hadoop starts a chmod process for every file it makes: no checksum files beside those of the checkpoint.
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     "spark.driver.memory": "1g",
     "spark.driver.host": "127.0.0.1",
@@ -82,7 +89,15 @@ def start_session(
     if settings is None or "spark.sql.shuffle.partitions" not in settings:
         session.conf.set("spark.sql.shuffle.partitions", str(session.sparkContext.defaultParallelism))
     ship_package(session)
+    threading.Thread(target=_start_workers, args=(session,), daemon=True).start()
     return session
+
+
+def _start_workers(session: SparkSession) -> None:
+    """Have the Python workers started while the query is being planned."""
+    with contextlib.suppress(Exception):
+        cores = session.sparkContext.defaultParallelism
+        session.sparkContext.parallelize(range(cores), cores).mapPartitions(list).collect()
 
 
 def ship_package(session: SparkSession) -> None:

@@ -8,7 +8,7 @@ without Spark, finds leftovers.
 import contextlib
 import uuid
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from watersmeet.errors import InputError, RunError
 from watersmeet.spark.session import first_line
 from watersmeet.spark.sources import FILE_FORMATS
+from watersmeet.spark.storage import open_storage
 from watersmeet.topology import BatchFunction, Query, Sink
 
 CONSOLE_ROWS = 20
@@ -45,68 +46,76 @@ class FileWriter(Writer):
             raise InputError(f"a sink of format {sink.format} needs a path")
         self._sink = sink
         self._run_id = run_id
-        self._jvm: Any = spark._jvm
-        self._conf = spark._jsc.hadoopConfiguration()
-        self._directory = self._path(sink.path)
-        self._files = self._directory.getFileSystem(self._conf)
-        self._staging = self._path(self._directory.getParent(), f".{self._directory.getName()}.staging")
+        self._storage, self._directory = open_storage(spark, sink.path)
+        parent, _, name = self._directory.rpartition("/")
+        self._staging = f"{parent}/.{name}.staging"
         try:
-            if not self._files.mkdirs(self._directory):
-                raise RunError("the file system refused")
-            probe = self._path(self._directory, f".probe-{uuid.uuid4().hex[:8]}")
-            self._files.create(probe).close()
-            self._files.delete(probe, False)
+            self._storage.make(self._directory)
+            self._storage.make(self._staging)
+            trial = f"{self._directory}/.trial-{uuid.uuid4().hex[:8]}"
+            self._storage.make(trial)
+            self._storage.remove(trial)
         except Exception as error:
             raise RunError(
                 f"the sink {sink.path} cannot be written: {_cause(error)}; "
                 "make the directory writable or give the query another sink path"
             ) from None
 
-    def _path(self, *parts: Any) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(*parts)
-
     @property
     def is_empty(self) -> bool:
         """Whether no other run has left anything in the directory."""
-        return all(
-            status.getPath().getName().startswith((".", "_")) for status in self._files.listStatus(self._directory)
-        )
+        return all(name.startswith((".", "_")) for name in self._storage.names(self._directory))
 
     def write(self, rows: DataFrame, batch: int, *, replay: bool) -> int:
-        counted = Observation()
-        staged = self._path(self._staging, f"{self._run_id}-{batch}-{uuid.uuid4().hex[:8]}")
-        writer = rows.observe(counted, F.count(F.lit(1)).alias("rows")).write.format(self._sink.format)
-        writer.options(**dict(self._sink.options)).mode("overwrite").save(staged.toString())
+        def stage(path: str) -> int:
+            counted = Observation()
+            writer = rows.observe(counted, F.count(F.lit(1)).alias("rows")).write.format(self._sink.format)
+            writer.options(**dict(self._sink.options)).mode("overwrite").save(path)
+            return int(counted.get["rows"])
+
+        return self.publish(stage, batch, replay=replay)
+
+    def publish(self, stage: Callable[[str], int], batch: int, *, replay: bool) -> int:
+        """Have a batch's rows put into files aside, then show them all under the batch's names."""
+        staged = f"{self._staging}/{self._run_id}-{batch}-{uuid.uuid4().hex[:8]}"
+        self._storage.make(staged)
+        count = stage(staged)
         if replay:
             self.remove(batch)
-        count = int(counted.get["rows"])
         if count:
-            self._publish(staged, self._prefix(batch))
-        self._files.delete(staged, True)
+            parts = [name for name in self._storage.names(staged) if name.startswith("part-")]
+            for number, name in enumerate(parts):
+                suffix = name[name.index(".") :]
+                self._storage.move(f"{staged}/{name}", f"{self._directory}/{self._prefix(batch)}{number:05d}{suffix}")
+        self._storage.remove(staged)
         return count
 
     def remove(self, batch: int) -> None:
         """Take back what an unfinished attempt at a batch has published."""
-        for status in self._files.globStatus(self._path(self._directory, f"{self._prefix(batch)}*")) or ():
-            self._files.delete(status.getPath(), False)
+        for name in self._storage.names(self._directory):
+            if name.startswith(self._prefix(batch)):
+                self._storage.remove(f"{self._directory}/{name}")
+
+    @property
+    def direct_compression(self) -> str | None:
+        """How tasks of ours may write this sink's files themselves: its compression, or None where only Spark may."""
+        options = {name.casefold(): value for name, value in self._sink.options.items()}
+        compression = options.pop("compression", "snappy").casefold()
+        plain = compression in ("none", "uncompressed", "snappy", "gzip", "zstd", "lz4_raw", "brotli")
+        if self._sink.format != "parquet" or options or not plain or not self._storage.is_local:
+            return None
+        return {"uncompressed": "none", "lz4_raw": "lz4"}.get(compression, compression)
 
     def _prefix(self, batch: int) -> str:
         return f"part-{self._run_id}-{batch:08d}-"
 
-    def _publish(self, staged: Any, prefix: str) -> None:
-        names = [status.getPath().getName() for status in self._files.listStatus(staged)]
-        for number, name in enumerate(sorted(name for name in names if name.startswith("part-"))):
-            suffix = name[name.index(".") :]
-            target = self._path(self._directory, f"{prefix}{number:05d}{suffix}")
-            if not self._files.rename(self._path(staged, name), target):
-                raise RunError(f"the sink {self._sink.path} refused the file {target.getName()}; is its disk full?")
-
     def close(self) -> None:
-        with contextlib.suppress(Exception):
-            for status in self._files.listStatus(self._staging):
-                if status.getPath().getName().startswith(self._run_id):
-                    self._files.delete(status.getPath(), True)
-            self._files.delete(self._staging, False)
+        with contextlib.suppress(OSError, RunError):
+            for name in self._storage.names(self._staging):
+                if name.startswith(self._run_id):
+                    self._storage.remove(f"{self._staging}/{name}")
+            if not self._storage.names(self._staging):
+                self._storage.remove(self._staging)
 
 
 class ConsoleWriter(Writer):
@@ -169,6 +178,8 @@ def open_sink(spark: SparkSession, query: Query, run_id: str, show: Callable[[st
 
 def _cause(error: Exception) -> str:
     java = getattr(error, "java_exception", None)
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
     if java is not None:
         return f"{java.getClass().getSimpleName()}: {java.getMessage()}"
     return first_line(error)

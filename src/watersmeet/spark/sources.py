@@ -99,9 +99,12 @@ def ingest_columns(
         laid_out.append(F.expr(condition).alias(KEEP))
     if marks_malformed:
         laid_out.append(F.col(f"`{scan.alias}.{CORRUPT}`").isNotNull().alias(MALFORMED))
+    kept = {item.name: F.expr(item.expression.sql).alias(item.name) for item in scan.kept}
     # Text formats parse only what is asked for: asking for everything makes a row malformed whatever the query.
-    kept = names if keep_raw else [*stream.columns] if marks_malformed else list(scan.columns)
-    return flat.select(*laid_out, *(F.col(f"`{_quoted(f'{scan.alias}.{name}')}`") for name in kept))
+    extra = names if keep_raw else stream.columns if marks_malformed else ()
+    for name in (f"{scan.alias}.{column}" for column in extra):
+        kept.setdefault(name, F.col(f"`{_quoted(name)}`"))
+    return flat.select(*laid_out, *kept.values())
 
 
 def _quoted(name: str) -> str:

@@ -5,7 +5,8 @@ written once, sorted, and the same file serves as the exchange and as the state.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from watersmeet.plan import Key, MultiJoin, Scan
 from watersmeet.program.ledger import Ledger, Part, Segment, index_name, watermark
@@ -32,6 +34,7 @@ from watersmeet.program.segments import (
     merge_segments,
 )
 from watersmeet.program.stages import moving_key, output_columns, run_stage
+from watersmeet.program.values import same_values
 from watersmeet.query.windows import Rows
 from watersmeet.spark.files import read_bucket, read_table, write_segment, write_table
 
@@ -46,6 +49,17 @@ Batches = Iterator[pa.RecordBatch]
 
 def report(values: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"report": pa.array([json.dumps(value) for value in values], pa.string())})
+
+
+@dataclass(frozen=True)
+class OnNumbers:
+    """Run a task for the numbers of a partition and hand out what it tells, without Spark SQL around it."""
+
+    task: Callable[[Batches], Batches]
+
+    def __call__(self, numbers: Iterable[int]) -> Iterator[str]:
+        for batch in self.task(pa.RecordBatch.from_pydict({"id": [number]}) for number in numbers):
+            yield from batch.column(0).to_pylist()
 
 
 @dataclass(frozen=True)
@@ -197,9 +211,10 @@ class Round:
     def __call__(self, batches: Batches) -> Batches:
         for batch in batches:
             for bucket in batch.column(0).to_pylist():
-                yield from self._last(bucket) if self.is_last else self._intermediate(bucket)
+                yield from self.finished_in(bucket) if self.is_last else self._intermediate(bucket)
 
-    def _last(self, bucket: int) -> Batches:
+    def finished_in(self, bucket: int) -> Batches:
+        """All combinations of this batch that end in a bucket, in the last round."""
         names = list(output_columns(self.plan))
         for path in self.finished.get(bucket, ()):
             yield from read_table(path).select(names).to_batches()
@@ -278,6 +293,35 @@ class _BucketReader:
                 else window_run(window, rows, segment.min_ts, segment.max_ts, self._released.get(alias))
             )
         return self._runs[slot]
+
+
+@dataclass(frozen=True)
+class WriteRound:
+    """The last round straight into Parquet files, where answers are columns just as the windows keep them."""
+
+    round: Round
+    staging: str
+    columns: tuple[tuple[str, str], ...]  # flat name, name of the answer's column
+    compression: str
+
+    def __call__(self, batches: Batches) -> Batches:
+        for batch in batches:
+            for bucket in batch.column(0).to_pylist():
+                yield report([{"rows": self._write(bucket)}])
+
+    def _write(self, bucket: int) -> int:
+        flat, names = zip(*self.columns, strict=True)
+        writer, rows = None, 0
+        for piece in self.round.finished_in(bucket):
+            table = pa.Table.from_batches([piece]).select(list(flat)).rename_columns(list(names))
+            if writer is None:
+                path = os.path.join(self.staging, f"part-{bucket:05d}.{self.compression}.parquet")
+                writer = pq.ParquetWriter(path, table.schema, compression=self.compression)
+            writer.write_table(table)
+            rows += table.num_rows
+        if writer is not None:
+            writer.close()
+        return rows
 
 
 @dataclass(frozen=True)
@@ -388,29 +432,6 @@ class KeepUnseen:
         low, high = bucket_bounds(bucket, self.buckets)
         part = segment.parts[0]
         return Segment((Part(part.path, part.rows, part.bytes, low, high),), segment.min_ts, segment.max_ts)
-
-
-def same_values(left: pa.ChunkedArray, right: pa.ChunkedArray) -> Any:
-    """Where two columns have the same value as DISTINCT sees it: NULL is NULL, NaN is NaN."""
-    if pa.types.is_nested(left.type) or pa.types.is_duration(left.type):
-        pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
-        return np.array([_same(ours, theirs) for ours, theirs in pairs], bool)
-    equal = pc.fill_null(pc.equal(left, right), False)
-    both_null = pc.and_(pc.is_null(left), pc.is_null(right))
-    equal = pc.or_(equal, both_null)
-    if pa.types.is_floating(left.type):
-        equal = pc.or_(equal, pc.fill_null(pc.and_(pc.is_nan(left), pc.is_nan(right)), False))
-    return equal.to_numpy()
-
-
-def _same(left: Any, right: Any) -> bool:
-    if isinstance(left, float) and isinstance(right, float):
-        return left == right or (left != left and right != right)
-    if isinstance(left, list) and isinstance(right, list):
-        return len(left) == len(right) and all(map(_same, left, right))
-    if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(_same(left[name], right[name]) for name in left)
-    return bool(left == right)
 
 
 def read_ledger(path: str) -> Ledger:

@@ -1,0 +1,86 @@
+"""The few things done to directories of answers, on a local disk or on any file system Hadoop knows."""
+
+import os
+import shutil
+from typing import Any, Protocol
+from urllib.parse import unquote, urlparse
+
+from pyspark.sql import SparkSession
+
+from watersmeet.errors import RunError
+
+
+class Storage(Protocol):
+    """Directories and files by path; every operation raises on failure."""
+
+    is_local: bool
+
+    def make(self, directory: str) -> None:
+        """Make a directory and its parents."""
+
+    def names(self, directory: str) -> list[str]:
+        """What a directory holds, in order; nothing if it is not there."""
+
+    def move(self, source: str, target: str) -> None:
+        """Give a file another name in one step."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file or a whole directory, if it is there."""
+
+
+class LocalStorage:
+    """The local disk, without a detour through Java: Hadoop starts a process to set a file's permissions."""
+
+    is_local = True
+
+    def make(self, directory: str) -> None:
+        os.makedirs(directory, exist_ok=True)
+
+    def names(self, directory: str) -> list[str]:
+        return sorted(os.listdir(directory)) if os.path.isdir(directory) else []
+
+    def move(self, source: str, target: str) -> None:
+        os.replace(source, target)
+
+    def remove(self, path: str) -> None:
+        if os.path.isdir(path):
+            shutil.rmtree(path)
+        elif os.path.exists(path):
+            os.unlink(path)
+
+
+class HadoopStorage:
+    """Any other file system, such as s3a:// or hdfs://."""
+
+    is_local = False
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        self._jvm: Any = spark._jvm  # Hadoop's file systems are reached only this way
+        self._files = self._path(root).getFileSystem(spark._jsc.hadoopConfiguration())
+
+    def _path(self, path: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(path)
+
+    def make(self, directory: str) -> None:
+        if not self._files.mkdirs(self._path(directory)):
+            raise RunError(f"{directory} cannot be made")
+
+    def names(self, directory: str) -> list[str]:
+        if not self._files.exists(self._path(directory)):
+            return []
+        return sorted(status.getPath().getName() for status in self._files.listStatus(self._path(directory)))
+
+    def move(self, source: str, target: str) -> None:
+        if not self._files.rename(self._path(source), self._path(target)):
+            raise RunError(f"{source} cannot be renamed to {target}")
+
+    def remove(self, path: str) -> None:
+        self._files.delete(self._path(path), True)
+
+
+def open_storage(spark: SparkSession, path: str) -> tuple[Storage, str]:
+    """The storage a path lies on, and the path as that storage writes it."""
+    parsed = urlparse(path)
+    if parsed.scheme in ("", "file"):
+        return LocalStorage(), os.path.abspath(unquote(parsed.path) if parsed.scheme else path)
+    return HadoopStorage(spark, path), path.rstrip("/")

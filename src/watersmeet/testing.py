@@ -1,0 +1,171 @@
+"""A test kit: run a query's windows in this process, without Spark, and compare bags of rows.
+
+The very tasks that Spark runs are called one after the other here; DuckDB stands in for Spark's expressions, so that
+hundreds of random queries can be tried in seconds.
+"""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from watersmeet.plan import Distinct, MultiJoin, Plan, Project, Restrict, Scan, join_of
+from watersmeet.planners.local import local
+from watersmeet.program.ledger import Ledger
+from watersmeet.program.segments import KEEP, TS, class_column
+from watersmeet.program.stages import carried_classes
+from watersmeet.query.model import Equality, Expression, JoinQuery
+from watersmeet.query.sql import to_duckdb
+from watersmeet.spark.engine import Report, WindowEngine
+from watersmeet.spark.files import remove_all_but
+from watersmeet.spark.tasks import Batches, Ingest
+
+
+def bag(table: pa.Table) -> Counter[tuple[Any, ...]]:
+    """The rows of a table with their counts; NaN equals NaN."""
+    columns = [table.column(name).to_pylist() for name in table.column_names]
+    return Counter(tuple(map(_comparable, row)) for row in zip(*columns, strict=True))
+
+
+def _comparable(value: Any) -> Any:
+    if isinstance(value, float) and value != value:
+        return "NaN"
+    if isinstance(value, list):
+        return tuple(map(_comparable, value))
+    return tuple(sorted(value.items())) if isinstance(value, dict) else value
+
+
+class InProcess:
+    """A query fed batch by batch in this process."""
+
+    def __init__(
+        self,
+        query: JoinQuery,
+        schemas: Mapping[str, pa.Schema],
+        event_times: Mapping[str, str],
+        directory: Path,
+        *,
+        delays_us: Mapping[str, int] | None = None,
+        buckets: int = 2,
+        start_us: int | None = None,
+    ) -> None:
+        self._event_times = event_times
+        self._schemas = schemas
+        self._start_us = start_us
+        self._directory = directory
+        self._state = str(directory / "state")
+        os.makedirs(self._state)
+        self.plan: Plan = local(_typed(query, schemas), {name: schema.names for name, schema in schemas.items()})
+        self.join: MultiJoin = join_of(self.plan)
+        delays = {scan.stream: (delays_us or {}).get(scan.stream, 0) for scan in self.join.scans}
+        self.engine = WindowEngine(self.join, delays, self._state, buckets, run_tasks)
+        self.ledger = Ledger()
+
+    def batch(self, tables: Mapping[str, pa.Table]) -> pa.Table:
+        """Feed new rows of some streams; returns the new answers."""
+        told = [row for scan in self.join.scans if scan.stream in tables for row in self._ingest(scan, tables)]
+        ledger = self.engine.account(replace(self.ledger, batch=self.ledger.batch + 1), told)
+        ledger, arrived = self.engine.arrive(ledger, told)
+        batches: list[pa.RecordBatch] = []
+        if arrived.segments:
+            task = self.engine.combine(self.ledger, arrived)
+            batches = [batch for n in range(self.engine.buckets) for batch in task(_number(n)) if batch.num_rows]
+        self.ledger = Ledger.from_json(self.engine.tidy(ledger, arrived).to_json())
+        (self._directory / "ledger.json").write_text(self.ledger.to_json(), encoding="utf-8")
+        remove_all_but(self._state, self.ledger.paths)
+        return self._finish(batches)
+
+    def _ingest(self, scan: Scan, tables: Mapping[str, pa.Table]) -> list[Report]:
+        task = Ingest(
+            directory=self._state,
+            ledger_path=str(self._directory / "ledger.json"),
+            scan=scan,
+            carried=carried_classes(self.join),
+            ordered=self.join.ordered,
+            delay_us=self.engine.delays_us[scan.stream],
+            start_us=self._start_us,
+            raw_columns=(),
+            spare_columns=(),
+        )
+        return told_by(task, iter(self._lay_out(scan, tables[scan.stream]).to_batches()))
+
+    def _lay_out(self, scan: Scan, rows: pa.Table) -> pa.Table:
+        flat = rows.rename_columns([f"{scan.alias}.{name}" for name in rows.column_names])
+        columns = [f'epoch_us("{scan.alias}.{self._event_times[scan.stream]}") AS "{TS}"']
+        for number in scan.classes:
+            member = self.join.classes[number].member(scan.alias)
+            assert member is not None
+            value = to_duckdb(member)
+            hashed = f"CAST(hash({value}) >> 1 AS BIGINT)" if member.type != "bigint" else f"CAST({value} AS BIGINT)"
+            columns.append(f'CASE WHEN ({value}) IS NOT NULL THEN {hashed} END AS "{class_column(number)}"')
+        if scan.filters:
+            columns.append(" AND ".join(f"({to_duckdb(f)})" for f in scan.filters) + f' AS "{KEEP}"')
+        columns += [f'{to_duckdb(item.expression)} AS "{item.name}"' for item in scan.kept]
+        return _duckdb(f"SELECT {', '.join(columns)} FROM flat", flat=flat)
+
+    def _finish(self, batches: list[pa.RecordBatch]) -> pa.Table:
+        plan = self.plan.child if isinstance(self.plan, Distinct) else self.plan
+        assert isinstance(plan, Project)
+        where = "true"
+        if isinstance(plan.child, Restrict):
+            where = " AND ".join(f"({to_duckdb(predicate)})" for predicate in plan.child.predicates)
+        select = ", ".join(f'{to_duckdb(item.expression)} AS "{item.name}"' for item in plan.select)
+        types = {
+            f"{scan.alias}.{field.name}": field.type for scan in self.join.scans for field in self._schemas[scan.stream]
+        }
+        empty = pa.schema([(name, types[name]) for name in self.join.output])
+        rows = pa.Table.from_batches(batches, schema=batches[0].schema if batches else empty)
+        return _duckdb(f"SELECT {select} FROM combinations WHERE {where}", combinations=rows)
+
+
+def run_tasks(task: Callable[[Batches], Batches], count: int) -> list[Report]:
+    """Run a task for each number, here and now."""
+    return [row for number in range(count) for row in told_by(task, _number(number))]
+
+
+def told_by(task: Callable[[Batches], Batches], batches: Batches) -> list[Report]:
+    """What a task reports about some batches."""
+    return [json.loads(row) for batch in task(batches) for row in batch.column(0).to_pylist()]
+
+
+def _number(number: int) -> Batches:
+    return iter([pa.RecordBatch.from_pydict({"id": [number]})])
+
+
+def _typed(query: JoinQuery, schemas: Mapping[str, pa.Schema]) -> JoinQuery:
+    """Types for equalities between plain columns."""
+    stream_of = {source.alias: source.stream for source in query.sources}
+
+    def typed(side: Expression) -> Expression:
+        kinds = [schemas[stream_of[column.alias]].field(column.name).type for column in side.columns]
+        plain = len(side.columns) == 1 and side.sql == f"`{side.columns[0].flat}`"
+        return replace(side, type="bigint" if plain and pa.types.is_integer(kinds[0]) else "string")
+
+    return replace(query, equalities=tuple(Equality(typed(e.left), typed(e.right)) for e in query.equalities))
+
+
+@cache
+def _connection() -> Any:
+    import duckdb
+
+    return duckdb.connect(config={"TimeZone": "UTC", "threads": 1})
+
+
+def _duckdb(sql: str, **tables: pa.Table) -> pa.Table:
+    connection = _connection()
+    for name, table in tables.items():
+        connection.register(name, table)
+    return connection.sql(sql).to_arrow_table()
+
+
+def split(table: pa.Table, cuts: Iterable[int]) -> list[pa.Table]:
+    """A table in consecutive pieces."""
+    edges = [0, *sorted(cuts), table.num_rows]
+    return [table.slice(low, high - low) for low, high in pairwise(edges)]

@@ -1,0 +1,41 @@
+"""What the tests share: one Spark session, and streams as directories of files in arrival order."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[object]:
+    from watersmeet.spark.session import start_session
+
+    session = start_session("local[2]", app="watersmeet-tests")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def write_stream(tmp_path: Path) -> Callable[[str, Sequence[pa.Table]], Path]:
+    """Write the batches of a stream as Parquet files, one a batch, in an order that Spark's file source keeps."""
+
+    def write(name: str, batches: Sequence[pa.Table]) -> Path:
+        return write_batches(tmp_path / "data" / name, batches)
+
+    return write
+
+
+def write_batches(directory: Path, batches: Sequence[pa.Table]) -> Path:
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    for number, batch in enumerate(batches):
+        path = directory / f"{number:05d}.parquet"
+        pq.write_table(batch, path)
+        os.utime(path, (1_700_000_000 + 10 * number,) * 2)
+    return directory
