@@ -55,10 +55,12 @@ class InProcess:
         delays_us: Mapping[str, int] | None = None,
         buckets: int = 2,
         start_us: int | None = None,
+        hash_sql: str = "hash({}) >> 1",
     ) -> None:
         self._event_times = event_times
         self._schemas = schemas
         self._start_us = start_us
+        self._hash_sql = hash_sql
         self._directory = directory
         self._state = str(directory / "state")
         os.makedirs(self._state)
@@ -103,7 +105,8 @@ class InProcess:
             member = self.join.classes[number].member(scan.alias)
             assert member is not None
             value = to_duckdb(member)
-            hashed = f"CAST(hash({value}) >> 1 AS BIGINT)" if member.type != "bigint" else f"CAST({value} AS BIGINT)"
+            number_sql = value if member.type == "bigint" else self._hash_sql.format(value)
+            hashed = f"CAST({number_sql} AS BIGINT)"
             columns.append(f'CASE WHEN ({value}) IS NOT NULL THEN {hashed} END AS "{class_column(number)}"')
         if scan.filters:
             columns.append(" AND ".join(f"({to_duckdb(f)})" for f in scan.filters) + f' AS "{KEEP}"')
@@ -155,7 +158,9 @@ def _typed(query: JoinQuery, schemas: Mapping[str, pa.Schema]) -> JoinQuery:
 def _connection() -> Any:
     import duckdb
 
-    return duckdb.connect(config={"TimeZone": "UTC", "threads": 1})
+    connection = duckdb.connect(config={"threads": 1})
+    connection.execute("SET TimeZone = 'UTC'")
+    return connection
 
 
 def _duckdb(sql: str, **tables: pa.Table) -> pa.Table:

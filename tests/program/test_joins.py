@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from watersmeet.program import segments, stages
 from watersmeet.program.ledger import FAN_OUT
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
@@ -155,3 +156,69 @@ def test_state_stays_flat_and_answers_exact_over_many_small_batches(window: str,
     assert max(sizes[20:]) <= indexes * 100 * 2.6 + 3 * 40, "windows of 100 rows keep at most some dead rows"
     assert max(counts) <= 4 * FAN_OUT
     assert max(files[20:]) <= 3 * max(files[10:20])
+
+
+def rows_at(*seconds: float) -> pa.Table:
+    rows = [{"k": 1, "m": 0, "s": "x", "id": n, "ts": int(second * SECOND)} for n, second in enumerate(seconds)]
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("window", "old", "head", "answers"),
+    [
+        ("[RANGE 10 SECONDS]", 0, 10, 2),
+        ("[RANGE 10 SECONDS]", 0, 10.000001, 0),
+        ("[TUMBLE 10 SECONDS]", 0, 9.999999, 2),
+        ("[TUMBLE 10 SECONDS]", 0, 10, 0),
+        ("[UNBOUNDED]", 0, 1000, 2),
+    ],
+)
+def test_a_row_is_given_back_only_when_no_head_at_the_watermark_can_reach_it(
+    window: str, old: float, head: float, answers: int
+) -> None:
+    sql = f"SELECT a.id AS a, b.id AS b FROM a {window}, b {window} WHERE a.k = b.k"
+    empty = rows_at()
+    batches = [{"a": rows_at(old), "b": rows_at(head)}, {"a": empty, "b": rows_at(head)}]
+    got, _ = run(sql, batches, 0, 1)
+    assert got.total() == answers
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_the_last_rows_are_counted_across_batches(count: int) -> None:
+    sql = f"SELECT a.id AS a, b.id AS b FROM a [ROWS {count}], b [RANGE 1 SECOND] WHERE a.k = b.k"
+    batches = [
+        {"a": rows_at(1, 2, 3, 4), "b": rows_at(3.2)},  # takes the rows of a up to 3, since b has come to 3.2
+        {"a": rows_at(9), "b": rows_at(3.5, 9)},
+    ]
+    got, process = run(sql, batches, 0, 1)
+    whole = {name: pa.concat_tables([batch[name] for batch in batches]) for name in ("a", "b")}
+    assert got == expected(sql, whole, process)
+    # b at 3.2 and 3.5 each meet the last rows of a before them, of 1, 2 and 3; a at 4 meets both.
+    assert got.total() == 2 * min(count, 3) + 2
+
+
+def test_equal_hashes_of_different_values_do_not_join(tmp_path: Path) -> None:
+    query = parse_query(
+        "SELECT a.s AS a, b.s AS b, c.id AS c FROM a [UNBOUNDED], b [UNBOUNDED], c [UNBOUNDED] "
+        "WHERE a.s = b.s AND b.k = c.k",
+        dict.fromkeys("abc", COLUMNS),
+    )
+    rows = pa.Table.from_pylist(
+        [{"k": 1, "m": 0, "s": text, "id": n, "ts": n * SECOND} for n, text in enumerate(["x", "y", "zz"])],
+        schema=SCHEMA,
+    )
+    schemas = dict.fromkeys("abc", SCHEMA)
+    process = InProcess(query, schemas, dict.fromkeys("abc", "ts"), tmp_path, hash_sql="length({})")
+    got = bag(process.batch(dict.fromkeys("abc", rows)))
+    assert got == bag(answer(query, dict.fromkeys("abc", rows), dict.fromkeys("abc", "ts")))
+    assert got.total() == 9
+
+
+def test_composite_keys_with_equal_hashes_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = segments.sort_key
+    weak = lambda keys, rows: real(keys[:1], rows)  # noqa: E731 - a hash that looks at the first attribute only
+    monkeypatch.setattr(segments, "sort_key", weak)
+    monkeypatch.setattr(stages, "sort_key", weak)
+    sql = "SELECT a.id AS a, b.id AS b FROM a [UNBOUNDED], b [UNBOUNDED] WHERE a.k = b.k AND a.id = b.id"
+    got, _ = run(sql, [{"a": rows_at(1, 2, 3), "b": rows_at(1, 2, 3)}], 0, 2)
+    assert got == Counter({(0, 0): 1, (1, 1): 1, (2, 2): 1})

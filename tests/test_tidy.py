@@ -1,0 +1,86 @@
+"""The house rules that a machine can check: imports go one way, and only one module knows a library."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[1] / "src" / "watersmeet"
+MODULES = sorted(SOURCE.rglob("*.py"))
+
+# Each layer may import itself and those before it.
+LAYERS = [
+    "errors",
+    "query",
+    "yaml_tree",
+    "topology",
+    "plan",
+    "planners",
+    "explain",
+    "generate",
+    "program",
+    "spark",
+    "cli",
+]
+OUTSIDE = {"__init__", "__main__", "testing"}  # entry points and the test kit
+
+
+def imports(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def layer(path: Path) -> str:
+    first = path.relative_to(SOURCE).parts[0]
+    return first.removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_go_one_way(path: Path) -> None:
+    own = layer(path)
+    if own in OUTSIDE:
+        return
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] == "watersmeet" and len(parts) > 1 and parts[1] in LAYERS:
+            assert LAYERS.index(parts[1]) <= LAYERS.index(own), f"{own} must not import {name}"
+
+
+@pytest.mark.parametrize(
+    ("library", "allowed"),
+    [
+        ("pyspark", lambda path: layer(path) in ("spark", "__init__", "cli")),
+        ("sqlglot", lambda path: path == SOURCE / "query" / "sql.py"),
+        ("duckdb", lambda path: path.name in ("oracle.py", "testing.py")),
+        ("yaml", lambda path: path.name == "yaml_tree.py"),
+        ("rich", lambda path: path.name == "cli.py"),
+    ],
+)
+def test_a_library_has_one_home(library: str, allowed: object) -> None:
+    users = [path for path in MODULES if any(name.split(".")[0] == library for name in imports(path))]
+    assert users, f"nothing imports {library}: is it still needed?"
+    assert [path for path in users if not allowed(path)] == []
+
+
+def test_programs_do_no_io_and_read_no_clock() -> None:
+    banned = {"os", "time", "datetime", "socket", "random", "pathlib", "subprocess", "pyspark"}
+    for path in sorted((SOURCE / "program").rglob("*.py")):
+        assert not {name.split(".")[0] for name in imports(path)} & banned, path
+
+
+def test_everything_public_has_a_docstring() -> None:
+    missing = []
+    for path in MODULES:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        if not ast.get_docstring(tree):
+            missing.append(str(path.relative_to(SOURCE)))
+        for node in tree.body:
+            is_public = isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
+            if is_public and not ast.get_docstring(node) and "Protocol" not in ast.dump(node):
+                missing.append(f"{path.relative_to(SOURCE)}: {node.name}")
+    assert missing == []
