@@ -2,8 +2,10 @@
 
 import argparse
 import contextlib
+import json
 import logging
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -21,7 +23,8 @@ from rich.text import Text
 
 from watersmeet import __version__
 from watersmeet.errors import InputError, RunError, WatersmeetError
-from watersmeet.explain import explain_json, explain_text
+from watersmeet.explain import explain_data, explain_text
+from watersmeet.query.windows import parse_duration
 from watersmeet.topology import Query, Topology, load_topology
 
 if TYPE_CHECKING:
@@ -122,9 +125,12 @@ def _explain(options: argparse.Namespace) -> int:
     with _session(options) as spark:
         from watersmeet.spark.run import plan_query
 
-        plans = [(query.name, plan_query(spark, topology, query)[1]) for query in asked]
+        plans = []
+        for query in asked:
+            with _named(query):
+                plans.append((query.name, plan_query(spark, topology, query)[1]))
     if options.format == "json":
-        print("{" + ",\n".join(f'"{name}": {explain_json(plan)}' for name, plan in plans) + "}")
+        print(json.dumps({name: explain_data(plan) for name, plan in plans}, indent=2))
     else:
         print("\n\n".join(f"query {name}\n{explain_text(plan)}" for name, plan in plans))
     return 0
@@ -135,13 +141,24 @@ def _check(options: argparse.Namespace) -> int:
     asked = _asked(topology, options.query)
     _check_names(topology, asked)
     with _session(options) as spark:
+        from watersmeet.spark.binding import stream_schema
         from watersmeet.spark.run import check_query
+        from watersmeet.spark.sources import check_source, open_stream
 
         for query in asked:
-            check_query(spark, topology, query)
-    streams = len(topology.streams)
-    print(f"{options.topology}: {streams} streams and {len(asked)} queries, nothing wrong")
+            with _named(query):
+                check_query(spark, topology, query)
+        for stream in topology.streams:
+            schema = stream_schema(spark, stream)
+            check_source(stream, schema, once=False)
+            open_stream(spark, stream, schema)
+    counts = _count(len(topology.streams), "stream", "streams"), _count(len(asked), "query", "queries")
+    print(f"{options.topology}: {' and '.join(counts)}, nothing wrong")
     return 0
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
 
 
 def _check_names(topology: Topology, asked: Sequence[Query]) -> None:
@@ -149,36 +166,45 @@ def _check_names(topology: Topology, asked: Sequence[Query]) -> None:
     from watersmeet.query.sql import parse_query
 
     for query in asked:
-        try:
+        with _named(query):
             parse_query(query.sql, topology.columns, allow_cross=query.allow_cross)
-        except InputError as error:
-            raise type(error)(f"query {query.name!r}: {error}") from None
+
+
+@contextlib.contextmanager
+def _named(query: Query) -> Iterator[None]:
+    """What is wrong with a query is told with its name."""
+    try:
+        yield
+    except InputError as error:
+        if str(error).startswith(("query ", "stream ", "checkpoint ")):
+            raise
+        raise type(error)(f"query {query.name!r}: {error}") from error
 
 
 def _run(options: argparse.Namespace) -> int:
     topology = load_topology(options.topology)
     asked = _asked(topology, options.query)
     _check_names(topology, asked)
+    _check_trigger(options.trigger)
     console = Console(stderr=False, highlight=False)
-    stop = threading.Event()
-    with _session(options) as spark:
+    with _session(options) as spark, _stop_on_signals() as stop:
         from watersmeet.spark.run import start
 
-        _stop_on_signals(stop)
         handles: list[RunningQuery] = []
         began = time.monotonic()
         try:
             for query in asked:
-                handle = start(
-                    topology,
-                    query,
-                    spark=spark,
-                    checkpoint=options.checkpoint,
-                    trigger=options.trigger,
-                    once=options.once,
-                    show=console.print,
-                    warn=lambda text: print(f"watersmeet: warning: {text}", file=sys.stderr),
-                )
+                with _named(query):
+                    handle = start(
+                        topology,
+                        query,
+                        spark=spark,
+                        checkpoint=options.checkpoint,
+                        trigger=options.trigger,
+                        once=options.once,
+                        show=console.print,
+                        warn=lambda text: print(f"watersmeet: warning: {text}", file=sys.stderr),
+                    )
                 handles.append(handle)
             before = {handle.name: handle.totals for handle in handles}
             _watch(handles, stop, console, began, quiet=options.quiet)
@@ -256,7 +282,7 @@ def _summarise(
     if query.sink.path and done["rows_out"]:
         with contextlib.suppress(Exception):
             stored = spark.read.format(query.sink.format).options(**dict(query.sink.options)).load(query.sink.path)
-            sample = Table(*stored.columns, title="a sample of the answers", title_justify="left")
+            sample = Table(*stored.columns, title="a sample of the answers", title_justify="left", min_width=24)
             for row in stored.limit(5).collect():
                 sample.add_row(*map(str, row))
             console.print(sample)
@@ -266,16 +292,30 @@ def _megabytes(count: int) -> str:
     return f"{count / 1e6:,.1f} MB"
 
 
-def _stop_on_signals(stop: threading.Event) -> None:
+@contextlib.contextmanager
+def _stop_on_signals() -> Iterator[threading.Event]:
     """The first Ctrl-C lets the batch under way finish; the second ends at once, and the next start resumes."""
+    stop = threading.Event()
 
     def handle(number: int, frame: Any) -> None:
         if stop.is_set():
             os._exit(130)
         stop.set()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, handle)
+    before = [(number, signal.signal(number, handle)) for number in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        yield stop
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+def _check_trigger(text: str | None) -> None:
+    try:
+        if text is not None and parse_duration(text) <= 0:
+            raise InputError(f"{text!r} must be longer than nothing; leave it out to start each batch at once")
+    except InputError as error:
+        raise InputError(f"--trigger: {error}") from None
 
 
 @contextlib.contextmanager
@@ -286,31 +326,37 @@ def _session(options: argparse.Namespace) -> Iterator["SparkSession"]:
     settings = {}
     for setting in getattr(options, "conf", []):
         name, equals, value = setting.partition("=")
-        if not equals:
-            raise InputError(f"--conf {setting!r} must be NAME=VALUE")
+        if not equals or not name.strip():
+            raise InputError(f"--conf {setting!r} must be NAME=VALUE, such as spark.driver.memory=4g")
         settings[name] = value
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
     is_ours = SparkSession.getActiveSession() is None
     log = Path(tempfile.mkdtemp(prefix="watersmeet-")) / "spark.log"
-    if not options.debug:
-        for name in ("py4j", "pyspark", "py4j.clientserver"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)
-    with _standard_error_to(log) if not options.debug else contextlib.nullcontext():
-        spark = start_session(options.master, settings=settings or None)
+    keep_log = False
     try:
-        yield spark
+        if not options.debug:
+            for name in ("py4j", "pyspark", "py4j.clientserver"):
+                logging.getLogger(name).setLevel(logging.CRITICAL)
+            for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):  # they print Java stack traces
+                PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
+        with _standard_error_to(log) if not options.debug else contextlib.nullcontext():
+            spark = start_session(options.master, settings=settings or None)
+        try:
+            yield spark
+        finally:
+            if is_ours:
+                with contextlib.suppress(Exception):
+                    spark.stop()
     except RunError as error:
-        if not options.debug and log.exists() and log.stat().st_size:
+        keep_log = log.exists() and log.stat().st_size > 0
+        if keep_log:
             raise type(error)(f"{error} (Spark's log: {log})") from error
         raise
-    else:
-        log.unlink(missing_ok=True)
-        log.parent.rmdir()
     finally:
-        if is_ours:
-            with contextlib.suppress(Exception):
-                spark.stop()
+        if not keep_log:
+            shutil.rmtree(log.parent, ignore_errors=True)
 
 
 @contextlib.contextmanager

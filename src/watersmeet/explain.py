@@ -1,6 +1,5 @@
 """A plan as text or as plain data; the same on every run."""
 
-import json
 from dataclasses import fields, is_dataclass
 from typing import Any, assert_never
 
@@ -13,9 +12,10 @@ def explain_text(plan: Plan) -> str:
     return "\n".join(_lines(plan, 0))
 
 
-def explain_json(plan: Plan) -> str:
-    """The plan as JSON; every node says what it is under `node`."""
-    return json.dumps(_plain(plan), indent=2)
+def explain_data(plan: Plan) -> dict[str, Any]:
+    """The plan as plain data for JSON; every node says what it is under `node`."""
+    data: dict[str, Any] = _plain(plan)
+    return data
 
 
 def _lines(plan: Plan, depth: int) -> list[str]:

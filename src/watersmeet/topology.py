@@ -1,7 +1,7 @@
 """Sites, streams and queries as frozen values; `load_topology` reads them from YAML, checked, with lines in errors."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -264,16 +264,28 @@ def load_topology(path: str | Path) -> Topology:
     for needed in ("streams", "queries"):
         if needed not in top or not top[needed].value:
             raise root.fail(f"the topology has no {needed}; add a `{needed}:` mapping")
+    sites = _sites(top["sites"]) if "sites" in top else (Site("here"),)
     streams, queries = [], []
-    for name, entry in top["streams"].mapping("streams").items():
+    for name, entry in _distinct("stream", top["streams"].mapping("streams").items()):
         with _located(entry):
-            streams.append(_stream(name, entry, directory))
-    for name, entry in top["queries"].mapping("queries").items():
+            streams.append(_stream(name, entry, directory, [site.name for site in sites]))
+    for name, entry in _distinct("query", top["queries"].mapping("queries").items()):
         with _located(entry):
             queries.append(_query(name, entry, directory))
     with _located(root):
-        sites = _sites(top["sites"]) if "sites" in top else (Site("here"),)
         return Topology(tuple(streams), tuple(queries), sites, str(directory))
+
+
+def _distinct(what: str, named: Iterable[tuple[str, Entry]]) -> Iterator[tuple[str, Entry]]:
+    """Pass names on that differ in more than case; YAML itself sees to names that are the very same."""
+    first: dict[str, Entry] = {}
+    for name, entry in named:
+        other = first.setdefault(name.casefold(), entry)
+        if other is not entry:
+            raise entry.fail(
+                f"duplicate {what} name {name!r} (case does not count), first given on line {other.line}; rename one"
+            )
+        yield name, entry
 
 
 @contextmanager
@@ -289,12 +301,20 @@ def _located(entry: Entry) -> Iterator[None]:
 
 def _sites(entry: Entry) -> tuple[Site, ...]:
     if isinstance(entry.value, list):
-        return tuple(Site(_check_name(item.text("a site"), "site")) for item in entry.value)
+        named = [(item.text("a site"), item) for item in entry.value]
+    elif isinstance(entry.value, dict):
+        named = list(entry.value.items())
+        for name, settings in named:
+            if settings.value is not None:
+                settings.mapping(f"site {name!r}", ())
+    else:
+        named = []
+    if not named:
+        raise entry.fail("sites must be a list of names or a mapping, such as sites: [here]")
     sites = []
-    for name, settings in entry.mapping("sites").items():
-        if settings.value is not None:
-            settings.mapping(f"site {name!r}", ())
-        sites.append(Site(_check_name(name, "site")))
+    for name, item in _distinct("site", named):
+        with _located(item):
+            sites.append(Site(_check_name(name, "site")))
     return tuple(sites)
 
 
@@ -302,7 +322,7 @@ _STREAM_KEYS = ("site", "schema", "event_time", "watermark", "source", "late")
 _QUERY_KEYS = ("sql", "sink", "allow_cross", "start", "checkpoint")
 
 
-def _stream(name: str, entry: Entry, directory: Path) -> Stream:
+def _stream(name: str, entry: Entry, directory: Path, sites: Sequence[str]) -> Stream:
     what = f"stream {name!r}"
     keys = entry.mapping(what, _STREAM_KEYS)
     for needed in ("schema", "event_time", "source"):
@@ -311,6 +331,10 @@ def _stream(name: str, entry: Entry, directory: Path) -> Stream:
     texts: dict[str, Any] = {
         key: keys[key].text(key) for key in ("schema", "event_time", "watermark", "site") if key in keys
     }
+    if "site" in keys and texts["site"] not in sites:
+        raise keys["site"].fail(f"{what}: unknown site {texts['site']!r}; {did_you_mean(texts['site'], sites)}")
+    if "site" not in keys and "here" not in sites:
+        raise entry.fail(f"{what} has no site; say which of them with `site:`: {', '.join(sites)}")
     source = Source(**_endpoint(keys["source"], f"the source of {what}", directory))
     late = Sink(**_endpoint(keys["late"], f"late of {what}", directory)) if "late" in keys else None
     return Stream(name, source=source, late=late, **texts)

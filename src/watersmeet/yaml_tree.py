@@ -52,45 +52,57 @@ def read(path: Path) -> Entry:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise TopologyError(f"{path}: there is no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise TopologyError(f"{path}: cannot be read: {error}") from None
+    except UnicodeDecodeError as error:
+        place = f"byte {error.start}: {error.reason}"
+        raise TopologyError(f"{path}: not text in UTF-8 ({place}); save it as UTF-8") from None
+    except OSError as error:
+        raise TopologyError(f"{path}: cannot be read: {error.strerror}") from None
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise TopologyError(f"{path}{where}: not valid YAML: {error.problem}") from None
-    except yaml.YAMLError as error:
-        raise TopologyError(f"{path}: not valid YAML: {error}") from None
+        problem = ", ".join(part for part in (error.context, error.problem) if part)
+        raise TopologyError(f"{path}{where}: not valid YAML: {problem}") from None
+    except yaml.reader.ReaderError as error:
+        line, character = text.count("\n", 0, error.position) + 1, ord(text[error.position])
+        raise TopologyError(
+            f"{path}, line {line}: not valid YAML: the character U+{character:04X} is not allowed; remove it"
+        ) from None
     if node is None:
         raise TopologyError(f"{path}: the file is empty; it needs at least `streams` and `queries`")
     return _convert(node, str(path))
 
 
-def _convert(node: yaml.Node, file: str, line: int | None = None) -> Entry:
+def _convert(node: yaml.Node, file: str, line: int | None = None, around: tuple[yaml.Node, ...] = ()) -> Entry:
     line = node.start_mark.line + 1 if line is None else line
+    if any(node is outer for outer in around):
+        raise TopologyError(f"{file}, line {line}: what an anchor names holds itself; refer to something else with `*`")
+    around = (*around, node)
     match node:
         case yaml.ScalarNode():
             is_null = node.tag == "tag:yaml.org,2002:null"
             is_bool = node.tag == "tag:yaml.org,2002:bool"
             return Entry(None if is_null else node.value.lower() if is_bool else node.value, file, line)
         case yaml.SequenceNode():
-            return Entry([_convert(item, file) for item in node.value], file, line)
+            return Entry([_convert(item, file, None, around) for item in node.value], file, line)
         case yaml.MappingNode():
             merged: dict[str, Entry] = {}
             values: dict[str, Entry] = {}
             for key_node, value_node in node.value:
                 key, key_line = str(key_node.value), key_node.start_mark.line + 1
+                if not isinstance(key_node, yaml.ScalarNode):
+                    raise TopologyError(f"{file}, line {key_line}: a key must be one word, not a list or a mapping")
                 if key_node.tag == "tag:yaml.org,2002:merge":
                     bases = value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]
                     for base in reversed(bases):
-                        merged |= _convert(base, file, key_line).mapping("what is merged with <<")
+                        merged |= _convert(base, file, key_line, around).mapping("what is merged with <<")
                     continue
                 if key in values:
                     raise TopologyError(
                         f"{file}, line {key_line}: duplicate name {key!r}, first given on line {values[key].line}"
                     )
-                values[key] = _convert(value_node, file, key_line)
+                values[key] = _convert(value_node, file, key_line, around)
             values = merged | values
             return Entry(values, file, line)
     raise AssertionError(f"unexpected YAML node {node!r}")

@@ -2,22 +2,31 @@
 
 import re
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DecimalType, StringType, StructField, StructType
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from watersmeet.errors import InputError, TopologyError, TypeMismatch
 from watersmeet.plan import EXACT_KEY_TYPES, KeyClass
-from watersmeet.query.model import Equality, Expression, JoinQuery
+from watersmeet.query.model import Column, Equality, Expression, JoinQuery
 from watersmeet.query.sql import parse_query
 from watersmeet.spark.session import first_line
 from watersmeet.topology import Query, Stream, Topology
 
 _INTEGRAL = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}  # with the digits each needs as a decimal
 _FLOATING = ("float", "double")
+_DECIMAL_DIGITS = 38  # the longest decimal of Spark
 _NOT_COMPARABLE = ("map", "variant", "void", "geometry", "geography")
+_SIMPLE = EXACT_KEY_TYPES | {"float", "double", "string", "binary"}
+_FAMILIES = ("string", "interval")  # types that Spark itself reconciles: collations, units of intervals
+_COLLATED = re.compile(r"string collate (?!UTF8_BINARY\b)", re.IGNORECASE)
+_NESTED_COLLATION = re.compile(r"[<:,]string collate (?!UTF8_BINARY\b)", re.IGNORECASE)
+_MONTHS = re.compile(r"interval (year|month)")
+_NOT_DISTINCT = re.compile(r"(^|[<:,])(map<|variant\b(?!:)|interval$|interval (year|month))")
 
 
 @dataclass(frozen=True)
@@ -48,18 +57,22 @@ def bind(spark: SparkSession, topology: Topology, query: Query) -> Bound:
             for field in schemas[source.stream].fields
         ]
     )
-    types = _types(spark.createDataFrame([], flat), _expressions(parsed))
+    rows = spark.createDataFrame([], flat)
+    types = _types(rows, _expressions(parsed))
     bound = replace(
         parsed,
-        equalities=tuple(_typed_equality(equality, types) for equality in parsed.equalities),
+        equalities=tuple(_typed_equality(rows, equality, types) for equality in parsed.equalities),
         filters=tuple(_condition(expression, types) for expression in parsed.filters),
         residuals=tuple(_condition(expression, types) for expression in parsed.residuals),
         select=tuple(replace(i, expression=_typed(i.expression, types)) for i in parsed.select),
     )
     if bound.distinct:
         for item in bound.select:
-            if re.match(r"(map|variant)\b", item.expression.type):
+            if _NOT_DISTINCT.search(item.expression.type) or _NESTED_COLLATION.search(item.expression.type):
                 raise TypeMismatch(f"DISTINCT cannot compare column {item.name!r} of type {item.expression.type}")
+    _check_kept(bound, schemas, topology)
+    if any(is_collated(kind) for kind in types.values()):
+        _define_collation_key(spark)
     return Bound(bound, schemas)
 
 
@@ -67,15 +80,21 @@ def stream_schema(spark: SparkSession, stream: Stream) -> StructType:
     """The row type of a stream, from its DataFrame or its DDL."""
     if stream.frame is not None:
         return stream.frame.schema  # type: ignore[attr-defined,no-any-return]
+    assert stream.schema is not None, "a stream has a schema or a frame"
     try:
-        return spark.createDataFrame([], stream.schema).schema
+        schema = DataType.fromDDL(stream.schema)
+        assert isinstance(schema, StructType), "a list of columns"
+        if match := re.search(r"[<:]((var)?char\(\d+\))", schema.simpleString()):
+            raise TopologyError(f"stream {stream.name!r}: {match.group(1)} is a type of tables only; use string")
+        return spark.createDataFrame([], schema).schema
     except (ParseException, AnalysisException, PySparkException) as error:
         raise TopologyError(f"stream {stream.name!r}: schema {stream.schema!r}: {readable(error)}") from None
 
 
 def readable(error: Exception) -> str:
     """What Spark's analyser says, without its codes, plans and positions in generated text."""
-    text = str(error).split("\n\nJVM stacktrace")[0].split("== SQL")[0]
+    text = str(error).split("\n\nJVM stacktrace")[0].split("\n\tat ")[0].split("== SQL")[0]
+    text = re.sub(r"^An error occurred while calling \S+\s*:\s*[\w.$]+:\s*", "", text)
     text = re.sub(r"^\[[A-Z0-9_.]+\]\s*", "", text.strip())
     text = re.sub(r"\s*SQLSTATE: \w+.*", "", text, flags=re.DOTALL)
     return re.sub(r"\s+", " ", text).strip() or first_line(error)
@@ -109,27 +128,79 @@ def _condition(expression: Expression, types: dict[str, str]) -> Expression:
     return typed
 
 
-def _typed_equality(equality: Equality, types: dict[str, str]) -> Equality:
-    left, right = _uncollated(_typed(equality.left, types)), _uncollated(_typed(equality.right, types))
-    common = _common_type(left, right)
-    return Equality(_cast(left, common), _cast(right, common))
+def _check_kept(query: JoinQuery, schemas: dict[str, StructType], topology: Topology) -> None:
+    """Refuse columns that windows would have to keep and that Arrow has no type for."""
+    asked = {column for e in (*query.residuals, *(i.expression for i in query.select)) for column in e.columns}
+    for source in query.sources:
+        keeps_all = topology.stream(source.stream).late is not None
+        for field in schemas[source.stream].fields:
+            column = Column(source.alias, field.name)
+            if column in asked or keeps_all:
+                try:
+                    to_arrow_type(field.dataType, timezone="UTC")
+                except PySparkException:
+                    raise TypeMismatch(
+                        f"{column.flat}: windows cannot keep values of type {field.dataType.simpleString()}; "
+                        "use the column only in equalities and conditions on its own stream, or cast it in the source"
+                    ) from None
 
 
-def _uncollated(side: Expression) -> Expression:
-    """A collated string by the key that its collation compares."""
-    if not re.match(r"string collate (?!UTF8_BINARY\b)", side.type, re.IGNORECASE):
-        return side
-    return Expression(f"collation_key({side.sql})", side.columns, "binary")
+def _typed_equality(rows: DataFrame, equality: Equality, types: dict[str, str]) -> Equality:
+    left, right = _typed(equality.left, types), _typed(equality.right, types)
+    common = _common_type(rows, left, right)
+    return Equality(_key_value(left, common), _key_value(right, common))
 
 
-def _common_type(left: Expression, right: Expression) -> str:
+def _key_value(side: Expression, common: str) -> Expression:
+    """A side of an equality in the common type, or as what Spark compares of it where that is something else."""
+    value = _cast(side, common)
+    if is_collated(common):
+        return Expression(f"collation_key({value.sql})", side.columns, "binary")
+    if _MONTHS.match(common):
+        return Expression(f"CAST(CAST({value.sql} AS INTERVAL MONTH) AS BIGINT)", side.columns, "bigint")
+    return value
+
+
+def _define_collation_key(spark: SparkSession) -> None:
+    """Give SQL a name for what Spark's own joins compare of collated strings; it has the expression but no function."""
+    jvm: Any = spark._jvm
+    expression = jvm.java.lang.Class.forName("org.apache.spark.sql.catalyst.expressions.CollationKey")
+    tag = jvm.scala.reflect.ClassTag.apply(expression)
+    name = "collation_key"
+    built = jvm.org.apache.spark.sql.catalyst.analysis.FunctionRegistryBase.build(name, jvm.scala.Option.empty(), tag)
+    functions = spark._jsparkSession.sessionState().functionRegistry()
+    functions.createOrReplaceTempFunction(name, built._2(), "built-in")
+
+
+def is_collated(kind: str) -> bool:
+    """Whether values of a type are strings that are compared by a key of their collation."""
+    return _COLLATED.match(kind) is not None
+
+
+def _merged_type(rows: DataFrame, left: Expression, right: Expression) -> str:
+    """The type in which Spark itself compares two sides."""
+    text = f"{left.sql} = {right.sql}".replace("`", "")
+    try:
+        equal, merged = F.expr(f"({left.sql}) = ({right.sql})"), F.expr(f"coalesce({left.sql}, {right.sql})")
+        rows.select(equal)
+        kind = rows.select(merged).schema.fields[0].dataType.simpleString()
+    except (AnalysisException, ParseException) as error:
+        raise TypeMismatch(f"{text}: {readable(error)}") from None
+    if _NESTED_COLLATION.search(kind):
+        raise TypeMismatch(f"{text}: collated strings inside a key of type {kind} cannot be compared; take them apart")
+    return kind
+
+
+def _common_type(rows: DataFrame, left: Expression, right: Expression) -> str:
     kinds = (left.type, right.type)
     text = f"{left.sql} = {right.sql}".replace("`", "")
     for kind in kinds:
         if kind.startswith(_NOT_COMPARABLE):
             raise TypeMismatch(f"{text}: values of type {kind} cannot be compared")
-    if left.type == right.type:
+    if left.type == right.type and left.type in _SIMPLE:
         return left.type
+    if left.type == right.type or any(all(kind.startswith(family) for kind in kinds) for family in _FAMILIES):
+        return _merged_type(rows, left, right)
     decimals = [_decimal(kind) for kind in kinds]
     if all(kind in _INTEGRAL for kind in kinds):
         return "bigint"
@@ -139,7 +210,7 @@ def _common_type(left: Expression, right: Expression) -> str:
         sizes = [d or (_INTEGRAL[kind], 0) for d, kind in zip(decimals, kinds, strict=True)]
         scale = max(scale for _, scale in sizes)
         digits = max(precision - scale for precision, scale in sizes) + scale
-        if digits > DecimalType.MAX_PRECISION if hasattr(DecimalType, "MAX_PRECISION") else digits > 38:
+        if digits > _DECIMAL_DIGITS:
             raise TypeMismatch(f"{text}: {left.type} and {right.type} need a decimal of {digits} digits; cast one side")
         return f"decimal({digits},{scale})"
     raise TypeMismatch(

@@ -10,6 +10,7 @@ DIR/QUERY/identity.json   the query, schemas and run identity it was made for
 import fcntl
 import json
 import os
+import re
 import uuid
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,9 @@ class Checkpoint:
     """The open checkpoint of one query; held until closed."""
 
     def __init__(self, directory: str | Path, identity: dict[str, Any]) -> None:
-        if "://" in str(directory):
+        if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(directory)):  # a Path has made one slash of two
             raise InputError(
-                f"checkpoint {directory}: it must be a path of a file system mounted wherever Spark runs, "
+                f"checkpoint {directory} is a URL; give a plain path of a file system mounted wherever Spark runs, "
                 "since windows are mapped into memory from it"
             )
         self.directory = Path(directory).absolute()
@@ -38,7 +39,9 @@ class Checkpoint:
             os.makedirs(self.state, exist_ok=True)
             self._lock = open(self.directory / "lock", "w", encoding="utf-8")  # noqa: SIM115 - held until close
         except OSError as error:
-            raise RunError(f"checkpoint {self.directory} cannot be written: {error.strerror}") from None
+            raise RunError(
+                f"checkpoint {self.directory} cannot be written: {error.strerror}; give --checkpoint another place"
+            ) from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -10,6 +10,7 @@ from watersmeet.spark.binding import readable
 
 _READ_FILE = re.compile(r"FAILED_READ_FILE[.\w]*\]?\s*Encountered error while reading file\s+(\S+?)[.:]?\s", re.DOTALL)
 _NOT_PARQUET = re.compile(r"(file:\S+?|/\S+?) is not a Parquet file")
+_MISFIT = re.compile(r"reading Parquet column \[?(.+?)\]?\. Expected Spark type (.+?), actual Parquet type (\w+)")
 _OWN = re.compile(r"watersmeet\.errors\.\w+: (.*)")
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] ([^\n]*)")
 # These only say that something failed somewhere; the condition inside them says what.
@@ -26,6 +27,13 @@ def explain(error: BaseException, query: str) -> WatersmeetError:
         if "FILE_NOT_EXIST" in text:
             return RunError(
                 f"query {query!r}: input file {path} has disappeared; start the run again to go on without it"
+            )
+        if misfit := _MISFIT.search(text):
+            column, wanted, found = misfit.groups()
+            return RunError(
+                f"query {query!r}: input file {path} cannot be read, its column {column} is {found} and not {wanted} "
+                "as in the schema; replace or remove it and start the run again with the same checkpoint: "
+                "nothing else is lost"
             )
         return RunError(
             f"query {query!r}: input file {path} cannot be read, it is damaged or of another format; "
@@ -48,7 +56,7 @@ def explain(error: BaseException, query: str) -> WatersmeetError:
             return RunError(f"query {query!r} failed: {message} ({condition})")
     if isinstance(error, Py4JError):
         return RunError(f"query {query!r} failed in Spark: {_last_cause(text)}")
-    return RunError(f"query {query!r} failed: {readable(error) if isinstance(error, Exception) else error!r}")
+    return RunError(f"query {query!r} failed: {readable(error) if isinstance(error, Exception) else repr(error)}")
 
 
 def _last_cause(text: str) -> str:

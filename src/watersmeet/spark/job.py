@@ -27,7 +27,7 @@ from watersmeet.plan import Distinct, MultiJoin, Plan, Project, Restrict, join_o
 from watersmeet.program.ledger import Ledger, Segment
 from watersmeet.program.segments import class_column
 from watersmeet.program.stages import ROW, carried_classes
-from watersmeet.spark.binding import CORRUPT_FIELD, Bound
+from watersmeet.spark.binding import CORRUPT_FIELD, Bound, is_collated
 from watersmeet.spark.checkpoint import Checkpoint
 from watersmeet.spark.engine import Report, WindowEngine, segment_of, total
 from watersmeet.spark.sinks import FileWriter, Writer
@@ -202,11 +202,16 @@ class JoinJob:
     def _unseen(self, answers: DataFrame) -> tuple[DataFrame, tuple[Segment, ...]]:
         """Those answers that were never given before, and the files that remember them."""
         plain = answers.toDF(*(f"c{number}" for number in range(len(answers.columns))))
-        hashed = plain.dropDuplicates().withColumn(class_column(0), F.xxhash64(*plain.columns))
+        rows, compared = plain.dropDuplicates(), list(plain.columns)
+        for number, item in enumerate(self._bound.query.select):
+            if is_collated(item.expression.type):
+                compared[number] = f"k{number}"
+                rows = rows.withColumn(compared[number], F.expr(f"collation_key(c{number})"))
+        hashed = rows.withColumn(class_column(0), F.xxhash64(*compared))
         filed = tuple(row["path"] for row in _reports(_map(hashed, FileAnswers(self._checkpoint.state))))
         if not filed:
             return self._read([], plain.schema).toDF(*answers.columns), ()
-        task = KeepUnseen(self._checkpoint.state, self._engine.buckets, filed, self.ledger.seen)
+        task = KeepUnseen(self._checkpoint.state, self._engine.buckets, filed, self.ledger.seen, tuple(compared))
         fresh = tuple(segment_of(row) for row in self._run_tasks(task, self._engine.buckets))
         unseen = self._read([segment.parts[0].path for segment in fresh], plain.schema)
         return unseen.toDF(*answers.columns), fresh

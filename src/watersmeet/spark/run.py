@@ -21,8 +21,8 @@ from watersmeet.spark.checkpoint import Checkpoint
 from watersmeet.spark.failures import explain
 from watersmeet.spark.job import BatchReport, JoinJob
 from watersmeet.spark.session import start_session
-from watersmeet.spark.sinks import FileWriter, open_sink
-from watersmeet.spark.sources import FILE_FORMATS, check_source
+from watersmeet.spark.sinks import FileWriter, check_sink, open_sink
+from watersmeet.spark.sources import check_source
 from watersmeet.topology import Query, Topology
 
 
@@ -125,7 +125,10 @@ class RunningQuery:
     def exception(self) -> WatersmeetError | None:
         """What ended the query, or None."""
         error = self._running.exception()
-        return None if error is None else self._explained(error)
+        if error is None:
+            return None
+        self._close()
+        return self._explained(error)
 
     def _explained(self, error: BaseException) -> WatersmeetError | None:
         if self._stopping and self._failure is None:
@@ -157,8 +160,7 @@ def check_query(spark: SparkSession, topology: Topology, query: Query, *, once: 
     bound, plan = plan_query(spark, topology, query)
     for source in bound.query.sources:
         check_source(topology.stream(source.stream), bound.schemas[source.stream], once=once)
-    if query.sink.format in FILE_FORMATS and not query.sink.path:
-        raise InputError(f"query {query.name!r}: a sink of format {query.sink.format} needs a path")
+    check_sink(spark, query)
     return bound, plan
 
 
@@ -183,7 +185,8 @@ def start(
     `once` takes all data available now and ends; `trigger` is the interval between batches, such as "1 second".
     """
     asked = query if isinstance(query, Query) else topology.query(query)
-    if trigger is not None and parse_duration(trigger) <= 0:
+    trigger_us = 0 if trigger is None else parse_duration(trigger)
+    if trigger is not None and trigger_us <= 0:
         raise InputError(f"trigger {trigger!r} must be longer than nothing")
     session = spark or start_session()
     bound, plan = check_query(session, topology, asked, once=once)
@@ -200,7 +203,9 @@ def start(
         handle = RunningQuery(job, asked)
         stream = job.ingest_frame().writeStream.option("checkpointLocation", held.spark).queryName(asked.name)
         stream = stream.foreachBatch(handle._run_batch)
-        stream = stream.trigger(availableNow=True) if once else stream.trigger(processingTime=trigger or "0 seconds")
+        # Spark counts in milliseconds, and does not know the short units.
+        interval = f"{-(-trigger_us // 1_000)} milliseconds"
+        stream = stream.trigger(availableNow=True) if once else stream.trigger(processingTime=interval)
         session.conf.set("spark.sql.files.ignoreMissingFiles", "true" if gone else "false")
         handle._attach(stream.start())
     except WatersmeetError:

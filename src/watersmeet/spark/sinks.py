@@ -6,20 +6,27 @@ without Spark, finds leftovers.
 """
 
 import contextlib
+import errno
+import os
 import uuid
 from collections.abc import Callable
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from watersmeet.errors import InputError, RunError
+from watersmeet.spark.binding import readable
 from watersmeet.spark.session import first_line
 from watersmeet.spark.sources import FILE_FORMATS
 from watersmeet.spark.storage import open_storage
 from watersmeet.topology import BatchFunction, Query, Sink
 
 CONSOLE_ROWS = 20
+
+_TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
+_WITH_ZONE = "TIMESTAMP_MICROS"
 
 
 class Writer(Protocol):
@@ -48,18 +55,20 @@ class FileWriter(Writer):
         self._run_id = run_id
         self._storage, self._directory = open_storage(spark, sink.path)
         parent, _, name = self._directory.rpartition("/")
-        self._staging = f"{parent}/.{name}.staging"
+        # A place of this run alone: several queries may write to one directory.
+        self._staging = f"{parent}/.{name}.{run_id}.staging"
+        if spark.conf.get(_TIMESTAMPS, None) is None:
+            spark.conf.set(_TIMESTAMPS, _WITH_ZONE)  # Spark's default, INT96, does not say that it means UTC
+        self._writes_zone = spark.conf.get(_TIMESTAMPS) == _WITH_ZONE
         try:
             self._storage.make(self._directory)
-            self._storage.make(self._staging)
             trial = f"{self._directory}/.trial-{uuid.uuid4().hex[:8]}"
             self._storage.make(trial)
             self._storage.remove(trial)
+            self._storage.make(self._staging)
+            self._storage.remove(self._staging)
         except Exception as error:
-            raise RunError(
-                f"the sink {sink.path} cannot be written: {_cause(error)}; "
-                "make the directory writable or give the query another sink path"
-            ) from None
+            raise _unwritable(sink, _cause(error)) from None
 
     @property
     def is_empty(self) -> bool:
@@ -77,7 +86,7 @@ class FileWriter(Writer):
 
     def publish(self, stage: Callable[[str], int], batch: int, *, replay: bool) -> int:
         """Have a batch's rows put into files aside, then show them all under the batch's names."""
-        staged = f"{self._staging}/{self._run_id}-{batch}-{uuid.uuid4().hex[:8]}"
+        staged = f"{self._staging}/{batch}-{uuid.uuid4().hex[:8]}"
         self._storage.make(staged)
         count = stage(staged)
         if replay:
@@ -101,8 +110,9 @@ class FileWriter(Writer):
         """How tasks of ours may write this sink's files themselves: its compression, or None where only Spark may."""
         options = {name.casefold(): value for name, value in self._sink.options.items()}
         compression = options.pop("compression", "snappy").casefold()
-        plain = compression in ("none", "uncompressed", "snappy", "gzip", "zstd", "lz4_raw", "brotli")
-        if self._sink.format != "parquet" or options or not plain or not self._storage.is_local:
+        known = compression in ("none", "uncompressed", "snappy", "gzip", "zstd", "lz4_raw", "brotli")
+        plain = self._sink.format == "parquet" and known and not options and self._writes_zone
+        if not plain or not self._storage.is_local:
             return None
         return {"uncompressed": "none", "lz4_raw": "lz4"}.get(compression, compression)
 
@@ -111,11 +121,7 @@ class FileWriter(Writer):
 
     def close(self) -> None:
         with contextlib.suppress(OSError, RunError):
-            for name in self._storage.names(self._staging):
-                if name.startswith(self._run_id):
-                    self._storage.remove(f"{self._staging}/{name}")
-            if not self._storage.names(self._staging):
-                self._storage.remove(self._staging)
+            self._storage.remove(self._staging)
 
 
 class ConsoleWriter(Writer):
@@ -165,6 +171,29 @@ class FunctionWriter(Writer):
         self._function(rows, batch)
 
 
+def check_sink(spark: SparkSession, query: Query) -> None:
+    """Refuse a sink that no run could write, before anything runs."""
+    sink = query.sink
+    if query.foreach_batch is not None or sink.format == "console":
+        return
+    if sink.format in FILE_FORMATS:
+        if not sink.path:
+            raise InputError(f"query {query.name!r}: a sink of format {sink.format} needs a path")
+        storage, directory = open_storage(spark, sink.path)
+        place = Path(directory)
+        while storage.is_local and not place.exists():
+            place = place.parent
+        if storage.is_local and not (place.is_dir() and os.access(place, os.W_OK)):
+            raise _unwritable(sink, os.strerror(errno.EACCES if place.is_dir() else errno.ENOTDIR))
+        return
+    jvm: Any = spark._jvm  # there is no other way to ask whether Spark knows a format
+    try:
+        settings = spark._jsparkSession.sessionState().conf()
+        jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource(sink.format, settings)
+    except Exception as error:
+        raise InputError(f"query {query.name!r}: Spark cannot write its sink: {readable(error)}") from None
+
+
 def open_sink(spark: SparkSession, query: Query, run_id: str, show: Callable[[str], None]) -> Writer:
     """The writer for a query's answers."""
     if query.foreach_batch is not None:
@@ -174,6 +203,13 @@ def open_sink(spark: SparkSession, query: Query, run_id: str, show: Callable[[st
     if query.sink.format in FILE_FORMATS:
         return FileWriter(spark, query.sink, run_id)
     return FormatWriter(query.sink, run_id)
+
+
+def _unwritable(sink: Sink, cause: str) -> RunError:
+    return RunError(
+        f"the sink {sink.path} cannot be written: {cause}; "
+        "make the directory writable or give the query another sink path"
+    )
 
 
 def _cause(error: Exception) -> str:

@@ -3,13 +3,14 @@
 import glob
 import os
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from watersmeet.errors import InputError, TopologyError
 from watersmeet.plan import MultiJoin, Scan
 from watersmeet.program.segments import KEEP, TS, class_column
+from watersmeet.query.model import Expression
 from watersmeet.spark import generator
 from watersmeet.spark.binding import CORRUPT, CORRUPT_FIELD, class_key_sql, micros_sql, readable
 from watersmeet.spark.tasks import MALFORMED
@@ -17,6 +18,7 @@ from watersmeet.topology import Source, Stream
 
 GENERATOR = "generator"
 FILE_FORMATS = ("parquet", "orc", "json", "csv", "text", "avro", "xml")
+_OWN_SCHEMA_FORMATS = ("rate", "rate-micro-batch", "socket", "kafka")  # they refuse to be told what they deliver
 _PARSED_FORMATS = ("json", "csv", "xml")  # their rows can be malformed one by one
 
 
@@ -39,7 +41,9 @@ def check_source(stream: Stream, schema: StructType, *, once: bool) -> None:
         if not source.path:
             raise TopologyError(f"stream {stream.name!r}: its source of format {source.format} needs a path")
         if _is_local(source.path) and not glob.glob(_local(source.path)):
-            raise TopologyError(f"stream {stream.name!r}: source path {source.path} does not exist")
+            raise TopologyError(
+                f"stream {stream.name!r}: source path {source.path} does not exist; make it or correct it"
+            )
 
 
 def open_stream(spark: SparkSession, stream: Stream, schema: StructType) -> DataFrame:
@@ -55,7 +59,7 @@ def open_stream(spark: SparkSession, stream: Stream, schema: StructType) -> Data
         schema = StructType([*schema.fields, CORRUPT_FIELD])
         reader = reader.option("columnNameOfCorruptRecord", CORRUPT).option("columnPruning", "false")
     reader = reader.options(**dict(source.options))
-    if source.format != "rate":
+    if source.format not in _OWN_SCHEMA_FORMATS:
         reader = reader.schema(schema)
     try:
         return reader.load(source.path) if source.path else reader.load()
@@ -93,18 +97,26 @@ def ingest_columns(
         key_class = join.classes[number]
         member = key_class.member(scan.alias)
         assert member is not None, "a scan lists the classes it has a member of"
-        laid_out.append(F.expr(class_key_sql(member, key_class)).alias(class_column(number)))
+        laid_out.append(_guarded(class_key_sql(member, key_class), member, scan).alias(class_column(number)))
     if scan.filters:
-        condition = " AND ".join(f"({expression.sql})" for expression in scan.filters)
-        laid_out.append(F.expr(condition).alias(KEEP))
+        laid_out.append(F.expr(_condition(scan)).alias(KEEP))
     if marks_malformed:
         laid_out.append(F.col(f"`{scan.alias}.{CORRUPT}`").isNotNull().alias(MALFORMED))
-    kept = {item.name: F.expr(item.expression.sql).alias(item.name) for item in scan.kept}
+    kept = {i.name: _guarded(i.expression.sql, i.expression, scan).alias(i.name) for i in scan.kept}
     # Text formats parse only what is asked for: asking for everything makes a row malformed whatever the query.
     extra = names if keep_raw else stream.columns if marks_malformed else ()
     for name in (f"{scan.alias}.{column}" for column in extra):
         kept.setdefault(name, F.col(f"`{_quoted(name)}`"))
     return flat.select(*laid_out, *kept.values())
+
+
+def _condition(scan: Scan) -> str:
+    return " AND ".join(f"({expression.sql})" for expression in scan.filters)
+
+
+def _guarded(sql: str, expression: Expression, scan: Scan) -> Column:
+    """A value of the rows that pass the filters: on the others it may fail, as a cast or a division would."""
+    return F.expr(sql if expression.is_plain or not scan.filters else f"IF({_condition(scan)}, {sql}, NULL)")
 
 
 def _quoted(name: str) -> str:

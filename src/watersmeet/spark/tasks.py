@@ -48,6 +48,7 @@ Batches = Iterator[pa.RecordBatch]
 
 
 def report(values: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
+    """What a task tells the driver, as a batch of the REPORT schema."""
     return pa.RecordBatch.from_pydict({"report": pa.array([json.dumps(value) for value in values], pa.string())})
 
 
@@ -396,6 +397,7 @@ class KeepUnseen:
     buckets: int
     answers: tuple[str, ...]
     seen: tuple[Segment, ...]
+    compared: tuple[str, ...]  # the columns that make answers different
 
     def __call__(self, batches: Batches) -> Batches:
         for batch in batches:
@@ -411,7 +413,6 @@ class KeepUnseen:
         fresh = pa.concat_tables(pieces).combine_chunks()
         keys = column(fresh, KEY)
         unseen = np.ones(len(keys), bool)
-        names = [name for name in fresh.column_names if not name.startswith("#")]
         for part in (part for segment in self.seen for part in segment.parts):
             given = read_bucket(part, bucket, self.buckets)
             if given is None:
@@ -421,7 +422,7 @@ class KeepUnseen:
             left = np.repeat(np.arange(len(keys)), count)
             right = np.arange(count.sum()) + np.repeat(start - (np.cumsum(count) - count), count)
             same = np.ones(len(left), bool)
-            for name in names:
+            for name in self.compared:
                 same &= same_values(fresh.column(name).take(pa.array(left)), given.column(name).take(pa.array(right)))
             unseen[left[same]] = False
         if not unseen.any():

@@ -1,0 +1,75 @@
+"""The README runs: its topology, its commands with the output it shows, and its Python."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from watersmeet.cli import run_command
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def sessions() -> list[tuple[str, list[str]]]:
+    """Each `$ watersmeet` command with the lines shown under it."""
+    found: list[tuple[str, list[str]]] = []
+    for block in blocks("console"):
+        for line in block.splitlines():
+            if line.startswith("$ "):
+                found.append((line[2:], []))
+            elif found:
+                found[-1][1].append(line)
+    return [(command, lines) for command, lines in found if command.startswith("watersmeet ")]
+
+
+def steady(line: str) -> str:
+    """A line without what differs from run to run: rates, seconds, places, and the width of a table."""
+    line = re.sub(r"\([\d,]+ a second\)| in [\d.]+ s\b|\S*out/upset_buyers", "", line)
+    return re.sub(r"[\s─┬┴]+", " ", line).strip()
+
+
+def test_the_commands_give_what_the_readme_shows(
+    spark: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    (topology,) = blocks("yaml")
+    Path("topology.yaml").write_text(topology, encoding="utf-8")
+    commands = sessions()
+    assert len(commands) == 3
+    for command, expected in commands:
+        assert run_command(command.split()[1:]) == 0, command
+        shown = capsys.readouterr().out
+        lines = {steady(line) for line in shown.splitlines()}
+        for line in expected:
+            assert steady(line) in lines or is_sample(line), f"{command} does not print {line!r} but\n{shown}"
+
+
+def is_sample(line: str) -> bool:
+    """A row of the sample: which answers are shown is Spark's choice."""
+    return bool(re.match(r"│ \d+ +│ page-", line))
+
+
+def test_the_python_runs(spark: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks("python")
+    names: dict[str, object] = {}
+    exec(compile(code, "README.md", "exec"), names)
+    assert names["run"].totals["rows_in"] > 0  # type: ignore[attr-defined]
+
+
+def test_make_knows_the_two_commands() -> None:
+    for target in ("demo", "test", "setup", "check", "soak", "bench"):
+        subprocess.run(["make", "-n", target], cwd=ROOT, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("path", ["docs/ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/guide/topology.md"])
+def test_links_lead_somewhere(path: str) -> None:
+    assert path in README
+    assert (ROOT / path).is_file()
