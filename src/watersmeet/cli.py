@@ -337,6 +337,7 @@ def _session(options: argparse.Namespace) -> Iterator["SparkSession"]:
     keep_log = False
     try:
         if not options.debug:
+            logging.getLogger().setLevel(logging.CRITICAL)  # py4j tells of a lost connection on the root logger
             for name in ("py4j", "pyspark", "py4j.clientserver"):
                 logging.getLogger(name).setLevel(logging.CRITICAL)
             for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):  # they print Java stack traces

@@ -135,7 +135,7 @@ def _only(lines: list[str], others: list[str]) -> str:
 
 def replace_file(path: Path, text: str) -> None:
     """Put a file in place whole: a reader sees the old text or the new, never a part."""
-    fresh = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    fresh = path.with_name(f"{path.name}.tmp")  # there is one writer, who holds the lock
     with open(fresh, "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -73,8 +74,11 @@ class RunningQuery:
 
     @property
     def isActive(self) -> bool:
-        """Whether it is still running."""
-        return bool(self._running.isActive)
+        """Whether it is still running; not if Spark's Java process is gone."""
+        try:
+            return bool(self._running.isActive)
+        except (Py4JError, ConnectionError):
+            return False
 
     @property
     def status(self) -> dict[str, Any]:
