@@ -32,6 +32,7 @@ soak: setup
 
 bench: setup
 	$(BIN)/python benchmarks/w2.py
+	$(BIN)/python benchmarks/w2.py --table growth
 
 clean:
 	rm -rf $(VENV) build dist examples/*/out .pytest_cache .mypy_cache .ruff_cache .hypothesis

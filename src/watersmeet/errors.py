@@ -48,7 +48,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Say which known names are nearest, or list them all.
 
     >>> did_you_mean("packets_nyk", ["packets_ams", "packets_nyc"])
-    "did you mean 'packets_nyc'? known: packets_ams, packets_nyc"
+    "did you mean 'packets_nyc' or 'packets_ams'? known: packets_ams, packets_nyc"
     """
     names = sorted(known)
     if not names:
