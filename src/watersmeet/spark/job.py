@@ -8,20 +8,8 @@ from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegralType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types as T
+from pyspark.sql.types import StringType, StructField, StructType
 
 from watersmeet.plan import Distinct, MultiJoin, Plan, Project, Restrict, join_of
 from watersmeet.program.ledger import Ledger, Segment
@@ -51,16 +39,8 @@ Task = Callable[[Batches], Batches]
 
 # Types that Arrow and Spark write to Parquet alike.
 _DIRECT_TYPES = (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegralType,
-    StringType,
-    TimestampNTZType,
-    TimestampType,
+    *(T.BinaryType, T.BooleanType, T.DateType, T.DecimalType, T.DoubleType, T.FloatType),
+    *(T.IntegralType, T.StringType, T.TimestampNTZType, T.TimestampType),
 )
 
 
