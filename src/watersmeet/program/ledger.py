@@ -208,8 +208,8 @@ def merged_segment(group: Sequence[Segment], parts: Sequence[Part], axis: str, a
     parts = tuple(part for part in parts if part.rows)
     if not parts:
         return None
-    low = max(min(s.low(axis) for s in group), alive if alive is not None else min(s.low(axis) for s in group))
-    ranges: dict[str, int] = {"min_ordinal" if axis == ORDINAL else "min_ts": low}
+    low = min(s.low(axis) for s in group)
+    low = low if alive is None else max(low, alive)
     whole = Segment(
         parts,
         min_ts=min(s.min_ts for s in group),
@@ -218,4 +218,4 @@ def merged_segment(group: Sequence[Segment], parts: Sequence[Part], axis: str, a
         max_ordinal=max(s.max_ordinal for s in group),
         level=max(s.level for s in group) + (len(group) > 1),
     )
-    return replace(whole, **ranges)  # type: ignore[arg-type]
+    return replace(whole, min_ordinal=low) if axis == ORDINAL else replace(whole, min_ts=low)

@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -40,7 +39,6 @@ class RunningQuery:
         self._in_batch = threading.Lock()
         self._stopping = False
         self._failure: BaseException | None = None
-        self._started = time.monotonic()
         self._closed = False
         self._spark_query: StreamingQuery | None = None
 

@@ -16,7 +16,6 @@ from watersmeet.spark.binding import CORRUPT, CORRUPT_FIELD, class_key_sql, micr
 from watersmeet.spark.tasks import MALFORMED
 from watersmeet.topology import Source, Stream
 
-GENERATOR = "generator"
 FILE_FORMATS = ("parquet", "orc", "json", "csv", "text", "avro", "xml")
 _OWN_SCHEMA_FORMATS = ("rate", "rate-micro-batch", "socket", "kafka")  # they refuse to be told what they deliver
 _PARSED_FORMATS = ("json", "csv", "xml")  # their rows can be malformed one by one
@@ -27,7 +26,7 @@ def check_source(stream: Stream, schema: StructType, *, once: bool) -> None:
     source = stream.source
     if source is None:
         return
-    if source.format == GENERATOR:
+    if source.format == generator.FORMAT:
         try:
             spec = generator.spec_of(schema, source.options)
         except InputError as error:
@@ -52,7 +51,7 @@ def open_stream(spark: SparkSession, stream: Stream, schema: StructType) -> Data
         return stream.frame  # type: ignore[return-value]
     source = stream.source
     assert source is not None, "a stream has a source or a frame"
-    if source.format == GENERATOR:
+    if source.format == generator.FORMAT:
         generator.register(spark)
     reader = spark.readStream.format(source.format)
     if catches_malformed(source):
