@@ -1,5 +1,6 @@
 """The topology file as a contract: every key it has, and for every slip a sentence with its place."""
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -7,7 +8,22 @@ from typing import Any
 import pytest
 
 from watersmeet.errors import InputError, TopologyError, UnknownStream
-from watersmeet.topology import Query, Sink, Site, Source, Stream, Topology, load_topology, parse_schema
+from watersmeet.topology import (
+    EVERY_PAIR,
+    METHODS,
+    HeadSteps,
+    Link,
+    LinkTransport,
+    PlanStep,
+    Query,
+    Sink,
+    Site,
+    Source,
+    Stream,
+    Topology,
+    load_topology,
+    parse_schema,
+)
 
 # The file of issue 2, to the letter but for the two streams that it leaves out.
 ISSUE_EXAMPLE = """\
@@ -57,6 +73,16 @@ def with_stream(lines: str) -> str:
 def with_query(lines: str) -> str:
     """A topology whose query `q` has these keys, from line 8 on."""
     return f"streams:\n{STREAM}queries:\n  q:\n{lines}\n"
+
+
+def with_sites(lines: str) -> str:
+    """A topology of the sites ams, fra and nyc with these keys of the top from line 2 on."""
+    return f"sites: [ams, fra, nyc]\n{lines}\nstreams:\n{STREAM}    site: ams\n{QUERIES}"
+
+
+def with_plan(lines: str) -> str:
+    """A topology of the sites ams, fra and nyc whose query `q` has these keys from line 11 on."""
+    return f"sites: [ams, fra, nyc]\nstreams:\n{STREAM}    site: ams\n{QUERIES}{lines}\n"
 
 
 def stream(**changes: Any) -> Stream:
@@ -127,6 +153,9 @@ def test_what_is_left_out_has_its_default(tmp_path: Path) -> None:
     topology = load_topology(write(tmp_path, f"streams:\n{STREAM}{QUERIES}"))
     a, q = topology.stream("a"), topology.query()
     assert (topology.sites, a.site, a.watermark_us, a.late) == ((Site("here"),), "here", 0, None)
+    assert (a.idle_timeout, a.idle_timeout_us) == ("5 minutes", 300_000_000)
+    assert (q.site, q.plan, q.planner) == (None, None, None)
+    assert (topology.links, topology.default_link, topology.link_transport) == ((), None, LinkTransport())
     assert (q.sink, q.allow_cross, q.start_us, q.checkpoint) == (Sink("console"), False, None, None)
 
 
@@ -227,16 +256,17 @@ def test_schemas_are_read_as_spark_writes_them(ddl: str, types: dict[str, str]) 
         ("streams:\n  a: {<<: nothing}\n", ["line 2: what is merged with << must be a mapping of keys to values"]),
         # Unknown keys
         (f"sights: [here]\nstreams:\n{STREAM}{QUERIES}",
-         ["line 1: unknown key 'sights' in the topology; did you mean 'sites'? known: queries, sites, streams"]),
+         ["line 1: unknown key 'sights' in the topology; did you mean 'sites'? ",
+          "known: default_link, link_transport, links, queries, sites, streams"]),
         (with_stream("    schema: x\n    event_tme: ts"),
          ["line 4: unknown key 'event_tme' in stream 'a'; did you mean 'event_time'? ",
-          "known: event_time, late, schema, site, source, watermark"]),
+          "known: event_time, idle_timeout, late, schema, site, source, watermark"]),
         (with_stream(f"    schema: {SCHEMA}\n    event_time: ts\n    source:\n      format: csv\n      pth: x"),
          ["line 7: unknown key 'pth' in the source of stream 'a'; did you mean 'path'? known: format, options, path"]),
         (with_stream(f"    schema: {SCHEMA}\n    event_time: ts\n    source: {{format: csv}}\n    late: {{to: x}}"),
          ["line 6: unknown key 'to' in late of stream 'a'; known: format, options, path"]),
         (with_query("    SQL: SELECT"), ["line 8: unknown key 'SQL' in query 'q'; did you mean 'sql'? ",
-                                         "known: allow_cross, checkpoint, sink, sql, start"]),
+                                         "known: allow_cross, checkpoint, plan, planner, sink, site, sql, start"]),
         (with_query("    sql: SELECT\n    sink: {fromat: parquet}"),
          ["line 9: unknown key 'fromat' in the sink of query 'q'; did you mean 'format'?"]),
         (f"sites:\n  here: {{cores: 4}}\nstreams:\n{STREAM}{QUERIES}",
@@ -329,6 +359,13 @@ def test_wrong_values_of_a_stream(tmp_path: Path, key: str, line: str, told: str
         ("watermark: 1 fortnight", "watermark: duration '1 fortnight': unknown unit 'fortnight'; units: microsecond,"),
         ("watermark: 1 month", "watermark: duration '1 month': a month has no fixed length; give it in days"),
         ("watermark: 0.1 us", "watermark: duration '0.1 us' is finer than a microsecond"),
+        (
+            "idle_timeout: 0 seconds",
+            "line 2: stream 'a': idle_timeout '0 seconds' must be longer than 0; write none for",
+        ),
+        ("idle_timeout: -1 minute", "line 2: stream 'a': idle_timeout '-1 minute' must be longer than 0"),
+        ("idle_timeout: never", "line 2: stream 'a': idle_timeout: duration 'never' is not understood; write it like"),
+        ("idle_timeout:", "line 6: idle_timeout must be a single value"),
         ("late: {format: parquet}", "stream 'a': late needs a file format and a path"),
         ("late: {format: console, path: x}", "stream 'a': late needs a file format and a path"),
         ("late: {path: late}", "line 6: late of stream 'a' has no format"),
@@ -377,6 +414,269 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         load_topology(latin)
 
 
+# Several sites --------------------------------------------------------------------------------------------------------
+
+
+SEVERAL = """\
+sites: {ams: , fra: , nyc: }
+links:
+  - {between: [ams, nyc], latency: 80 ms, bandwidth: 100 Mbps, price_per_gb: 0.02}
+  - between: [fra, ams]
+    latency: 1 second 5 ms
+default_link: {latency: 0 ms, bandwidth: 2.5gbps}
+link_transport: {kind: directory, path: links, max_pending: 1.5 GB}
+streams:
+  a: &a
+    site: ams
+    schema: "k long, ts timestamp"
+    event_time: ts
+    idle_timeout: 90 seconds
+    source: {format: parquet, path: data/a}
+  b: {<<: *a, site: fra, idle_timeout: none}
+  c: {<<: *a, site: nyc}
+queries:
+  q:
+    sql: SELECT a.k AS k FROM a [ROWS 1], b [ROWS 1], c [ROWS 1] WHERE a.k = b.k AND b.k = c.k
+    site: nyc
+    plan:
+      c: [{join: b}, {join: a, method: sm-s2}]
+      a: [{join: b, method: SM-D1}, {join: c, method: SP-S, at: nyc, bloom: false}]
+      b:
+        - join: a
+          method: sm-D1
+          at: fra
+          bloom: true
+        - join: c
+  r: {sql: SELECT, planner: greedy, site: ams}
+  s: {sql: SELECT}
+"""
+
+
+def test_every_key_of_several_sites_is_read(tmp_path: Path) -> None:
+    topology = load_topology(write(tmp_path, SEVERAL))
+    assert topology.site_names == ("ams", "fra", "nyc")
+    assert topology.links == (
+        Link(("ams", "nyc"), latency_us=80_000, bandwidth_bps=100e6, price_per_gb=0.02),
+        Link(("fra", "ams"), latency_us=1_005_000),
+    )
+    assert topology.default_link == Link(EVERY_PAIR, bandwidth_bps=2.5e9)
+    assert topology.link_transport == LinkTransport("directory", str(tmp_path / "links"), 1_500_000_000)
+    assert [stream.idle_timeout_us for stream in topology.streams] == [90_000_000, None, 90_000_000]
+    q, r, s = topology.queries
+    # The heads come in the order of the file, and what is left out is a simple join at the other stream's site.
+    assert q.plan == (
+        HeadSteps("c", (PlanStep("b", "SP-D"), PlanStep("a", "SM-S2"))),
+        HeadSteps("a", (PlanStep("b", "SM-D1"), PlanStep("c", "SP-S", at="nyc"))),
+        HeadSteps("b", (PlanStep("a", "SM-D1", at="fra", bloom=True), PlanStep("c", "SP-D"))),
+    )
+    assert (q.site, q.planner) == ("nyc", None)
+    assert (r.site, r.plan, r.planner) == ("ams", None, "greedy")
+    assert (s.site, s.plan, s.planner) == (None, None, None)
+
+
+def test_links_are_the_same_in_either_direction(tmp_path: Path) -> None:
+    topology = load_topology(write(tmp_path, SEVERAL))
+    for a in topology.site_names:
+        for b in topology.site_names:
+            link = topology.link(a, b)
+            assert link == topology.link(b, a)
+            assert set(link.between) == {a, b}
+    assert topology.link("nyc", "ams") is topology.links[0]
+    assert topology.link("ams", "fra") is topology.links[1]
+    assert topology.link("nyc", "fra") == Link(("fra", "nyc"), bandwidth_bps=2.5e9)
+
+
+def test_what_a_link_does_not_say_is_not_the_defaults() -> None:
+    sites = (Site("ams"), Site("fra"), Site("nyc"))
+    default = Link(latency_us=7, price_per_gb=1.0)
+    topology = Topology((), sites=sites, links=(Link(("ams", "nyc"), latency_us=5),), default_link=default)
+    assert topology.link("ams", "nyc") == Link(("ams", "nyc"), 5, None, 0.0)
+    assert topology.link("ams", "fra") == Link(("ams", "fra"), 7, None, 1.0)
+    # Without a default the network is free, and a site reaches itself at no cost in any case.
+    assert Topology((), sites=sites).link("ams", "fra") == Link(("ams", "fra"), 0, None, 0.0)
+    assert topology.link("fra", "fra") == Link(("fra", "fra"), 0, None, 0.0)
+    with pytest.raises(TopologyError, match=r"link: unknown site 'nic'; did you mean 'nyc'\? known: ams, fra, nyc"):
+        topology.link("ams", "nic")
+
+
+@pytest.mark.parametrize(
+    ("written", "bandwidth_bps"),
+    [
+        ("1 bps", 1.0),
+        ("56 kbps", 56e3),
+        ("56KBPS", 56e3),
+        ("0.5 mbps", 5e5),
+        ("'  10  Gbps '", 10e9),
+        ("+3 Mbps", 3e6),
+    ],
+)
+def test_bandwidths(tmp_path: Path, written: str, bandwidth_bps: float) -> None:
+    topology = load_topology(write(tmp_path, with_sites(f"default_link: {{bandwidth: {written}}}")))
+    assert topology.link("ams", "nyc").bandwidth_bps == bandwidth_bps
+
+
+@pytest.mark.parametrize(
+    ("written", "size"),
+    [("1 B", 1), ("64 kB", 64_000), ("64kb", 64_000), ("256 MB", 256_000_000), ("2.5 GB", 2_500_000_000)],
+)
+def test_sizes(tmp_path: Path, written: str, size: int) -> None:
+    topology = load_topology(write(tmp_path, with_sites(f"link_transport: {{max_pending: {written}}}")))
+    assert topology.link_transport == LinkTransport(max_pending_bytes=size)
+
+
+@pytest.mark.parametrize(("path", "meant"), [("/links", "/links"), ("file:///links", "file:///links")])
+def test_a_path_of_the_transport_may_be_absolute(tmp_path: Path, path: str, meant: str) -> None:
+    topology = load_topology(write(tmp_path, with_sites(f"link_transport: {{path: {path}}}")))
+    assert topology.link_transport == LinkTransport("directory", meant)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_methods_are_read_in_any_case(tmp_path: Path, method: str) -> None:
+    for written in (method, method.lower(), method.title()):
+        text = with_plan(f"    plan: {{a: [{{join: b, method: {written}}}]}}")
+        assert load_topology(write(tmp_path, text)).query().plan == (HeadSteps("a", (PlanStep("b", method),)),)
+
+
+def test_where_answers_are_wanted() -> None:
+    def site(query_site: str | None, *streams_at: str, sites: tuple[str, ...] = ("ams", "nyc")) -> str:
+        streams = tuple(stream(name=f"s{number}", site=at) for number, at in enumerate(streams_at))
+        query = Query("q", "SELECT", site=query_site)
+        return Topology(streams, (query,), tuple(Site(name) for name in sites)).query_site(query)
+
+    assert site("nyc", "ams", "ams") == "nyc"
+    assert site(None, "ams", sites=("ams",)) == "ams"
+    assert site(None, "nyc", "nyc") == "nyc"
+    with pytest.raises(TopologyError) as caught:
+        site(None, "ams", "nyc")
+    assert str(caught.value) == (
+        "query 'q' does not say where its answers are wanted; add `site:` to the query with one of: ams, nyc"
+    )
+    assert Topology((stream(),)).query_site(Query("q", "SELECT")) == "here"
+    with pytest.raises(TopologyError, match=r"query 'q': unknown site 'nyc'; known: here"):
+        Topology((stream(),)).query_site(Query("q", "SELECT", site="nyc"))
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        # Links
+        ("links:", "line 2: links must be a list, such as links: [{between: [ams, nyc], latency: 80 ms}]"),
+        ("links: {between: [ams, nyc]}", "line 2: links must be a list, such as links: [{between"),
+        ("links: [ams]", "line 2: a link must be a mapping of keys to values"),
+        ("links:\n  - latency: 1 ms", "line 3: a link has no between; say which two sites it joins, such as between"),
+        ("links:\n  - between: [ams, nyc]\n    latncy: 1 ms",
+         "line 4: unknown key 'latncy' in a link; did you mean 'latency'? known: bandwidth, between, latency"),
+        ("links: [{between: ams}]", "line 2: between must be a list, such as between: [ams, nyc]"),
+        ("links: [{between: [ams]}]", "line 2: between must name two sites, such as between: [ams, nyc]"),
+        ("links: [{between: [ams, fra, nyc]}]", "line 2: between must name two sites"),
+        ("links: [{between: [ams, [nyc]]}]", "line 2: a site must be a single value"),
+        ("links:\n  - latency: 1 ms\n    between: [ams, nycc]",
+         "line 4: the link between 'ams' and 'nycc': unknown site 'nycc'; did you mean 'nyc'? known: ams, fra, nyc"),
+        ("links: [{between: [AMS, nyc]}]", "line 2: the link between 'AMS' and 'nyc': unknown site 'AMS'; did you"),
+        ("links:\n  - between: [nyc, nyc]",
+         "line 3: the link between 'nyc' and 'nyc' joins a site to itself; name two sites"),
+        ("links:\n  - between: [ams, nyc]\n  - between: [ams, nyc]",
+         "line 4: the link between 'ams' and 'nyc' is given twice (in either order), first on line 3; remove one"),
+        ("links:\n  - between: [ams, nyc]\n  - between: [ams, fra]\n  - between: [nyc, ams]",
+         "line 5: the link between 'nyc' and 'ams' is given twice (in either order), first on line 3; remove one"),
+        ("links:\n  - between: [ams, nyc]\n    latency: 80",
+         "line 4: the link between 'ams' and 'nyc': latency: duration '80' is not understood; write it like"),
+        ("links:\n  - between: [ams, nyc]\n    latency: 1 hop",
+         "line 4: the link between 'ams' and 'nyc': latency: duration '1 hop': unknown unit 'hop'"),
+        ("links:\n  - between: [ams, nyc]\n    latency:", "line 4: latency must be a single value"),
+        ("links: [{between: [ams, nyc], latency: -80 ms}]",
+         "line 2: the link between 'ams' and 'nyc': latency -80 milliseconds is negative; use 0 ms or more"),
+        ("links:\n  - between: [ams, nyc]\n    bandwidth: 100",
+         "line 4: the link between 'ams' and 'nyc': bandwidth '100' is not understood; write it like '100 Mbps'"),
+        ("links:\n  - between: [ams, nyc]\n    bandwidth: 100 MB",
+         "line 4: the link between 'ams' and 'nyc': bandwidth '100 MB': unknown unit 'MB'; units: bps, kbps, Mbps"),
+        ("links: [{between: [ams, nyc], bandwidth: 1e3 bps}]", "line 2: the link between 'ams' and 'nyc': bandwidth '"),
+        ("links: [{between: [ams, nyc], bandwidth: []}]", "line 2: bandwidth must be a single value"),
+        ("links: [{between: [ams, nyc], bandwidth: 0 Mbps}]",
+         "line 2: the link between 'ams' and 'nyc': bandwidth must be more than 0, not 0 bps; leave it out for no"),
+        ("links: [{between: [ams, nyc], bandwidth: -1 kbps}]", "bandwidth must be more than 0, not -1000 bps"),
+        ("links:\n  - between: [ams, nyc]\n    price_per_gb: 2 cents",
+         "line 4: price_per_gb must be a number, not '2 cents'"),
+        ("links: [{between: [ams, nyc], price_per_gb: -0.5}]",
+         "line 2: the link between 'ams' and 'nyc': price_per_gb must be 0 or more, not -0.5"),
+        ("links: [{between: [ams, nyc], price_per_gb: nan}]", "price_per_gb must be 0 or more, not nan"),
+        # The default link
+        ("default_link: 80 ms", "line 2: default_link must be a mapping of keys to values"),
+        ("default_link:\n  between: [ams, nyc]",
+         "line 3: unknown key 'between' in default_link; known: bandwidth, latency, price_per_gb"),
+        ("default_link:\n  latency: soon", "line 3: default_link: latency: duration 'soon' is not understood"),
+        ("default_link: {latency: -2 s}", "line 2: default_link: latency -2 seconds is negative; use 0 ms or more"),
+        ("default_link: {bandwidth: fast}", "line 2: default_link: bandwidth 'fast' is not understood"),
+        ("default_link: {price_per_gb: inf}", "line 2: default_link: price_per_gb must be 0 or more, not inf"),
+        # The transport
+        ("link_transport: directory", "line 2: link_transport must be a mapping of keys to values"),
+        ("link_transport:\n  pth: links",
+         "line 3: unknown key 'pth' in link_transport; did you mean 'path'? known: kind, max_pending, path"),
+        ("link_transport: {kind: kafka}", "line 2: link_transport: unknown kind 'kafka'; only directory is known"),
+        ("link_transport: {path: [links]}", "line 2: path must be a single value"),
+        ("link_transport:\n  max_pending: 256",
+         "line 3: link_transport: max_pending '256' is not understood; write it like '256 MB'"),
+        ("link_transport:\n  max_pending: 1 MiB",
+         "line 3: link_transport: max_pending '1 MiB': unknown unit 'MiB'; units: B, kB, MB, GB"),
+        ("link_transport: {max_pending: 0.5 B}",
+         "line 2: link_transport: max_pending '0.5 B' is not a whole number of bytes; round it"),
+        ("link_transport: {max_pending: 0 MB}", "line 2: link_transport: max_pending must be more than 0, not 0 B"),
+    ],
+)  # fmt: skip
+def test_wrong_links(tmp_path: Path, lines: str, told: str) -> None:
+    with pytest.raises(TopologyError) as caught:
+        load_topology(write(tmp_path, with_sites(lines)))
+    assert told in str(caught.value)
+    assert "topology.yaml, line " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ("    site: nycc", "line 11: query 'q': unknown site 'nycc'; did you mean 'nyc'? known: ams, fra, nyc"),
+        ("    site: [nyc]", "line 11: site must be a single value"),
+        ("    planner: [greedy]", "line 11: planner must be a single value"),
+        ("    planner: greedy\n    plan: {a: [{join: b}]}",
+         "line 9: query 'q' has both a plan and a planner; keep one of them"),
+        ("    plan: greedy", "line 11: the plan of query 'q' must be a mapping of keys to values"),
+        ("    plan:", "line 11: the plan of query 'q' must be a mapping of keys to values"),
+        ("    plan: {}", "line 9: query 'q': the plan is empty; give the steps of each alias or no plan"),
+        ("    plan:\n      a: b",
+         "line 12: head 'a' of the plan of query 'q' must be a list, such as a: [{join: b, method: SM-D1}]"),
+        ("    plan:\n      a: [{join: b}]\n      A: [{join: b}]",
+         "line 13: duplicate head name 'A' (case does not count), first given on line 12; rename one"),
+        ("    plan:\n      a: [b]",
+         "line 12: a step of head 'a' in the plan of query 'q' must be a mapping of keys to values"),
+        ("    plan:\n      a:\n        - join: b\n        - method: SP-S",
+         "line 14: a step of head 'a' in the plan of query 'q' has no join"),
+        ("    plan:\n      a:\n        - join: b\n          methd: SP-S",
+         "line 14: unknown key 'methd' in a step of head 'a' in the plan of query 'q'; did you mean 'method'? "
+         "known: at, bloom, join, method"),
+        ("    plan:\n      a:\n        - {join: b}\n        - {join: c, method: sm-d}",
+         "line 14: the step that joins 'c': unknown method 'SM-D'; did you mean 'SM-D2' or 'SM-D1'? "
+         "known: SM-D1, SM-D2, SM-S1, SM-S2, SP-D, SP-S"),
+        ("    plan:\n      a:\n        - join: b\n          at: nic",
+         "line 14: a step of head 'a' in the plan of query 'q': unknown site 'nic'; did you mean 'nyc'? known: ams"),
+        ("    plan: {a: [{join: b, at: [nyc]}]}", "line 11: at must be a single value"),
+        ("    plan: {a: [{join: [b]}]}", "line 11: join must be a single value"),
+        ("    plan: {a: [{join: b, method: }]}", "line 11: method must be a single value"),
+        ("    plan: {a: [{join: b, method: SM-S1, bloom: 1}]}", "line 11: bloom must be true or false"),
+        ("    plan:\n      a:\n        - {join: b, method: sp-s, bloom: true}",
+         "line 13: the step that joins 'b': bloom replaces the set of keys that an SM method sends, and SP-S "
+         "sends none; leave bloom out or choose an SM method"),
+        ("    plan: {a: [{join: b, bloom: true}]}", "and SP-D sends none; leave bloom out or choose an SM method"),
+        ("    plan:\n      a: [{join: b}, {join: B}]",
+         "line 12: head 'a' meets 'B' twice; join each other alias once"),
+        ("    plan:\n      a: [{join: a}]", "line 12: head 'a' meets 'a' twice; join each other alias once"),
+    ],
+)  # fmt: skip
+def test_wrong_sites_and_plans_of_a_query(tmp_path: Path, lines: str, told: str) -> None:
+    with pytest.raises(TopologyError) as caught:
+        load_topology(write(tmp_path, with_plan(lines)))
+    assert told in str(caught.value)
+    assert "topology.yaml, line " in str(caught.value)
+
+
 # Built in Python ------------------------------------------------------------------------------------------------------
 
 
@@ -405,6 +705,8 @@ def test_a_stream_built_in_python_takes_a_dataframe() -> None:
          "duplicate column names in its schema: K, k"),
         ({"watermark": "-1 ms"}, "watermark '-1 ms' is negative"),
         ({"watermark": "soon"}, "stream 'a': watermark: duration 'soon' is not understood"),
+        ({"idle_timeout": "0 s"}, "stream 'a': idle_timeout '0 s' must be longer than 0"),
+        ({"idle_timeout": ""}, "stream 'a': idle_timeout: duration '' is not understood"),
         ({"schema": "ts"}, "stream 'a': schema: 'ts' is not a column"),
         ({"late": Sink()}, "stream 'a': late needs a file format and a path"),
     ],
@@ -435,6 +737,50 @@ def test_topologies_built_in_python_are_checked() -> None:
     ):
         with pytest.raises(TopologyError, match=told):
             Topology(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: Link(("a", "b"), latency_us=-1), "the link between 'a' and 'b': latency -1 microseconds is negative"),
+        (lambda: Link(latency_us=-2_000_000), "default_link: latency -2 seconds is negative; use 0 ms or more"),
+        (lambda: Link(bandwidth_bps=0), "default_link: bandwidth must be more than 0, not 0 bps; leave it out for no"),
+        (lambda: Link(bandwidth_bps=float("inf")), "bandwidth must be more than 0, not inf bps; leave it out"),
+        (lambda: Link(price_per_gb=-1), "default_link: price_per_gb must be 0 or more, not -1"),
+        (lambda: LinkTransport("kafka"), "link_transport: unknown kind 'kafka'; only directory is known"),
+        (lambda: LinkTransport(max_pending_bytes=0), "link_transport: max_pending must be more than 0, not 0 B"),
+        (lambda: PlanStep("b", "sm-d1"), "the step that joins 'b': unknown method 'sm-d1'; did you mean 'SM-D1'"),
+        (lambda: PlanStep("b", bloom=True), "the step that joins 'b': bloom replaces the set of keys"),
+        (lambda: HeadSteps("a", (PlanStep("A"),)), "head 'a' meets 'A' twice"),
+        (lambda: Query("q", "x", plan=()), "query 'q': the plan is empty"),
+        (lambda: Query("q", "x", plan=(HeadSteps("a", ()),), planner="greedy"), "query 'q' has both a plan and a pl"),
+        (lambda: Query("q", "x", plan=(HeadSteps("a", ()), HeadSteps("A", ()))),
+         "query 'q': duplicate heads in the plan (case does not count): A, a"),
+    ],
+)  # fmt: skip
+def test_links_and_plans_built_in_python_are_checked(make: Callable[[], object], told: str) -> None:
+    with pytest.raises(TopologyError) as caught:
+        make()
+    assert told in str(caught.value)
+
+
+def test_sites_named_in_python_are_checked() -> None:
+    steps = HeadSteps("a", (PlanStep("b", at="hear"),))
+    twice = (Link(("here", "nyc")), Link(("nyc", "here")))
+    for changes, told in (
+        ({"queries": (Query("q", "x", site="hear"),)}, "query 'q': unknown site 'hear'; did you mean 'here'?"),
+        ({"queries": (Query("q", "x", plan=(steps,)),)},
+         "query 'q': the step of head 'a' that joins 'b': unknown site 'hear'; did you mean 'here'? known: here, nyc"),
+        ({"links": (Link(("here", "nic")),)}, "the link between 'here' and 'nic': unknown site 'nic'; did you mean"),
+        ({"links": (Link(("nyc", "nyc")),)}, "the link between 'nyc' and 'nyc' joins a site to itself; name two sites"),
+        ({"links": twice}, "the link between 'nyc' and 'here' is given twice (in either order); remove one"),
+        ({"default_link": Link(("here", "nyc"))},
+         "default_link is for every pair of sites; leave out between, or move it to links"),
+    ):  # fmt: skip
+        given: dict[str, Any] = {"streams": (stream(),), "sites": (Site("here"), Site("nyc"))}
+        with pytest.raises(TopologyError) as caught:
+            Topology(**(given | changes))
+        assert told in str(caught.value)
 
 
 def test_asking_for_what_is_not_there() -> None:

@@ -7,7 +7,19 @@
 from typing import TYPE_CHECKING, Any
 
 from watersmeet.errors import CheckpointMismatch, InputError, RunError, WatersmeetError
-from watersmeet.topology import Query, Sink, Site, Source, Stream, Topology, load_topology
+from watersmeet.topology import (
+    HeadSteps,
+    Link,
+    LinkTransport,
+    PlanStep,
+    Query,
+    Sink,
+    Site,
+    Source,
+    Stream,
+    Topology,
+    load_topology,
+)
 
 if TYPE_CHECKING:
     from watersmeet.spark.run import RunningQuery, start
@@ -17,7 +29,11 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CheckpointMismatch",
+    "HeadSteps",
     "InputError",
+    "Link",
+    "LinkTransport",
+    "PlanStep",
     "Query",
     "RunError",
     "RunningQuery",

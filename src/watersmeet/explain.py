@@ -3,7 +3,21 @@
 from dataclasses import fields, is_dataclass
 from typing import Any, assert_never
 
-from watersmeet.plan import Distinct, Key, MultiJoin, Plan, Project, Restrict, Stage
+from watersmeet.plan import (
+    Distinct,
+    HeadPlan,
+    Hop,
+    Key,
+    KeyClass,
+    MultiJoin,
+    Plan,
+    Project,
+    Restrict,
+    Scan,
+    SitedJoin,
+    Stage,
+)
+from watersmeet.program.operators import compile_sites, node_operators
 from watersmeet.query.model import Expression
 
 
@@ -33,6 +47,8 @@ def _lines(plan: Plan, depth: int) -> list[str]:
             ]
         case MultiJoin():
             return _join_lines(plan, pad)
+        case SitedJoin():
+            return _sited_lines(plan, pad)
         case _:
             assert_never(plan)
 
@@ -41,19 +57,47 @@ def _join_lines(join: MultiJoin, pad: str) -> list[str]:
     order = "in event-time order, behind the watermark" if join.ordered else "as rows arrive"
     rounds = f"{join.rounds} round{'s' if join.rounds > 1 else ''} a batch"
     lines = [f"{pad}join {len(join.scans)} windows {order}, {rounds}"]
-    for key_class in join.classes:
-        kind = "compared as 64-bit values" if key_class.exact else "hashed to 64 bits, compared again on a hit"
-        members = " = ".join(_shown(member) for member in key_class.members)
-        lines.append(f"{pad}  key {_letter(key_class.number)}: {members}; {kind}")
+    lines += [f"{pad}  {_class(key_class)}" for key_class in join.classes]
     for sequence in join.sequences:
         stages = " => ".join(_stage(stage) for stage in sequence.stages)
         lines.append(f"{pad}  new rows of {sequence.head}: {stages}")
     for scan in join.scans:
-        kept = ", ".join(_shown(item.expression) for item in scan.kept) or "no columns"
-        keys = ", ".join(_key(key) for key in scan.stored)
-        lines.append(f"{pad}  window {scan.alias}: {scan.stream} [{scan.window}], keeps {kept}, indexed by {keys}")
+        lines.append(f"{pad}  {_window(scan)}, indexed by {', '.join(_key(key) for key in scan.stored)}")
         lines += [f"{pad}    where {_shown(expression)}" for expression in scan.filters]
     return lines
+
+
+def _sited_lines(join: SitedJoin, pad: str) -> list[str]:
+    lines = [f"{pad}join {len(join.scans)} windows at {len({*join.homes, join.site})} sites, answers at {join.site}"]
+    lines += [f"{pad}  {_class(key_class)}" for key_class in join.classes]
+    lines += [f"{pad}  new rows of {plan.head}: {_hops(plan)}" for plan in join.heads]
+    for scan, home in zip(join.scans, join.homes, strict=True):
+        lines.append(f"{pad}  {_window(scan)}, home {home}")
+        lines += [f"{pad}    where {_shown(expression)}" for expression in scan.filters]
+    for site, program in compile_sites(join).items():
+        lines.append(f"{pad}  site {site}:{'' if program.operators or program.ships else ' takes answers'}")
+        lines += [f"{pad}    {operator}" for operator in node_operators(program)]
+    return lines
+
+
+def _hops(plan: HeadPlan) -> str:
+    return ", ".join(_hop(hop) for hop in plan.hops)
+
+
+def _hop(hop: Hop) -> str:
+    place = f" at {hop.at}" if hop.at is not None else ""
+    return f"{hop.alias} by {hop.method.value}{' with Bloom filters' if hop.bloom else ''}{place}"
+
+
+def _class(key_class: KeyClass) -> str:
+    kind = "compared as 64-bit values" if key_class.exact else "hashed to 64 bits, compared again on a hit"
+    members = " = ".join(_shown(member) for member in key_class.members)
+    return f"key {_letter(key_class.number)}: {members}; {kind}"
+
+
+def _window(scan: Scan) -> str:
+    kept = ", ".join(_shown(item.expression) for item in scan.kept) or "no columns"
+    return f"window {scan.alias}: {scan.stream} [{scan.window}], keeps {kept}"
 
 
 def _stage(stage: Stage) -> str:

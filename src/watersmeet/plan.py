@@ -6,6 +6,7 @@ combinations move to the bucket of the next key.
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from watersmeet.query.model import Expression, SelectItem
 from watersmeet.query.windows import Rows, Window
@@ -114,6 +115,66 @@ class MultiJoin:
         return any(isinstance(scan.window, Rows) for scan in self.scans)
 
 
+class Method(StrEnum):
+    """The one-way joins of the semijoin paper: simple or by semijoins, at the source or at the destination."""
+
+    SP_S = "SP-S"
+    SP_D = "SP-D"
+    SM_S1 = "SM-S1"
+    SM_S2 = "SM-S2"
+    SM_D1 = "SM-D1"
+    SM_D2 = "SM-D2"
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One one-way join of a head's sequence: to which alias, how, and at which site it starts if not where it is."""
+
+    alias: str
+    method: Method = Method.SP_D
+    at: str | None = None
+    bloom: bool = False  # a Bloom filter travels instead of a set of keys
+
+
+@dataclass(frozen=True, slots=True)
+class HeadPlan:
+    """The one-way joins that new tuples of one head go through."""
+
+    head: str
+    hops: tuple[Hop, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SitedJoin:
+    """The n-ary window join of streams at several sites, whose answers are wanted at one of them."""
+
+    classes: tuple[KeyClass, ...]
+    scans: tuple[Scan, ...]
+    homes: tuple[str, ...]  # the site of each scan's stream
+    heads: tuple[HeadPlan, ...]
+    site: str
+    verify: tuple[tuple[str, str], ...]
+    output: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        aliases = [scan.alias for scan in self.scans]
+        if [plan.head for plan in self.heads] != aliases:
+            raise ValueError("there must be one sequence for each alias, in the order of the query")
+        for plan in self.heads:
+            if sorted([plan.head, *(hop.alias for hop in plan.hops)]) != sorted(aliases):
+                raise ValueError(f"the sequence of head {plan.head!r} must reach every other alias exactly once")
+
+    def scan(self, alias: str) -> Scan:
+        return next(scan for scan in self.scans if scan.alias == alias)
+
+    def home(self, alias: str) -> str:
+        return next(home for scan, home in zip(self.scans, self.homes, strict=True) if scan.alias == alias)
+
+    def position(self, alias: str) -> int:
+        """The alias's place in the query: ties in time are resolved by it."""
+        return next(number for number, scan in enumerate(self.scans) if scan.alias == alias)
+
+
 @dataclass(frozen=True, slots=True)
 class Restrict:
     """Keep the combinations that satisfy every predicate."""
@@ -137,11 +198,25 @@ class Distinct:
     child: "Plan"
 
 
-Plan = MultiJoin | Restrict | Project | Distinct
+Plan = MultiJoin | SitedJoin | Restrict | Project | Distinct
 
 
 def join_of(plan: Plan) -> MultiJoin:
+    """The join at the bottom of a plan for one site."""
+    bottom = bottom_of(plan)
+    assert isinstance(bottom, MultiJoin), "a plan for one site"
+    return bottom
+
+
+def sited_join_of(plan: Plan) -> SitedJoin:
+    """The join at the bottom of a plan for several sites."""
+    bottom = bottom_of(plan)
+    assert isinstance(bottom, SitedJoin), "a plan for several sites"
+    return bottom
+
+
+def bottom_of(plan: Plan) -> MultiJoin | SitedJoin:
     """The join at the bottom of a plan."""
-    while not isinstance(plan, MultiJoin):
+    while not isinstance(plan, MultiJoin | SitedJoin):
         plan = plan.child
     return plan

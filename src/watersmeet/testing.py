@@ -9,20 +9,18 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from watersmeet.plan import Distinct, MultiJoin, Plan, Project, Restrict, Scan, join_of
+from watersmeet.plan import MultiJoin, Plan, Scan, join_of
 from watersmeet.planners.local import local
 from watersmeet.program.ledger import Ledger
-from watersmeet.program.segments import KEEP, TS, class_column
 from watersmeet.program.stages import carried_classes
-from watersmeet.query.model import Equality, Expression, JoinQuery
-from watersmeet.query.sql import to_duckdb
+from watersmeet.query.model import JoinQuery
+from watersmeet.sim.rows import HASH, finish, lay_out, typed
 from watersmeet.spark.engine import Report, WindowEngine
 from watersmeet.spark.files import remove_all_but
 from watersmeet.spark.tasks import Batches, Ingest
@@ -55,7 +53,7 @@ class InProcess:
         delays_us: Mapping[str, int] | None = None,
         buckets: int = 2,
         start_us: int | None = None,
-        hash_sql: str = "hash({}) >> 1",
+        hash_sql: str = HASH,
     ) -> None:
         self._event_times = event_times
         self._schemas = schemas
@@ -64,7 +62,7 @@ class InProcess:
         self._directory = directory
         self._state = str(directory / "state")
         os.makedirs(self._state)
-        self.plan: Plan = local(_typed(query, schemas), {name: schema.names for name, schema in schemas.items()})
+        self.plan: Plan = local(typed(query, schemas), {name: schema.names for name, schema in schemas.items()})
         self.join: MultiJoin = join_of(self.plan)
         delays = {scan.stream: (delays_us or {}).get(scan.stream, 0) for scan in self.join.scans}
         self.engine = WindowEngine(self.join, delays, self._state, buckets, run_tasks)
@@ -82,7 +80,7 @@ class InProcess:
         self.ledger = Ledger.from_json(self.engine.tidy(ledger, arrived).to_json())
         (self._directory / "ledger.json").write_text(self.ledger.to_json(), encoding="utf-8")
         remove_all_but(self._state, self.ledger.paths)
-        return self._finish(batches)
+        return finish(self.plan, [pa.Table.from_batches(batches)] if batches else [], self._schemas)
 
     def _ingest(self, scan: Scan, tables: Mapping[str, pa.Table]) -> list[Report]:
         task = Ingest(
@@ -96,36 +94,8 @@ class InProcess:
             raw_columns=(),
             spare_columns=(),
         )
-        return told_by(task, iter(self._lay_out(scan, tables[scan.stream]).to_batches()))
-
-    def _lay_out(self, scan: Scan, rows: pa.Table) -> pa.Table:
-        flat = rows.rename_columns([f"{scan.alias}.{name}" for name in rows.column_names])
-        columns = [f'epoch_us("{scan.alias}.{self._event_times[scan.stream]}") AS "{TS}"']
-        for number in scan.classes:
-            member = self.join.classes[number].member(scan.alias)
-            assert member is not None
-            value = to_duckdb(member)
-            number_sql = value if member.type == "bigint" else self._hash_sql.format(value)
-            hashed = f"CAST({number_sql} AS BIGINT)"
-            columns.append(f'CASE WHEN ({value}) IS NOT NULL THEN {hashed} END AS "{class_column(number)}"')
-        if scan.filters:
-            columns.append(" AND ".join(f"({to_duckdb(f)})" for f in scan.filters) + f' AS "{KEEP}"')
-        columns += [f'{to_duckdb(item.expression)} AS "{item.name}"' for item in scan.kept]
-        return _duckdb(f"SELECT {', '.join(columns)} FROM flat", flat=flat)
-
-    def _finish(self, batches: list[pa.RecordBatch]) -> pa.Table:
-        plan = self.plan.child if isinstance(self.plan, Distinct) else self.plan
-        assert isinstance(plan, Project)
-        where = "true"
-        if isinstance(plan.child, Restrict):
-            where = " AND ".join(f"({to_duckdb(predicate)})" for predicate in plan.child.predicates)
-        select = ", ".join(f'{to_duckdb(item.expression)} AS "{item.name}"' for item in plan.select)
-        types = {
-            f"{scan.alias}.{field.name}": field.type for scan in self.join.scans for field in self._schemas[scan.stream]
-        }
-        empty = pa.schema([(name, types[name]) for name in self.join.output])
-        rows = pa.Table.from_batches(batches, schema=batches[0].schema if batches else empty)
-        return _duckdb(f"SELECT {select} FROM combinations WHERE {where}", combinations=rows)
+        rows = lay_out(scan, self.join.classes, tables[scan.stream], self._event_times[scan.stream], self._hash_sql)
+        return told_by(task, iter(rows.to_batches()))
 
 
 def run_tasks(task: Callable[[Batches], Batches], count: int) -> list[Report]:
@@ -140,34 +110,6 @@ def told_by(task: Callable[[Batches], Batches], batches: Batches) -> list[Report
 
 def _number(number: int) -> Batches:
     return iter([pa.RecordBatch.from_pydict({"id": [number]})])
-
-
-def _typed(query: JoinQuery, schemas: Mapping[str, pa.Schema]) -> JoinQuery:
-    """Types for equalities between plain columns."""
-    stream_of = {source.alias: source.stream for source in query.sources}
-
-    def typed(side: Expression) -> Expression:
-        kinds = [schemas[stream_of[column.alias]].field(column.name).type for column in side.columns]
-        plain = len(side.columns) == 1 and side.sql == f"`{side.columns[0].flat}`"
-        return replace(side, type="bigint" if plain and pa.types.is_integer(kinds[0]) else "string")
-
-    return replace(query, equalities=tuple(Equality(typed(e.left), typed(e.right)) for e in query.equalities))
-
-
-@cache
-def _connection() -> Any:
-    import duckdb
-
-    connection = duckdb.connect(config={"threads": 1})
-    connection.execute("SET TimeZone = 'UTC'")
-    return connection
-
-
-def _duckdb(sql: str, **tables: pa.Table) -> pa.Table:
-    connection = _connection()
-    for name, table in tables.items():
-        connection.register(name, table)
-    return connection.sql(sql).to_arrow_table()
 
 
 def split(table: pa.Table, cuts: Iterable[int]) -> list[pa.Table]:

@@ -1,20 +1,30 @@
-"""Sites, streams and queries as frozen values; `load_topology` reads them from YAML, checked, with lines in errors."""
+"""Sites, links, streams and queries as frozen values; `load_topology` reads and checks YAML, with lines in errors."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from fractions import Fraction
 from functools import cached_property
+from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
 from watersmeet.errors import InputError, TopologyError, UnknownStream, did_you_mean
-from watersmeet.query.windows import parse_duration
+from watersmeet.query.windows import format_duration, parse_duration
 from watersmeet.yaml_tree import Entry, read
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TIMESTAMP_TYPES = ("timestamp", "timestamp_ntz", "timestamp_ltz")
+
+# One-way joins: simple or semijoin, at the site of the rows so far (S) or of the other stream (D), in one step or two.
+METHODS = ("SP-S", "SP-D", "SM-S1", "SM-S2", "SM-D1", "SM-D2")
+EVERY_PAIR = ("*", "*")
+
+_AMOUNT = re.compile(r"\s*([+-]?\d{1,18}(?:\.\d{1,18})?)\s*([a-zA-Z]+)\s*")
+_BANDWIDTH_BPS = {"bps": 1, "kbps": 1_000, "Mbps": 1_000_000, "Gbps": 1_000_000_000}
+_SIZE_BYTES = {"B": 1, "kB": 1_000, "MB": 1_000_000, "GB": 1_000_000_000}
 
 
 class Frame(Protocol):
@@ -63,6 +73,7 @@ class Stream:
     watermark: str = "0 seconds"
     site: str = "here"
     late: Sink | None = None
+    idle_timeout: str = "5 minutes"
 
     def __post_init__(self) -> None:
         _check_name(self.name, "stream")
@@ -75,6 +86,11 @@ class Stream:
         if self.watermark_us < 0:
             raise TopologyError(
                 f"stream {self.name!r}: watermark {self.watermark!r} is negative; use 0 seconds or more"
+            )
+        if self.idle_timeout_us is not None and self.idle_timeout_us <= 0:
+            raise TopologyError(
+                f"stream {self.name!r}: idle_timeout {self.idle_timeout!r} must be longer than 0; "
+                "write none for a stream that never counts as idle"
             )
         if self.late is not None and (self.late.format == "console" or not self.late.path):
             raise TopologyError(f"stream {self.name!r}: late needs a file format and a path")
@@ -121,6 +137,57 @@ class Stream:
         except InputError as error:
             raise TopologyError(f"stream {self.name!r}: watermark: {error}") from None
 
+    @property
+    def idle_timeout_us(self) -> int | None:
+        """How long the stream may be silent before it counts as idle; None for `none`, never."""
+        if self.idle_timeout.strip().casefold() == "none":
+            return None
+        try:
+            return parse_duration(self.idle_timeout)
+        except InputError as error:
+            raise TopologyError(f"stream {self.name!r}: idle_timeout: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanStep:
+    """One step of a head's sequence: the alias it joins, by which method, where, and whether keys go as a Bloom filter.
+
+    >>> PlanStep("b", "SM-D1", at="nyc", bloom=True)
+    PlanStep(join='b', method='SM-D1', at='nyc', bloom=True)
+    """
+
+    join: str
+    method: str = "SP-D"
+    at: str | None = None
+    bloom: bool = False
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise TopologyError(
+                f"the step that joins {self.join!r}: unknown method {self.method!r}; "
+                + did_you_mean(self.method, METHODS)
+            )
+        if self.bloom and self.method.startswith("SP-"):
+            raise TopologyError(
+                f"the step that joins {self.join!r}: bloom replaces the set of keys that an SM method sends, and "
+                f"{self.method} sends none; leave bloom out or choose an SM method"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSteps:
+    """The steps that the new rows of one alias, the head, take through the others."""
+
+    head: str
+    steps: tuple[PlanStep, ...]
+
+    def __post_init__(self) -> None:
+        joined = [self.head.casefold()]
+        for step in self.steps:
+            if step.join.casefold() in joined:
+                raise TopologyError(f"head {self.head!r} meets {step.join!r} twice; join each other alias once")
+            joined.append(step.join.casefold())
+
 
 BatchFunction = Callable[[Any, int], None]
 
@@ -136,12 +203,26 @@ class Query:
     allow_cross: bool = False
     start: str | None = None
     checkpoint: str | None = None
+    site: str | None = None
+    plan: tuple[HeadSteps, ...] | None = None
+    planner: str | None = None
 
     def __post_init__(self) -> None:
         _check_name(self.name, "query")
         if not self.sql.strip():
             raise TopologyError(f"query {self.name!r} has no SQL text")
         _ = self.start_us
+        if self.plan is not None:
+            if self.planner is not None:
+                raise TopologyError(f"query {self.name!r} has both a plan and a planner; keep one of them")
+            if not self.plan:
+                raise TopologyError(f"query {self.name!r}: the plan is empty; give the steps of each alias or no plan")
+            folded = [steps.head.casefold() for steps in self.plan]
+            twice = sorted({steps.head for steps in self.plan if folded.count(steps.head.casefold()) > 1})
+            if twice:
+                raise TopologyError(
+                    f"query {self.name!r}: duplicate heads in the plan (case does not count): {', '.join(twice)}"
+                )
 
     @property
     def start_us(self) -> int | None:
@@ -167,13 +248,56 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
+class Link:
+    """What sending between two sites takes, either way: a delay, bits a second (None: no limit) and a price.
+
+    >>> Link(("ams", "nyc"), latency_us=80_000, bandwidth_bps=100e6, price_per_gb=0.02)
+    Link(between=('ams', 'nyc'), latency_us=80000, bandwidth_bps=100000000.0, price_per_gb=0.02)
+    """
+
+    between: tuple[str, str] = EVERY_PAIR
+    latency_us: int = 0
+    bandwidth_bps: float | None = None
+    price_per_gb: float = 0.0
+
+    def __post_init__(self) -> None:
+        what = _link_name(self.between)
+        if self.latency_us < 0:
+            raise TopologyError(f"{what}: latency {format_duration(self.latency_us)} is negative; use 0 ms or more")
+        if self.bandwidth_bps is not None and not 0 < self.bandwidth_bps < inf:
+            raise TopologyError(
+                f"{what}: bandwidth must be more than 0, not {self.bandwidth_bps:g} bps; leave it out for no limit"
+            )
+        if not 0 <= self.price_per_gb < inf:
+            raise TopologyError(f"{what}: price_per_gb must be 0 or more, not {self.price_per_gb:g}")
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTransport:
+    """How batches travel between sites: through files in a directory that all of them reach."""
+
+    kind: str = "directory"
+    path: str | None = None
+    max_pending_bytes: int = 256_000_000
+
+    def __post_init__(self) -> None:
+        if self.kind != "directory":
+            raise TopologyError(f"link_transport: unknown kind {self.kind!r}; only directory is known")
+        if self.max_pending_bytes <= 0:
+            raise TopologyError(f"link_transport: max_pending must be more than 0, not {self.max_pending_bytes} B")
+
+
+@dataclass(frozen=True, slots=True)
 class Topology:
-    """Everything a run needs to know: sites, streams and queries, by unique names."""
+    """Everything a run needs to know: sites, streams and queries, by unique names, and the links between the sites."""
 
     streams: tuple[Stream, ...]
     queries: tuple[Query, ...] = ()
     sites: tuple[Site, ...] = (Site("here"),)
     directory: str = "."
+    links: tuple[Link, ...] = ()
+    default_link: Link | None = None
+    link_transport: LinkTransport = LinkTransport()
 
     def __post_init__(self) -> None:
         for what, names in (
@@ -185,12 +309,23 @@ class Topology:
             twice = sorted({name for name in names if folded.count(name.casefold()) > 1})
             if twice:
                 raise TopologyError(f"duplicate {what} names (case does not count): {', '.join(twice)}")
-        site_names = [site.name for site in self.sites]
         for stream in self.streams:
-            if stream.site not in site_names:
-                raise TopologyError(
-                    f"stream {stream.name!r}: unknown site {stream.site!r}; {did_you_mean(stream.site, site_names)}"
-                )
+            _check_site(stream.site, f"stream {stream.name!r}", self.site_names)
+        for query in self.queries:
+            if query.site is not None:
+                _check_site(query.site, f"query {query.name!r}", self.site_names)
+            for head, step in [(steps.head, step) for steps in query.plan or () for step in steps.steps]:
+                if step.at is not None:
+                    what = f"query {query.name!r}: the step of head {head!r} that joins {step.join!r}"
+                    _check_site(step.at, what, self.site_names)
+        pairs: set[frozenset[str]] = set()
+        for link in self.links:
+            _check_pair(link.between, self.site_names)
+            if frozenset(link.between) in pairs:
+                raise TopologyError(f"{_link_name(link.between)} is given twice (in either order); remove one")
+            pairs.add(frozenset(link.between))
+        if self.default_link is not None and self.default_link.between != EVERY_PAIR:
+            raise TopologyError("default_link is for every pair of sites; leave out between, or move it to links")
 
     def stream(self, name: str) -> Stream:
         """The stream of that name; case does not count, as in SQL."""
@@ -210,6 +345,40 @@ class Topology:
             if query.name == name:
                 return query
         raise TopologyError(f"unknown query {name!r}; {did_you_mean(name, names)}")
+
+    def query_site(self, query: Query) -> str:
+        """The site where the query's answers are wanted: as it says, else the only one or that of all the streams."""
+        if query.site is not None:
+            return _check_site(query.site, f"query {query.name!r}", self.site_names)
+        for names in ({site.name for site in self.sites}, {stream.site for stream in self.streams}):
+            if len(names) == 1:
+                return names.pop()
+        raise TopologyError(
+            f"query {query.name!r} does not say where its answers are wanted; "
+            f"add `site:` to the query with one of: {', '.join(self.site_names)}"
+        )
+
+    def link(self, a: str, b: str) -> Link:
+        """The link of two sites in either order: their own, else the default, else a free one; to itself it is free.
+
+        >>> sites = (Site("ams"), Site("nyc"))
+        >>> Topology((), sites=sites, default_link=Link(latency_us=80_000)).link("nyc", "ams").latency_us
+        80000
+        """
+        for site in (a, b):
+            _check_site(site, "link", self.site_names)
+        if a == b:
+            return Link((a, b))
+        for link in self.links:
+            if set(link.between) == {a, b}:
+                return link
+        first, second = sorted((a, b), key=self.site_names.index)
+        return replace(self.default_link or Link(), between=(first, second))
+
+    @property
+    def site_names(self) -> tuple[str, ...]:
+        """The names of the sites, in order."""
+        return tuple(site.name for site in self.sites)
 
     @property
     def columns(self) -> dict[str, tuple[str, ...]]:
@@ -260,20 +429,24 @@ def load_topology(path: str | Path) -> Topology:
     path = Path(path)
     root = read(path)
     directory = path.resolve().parent
-    top = root.mapping("the topology", ("sites", "streams", "queries"))
+    top = root.mapping("the topology", _TOPOLOGY_KEYS)
     for needed in ("streams", "queries"):
         if needed not in top or not top[needed].value:
             raise root.fail(f"the topology has no {needed}; add a `{needed}:` mapping")
     sites = _sites(top["sites"]) if "sites" in top else (Site("here"),)
+    site_names = [site.name for site in sites]
     streams, queries = [], []
     for name, entry in _distinct("stream", top["streams"].mapping("streams").items()):
         with _located(entry):
-            streams.append(_stream(name, entry, directory, [site.name for site in sites]))
+            streams.append(_stream(name, entry, directory, site_names))
     for name, entry in _distinct("query", top["queries"].mapping("queries").items()):
         with _located(entry):
-            queries.append(_query(name, entry, directory))
+            queries.append(_query(name, entry, directory, site_names))
+    links = _links(top["links"], site_names) if "links" in top else ()
+    default = _default_link(top["default_link"]) if "default_link" in top else None
+    transport = _link_transport(top["link_transport"], directory) if "link_transport" in top else LinkTransport()
     with _located(root):
-        return Topology(tuple(streams), tuple(queries), sites, str(directory))
+        return Topology(tuple(streams), tuple(queries), sites, str(directory), links, default, transport)
 
 
 def _distinct(what: str, named: Iterable[tuple[str, Entry]]) -> Iterator[tuple[str, Entry]]:
@@ -289,14 +462,14 @@ def _distinct(what: str, named: Iterable[tuple[str, Entry]]) -> Iterator[tuple[s
 
 
 @contextmanager
-def _located(entry: Entry) -> Iterator[None]:
+def _located(entry: Entry, prefix: str = "") -> Iterator[None]:
     """An error of a value that is built here is told with the entry's line."""
     try:
         yield
     except InputError as error:
         if str(error).startswith(f"{entry.file}, line "):
             raise
-        raise entry.fail(str(error)) from None
+        raise entry.fail(f"{prefix}{error}") from None
 
 
 def _sites(entry: Entry) -> tuple[Site, ...]:
@@ -318,8 +491,81 @@ def _sites(entry: Entry) -> tuple[Site, ...]:
     return tuple(sites)
 
 
-_STREAM_KEYS = ("site", "schema", "event_time", "watermark", "source", "late")
-_QUERY_KEYS = ("sql", "sink", "allow_cross", "start", "checkpoint")
+def _links(entry: Entry, sites: Sequence[str]) -> tuple[Link, ...]:
+    links = []
+    first: dict[frozenset[str], Entry] = {}
+    for item in entry.sequence("links", "links: [{between: [ams, nyc], latency: 80 ms}]"):
+        keys = item.mapping("a link", ("between", *_LINK_KEYS))
+        if "between" not in keys:
+            raise item.fail("a link has no between; say which two sites it joins, such as between: [ams, nyc]")
+        names = [name.text("a site") for name in keys["between"].sequence("between", "between: [ams, nyc]")]
+        if len(names) != 2:
+            raise keys["between"].fail("between must name two sites, such as between: [ams, nyc]")
+        pair = (names[0], names[1])
+        with _located(keys["between"]):
+            _check_pair(pair, sites)
+        other = first.setdefault(frozenset(pair), item)
+        if other is not item:
+            raise item.fail(
+                f"{_link_name(pair)} is given twice (in either order), first on line {other.line}; remove one"
+            )
+        links.append(_link(item, pair, keys))
+    return tuple(links)
+
+
+def _default_link(entry: Entry) -> Link:
+    return _link(entry, EVERY_PAIR, entry.mapping("default_link", _LINK_KEYS))
+
+
+def _link(entry: Entry, between: tuple[str, str], keys: Mapping[str, Entry]) -> Link:
+    what = _link_name(between)
+    settings: dict[str, Any] = {}
+    if "latency" in keys:
+        with _located(keys["latency"], f"{what}: latency: "):
+            settings["latency_us"] = parse_duration(keys["latency"].text("latency"))
+    if "bandwidth" in keys:
+        with _located(keys["bandwidth"], f"{what}: bandwidth "):
+            bandwidth = _parse_amount(keys["bandwidth"].text("bandwidth"), _BANDWIDTH_BPS, "100 Mbps")
+            settings["bandwidth_bps"] = float(bandwidth)
+    if "price_per_gb" in keys:
+        settings["price_per_gb"] = keys["price_per_gb"].number("price_per_gb")
+    with _located(entry):
+        return Link(between, **settings)
+
+
+def _link_transport(entry: Entry, directory: Path) -> LinkTransport:
+    keys = entry.mapping("link_transport", ("kind", "path", "max_pending"))
+    settings: dict[str, Any] = {}
+    if "kind" in keys:
+        settings["kind"] = keys["kind"].text("kind")
+    if "path" in keys:
+        settings["path"] = _resolve(keys["path"].text("path"), directory)
+    if "max_pending" in keys:
+        with _located(keys["max_pending"], "link_transport: max_pending "):
+            text = keys["max_pending"].text("max_pending")
+            size = _parse_amount(text, _SIZE_BYTES, "256 MB")
+            if size.denominator != 1:
+                raise InputError(f"{text!r} is not a whole number of bytes; round it")
+            settings["max_pending_bytes"] = int(size)
+    with _located(entry):
+        return LinkTransport(**settings)
+
+
+def _parse_amount(text: str, units: Mapping[str, int], example: str) -> Fraction:
+    """A number with a unit, whose case does not count, in the smallest of the units."""
+    match = _AMOUNT.fullmatch(text)
+    if not match:
+        raise InputError(f"{text!r} is not understood; write it like {example!r}")
+    for unit, multiple in units.items():
+        if unit.casefold() == match.group(2).casefold():
+            return Fraction(match.group(1)) * multiple
+    raise InputError(f"{text!r}: unknown unit {match.group(2)!r}; units: {', '.join(units)}")
+
+
+_TOPOLOGY_KEYS = ("sites", "links", "default_link", "link_transport", "streams", "queries")
+_LINK_KEYS = ("latency", "bandwidth", "price_per_gb")
+_STREAM_KEYS = ("site", "schema", "event_time", "watermark", "idle_timeout", "source", "late")
+_QUERY_KEYS = ("sql", "site", "plan", "planner", "sink", "allow_cross", "start", "checkpoint")
 
 
 def _stream(name: str, entry: Entry, directory: Path, sites: Sequence[str]) -> Stream:
@@ -329,10 +575,10 @@ def _stream(name: str, entry: Entry, directory: Path, sites: Sequence[str]) -> S
         if needed not in keys:
             raise entry.fail(f"{what} has no {needed}")
     texts: dict[str, Any] = {
-        key: keys[key].text(key) for key in ("schema", "event_time", "watermark", "site") if key in keys
+        key: keys[key].text(key) for key in ("schema", "event_time", "watermark", "idle_timeout", "site") if key in keys
     }
-    if "site" in keys and texts["site"] not in sites:
-        raise keys["site"].fail(f"{what}: unknown site {texts['site']!r}; {did_you_mean(texts['site'], sites)}")
+    if "site" in keys:
+        _site_of(keys["site"], what, sites)
     if "site" not in keys and "here" not in sites:
         raise entry.fail(f"{what} has no site; say which of them with `site:`: {', '.join(sites)}")
     source = Source(**_endpoint(keys["source"], f"the source of {what}", directory))
@@ -340,7 +586,7 @@ def _stream(name: str, entry: Entry, directory: Path, sites: Sequence[str]) -> S
     return Stream(name, source=source, late=late, **texts)
 
 
-def _query(name: str, entry: Entry, directory: Path) -> Query:
+def _query(name: str, entry: Entry, directory: Path, sites: Sequence[str]) -> Query:
     what = f"query {name!r}"
     keys = entry.mapping(what, _QUERY_KEYS)
     if "sql" not in keys:
@@ -352,7 +598,35 @@ def _query(name: str, entry: Entry, directory: Path) -> Query:
         allow_cross=keys["allow_cross"].flag("allow_cross") if "allow_cross" in keys else False,
         start=keys["start"].text("start") if "start" in keys else None,
         checkpoint=_resolve(keys["checkpoint"].text("checkpoint"), directory) if "checkpoint" in keys else None,
+        site=_site_of(keys["site"], what, sites) if "site" in keys else None,
+        plan=_plan(keys["plan"], f"the plan of {what}", sites) if "plan" in keys else None,
+        planner=keys["planner"].text("planner") if "planner" in keys else None,
     )
+
+
+def _plan(entry: Entry, what: str, sites: Sequence[str]) -> tuple[HeadSteps, ...]:
+    plan = []
+    for head, listing in _distinct("head", entry.mapping(what).items()):
+        items = listing.sequence(f"head {head!r} of {what}", f"{head}: [{{join: b, method: SM-D1}}]")
+        steps = tuple(_step(item, f"a step of head {head!r} in {what}", sites) for item in items)
+        with _located(listing):
+            plan.append(HeadSteps(head, steps))
+    return tuple(plan)
+
+
+def _step(entry: Entry, what: str, sites: Sequence[str]) -> PlanStep:
+    keys = entry.mapping(what, ("join", "method", "at", "bloom"))
+    if "join" not in keys:
+        raise entry.fail(f"{what} has no join")
+    settings: dict[str, Any] = {}
+    if "method" in keys:
+        settings["method"] = keys["method"].text("method").upper()
+    if "at" in keys:
+        settings["at"] = _site_of(keys["at"], what, sites, "at")
+    if "bloom" in keys:
+        settings["bloom"] = keys["bloom"].flag("bloom")
+    with _located(entry):
+        return PlanStep(keys["join"].text("join"), **settings)
 
 
 def _endpoint(entry: Entry, what: str, directory: Path) -> dict[str, Any]:
@@ -376,3 +650,26 @@ def _check_name(name: str, what: str) -> str:
     if not _NAME.fullmatch(name):
         raise TopologyError(f"{what} name {name!r} must be letters, digits and underscores, not starting with a digit")
     return name
+
+
+def _check_site(site: str, what: str, known: Sequence[str]) -> str:
+    if site not in known:
+        raise TopologyError(f"{what}: unknown site {site!r}; {did_you_mean(site, known)}")
+    return site
+
+
+def _site_of(entry: Entry, what: str, known: Sequence[str], key: str = "site") -> str:
+    with _located(entry):
+        return _check_site(entry.text(key), what, known)
+
+
+def _check_pair(between: tuple[str, str], known: Sequence[str]) -> None:
+    what = _link_name(between)
+    for site in between:
+        _check_site(site, what, known)
+    if between[0] == between[1]:
+        raise TopologyError(f"{what} joins a site to itself; name two sites")
+
+
+def _link_name(between: tuple[str, str]) -> str:
+    return "default_link" if between == EVERY_PAIR else f"the link between {between[0]!r} and {between[1]!r}"

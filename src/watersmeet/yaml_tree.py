@@ -45,6 +45,19 @@ class Entry:
             raise self.fail(f"{what} must be true or false")
         return str(self.value) == "true"
 
+    def number(self, what: str) -> float:
+        """This value as a number."""
+        try:
+            return float(self.text(what))
+        except ValueError:
+            raise self.fail(f"{what} must be a number, not {self.value!r}") from None
+
+    def sequence(self, what: str, example: str) -> list["Entry"]:
+        """This value as a list."""
+        if not isinstance(self.value, list):
+            raise self.fail(f"{what} must be a list, such as {example}")
+        return self.value
+
 
 def read(path: Path) -> Entry:
     """Parse one YAML file; scalars stay text, so that `1.10` is never 1.1 and `no` never false."""

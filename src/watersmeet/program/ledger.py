@@ -61,6 +61,7 @@ class StreamState:
     rows: int = 0
     late: int = 0
     malformed: int = 0
+    declared: int | None = None  # the instant it was taken to have reached while it was idle
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +99,15 @@ class Ledger:
             **data
             | {
                 "streams": {name: StreamState(**state) for name, state in data["streams"].items()},
-                "windows": {name: _segments(rows) for name, rows in data["windows"].items()},
-                "pending": {name: _segments(rows) for name, rows in data["pending"].items()},
-                "seen": _segments(data["seen"]),
+                "windows": {name: segments_of(rows) for name, rows in data["windows"].items()},
+                "pending": {name: segments_of(rows) for name, rows in data["pending"].items()},
+                "seen": segments_of(data["seen"]),
             }
         )
 
 
-def _segments(rows: Sequence[dict[str, Any]]) -> tuple[Segment, ...]:
+def segments_of(rows: Sequence[dict[str, Any]]) -> tuple[Segment, ...]:
+    """Segments as they were written to JSON."""
     return tuple(Segment(**row | {"parts": tuple(Part(**part) for part in row["parts"])}) for row in rows)
 
 
@@ -116,7 +118,10 @@ def index_name(alias: str, key: Key) -> str:
 
 def watermark(state: StreamState | None, delay_us: int) -> int | None:
     """Rows of the stream before this instant are late; None while nothing has come."""
-    return None if state is None or state.max_ts is None else state.max_ts - delay_us
+    if state is None:
+        return None
+    seen = None if state.max_ts is None else state.max_ts - delay_us
+    return max((mark for mark in (seen, state.declared) if mark is not None), default=None)
 
 
 def lowest(watermarks: Iterable[int | None]) -> int | None:

@@ -40,7 +40,7 @@ Ends = Callable[[I64], I64]
 class Run:
     """The rows of one segment that lie in this bucket, sorted by (key, ts).
 
-    Ends are computed for the rows that are hit, never for a whole window; within a key they never fall.
+    Ends are computed for the rows that are hit, never for a whole window.
     """
 
     keys: U64
@@ -48,6 +48,7 @@ class Run:
     ends: Ends  # the inclusive end of visibility of the rows with these numbers
     rows: pa.Table
     span: tuple[int, int]  # from the first instant at which any row is visible to the last
+    narrows: bool = True  # whether ends never fall within a key, so that long runs can be narrowed by time
 
 
 @dataclass(frozen=True)
@@ -217,7 +218,7 @@ def _find(run: Run, offset: int, partial: Combinations) -> _Hits:
     start = start[which]
     stop = np.searchsorted(run.keys, partial.keys[which], "right")
     long = np.flatnonzero(stop - start > _LONG_RUN)
-    if len(long):
+    if len(long) and run.narrows:
         rows = which[long]
         start[long] = _bisect(run.ends, start[long], stop[long], partial.latest[rows])
         after = partial.limit[rows] + (partial.limit[rows] < NEVER)

@@ -1,0 +1,1 @@
+"""The simulator: one seeded event kernel, the network over it, and what runs on both."""
