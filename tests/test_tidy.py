@@ -19,6 +19,7 @@ LAYERS = [
     "generate",
     "program",
     "explain",
+    "traffic",
     "sim",
     "spark",
     "cli",

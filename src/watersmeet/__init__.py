@@ -22,7 +22,7 @@ from watersmeet.topology import (
 )
 
 if TYPE_CHECKING:
-    from watersmeet.spark.run import RunningQuery, start
+    from watersmeet.spark.run import RunningQuery, RunningSites, start, start_site
     from watersmeet.spark.session import start_session
 
 __version__ = "0.1.0"
@@ -37,6 +37,7 @@ __all__ = [
     "Query",
     "RunError",
     "RunningQuery",
+    "RunningSites",
     "Sink",
     "Site",
     "Source",
@@ -47,9 +48,16 @@ __all__ = [
     "load_topology",
     "start",
     "start_session",
+    "start_site",
 ]
 
-_FROM_SPARK = {"RunningQuery": "run", "start": "run", "start_session": "session"}
+_FROM_SPARK = {
+    "RunningQuery": "run",
+    "RunningSites": "run",
+    "start": "run",
+    "start_session": "session",
+    "start_site": "run",
+}
 
 
 def __getattr__(name: str) -> Any:

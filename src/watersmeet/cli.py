@@ -13,6 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,12 +31,15 @@ from watersmeet.topology import Query, Topology, load_topology
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from watersmeet.spark.run import RunningQuery
+    from watersmeet.spark.run import RunningQuery, RunningSites
+
+    Handle = RunningQuery | RunningSites
 
 _EXAMPLES = """\
 examples:
   watersmeet run topology.yaml --once          take what is there now, answer, end
   watersmeet run topology.yaml                 go on until Ctrl-C
+  watersmeet site ams topology.yaml            one of its sites, in a Spark of its own
   watersmeet explain topology.yaml             how each query will be answered
   watersmeet check topology.yaml               is everything in the file right?
 """
@@ -86,26 +90,49 @@ def _parser() -> argparse.ArgumentParser:
     common.add_argument("--master", metavar="URL", default="local[*]", help="Spark master (default: %(default)s)")
     common.add_argument("--debug", action="store_true", help="show stack traces and Spark's own log")
 
-    run = commands.add_parser("run", parents=[common], help="run the queries of a topology")
-    run.add_argument("--once", action="store_true", help="take all data available now, answer, and end")
-    run.add_argument("--trigger", metavar="INTERVAL", help='time between batches, such as "1 second" (default: none)')
-    run.add_argument(
+    planned = argparse.ArgumentParser(add_help=False)
+    planned.add_argument(
+        "--planner",
+        metavar="NAME",
+        help="how queries over several sites are planned, instead of what the file says; known: central, which ships "
+        "everything to the query's site",
+    )
+
+    running = argparse.ArgumentParser(add_help=False)
+    running.add_argument("--once", action="store_true", help="take all data available now, answer, and end")
+    running.add_argument(
+        "--trigger", metavar="INTERVAL", help='time between batches, such as "1 second" (default: none)'
+    )
+    running.add_argument(
         "--checkpoint",
         metavar="DIR",
         help="where progress and windows are kept, in a directory for each query; starting again with the same one "
         "resumes (default: .watersmeet/checkpoints beside the topology file)",
     )
-    run.add_argument(
+    running.add_argument(
         "--conf",
         metavar="NAME=VALUE",
         action="append",
         default=[],
         help="a Spark setting, such as spark.driver.memory=4g; may be given several times",
     )
-    run.add_argument("--quiet", action="store_true", help="no progress line and no summary")
-    run.set_defaults(command=_run)
+    running.add_argument("--quiet", action="store_true", help="no progress line and no summary")
 
-    explain = commands.add_parser("explain", parents=[common], help="show how queries will be answered")
+    run = commands.add_parser(
+        "run", parents=[common, planned, running], help="run the queries of a topology, all sites in one Spark"
+    )
+    run.set_defaults(command=_run, site=None)
+
+    site = commands.add_parser(
+        "site",
+        parents=[_site_name(), common, planned, running],
+        help="run one site of a topology in a Spark of its own",
+        description="Run one site's part of the queries. The other sites run wherever they do, and may start, stop, "
+        "crash and come back in any order; they meet at the link_transport of the topology.",
+    )
+    site.set_defaults(command=_run)
+
+    explain = commands.add_parser("explain", parents=[common, planned], help="show how queries will be answered")
     explain.add_argument("--format", choices=("text", "json"), default="text", help="(default: %(default)s)")
     explain.set_defaults(command=_explain)
 
@@ -114,13 +141,23 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _asked(topology: Topology, name: str | None) -> tuple[Query, ...]:
-    return topology.queries if name is None else (topology.query(name),)
+def _site_name() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("site", metavar="NAME", help="the site, as the topology names it")
+    return parser
+
+
+def _asked(topology: Topology, options: argparse.Namespace) -> tuple[Query, ...]:
+    """The queries asked for; a planner given on the command line takes the place of what the file says."""
+    queries = topology.queries if options.query is None else (topology.query(options.query),)
+    if getattr(options, "planner", None) is None:
+        return queries
+    return tuple(replace(query, planner=options.planner, plan=None) for query in queries)
 
 
 def _explain(options: argparse.Namespace) -> int:
     topology = load_topology(options.topology)
-    asked = _asked(topology, options.query)
+    asked = _asked(topology, options)
     _check_names(topology, asked)
     with _session(options) as spark:
         from watersmeet.spark.run import plan_query
@@ -138,7 +175,7 @@ def _explain(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> int:
     topology = load_topology(options.topology)
-    asked = _asked(topology, options.query)
+    asked = _asked(topology, options)
     _check_names(topology, asked)
     with _session(options) as spark:
         from watersmeet.spark.binding import stream_schema
@@ -183,29 +220,30 @@ def _named(query: Query) -> Iterator[None]:
 
 def _run(options: argparse.Namespace) -> int:
     topology = load_topology(options.topology)
-    asked = _asked(topology, options.query)
+    asked = _asked(topology, options)
     _check_names(topology, asked)
     _check_trigger(options.trigger)
     console = Console(stderr=False, highlight=False)
     with _session(options) as spark, _stop_on_signals() as stop:
-        from watersmeet.spark.run import start
+        from watersmeet.spark.run import start, start_site
 
-        handles: list[RunningQuery] = []
+        settings: dict[str, Any] = {
+            "spark": spark,
+            "checkpoint": options.checkpoint,
+            "trigger": options.trigger,
+            "once": options.once,
+            "show": console.print,
+            "warn": lambda text: print(f"watersmeet: warning: {text}", file=sys.stderr),
+        }
+        handles: list[Handle] = []
         began = time.monotonic()
         try:
             for query in asked:
                 with _named(query):
-                    handle = start(
-                        topology,
-                        query,
-                        spark=spark,
-                        checkpoint=options.checkpoint,
-                        trigger=options.trigger,
-                        once=options.once,
-                        show=console.print,
-                        warn=lambda text: print(f"watersmeet: warning: {text}", file=sys.stderr),
-                    )
-                handles.append(handle)
+                    if options.site is None:
+                        handles.append(start(topology, query, **settings))
+                    else:
+                        handles.append(start_site(topology, options.site, query, **settings))
             before = {handle.name: handle.totals for handle in handles}
             _watch(handles, stop, console, began, quiet=options.quiet)
         finally:
@@ -219,9 +257,7 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _watch(
-    handles: Sequence["RunningQuery"], stop: threading.Event, console: Console, began: float, *, quiet: bool
-) -> None:
+def _watch(handles: Sequence["Handle"], stop: threading.Event, console: Console, began: float, *, quiet: bool) -> None:
     """Follow the queries to their end, or to the signal to stop."""
     live = Live(console=console, refresh_per_second=4, transient=not console.is_terminal) if not quiet else None
     with live or contextlib.nullcontext():
@@ -238,7 +274,35 @@ def _watch(
                 handle.stop()
 
 
-def _progress_line(handle: "RunningQuery", began: float) -> Text:
+def _shipped(handle: "Handle") -> str:
+    """What has gone over the links so far, in a few words."""
+    from watersmeet.spark.run import RunningSites
+
+    if not isinstance(handle, RunningSites):
+        return ""
+    traffic = handle.traffic
+    share = f", {traffic.bytes / traffic.central_bytes:.0%} of central" if traffic.central_bytes else ""
+    return f"  shipped {_megabytes(traffic.bytes)}{share}"
+
+
+def _links_table(handle: "RunningSites") -> Table:
+    """Bytes, batches and tuples of every link and purpose, beside what shipping everything would have taken."""
+    traffic = handle.traffic
+    table = Table(title=f"links of query {handle.name}", title_justify="left")
+    table.add_column("link")
+    table.add_column("purpose")
+    for name in ("bytes", "batches", "tuples", "price"):
+        table.add_column(name, justify="right")
+    for row in traffic.rows:
+        counts = (f"{count:,}" for count in (row.traffic.bytes, row.traffic.batches, row.traffic.tuples))
+        table.add_row(f"{row.origin} -> {row.to}", row.purpose, *counts, f"{row.price:.6f}")
+    table.add_section()
+    table.add_row("all", "", f"{traffic.bytes:,}", "", "", f"{traffic.price:.6f}")
+    table.add_row("central would ship about", "", f"{traffic.central_bytes:,}", "", "", f"{traffic.central_price:.6f}")
+    return table
+
+
+def _progress_line(handle: "Handle", began: float) -> Text:
     report = handle.last_report
     if report is None:
         return Text(f"{handle.name}: waiting for data ({time.monotonic() - began:.0f} s)")
@@ -247,12 +311,13 @@ def _progress_line(handle: "RunningQuery", began: float) -> Text:
     return Text(
         f"{handle.name}: batch {report.batch}  in {totals['rows_in']:,}  out {totals['rows_out']:,}  "
         f"{report.rows_in / max(report.seconds, 1e-9):,.0f} rows/s  "
-        f"state {report.state_rows:,} rows, {_megabytes(report.state_bytes)}  " + "".join(f"  {text}" for text in aside)
+        f"state {report.state_rows:,} rows, {_megabytes(report.state_bytes)}{_shipped(handle)}"
+        + "".join(f"  {text}" for text in aside)
     )
 
 
 def _summarise(
-    handle: "RunningQuery",
+    handle: "Handle",
     query: Query,
     before: dict[str, int],
     seconds: float,
@@ -260,6 +325,8 @@ def _summarise(
     spark: "SparkSession",
 ) -> None:
     """What the run did and where its answers are."""
+    from watersmeet.spark.run import RunningSites
+
     totals = handle.totals
     done = {name: totals[name] - before[name] for name in totals}
     if not done["batches"]:
@@ -276,9 +343,11 @@ def _summarise(
             table.add_row(what, f"{done[name]:,}")
     if report is not None:
         table.add_row("state kept", f"{report.state_rows:,} rows, {_megabytes(report.state_bytes)}")
-    if query.sink.path:
+    if query.sink.path and (done["rows_out"] or not isinstance(handle, RunningSites)):
         table.add_row("answers lie in", query.sink.path)
     console.print(table)
+    if isinstance(handle, RunningSites):
+        console.print(_links_table(handle))
     if query.sink.path and done["rows_out"]:
         with contextlib.suppress(Exception):
             stored = spark.read.format(query.sink.format).options(**dict(query.sink.options)).load(query.sink.path)

@@ -23,7 +23,7 @@ from watersmeet.query.model import JoinQuery
 from watersmeet.sim.rows import HASH, finish, lay_out, typed
 from watersmeet.spark.engine import Report, WindowEngine
 from watersmeet.spark.files import remove_all_but
-from watersmeet.spark.tasks import Batches, Ingest
+from watersmeet.spark.tasks import Batches, FileWindows, Ingest
 
 
 def bag(table: pa.Table) -> Counter[tuple[Any, ...]]:
@@ -87,8 +87,7 @@ class InProcess:
             directory=self._state,
             ledger_path=str(self._directory / "ledger.json"),
             scan=scan,
-            carried=carried_classes(self.join),
-            ordered=self.join.ordered,
+            file=FileWindows(self._state, scan, carried_classes(self.join), self.join.ordered),
             delay_us=self.engine.delays_us[scan.stream],
             start_us=self._start_us,
             raw_columns=(),

@@ -20,6 +20,7 @@ from watersmeet.program.segments import (
     class_column,
     column,
     key_order,
+    place_of,
     sort_key,
 )
 from watersmeet.program.shelf import Shelf
@@ -86,7 +87,7 @@ def sort_rows(table: pa.Table, key: Key) -> pa.Table:
     if KEY not in table.column_names:
         keys = sort_key([column(table, class_column(number)) for number in key], table.num_rows)
         table = table.append_column(KEY, pa.array(keys))
-    order = key_order(column(table, KEY), column(table, LOW if LOW in table.column_names else TS))
+    order = key_order(column(table, KEY), column(table, LOW) if LOW in table.column_names else place_of(table))
     return table.combine_chunks().take(pa.array(order))
 
 

@@ -47,6 +47,7 @@ class Form(StrEnum):
     SPAN = "span"  # a key, as long as it is present
     ASK = "ask"  # a key, for the time range it is asked for
     CLOCK = "clock"  # the timestamps of a stream's rows, in order
+    PACE = "pace"  # no rows: only how far those who ask for a window's keys have got
     RESULT = "result"  # a finished combination
 
 
@@ -100,7 +101,10 @@ class Semijoin:
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """When each key of an alias's window is present."""
+    """When each key of an alias's window is present.
+
+    A presence that goes on is announced again only when the watermark, or a tuple that may ask, gets to its end.
+    """
 
     alias: str
     rows: Flow
@@ -145,6 +149,7 @@ class SiteProgram:
     join: SitedJoin
     operators: tuple[Operator, ...] = ()
     ships: tuple[Ship, ...] = ()
+    paces: tuple[tuple[Flow, Flow, str], ...] = ()  # pace told from here, flow whose rows set it, alias it is for
     inbound: tuple[tuple[str, Flow], ...] = ()  # sender, flow
     local: tuple[str, ...] = field(default=())  # aliases whose streams arrive here
 
@@ -175,8 +180,11 @@ class SiteProgram:
     def peers_in(self) -> tuple[str, ...]:
         return tuple(sorted({sender for sender, _ in self.inbound}))
 
-    def produces(self, flow: Flow) -> Operator | None:
-        return next((operator for operator in self.operators if operator.out == flow), None)
+    def paces_of(self, alias: str) -> tuple[str, ...]:
+        """The paces that those who ask for an alias's keys tell this site."""
+        return tuple(
+            flow.name for _, flow in self.inbound if flow.form is Form.PACE and flow.name.endswith(f",{alias})")
+        )
 
     def rounds(self) -> list[list[Operator]]:
         """The operators in order, cut where rows must move to the bucket of another key."""
@@ -243,6 +251,7 @@ class _Builder:
         self._join = join
         self._operators: dict[str, dict[Operator, None]] = {}
         self._ships: dict[str, dict[Ship, None]] = {}
+        self._paces: dict[str, dict[tuple[Flow, Flow, str], None]] = {}
 
     def program(self, site: str) -> SiteProgram:
         inbound = {
@@ -256,6 +265,7 @@ class _Builder:
             self._join,
             tuple(self._operators.get(site, ())),
             tuple(self._ships.get(site, ())),
+            tuple(self._paces.get(site, ())),
             tuple(sorted(inbound, key=lambda item: (item[0], item[1].name))),
             tuple(s.alias for s, home in zip(self._join.scans, self._join.homes, strict=True) if home == site),
         )
@@ -304,6 +314,7 @@ class _Builder:
                 right = self._fetch(head, alias, key, asks, home, site)
             case Method.SM_S2:
                 keys = self._ship(home, self._announce(home, alias, key), site, bloom=hop.bloom)
+                self._pace(site, left, alias, home)
                 if hop.bloom:  # a filter cannot list what it holds: the rows that pass it are asked for
                     left = self._reduce(site, head, alias, key, left, keys)
                     wanted = self._project(site, left, key, head, alias)
@@ -314,12 +325,14 @@ class _Builder:
                 right = self._fetch(head, alias, key, wanted, home, site)
             case Method.SM_D1:
                 keys = self._ship(home, self._announce(home, alias, key), site, bloom=hop.bloom)
+                self._pace(site, left, alias, home)
                 left = self._reduce(site, head, alias, key, left, keys)
                 self._ship(site, left, home)
                 site, right = home, rows
             case Method.SM_D2:
                 asks = self._project(site, left, key, head, alias)
                 asks = self._ship(site, asks, home, bloom=hop.bloom)
+                self._pace(site, left, alias, home)
                 found = Flow(f"found({left},{alias})", Form.SPAN, Purpose.KEYS)
                 self._add(home, Semijoin(head, alias, self._announce(home, alias, key), asks, key, found))
                 found = self._ship(home, found, site, bloom=hop.bloom)
@@ -352,6 +365,11 @@ class _Builder:
         keys = Flow(f"keys({alias},{key_name(key)})", Form.SPAN, Purpose.SYNC)
         self._add(home, Announce(alias, rows_of(alias), key, keys))
         return keys
+
+    def _pace(self, site: str, left: Flow, alias: str, home: str) -> None:
+        pace = Flow(f"pace({left},{alias})", Form.PACE, Purpose.WATERMARKS)
+        self._ship(site, pace, home)
+        self._paces.setdefault(site, {})[pace, left, alias] = None
 
     def _project(self, site: str, left: Flow, key: Key, head: str, alias: str) -> Flow:
         asks = Flow(f"asks({_of(left, head)},{alias})", Form.ASK, Purpose.KEYS)
@@ -390,7 +408,8 @@ def node_operators(program: SiteProgram) -> Iterator[str]:
             case Project():
                 yield f"project({_shown(operator.rows)}) -> {_shown(operator.out)}"
     for ship in program.ships:
-        yield f"ship({_shown(ship.arrives_as)}, {ship.to})"
+        if ship.flow.form is not Form.PACE:  # like a watermark, it is not worth a line
+            yield f"ship({_shown(ship.arrives_as)}, {ship.to})"
 
 
 def _shown(flow: Flow) -> str:

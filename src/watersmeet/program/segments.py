@@ -81,12 +81,17 @@ def drop_unjoinable(table: pa.Table, classes: Sequence[int]) -> pa.Table:
     return table.filter(keep)
 
 
+def place_of(table: pa.Table) -> I64:
+    """What orders the rows of one key: ordinals where there are any, since timestamps leave the order of ties open."""
+    return column(table, ORDINAL if ORDINAL in table.column_names else TS)
+
+
 def build_segment(table: pa.Table, key: Key, carried: Collection[int]) -> pa.Table:
     """Sort joinable rows into a segment for one key, with the class keys that are to be carried along."""
     keys = sort_key([column(table, class_column(number)) for number in key], table.num_rows)
     spare = [n for n in table.column_names if n.startswith(CLASS) and int(n.removeprefix(CLASS)) not in carried]
     table = table.drop_columns(spare).append_column(KEY, pa.array(keys))
-    return table.combine_chunks().take(pa.array(key_order(keys, column(table, TS))))
+    return table.combine_chunks().take(pa.array(key_order(keys, place_of(table))))
 
 
 def merge_segments(pieces: Sequence[pa.Table], first_alive: int | None, axis: str) -> pa.Table:
@@ -96,7 +101,7 @@ def merge_segments(pieces: Sequence[pa.Table], first_alive: int | None, axis: st
         alive = column(merged, axis) >= first_alive
         if not alive.all():
             merged = merged.filter(pa.array(alive))
-    return merged.take(pa.array(key_order(column(merged, KEY), column(merged, TS))))
+    return merged.take(pa.array(key_order(column(merged, KEY), place_of(merged))))
 
 
 def key_order(keys: U64, ts: I64) -> I64:

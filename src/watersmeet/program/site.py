@@ -90,6 +90,7 @@ class SiteLedger:
     ordinals: Mapping[str, int] = field(default_factory=dict)  # rows counted so far, by clock
     progress: Mapping[str, int] = field(default_factory=dict)  # how far each flow has come here
     received: Mapping[str, int] = field(default_factory=dict)  # the last parcel taken from each site
+    peers: Mapping[str, str] = field(default_factory=dict)  # the run of each site whose parcels were taken
     schemas: Mapping[str, str] = field(default_factory=dict)  # of inbound flows
     links: Mapping[str, LinkState] = field(default_factory=dict)
     central: Mapping[str, Traffic] = field(default_factory=dict)  # what shipping each alias whole would take
@@ -238,7 +239,7 @@ class SiteEngine:
             return Turn(replace(ledger, turn=before.turn + 1), is_idle=ledger == before)
         ledger = replace(ledger, clocks=self._wound(ledger, made), ordinals=self._counted(ledger, made))
         made = self._run_rounds(before, ledger, made, progress)
-        ledger = replace(ledger, turn=before.turn + 1, progress=progress)
+        ledger = replace(ledger, turn=before.turn + 1, progress=self._paced(progress, made))
         ledger = self._send(ledger, made)
         ledger = self._tidy(ledger, _segments_made(made))
         answers = tuple(one.answers for one in made if one.answers is not None)
@@ -346,6 +347,14 @@ class SiteEngine:
             if reached > spread.get(operator.out.name, UNKNOWN):
                 spread[operator.out.name] = reached
         return spread
+
+    def _paced(self, progress: Mapping[str, int], made: Sequence[Made]) -> dict[str, int]:
+        """Progress with the latest tuple of each flow that sets a pace."""
+        paced = dict(progress)
+        for pace, flow, _ in self.program.paces:
+            latest = (s.max_ts for one in made if one.flow == flow.name for s in one.segments.values())
+            paced[pace.name] = max((*latest, paced.get(pace.name, UNKNOWN)))
+        return paced
 
     def _run_rounds(
         self, before: SiteLedger, ledger: SiteLedger, made: list[Made], progress: Mapping[str, int]

@@ -4,7 +4,7 @@ Each task is a picklable value that is called with its number and returns what i
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import assert_never
 
@@ -51,6 +51,7 @@ from watersmeet.program.segments import (
     column,
     drop_unjoinable,
     key_order,
+    place_of,
 )
 from watersmeet.program.shelf import Shelf
 from watersmeet.program.stages import ROW
@@ -256,24 +257,26 @@ class _Bucket:
         rows = self._side(operator, operator.rows)
         keys = self._side(operator, operator.out)
         announced = [_uncovered(rows.new, keys.both)]
-        start, stop = (
-            None if progress == UNKNOWN else axis.first(progress)
-            for progress in (
-                self._task.before.get(operator.rows.name, UNKNOWN),
-                self._task.now.get(operator.rows.name, UNKNOWN),
-            )
-        )
-        ended = _ends(keys.both, announced[0], start, stop)
+        start, stop = (self._due(operator, axis, progress) for progress in (self._task.before, self._task.now))
+        ended = _ends(keys.both, announced[0], rows.new, start, stop)
         while len(ended[0]):
             known = Relation((*keys.both.runs, *(_span_run(spans) for spans in announced)))
             more = _continued(ended, known, rows.both)
             announced.append(more)
-            last = np.full(len(more[0]), False) if stop is None else more[2] < stop
-            ended = more[0][last], more[2][last]
+            ended = more[0][more[2] < stop], more[2][more[2] < stop]
         whole = [np.concatenate(values) for values in zip(*announced, strict=True)]
         if not len(whole[0]):
             return None
         return pa.table({KEY: whole[0], LOW: whole[1], HIGH: whole[2]})
+
+    def _due(self, operator: Announce, axis: Axis, progress: Mapping[str, int]) -> int:
+        """The place up to which every presence must be announced: watermark and askers have got so far."""
+        mark = progress.get(operator.rows.name, UNKNOWN)
+        places = [UNKNOWN if mark == UNKNOWN else axis.first(mark)]
+        if not axis.counts_rows:  # ordinals are translated only as far as the watermark anyway
+            paces = (progress.get(name, UNKNOWN) for name in self._program.paces_of(operator.alias))
+            places += [axis.first(pace + 1) for pace in paces if pace != UNKNOWN]
+        return max(places)
 
     def _project(self, operator: Project) -> pa.Table | None:
         relation = relation_name(operator.rows.name, operator.key)
@@ -447,14 +450,16 @@ def _span_run(spans: Spans) -> Run:
     return interval_run(table, low, high, narrows=False)
 
 
-def _ends(known: Relation, fresh: Spans, start: int | None, stop: int | None) -> tuple[U64, I64]:
-    """Keys and ends of the spans that end before the progress of now; known ones that ended earlier are done with."""
-    if stop is None:
-        return np.empty(0, np.uint64), np.empty(0, np.int64)
+def _ends(known: Relation, fresh: Spans, rows: Relation, start: int, stop: int) -> tuple[U64, I64]:
+    """Keys and ends of spans that may have to go on: those that end before `stop`.
+
+    Known ones that ended before `start` have been seen to; of them, only those of new rows are looked at again.
+    """
     keys, ends = [fresh[0][fresh[2] < stop]], [fresh[2][fresh[2] < stop]]
+    touched = np.concatenate([run.keys for run in rows.runs] or [np.empty(0, np.uint64)])
     for run in known.runs:
         until = run.ends(np.arange(len(run.keys)))
-        which = (until < stop) & (until >= start if start is not None else True)
+        which = (until < stop) & ((until >= start) | np.isin(run.keys, touched))
         keys.append(run.keys[which])
         ends.append(until[which])
     return np.concatenate(keys), np.concatenate(ends)
@@ -484,7 +489,7 @@ def _continued(ended: tuple[U64, I64], known: Relation, rows: Relation) -> Spans
 
 def _without_indexes(program: SiteProgram) -> SiteProgram:
     """The same program as far as it ships, for rows that need not be filed here."""
-    return SiteProgram(program.site, program.join, (), program.ships, program.inbound, program.local)
+    return replace(program, operators=())
 
 
 @dataclass(frozen=True)
@@ -506,8 +511,8 @@ class Merge:
             if alive is not None:
                 merged = _where(merged, column(merged, axis) >= alive)
             if merged.num_rows:
-                time = LOW if LOW in merged.column_names else TS
-                merged = merged.take(pa.array(key_order(column(merged, KEY), column(merged, time))))
+                places = column(merged, LOW) if LOW in merged.column_names else place_of(merged)
+                merged = merged.take(pa.array(key_order(column(merged, KEY), places)))
                 keys = column(merged, KEY)
                 part = self.shelf.put("merged", merged)
                 parts.append((number, Part(part.path, part.rows, part.bytes, int(keys[0]), int(keys[-1]))))

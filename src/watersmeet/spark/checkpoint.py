@@ -12,20 +12,32 @@ import json
 import os
 import re
 import uuid
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 from urllib.parse import unquote, urlparse
 
 from watersmeet.errors import CheckpointMismatch, InputError, RunError
-from watersmeet.program.ledger import Ledger
 from watersmeet.spark.files import remove_all_but
-from watersmeet.spark.tasks import read_ledger
 
 
-class Checkpoint:
-    """The open checkpoint of one query; held until closed."""
+class Held(Protocol):
+    """What a checkpoint needs of a ledger."""
 
-    def __init__(self, directory: str | Path, identity: dict[str, Any]) -> None:
+    @property
+    def paths(self) -> frozenset[str]: ...
+    def to_json(self) -> str: ...
+
+
+L = TypeVar("L", bound=Held)
+
+
+class Checkpoint(Generic[L]):
+    """The open checkpoint of one query, or of its part at one site; held until closed."""
+
+    def __init__(
+        self, directory: str | Path, identity: dict[str, Any], empty: L, from_json: Callable[[str], L]
+    ) -> None:
         if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(directory)):  # a Path has made one slash of two
             raise InputError(
                 f"checkpoint {directory} is a URL; give a plain path of a file system mounted wherever Spark runs, "
@@ -54,7 +66,10 @@ class Checkpoint:
         except BaseException:
             self.close()
             raise
-        self.ledger = read_ledger(self.ledger_path)
+        try:
+            self.ledger = from_json(Path(self.ledger_path).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            self.ledger = empty
         self.forget_unused()
 
     def _identify(self, identity: dict[str, Any]) -> tuple[bool, str]:
@@ -73,7 +88,7 @@ class Checkpoint:
             )
         return False, stored["run_id"]
 
-    def commit(self, ledger: Ledger) -> None:
+    def commit(self, ledger: L) -> None:
         """Make a batch's state the state; then give back what nothing refers to any more."""
         replace_file(Path(self.ledger_path), ledger.to_json())
         self.ledger = ledger

@@ -2,6 +2,7 @@
 
 import os
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -42,6 +43,34 @@ def write_segment(directory: str, stem: str, table: pa.Table) -> Segment:
         -1 if ordinals is None else int(ordinals.min()),
         -1 if ordinals is None else int(ordinals.max()),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class FileShelf:
+    """A shelf whose tables and bytes are files of a directory."""
+
+    directory: str
+
+    def put(self, stem: str, table: pa.Table) -> Part:
+        """Write a table as a file of its own."""
+        return write_table(self.directory, stem, table)
+
+    def get(self, path: str) -> pa.Table:
+        """Map a table into memory."""
+        return read_table(path)
+
+    def put_bytes(self, stem: str, data: bytes) -> str:
+        """Write bytes as a file of their own."""
+        path = fresh_path(self.directory, stem)
+        with open(path, "wb") as file:
+            file.write(data)
+        return path
+
+    def get_bytes(self, path: str, start: int = 0, size: int | None = None) -> bytes:
+        """Read some bytes of a file."""
+        with open(path, "rb") as file:
+            file.seek(start)
+            return file.read() if size is None else file.read(size)
 
 
 def read_bucket(part: Part, bucket: int, buckets: int) -> pa.Table | None:

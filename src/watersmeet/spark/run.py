@@ -2,8 +2,10 @@
 
 import json
 import threading
-from collections.abc import Callable
-from dataclasses import asdict
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +13,32 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from watersmeet.errors import InputError, WatersmeetError
-from watersmeet.plan import Plan
+from watersmeet.errors import InputError, WatersmeetError, did_you_mean
+from watersmeet.explain import explain_text
+from watersmeet.plan import Hop, Method, Plan, SitedJoin, bottom_of, sited_join_of
+from watersmeet.planners import SITE_PLANNERS
 from watersmeet.planners.local import local
+from watersmeet.planners.sited import central, explicit
+from watersmeet.program.ledger import Ledger
+from watersmeet.program.operators import SiteProgram, compile_sites
+from watersmeet.program.site import SiteLedger
+from watersmeet.query.model import JoinQuery
 from watersmeet.query.sql import canonical_sql
 from watersmeet.query.windows import parse_duration
 from watersmeet.spark.binding import Bound, bind, readable
 from watersmeet.spark.checkpoint import Checkpoint
 from watersmeet.spark.failures import explain
 from watersmeet.spark.job import BatchReport, JoinJob
+from watersmeet.spark.links import DirectoryLinks
 from watersmeet.spark.session import start_session
-from watersmeet.spark.sinks import FileWriter, check_sink, open_sink
+from watersmeet.spark.sinks import FileWriter, Writer, check_sink, open_sink
+from watersmeet.spark.site_job import SiteJob
 from watersmeet.spark.sources import check_source
 from watersmeet.topology import Query, Topology
+from watersmeet.traffic import LinkTraffic
+
+
+_LOOK_US = 50_000  # how often a site looks for parcels where no trigger is given
 
 
 class _Stopped(WatersmeetError):
@@ -33,9 +48,10 @@ class _Stopped(WatersmeetError):
 class RunningQuery:
     """A started query; the members are those of PySpark's `StreamingQuery`."""
 
-    def __init__(self, job: JoinJob, query: Query) -> None:
+    def __init__(self, job: JoinJob | SiteJob, query: Query, name: str) -> None:
         self._job = job
         self._query = query
+        self._name = name
         self._in_batch = threading.Lock()
         self._stopping = False
         self._failure: BaseException | None = None
@@ -62,8 +78,8 @@ class RunningQuery:
 
     @property
     def name(self) -> str:
-        """The query's name in the topology."""
-        return self._query.name
+        """The query's name in the topology, and the site where it runs if it has several."""
+        return self._name
 
     @property
     def id(self) -> str:
@@ -124,6 +140,16 @@ class RunningQuery:
             self._close()
         return ended
 
+    def _await_quietly(self, timeout: float) -> bool:
+        """Wait without letting go of anything, since parcels may still come."""
+        try:
+            return bool(self._running.awaitTermination(timeout))  # type: ignore[arg-type]
+        except Exception as error:
+            failure = self._explained(error)
+            if failure is not None:
+                raise failure from error
+            return True
+
     def exception(self) -> WatersmeetError | None:
         """What ended the query, or None."""
         error = self._running.exception()
@@ -135,7 +161,7 @@ class RunningQuery:
     def _explained(self, error: BaseException) -> WatersmeetError | None:
         if self._stopping and self._failure is None:
             return None
-        return explain(self._failure or error, self.name)
+        return explain(self._failure or error, self._query.name)
 
     def stop(self) -> None:
         """Let the batch under way finish, then end the query."""
@@ -151,24 +177,160 @@ class RunningQuery:
             self._job.close()
 
 
+class RunningSites:
+    """A query that runs at several sites, or one site's part of it; the members are those of `RunningQuery`."""
+
+    def __init__(self, query: Query, topology: Topology, parts: "Sequence[RunningQuery]", *, once: bool) -> None:
+        self._query = query
+        self._topology = topology
+        self._parts = tuple(parts)
+        self._once = once
+
+    @property
+    def name(self) -> str:
+        """The query's name in the topology."""
+        return self._query.name
+
+    @property
+    def parts(self) -> "tuple[RunningQuery, ...]":
+        """The handle of each site's part."""
+        return self._parts
+
+    @property
+    def isActive(self) -> bool:
+        """Whether any part is still running."""
+        return any(part.isActive for part in self._parts)
+
+    @property
+    def lastProgress(self) -> dict[str, Any] | None:
+        """Spark's progress at each site."""
+        progress = {part.name: part.lastProgress for part in self._parts}
+        return progress if any(progress.values()) else None
+
+    @property
+    def last_report(self) -> BatchReport | None:
+        """What the last finished turn of any site did."""
+        reports = [part.last_report for part in self._parts if part.last_report is not None]
+        return reports[-1] if reports else None
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """Counts since the query first started, over all sites that run here."""
+        totals = [part.totals for part in self._parts]
+        return {name: sum(one[name] for one in totals) for name in totals[0]}
+
+    @property
+    def traffic(self) -> LinkTraffic:
+        """What was shipped from the sites that run here, and what shipping everything would have taken."""
+        return LinkTraffic.of(
+            self._topology,
+            {job.site: job.ledger for job in self._jobs},
+            self._topology.query_site(self._query),
+        )
+
+    @property
+    def _jobs(self) -> list[SiteJob]:
+        return [part._job for part in self._parts if isinstance(part._job, SiteJob)]
+
+    def awaitTermination(self, timeout: float | None = None) -> bool | None:
+        """Wait for the end; with a timeout in seconds, tell whether it came. Raises what ended any part."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        waiting = list(self._parts)
+        while waiting:
+            for part in list(waiting):
+                if part._await_quietly(0.05):
+                    waiting.remove(part)
+            if waiting and deadline is not None and time.monotonic() >= deadline:
+                return False
+        if self._once:
+            self._drain()
+        self._close()
+        return True if timeout is not None else None
+
+    def _drain(self) -> None:
+        """Take what is still on the way between the sites that run here, until nothing is."""
+        jobs = self._jobs
+        while sum(job.take_parcels() for job in jobs):
+            pass
+
+    def exception(self) -> WatersmeetError | None:
+        """What ended the first part that failed, or None."""
+        return next((error for part in self._parts if (error := part.exception()) is not None), None)
+
+    def stop(self) -> None:
+        """Let the batches under way finish, then end all parts."""
+        for part in self._parts:
+            part.stop()
+        self._close()
+
+    def _close(self) -> None:
+        for part in self._parts:
+            part._close()
+
+
 def plan_query(spark: SparkSession, topology: Topology, query: Query) -> tuple[Bound, Plan]:
     """Check a query against its streams and plan it; nothing is read or written."""
     bound = bind(spark, topology, query)
-    return bound, local(bound.query, topology.columns)
+    return bound, make_plan(topology, query, bound.query)
 
 
-def check_query(spark: SparkSession, topology: Topology, query: Query, *, once: bool = False) -> tuple[Bound, Plan]:
-    """Everything that can be found wrong with a query before it runs."""
+def make_plan(topology: Topology, query: Query, parsed: JoinQuery) -> Plan:
+    """The plan of a query: as the user says, or by the planner asked for; one that is all at one site needs none."""
+    homes = {stream.name: stream.site for stream in topology.streams}
+    site = topology.query_site(query)
+    names = [planner.__name__ for planner in SITE_PLANNERS]
+    if query.planner is not None and query.planner not in names:
+        raise InputError(f"unknown planner {query.planner!r}; {did_you_mean(query.planner, names)}")
+    if query.plan is not None:
+        asked = {
+            steps.head: [Hop(step.join, Method(step.method), step.at, step.bloom) for step in steps.steps]
+            for steps in query.plan
+        }
+        return explicit(parsed, topology.columns, homes, site, asked)
+    if {homes[source.stream] for source in parsed.sources} == {site}:
+        return local(parsed, topology.columns)
+    planner = next((one for one in SITE_PLANNERS if one.__name__ == query.planner), central)
+    return planner(parsed, topology.columns, homes, site)
+
+
+def check_query(
+    spark: SparkSession, topology: Topology, query: Query, *, once: bool = False, site: str | None = None
+) -> tuple[Bound, Plan]:
+    """Everything that can be found wrong with a query, or with its part at one site, before it runs."""
     bound, plan = plan_query(spark, topology, query)
     for source in bound.query.sources:
-        check_source(topology.stream(source.stream), bound.schemas[source.stream], once=once)
-    check_sink(spark, query)
+        stream = topology.stream(source.stream)
+        if site is None or stream.site == site:
+            check_source(stream, bound.schemas[source.stream], once=once)
+    if site is None or site == topology.query_site(query):
+        check_sink(spark, query)
     return bound, plan
 
 
 def default_checkpoint(topology: Topology) -> Path:
     """Where checkpoints go if nobody says: beside the topology file, so that starting again resumes."""
     return Path(topology.directory) / ".watersmeet" / "checkpoints"
+
+
+def default_links(topology: Topology) -> Path:
+    """Where parcels go if nobody says."""
+    return Path(topology.link_transport.path or Path(topology.directory) / ".watersmeet" / "links")
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """How a query, or a part of it, is to be run."""
+
+    topology: Topology
+    query: Query
+    spark: SparkSession
+    bound: Bound
+    plan: Plan
+    root: Path
+    trigger_us: int
+    once: bool
+    show: Callable[[str], None]
+    warn: Callable[[str], None]
 
 
 def start(
@@ -181,42 +343,153 @@ def start(
     once: bool = False,
     show: Callable[[str], None] = print,
     warn: Callable[[str], None] = print,
-) -> RunningQuery:
-    """Start a query of a topology and return its handle.
+) -> "RunningQuery | RunningSites":
+    """Start a query of a topology, at all its sites, and return its handle.
 
     `once` takes all data available now and ends; `trigger` is the interval between batches, such as "1 second".
     """
+    settings = _settings(topology, query, None, spark, checkpoint, trigger, once, show, warn)
+    if not isinstance(bottom_of(settings.plan), SitedJoin):
+        return _start_here(settings)
+    programs = compile_sites(sited_join_of(settings.plan))
+    started: list[RunningQuery] = []
+    try:
+        for program in programs.values():
+            started.append(_start_site(settings, program))
+    except BaseException:
+        for handle in started:
+            handle.stop()
+        raise
+    return RunningSites(settings.query, topology, started, once=once)
+
+
+def start_site(
+    topology: Topology,
+    site: str,
+    query: str | Query | None = None,
+    *,
+    spark: SparkSession | None = None,
+    checkpoint: str | Path | None = None,
+    trigger: str | None = None,
+    once: bool = False,
+    show: Callable[[str], None] = print,
+    warn: Callable[[str], None] = print,
+) -> "RunningSites":
+    """Start one site's part of a query and return its handle; the other sites run elsewhere, whenever they do.
+
+    `once` takes what is there now, in the site's own streams and on its links, and ends.
+    """
+    if site not in topology.site_names:
+        raise InputError(f"unknown site {site!r}; {did_you_mean(site, topology.site_names)}")
+    settings = _settings(topology, query, site, spark, checkpoint, trigger, once, show, warn)
+    if not isinstance(bottom_of(settings.plan), SitedJoin):
+        raise InputError(
+            f"query {settings.query.name!r} needs no other site than {topology.query_site(settings.query)}: "
+            "its streams arrive where its answers are wanted; use `watersmeet run`"
+        )
+    programs = compile_sites(sited_join_of(settings.plan))
+    if site not in programs or not (programs[site].operators or programs[site].ships or programs[site].is_query_site):
+        raise InputError(f"query {settings.query.name!r} has nothing to do at site {site!r}")
+    return RunningSites(settings.query, topology, [_start_site(settings, programs[site])], once=once)
+
+
+def _settings(
+    topology: Topology,
+    query: str | Query | None,
+    site: str | None,
+    spark: SparkSession | None,
+    checkpoint: str | Path | None,
+    trigger: str | None,
+    once: bool,
+    show: Callable[[str], None],
+    warn: Callable[[str], None],
+) -> _Settings:
     asked = query if isinstance(query, Query) else topology.query(query)
     trigger_us = 0 if trigger is None else parse_duration(trigger)
     if trigger is not None and trigger_us <= 0:
         raise InputError(f"trigger {trigger!r} must be longer than nothing")
     session = spark or start_session()
-    bound, plan = check_query(session, topology, asked, once=once)
-    root = checkpoint or asked.checkpoint or default_checkpoint(topology)
-    held = Checkpoint(Path(root) / asked.name, _identity(topology, asked, bound))
+    bound, plan = check_query(session, topology, asked, once=once, site=site)
+    root = Path(checkpoint or asked.checkpoint or default_checkpoint(topology)) / asked.name
+    return _Settings(topology, asked, session, bound, plan, root, trigger_us, once, show, warn)
+
+
+def _start_here(settings: _Settings) -> RunningQuery:
+    """Start a query whose streams arrive where its answers are wanted."""
+    asked = settings.query
+    identity = _identity(settings.topology, asked, settings.bound)
+    held = Checkpoint(settings.root, identity, Ledger(), Ledger.from_json)
+    with _letting_go(held, asked):
+        writer = _open_writer(settings, held)
+        job = JoinJob(settings.spark, settings.topology, asked, settings.bound, settings.plan, held, writer)
+        return _stream(settings, job, held, asked.name)
+
+
+def _start_site(settings: _Settings, program: SiteProgram) -> RunningQuery:
+    """Start one site's part of a query."""
+    asked = settings.query
+    identity = _identity(settings.topology, asked, settings.bound) | {
+        "site": program.site,
+        "plan": explain_text(settings.plan),
+    }
+    held = Checkpoint(settings.root / program.site, identity, SiteLedger(), SiteLedger.from_json)
+    with _letting_go(held, asked):
+        writer = _open_writer(settings, held) if program.is_query_site else None
+        links = DirectoryLinks(default_links(settings.topology) / asked.name, program.site)
+        job = SiteJob(
+            settings.spark,
+            settings.topology,
+            asked,
+            settings.bound,
+            settings.plan,
+            program,
+            held,
+            writer,
+            links,
+            lambda text: settings.warn(f"query {asked.name!r}: {text}"),
+        )
+        job.open()
+        return _stream(settings, job, held, f"{asked.name} at {program.site}")
+
+
+def _open_writer(settings: _Settings, held: "Checkpoint[Any]") -> Writer:
+    asked = settings.query
+    writer = open_sink(settings.spark, asked, held.run_id, settings.show)
+    if held.is_new and isinstance(writer, FileWriter) and not writer.is_empty:
+        settings.warn(
+            f"query {asked.name!r}: {asked.sink.path} holds files of earlier runs; new answers are added to them"
+        )
+    return writer
+
+
+def _stream(settings: _Settings, job: JoinJob | SiteJob, held: "Checkpoint[Any]", name: str) -> RunningQuery:
+    asked = settings.query
+    gone = held.missing_inputs()
+    for path in gone:
+        settings.warn(f"query {asked.name!r}: input file {path} was removed before it was read; going on without it")
+    handle = RunningQuery(job, asked, name)
+    stream = job.ingest_frame().writeStream.option("checkpointLocation", held.spark).queryName(name)
+    stream = stream.foreachBatch(handle._run_batch)
+    # Spark counts in milliseconds, and does not know the short units. A site would else look at its links all the time.
+    shortest_us = _LOOK_US if isinstance(job, SiteJob) else 0
+    interval = f"{-(-max(settings.trigger_us, shortest_us) // 1_000)} milliseconds"
+    stream = stream.trigger(availableNow=True) if settings.once else stream.trigger(processingTime=interval)
+    settings.spark.conf.set("spark.sql.files.ignoreMissingFiles", "true" if gone else "false")
+    handle._attach(stream.start())
+    return handle
+
+
+@contextmanager
+def _letting_go(held: "Checkpoint[Any]", query: Query) -> Iterator[None]:
+    """Give the checkpoint back if the query cannot start."""
     try:
-        writer = open_sink(session, asked, held.run_id, show)
-        if held.is_new and isinstance(writer, FileWriter) and not writer.is_empty:
-            warn(f"query {asked.name!r}: {asked.sink.path} holds files of earlier runs; new answers are added to them")
-        gone = held.missing_inputs()
-        for path in gone:
-            warn(f"query {asked.name!r}: input file {path} was removed before it was read; going on without it")
-        job = JoinJob(session, topology, asked, bound, plan, held, writer)
-        handle = RunningQuery(job, asked)
-        stream = job.ingest_frame().writeStream.option("checkpointLocation", held.spark).queryName(asked.name)
-        stream = stream.foreachBatch(handle._run_batch)
-        # Spark counts in milliseconds, and does not know the short units.
-        interval = f"{-(-trigger_us // 1_000)} milliseconds"
-        stream = stream.trigger(availableNow=True) if once else stream.trigger(processingTime=interval)
-        session.conf.set("spark.sql.files.ignoreMissingFiles", "true" if gone else "false")
-        handle._attach(stream.start())
+        yield
     except WatersmeetError:
         held.close()
         raise
     except Exception as error:
         held.close()
-        raise InputError(f"query {asked.name!r} cannot start: {readable(error)}") from error
-    return handle
+        raise InputError(f"query {query.name!r} cannot start: {readable(error)}") from error
 
 
 def _identity(topology: Topology, query: Query, bound: Bound) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from watersmeet.errors import InputError, TopologyError
-from watersmeet.plan import MultiJoin, Scan
+from watersmeet.plan import MultiJoin, Scan, SitedJoin
 from watersmeet.program.segments import KEEP, TS, class_column
 from watersmeet.query.model import Expression
 from watersmeet.spark import generator
@@ -83,7 +83,7 @@ def raw_columns(stream: Stream, scan: Scan) -> tuple[str, ...]:
 
 
 def ingest_columns(
-    rows: DataFrame, stream: Stream, schema: StructType, scan: Scan, join: MultiJoin, *, keep_raw: bool
+    rows: DataFrame, stream: Stream, schema: StructType, scan: Scan, join: MultiJoin | SitedJoin, *, keep_raw: bool
 ) -> DataFrame:
     """Lay out one alias: event time, class keys and filters as numbers, and the columns to keep by their flat names."""
     marks_malformed = catches_malformed(stream.source)

@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from watersmeet.plan import Key, MultiJoin, Scan
-from watersmeet.program.ledger import Ledger, Part, Segment, index_name, watermark
+from watersmeet.program.ledger import Part, Segment, StreamState, index_name, watermark
+from watersmeet.program.operators import SiteProgram
 from watersmeet.program.probe import LATEST, Relation, Released, Run, carried_run, window_run
 from watersmeet.program.segments import (
     KEEP,
@@ -33,10 +34,11 @@ from watersmeet.program.segments import (
     key_order,
     merge_segments,
 )
+from watersmeet.program.site import ingest
 from watersmeet.program.stages import moving_key, output_columns, run_stage
 from watersmeet.program.values import same_values
 from watersmeet.query.windows import Rows
-from watersmeet.spark.files import read_bucket, read_table, write_segment, write_table
+from watersmeet.spark.files import FileShelf, read_bucket, read_table, write_segment, write_table
 
 MALFORMED = "#malformed"  # bool, whether the source could not make sense of the row
 REASON = "_reason"
@@ -64,6 +66,17 @@ class OnNumbers:
 
 
 @dataclass(frozen=True)
+class OnEach:
+    """Run a task of the site programs for the numbers of a partition and hand out all it returns."""
+
+    task: Callable[[int], list[Any]]
+
+    def __call__(self, numbers: Iterable[int]) -> Iterator[Any]:
+        for number in numbers:
+            yield from self.task(number)
+
+
+@dataclass(frozen=True)
 class Named:
     """Give the columns of incoming batches their names: PySpark cannot pass a name with a dot in it."""
 
@@ -75,22 +88,49 @@ class Named:
 
 
 @dataclass(frozen=True)
+class FileWindows:
+    """File the rows of one alias as segments of its windows, or as pending where rows are taken in order."""
+
+    directory: str
+    scan: Scan
+    carried: frozenset[int]
+    ordered: bool
+
+    def __call__(self, table: pa.Table) -> dict[str, Any]:
+        if self.ordered:
+            order = np.argsort(column(table, TS), kind="stable")
+            pending = write_segment(self.directory, f"pending-{self.scan.alias}", table.take(pa.array(order)))
+            return {"pending": asdict(pending)}
+        return file_windows(self.directory, self.scan, self.carried, table)
+
+
+@dataclass(frozen=True)
+class FileAtSite:
+    """File the rows of one alias for the operators of its home, and packed for those elsewhere."""
+
+    program: SiteProgram
+    shelf: FileShelf
+    alias: str
+
+    def __call__(self, table: pa.Table) -> dict[str, Any]:
+        return asdict(ingest(self.program, self.shelf, self.alias, table))
+
+
+@dataclass(frozen=True)
 class Ingest:
-    """Sort out the new rows of one alias: late and malformed ones aside, the rest into segments or pending files."""
+    """Sort out the new rows of one alias: late and malformed ones aside; the rest is filed."""
 
     directory: str
     ledger_path: str
     scan: Scan
-    carried: frozenset[int]
-    ordered: bool
+    file: Callable[[pa.Table], dict[str, Any]]
     delay_us: int
     start_us: int | None
     raw_columns: tuple[str, ...]  # columns to keep of late and malformed rows; none where they are only counted
     spare_columns: tuple[str, ...]  # columns that windows do not need
 
     def __call__(self, batches: Batches) -> Batches:
-        ledger = read_ledger(self.ledger_path)
-        late_before = watermark(ledger.streams.get(self.scan.stream), self.delay_us)
+        late_before = watermark(read_stream_state(self.ledger_path, self.scan.stream), self.delay_us)
         waiting: list[pa.RecordBatch] = []
         for batch in batches:
             waiting.append(batch)
@@ -121,11 +161,7 @@ class Ingest:
         table = table.drop_columns(list(self.spare_columns))
         if not table.num_rows:
             return told
-        if self.ordered:
-            order = np.argsort(column(table, TS), kind="stable")
-            pending = write_segment(self.directory, f"pending-{self.scan.alias}", table.take(pa.array(order)))
-            return told | {"pending": asdict(pending)}
-        return told | file_windows(self.directory, self.scan, self.carried, table)
+        return {**self.file(table), **told}
 
     def _set_aside(self, table: pa.Table, which: pa.Array, reason: str) -> dict[str, Any]:
         count = pc.sum(which).as_py() or 0
@@ -435,9 +471,31 @@ class KeepUnseen:
         return Segment((Part(part.path, part.rows, part.bytes, low, high),), segment.min_ts, segment.max_ts)
 
 
-def read_ledger(path: str) -> Ledger:
-    """The ledger of the last finished batch; an empty one before the first."""
+@dataclass(frozen=True)
+class WriteRows:
+    """Write finished combinations straight into Parquet files, where answers are columns just as they come."""
+
+    paths: tuple[str, ...]
+    tasks: int
+    staging: str
+    columns: tuple[tuple[str, str], ...]  # flat name, name of the answer's column
+    compression: str
+
+    def __call__(self, number: int) -> list[int]:
+        flat, names = zip(*self.columns, strict=True)
+        tables = [read_table(path) for path in self.paths[number :: self.tasks]]
+        if not tables:
+            return []
+        table = pa.concat_tables(tables).select(list(flat)).rename_columns(list(names))
+        path = os.path.join(self.staging, f"part-{number:05d}.{self.compression}.parquet")
+        pq.write_table(table, path, compression=self.compression)
+        return [table.num_rows]
+
+
+def read_stream_state(path: str, stream: str) -> StreamState | None:
+    """What the ledger at a path knows of a stream."""
     try:
-        return Ledger.from_json(Path(path).read_text(encoding="utf-8"))
+        state = json.loads(Path(path).read_text(encoding="utf-8"))["streams"].get(stream)
     except FileNotFoundError:
-        return Ledger()
+        return None
+    return None if state is None else StreamState(**state)

@@ -1,0 +1,329 @@
+"""One site's part of a query as one Structured Streaming query: its own streams and its inbound links are the sources.
+
+A link's directory is a source only to wake the query and to be listed by Spark: which parcels are taken is decided by
+the ledger, so that a batch which runs again takes neither more nor less than it must.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial, reduce
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from watersmeet.errors import CheckpointMismatch
+from watersmeet.plan import Plan, sited_join_of
+from watersmeet.program.filing import Made, Payload
+from watersmeet.program.ledger import Segment, segments_of, watermark
+from watersmeet.program.operators import SiteProgram
+from watersmeet.program.site import Arrivals, Ingested, SiteEngine, SiteLedger, Traffic, Turn
+from watersmeet.program.wire import UNKNOWN
+from watersmeet.spark.binding import Bound
+from watersmeet.spark.checkpoint import Checkpoint
+from watersmeet.spark.delivery import Delivery, LateRows, map_rows, reports, run_each
+from watersmeet.spark.engine import Report, total
+from watersmeet.spark.files import FileShelf
+from watersmeet.spark.job import BatchReport, Clock
+from watersmeet.spark.links import PARCEL, DirectoryLinks, LinkUnwritable
+from watersmeet.spark.sinks import Writer
+from watersmeet.spark.sources import ingest_columns, open_stream, raw_columns
+from watersmeet.spark.tasks import FileAtSite, Ingest
+from watersmeet.topology import Query, Topology
+
+_FILE = "path string, modificationTime timestamp, length bigint, content binary"
+_LOOK_SECONDS = 0.5  # how often a site looks whether links can be written again and whether a stream is idle
+
+
+class SiteJob:
+    """Runs the turns of one site."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        topology: Topology,
+        query: Query,
+        bound: Bound,
+        plan: Plan,
+        program: SiteProgram,
+        checkpoint: Checkpoint[SiteLedger],
+        writer: Writer | None,
+        links: DirectoryLinks,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._spark = spark
+        self._topology = topology
+        self._query = query
+        self._bound = bound
+        self._join = sited_join_of(plan)
+        self._program = program
+        self._checkpoint = checkpoint
+        self._links = links
+        self._warn = warn
+        self._shelf = FileShelf(checkpoint.state)
+        self._delays_us = {s.stream: topology.stream(s.stream).watermark_us for s in self._join.scans}
+        buckets = max(1, int(spark.sparkContext.defaultParallelism))
+        self._engine = SiteEngine(program, self._delays_us, self._shelf, partial(run_each, spark), buckets)
+        self._delivery = None
+        if writer is not None:
+            self._delivery = Delivery(spark, bound, plan, writer, checkpoint.state, buckets)
+        local = {self._join.scan(alias).stream for alias in program.local}
+        schemas = {name: schema for name, schema in bound.schemas.items() if name in local}
+        self._late = LateRows(spark, topology, query, schemas, f"{program.site}-{checkpoint.run_id}")
+        self._is_first = True
+        self._troubles: dict[str, str] = {}
+        self._last_rows = dict.fromkeys(sorted(local), time.monotonic())
+        self._closing = threading.Event()
+        self._keeper: threading.Thread | None = None
+        self.last_report: BatchReport | None = None
+
+    @property
+    def site(self) -> str:
+        return self._program.site
+
+    @property
+    def ledger(self) -> SiteLedger:
+        """The state after the last finished turn."""
+        return self._checkpoint.ledger
+
+    def open(self) -> None:
+        """Make ready the links and deliver what an earlier run left in the outbox."""
+        self._links.open(self._program.peers_in, self._program.peers_out, self._checkpoint.run_id)
+        self._publish()
+        self._keeper = threading.Thread(target=self._keep, name=f"watersmeet-{self.site}", daemon=True)
+        self._keeper.start()
+
+    def ingest_frame(self) -> DataFrame:
+        """The streaming frame whose every batch files new rows of the site's own aliases, or says that parcels came."""
+        opened = {
+            name: open_stream(self._spark, self._topology.stream(name), self._bound.schemas[name])
+            for name in sorted({self._join.scan(alias).stream for alias in self._program.local})
+        }
+        frames = [self._bell()]
+        for alias in self._program.local:
+            scan = self._join.scan(alias)
+            stream, schema = self._topology.stream(scan.stream), self._bound.schemas[scan.stream]
+            raw = raw_columns(stream, scan) if self._engine.speaker(scan.stream) == alias else ()
+            rows = ingest_columns(opened[scan.stream], stream, schema, scan, self._join, keep_raw=bool(raw))
+            task = Ingest(
+                directory=self._checkpoint.state,
+                ledger_path=self._checkpoint.ledger_path,
+                scan=scan,
+                file=FileAtSite(self._program, self._shelf, alias),
+                delay_us=stream.watermark_us,
+                start_us=self._query.start_us,
+                raw_columns=raw,
+                spare_columns=tuple(n for n in rows.columns if n.startswith(f"{alias}.") and n not in scan.columns),
+            )
+            frames.append(map_rows(rows, task))
+        return reduce(DataFrame.union, frames)
+
+    def _bell(self) -> DataFrame:
+        reader = self._spark.readStream.format("binaryFile").option("pathGlobFilter", f"*{PARCEL}")
+        files = reader.schema(_FILE).option("ignoreMissingFiles", "true").load(f"{self._links.inbox}/*")
+        return files.select(F.lit('{"bell": true}').alias("report"))
+
+    def run_batch(self, frame: DataFrame, batch: int) -> None:
+        """Take one micro-batch of the site's own streams, and whatever has come over the links."""
+        told = [row for row in reports(frame) if "alias" in row]
+        if batch <= self.ledger.batch:  # finished before a crash
+            self.take_parcels()
+            return
+        self._wait_for_room()
+        self._turn(told, batch)
+
+    def take_parcels(self) -> bool:
+        """Take a turn for the links alone; tells whether anything had come."""
+        return self._turn((), None)
+
+    @property
+    def has_parcels(self) -> bool:
+        """Whether parcels wait to be taken."""
+        return any(
+            self._links.arrived(sender, self.ledger.received.get(sender, 0)) for sender in self._program.peers_in
+        )
+
+    def _turn(self, told: Sequence[Report], batch: int | None) -> bool:
+        clock = Clock()
+        before = self.ledger
+        parcels = [p for s in self._program.peers_in for p in self._arrived(s, before.received.get(s, 0))]
+        ledger = before
+        for reader in self._program.peers_out:
+            ledger = self._engine.acknowledged(ledger, reader, self._links.acknowledged(reader))
+        arrivals = Arrivals([_ingested(row) for row in told], parcels, self._idle(told), batch)
+        if not parcels and not arrivals.declared and batch is None:
+            return False
+        clock.lap("take")
+        turn = self._engine.turn(ledger, arrivals)
+        clock.lap("operators")
+        runs = {sender: self._links.sender_of(sender) for sender, _, _ in parcels}
+        ledger = self._deliver(turn)
+        ledger = replace(ledger, peers={**ledger.peers, **{s: run_id for s, run_id in runs.items() if run_id}})
+        clock.lap("publish")
+        self._late.keep(told, turn.ledger.turn, self._engine.speaker, replay=self._is_first)
+        self._checkpoint.commit(ledger)
+        self._is_first = False
+        self._publish()
+        for sender in self._program.peers_in:
+            self._acknowledge(sender)
+        clock.lap("send")
+        self.last_report = self._report(before, told, clock)
+        return True
+
+    def _deliver(self, turn: Turn) -> SiteLedger:
+        ledger = turn.ledger
+        if self._delivery is None:
+            return ledger
+        if not turn.answers:
+            if self._is_first:
+                self._delivery.nothing(ledger.turn)
+            return ledger
+        rows, fresh = self._delivery.files(turn.answers, ledger.turn, ledger.seen, replay=self._is_first)
+        return replace(ledger, rows_out=ledger.rows_out + (rows or 0), seen=(*ledger.seen, *fresh))
+
+    def _arrived(self, sender: str, after: int) -> list[Any]:
+        run_id = self._links.sender_of(sender)
+        if run_id is None:
+            return []
+        known = self.ledger.peers.get(sender, run_id)
+        if known != run_id:
+            raise CheckpointMismatch(
+                f"link {sender} -> {self.site}: the parcels are of another run of {sender} than those taken so far; "
+                "start it with the checkpoint it had, or remove the links and the checkpoints of all sites"
+            )
+        return self._links.arrived(sender, after)
+
+    def _publish(self) -> None:
+        for reader, link in self.ledger.links.items():
+            try:
+                self._links.publish(reader, link.outbox)
+                self._links.forget_acknowledged(reader)
+                self._troubles.pop(reader, None)
+            except LinkUnwritable as error:
+                self._tell(reader, str(error))
+
+    def _acknowledge(self, sender: str) -> None:
+        try:
+            self._links.acknowledge(sender, self.ledger.received.get(sender, 0), self._pace())
+            self._troubles.pop(f"from {sender}", None)
+        except LinkUnwritable as error:
+            self._tell(f"from {sender}", str(error))
+
+    def _tell(self, about: str, text: str) -> None:
+        """Say what is wrong once, not at every attempt."""
+        if self._troubles.get(about) != text:
+            self._troubles[about] = text
+            self._warn(text)
+
+    def _wait_for_room(self) -> None:
+        """Take no new rows while too much waits for its readers.
+
+        Parcels are taken meanwhile: two sites that wait for each other would wait for ever.
+        """
+        limit = self._topology.link_transport.max_pending_bytes
+        while self._waiting_bytes() > limit and not self._closing.is_set():
+            self._tell(
+                "room", f"site {self.site}: {limit:,} bytes wait for other sites; new rows wait until they are taken"
+            )
+            self._publish()
+            if not self.take_parcels():
+                time.sleep(0.1)
+        self._troubles.pop("room", None)
+
+    def _waiting_bytes(self) -> int:
+        return sum(
+            parcel.bytes
+            for reader, link in self.ledger.links.items()
+            for parcel in link.outbox
+            if parcel.number > self._links.acknowledged(reader)
+        )
+
+    def _idle(self, told: Sequence[Report]) -> dict[str, int]:
+        """Streams that have been silent for their timeout, and the instant the others have come to."""
+        now = time.monotonic()
+        for row in told:
+            if row["rows"]:
+                self._last_rows[self._join.scan(row["alias"]).stream] = now
+        return {
+            stream: pace
+            for stream, since in self._last_rows.items()
+            if (timeout := self._topology.stream(stream).idle_timeout_us) is not None
+            and (now - since) * 1_000_000 >= timeout
+            and (pace := self._pace(stream)) > self._mark(stream)
+        }
+
+    def _mark(self, stream: str) -> int:
+        mark = watermark(self.ledger.streams.get(stream), self._delays_us[stream])
+        return UNKNOWN if mark is None else mark
+
+    def _pace(self, stream: str | None = None) -> int:
+        """The farthest that any other stream is known here to have come."""
+        local = {self._join.scan(alias).stream for alias in self._program.local}
+        others = [self._mark(other) for other in local if other != stream]
+        others += [self.ledger.progress.get(flow.name, UNKNOWN) for _, flow in self._program.inbound]
+        others += [self._links.pace(reader) for reader in self._program.peers_out]
+        return max(others, default=UNKNOWN)
+
+    def _keep(self) -> None:
+        """Between batches: deliver again what could not be delivered, and wake the query when a stream is idle."""
+        while not self._closing.wait(_LOOK_SECONDS):
+            try:
+                self._publish()
+                if self._idle(()):
+                    self._links.ring()
+            except Exception as error:  # the next batch will meet it too, and tell
+                self._tell("keeper", f"site {self.site}: {error}")
+
+    def _report(self, before: SiteLedger, told: Sequence[Report], clock: Clock) -> BatchReport:
+        ledger = self.ledger
+        speakers = {self._engine.speaker(stream) for stream in self._delays_us}
+        counted = [row for row in told if row["alias"] in speakers]
+        segments = list(ledger.segments)
+        return BatchReport(
+            batch=ledger.turn,
+            rows_in=total(counted, "rows"),
+            rows_out=ledger.rows_out - before.rows_out,
+            late=total(counted, "late"),
+            malformed=total(counted, "malformed"),
+            null_keys=ledger.null_keys - before.null_keys,
+            state_rows=sum(segment.rows for segment in segments),
+            state_bytes=sum(segment.bytes for segment in segments),
+            segments=len(segments),
+            seconds=clock.total,
+            watermarks={stream: watermark(ledger.streams.get(stream), us) for stream, us in self._delays_us.items()},
+            steps=clock.laps,
+        )
+
+    def close(self) -> None:
+        """Let go of the sink, the links and the checkpoint."""
+        self._closing.set()
+        if self._keeper is not None:
+            self._keeper.join()
+        if self._delivery is not None:
+            self._delivery.close()
+        self._late.close()
+        self._checkpoint.close()
+
+
+def _ingested(row: Mapping[str, Any]) -> Ingested:
+    """What an ingest task told, as a value again."""
+    made, pending = row.get("made"), row.get("pending")
+    return Ingested(
+        alias=row["alias"],
+        rows=row["rows"],
+        late=row["late"],
+        malformed=row["malformed"],
+        max_ts=row["max_ts"],
+        null_keys=row.get("null_keys", 0),
+        made=None if made is None else _made(made),
+        pending=None if pending is None else segments_of([pending])[0],
+        central=Traffic(**row["central"]) if "central" in row else Traffic(),
+    )
+
+
+def _made(made: Mapping[str, Any]) -> Made:
+    segments: dict[str, Segment] = {name: segments_of([segment])[0] for name, segment in made["segments"].items()}
+    payloads = {name: Payload(**payload) for name, payload in made["payloads"].items()}
+    return Made(made["flow"], made["rows"], segments, payloads, made["answers"])

@@ -1,0 +1,55 @@
+"""What crossed the links: bytes, batches and tuples by link and purpose, what they cost, and what central would."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from watersmeet.program.operators import Purpose
+from watersmeet.program.site import SiteLedger, Traffic
+from watersmeet.topology import Topology
+
+_GIGA = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRow:
+    """One purpose on one link."""
+
+    origin: str
+    to: str
+    purpose: str
+    traffic: Traffic
+    price: float
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTraffic:
+    """The traffic of some sites."""
+
+    rows: tuple[LinkRow, ...]
+    central_bytes: int
+    central_price: float
+
+    @property
+    def bytes(self) -> int:
+        return sum(row.traffic.bytes for row in self.rows)
+
+    @property
+    def price(self) -> float:
+        return sum(row.price for row in self.rows)
+
+    @staticmethod
+    def of(topology: Topology, ledgers: Mapping[str, SiteLedger], query_site: str) -> "LinkTraffic":
+        """The traffic of a query, from the ledgers of its sites."""
+        rows, central_bytes, central_price = [], 0, 0.0
+        order = [purpose.value for purpose in Purpose]
+        for origin, ledger in sorted(ledgers.items()):
+            for to, link in sorted(ledger.links.items()):
+                per_byte = topology.link(origin, to).price_per_gb / _GIGA
+                for purpose in sorted(link.traffic, key=order.index):
+                    traffic = link.traffic[purpose]
+                    rows.append(LinkRow(origin, to, purpose, traffic, traffic.bytes * per_byte))
+            central = sum(traffic.bytes for traffic in ledger.central.values())
+            central_bytes += central
+            if origin != query_site:
+                central_price += central * topology.link(origin, query_site).price_per_gb / _GIGA
+        return LinkTraffic(tuple(rows), central_bytes, central_price)
