@@ -23,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from watersmeet import __version__
-from watersmeet.errors import InputError, RunError, WatersmeetError
+from watersmeet.errors import InputError, NothingToDo, RunError, WatersmeetError
 from watersmeet.explain import explain_data, explain_text
 from watersmeet.query.windows import parse_duration
 from watersmeet.topology import Query, Topology, load_topology
@@ -236,6 +236,7 @@ def _run(options: argparse.Namespace) -> int:
             "warn": lambda text: print(f"watersmeet: warning: {text}", file=sys.stderr),
         }
         handles: list[Handle] = []
+        started: list[Query] = []
         began = time.monotonic()
         try:
             for query in asked:
@@ -243,7 +244,14 @@ def _run(options: argparse.Namespace) -> int:
                     if options.site is None:
                         handles.append(start(topology, query, **settings))
                     else:
-                        handles.append(start_site(topology, options.site, query, **settings))
+                        try:
+                            handles.append(start_site(topology, options.site, query, **settings))
+                        except NothingToDo as error:
+                            if len(asked) == 1:
+                                raise
+                            console.print(str(error))
+                            continue
+                started.append(query)
             before = {handle.name: handle.totals for handle in handles}
             _watch(handles, stop, console, began, quiet=options.quiet)
         finally:
@@ -252,7 +260,7 @@ def _run(options: argparse.Namespace) -> int:
                     handle.stop()
         if not options.quiet:
             seconds = time.monotonic() - began
-            for handle, query in zip(handles, asked, strict=True):
+            for handle, query in zip(handles, started, strict=True):
                 _summarise(handle, query, before[handle.name], seconds, console, spark)
     return 0
 

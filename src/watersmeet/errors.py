@@ -40,6 +40,10 @@ class CheckpointMismatch(InputError):
     """The checkpoint belongs to a different query or schema, or another run holds it."""
 
 
+class NothingToDo(InputError):
+    """A site has no part in a query."""
+
+
 class RunError(WatersmeetError):
     """The run failed on something outside the query: a file, a sink, the Java virtual machine."""
 

@@ -42,7 +42,7 @@ from watersmeet.program.wire import (
 from watersmeet.query.windows import Rows
 
 Result = TypeVar("Result")
-RunTasks = Callable[[Callable[[int], list[Result]], int], list[Result]]
+RunTasks = Callable[[Callable[[int], list[Result]], int, int], list[Result]]  # a task, how often, over how many rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,9 @@ class SiteEngine:
         ledger = self._account(ledger, arrivals)
         made = [one.made for one in arrivals.ingested if one.made is not None]
         if messages:
-            made += self._run_tasks(Unpack(self.program, self.shelf, tuple(messages)), len(messages))
+            made += self._run_tasks(
+                Unpack(self.program, self.shelf, tuple(messages)), len(messages), sum(one.rows for one in messages)
+            )
         progress = {**before.progress, **told}
         for alias in self.program.local:
             stream = self.program.join.scan(alias).stream
@@ -263,7 +265,7 @@ class SiteEngine:
                 if entry.schema:
                     schemas[flow.name] = entry.schema.hex()
                 if entry.rows:
-                    messages.append(Packed(flow, path, entry.start, entry.size, schemas[flow.name]))
+                    messages.append(Packed(flow, path, entry.start, entry.size, schemas[flow.name], entry.rows))
                 told[flow.name] = max(entry.progress, told.get(flow.name, UNKNOWN))
         return replace(ledger, received=received, schemas=schemas), told, messages
 
@@ -310,7 +312,8 @@ class SiteEngine:
             return ledger, []
         ordinals = {scan.alias: ledger.ordinals.get(clock_of(scan.alias).name, 0) for scan in due}
         task = Release(self.program, self.shelf, due, ledger.pending, ordinals, before, now)
-        made: list[Made] = self._run_tasks(task, len(due))
+        rows = sum(one.rows for scan in due for one in ledger.pending[scan.alias])
+        made: list[Made] = self._run_tasks(task, len(due), rows)
         pending = dict(ledger.pending)
         for scan in due:
             waiting = tuple(one for one in pending[scan.alias] if one.max_ts >= now[scan.alias])
@@ -371,7 +374,7 @@ class SiteEngine:
                 before=before.progress,
                 now=progress,
             )
-            made = [*made, *self._run_tasks(task, self.buckets)]
+            made = [*made, *self._run_tasks(task, self.buckets, sum(one.rows for one in made))]
         return made
 
     def _send(self, ledger: SiteLedger, made: Sequence[Made]) -> SiteLedger:
@@ -433,7 +436,8 @@ class SiteEngine:
                     names.append(name)
         if groups:
             parts: dict[int, list[Part]] = {}
-            for number, part in self._run_tasks(Merge(self.shelf, self.buckets, tuple(groups)), self.buckets):
+            rows = sum(segment.rows for group, _, _ in groups for segment in group)
+            for number, part in self._run_tasks(Merge(self.shelf, self.buckets, tuple(groups)), self.buckets, rows):
                 parts.setdefault(number, []).append(part)
             for number, (name, (group, axis, alive)) in enumerate(zip(names, groups, strict=True)):
                 merged = merged_segment(group, parts.get(number, ()), axis, alive)

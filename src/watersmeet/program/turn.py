@@ -71,6 +71,7 @@ class Packed:
     start: int
     size: int
     schema: str
+    rows: int
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ TURN_US = 100_000  # the execution interval, if nobody says
 RETRY_US = 1_000_000  # after which a parcel that nobody acknowledged is sent again
 
 
-def run_here(task: Callable[[int], list[Any]], count: int) -> list[Any]:
+def run_here(task: Callable[[int], list[Any]], count: int, rows: int) -> list[Any]:
     """Run a task for each number, here and now."""
     return [result for number in range(count) for result in task(number)]
 

@@ -43,6 +43,9 @@ _DIRECT_TYPES = (
 )
 
 
+_FEW_ROWS = 10_000  # that the driver works through sooner than Spark starts a job
+
+
 class Delivery:
     """Gives the answers of one query to its sink, a batch at a time."""
 
@@ -73,15 +76,15 @@ class Delivery:
         )
 
     def files(
-        self, paths: Sequence[str], batch: int, seen: tuple[Segment, ...], *, replay: bool
+        self, paths: Sequence[str], rows: int, batch: int, seen: tuple[Segment, ...], *, replay: bool
     ) -> tuple[int | None, tuple[Segment, ...]]:
-        """Deliver finished combinations that lie in files."""
+        """Deliver so many finished combinations that lie in files."""
         if self._direct is not None and isinstance(self._writer, FileWriter):
             columns, compression = self._direct
 
             def stage(path: str) -> int:
                 task = WriteRows(tuple(paths), self._buckets, path, columns, compression)
-                return sum(run_each(self._spark, task, self._buckets))
+                return sum(run_each(self._spark, task, self._buckets, rows))
 
             return self._writer.publish(stage, batch, replay=replay), ()
         task = ReadRows(tuple(paths), self._join.output or (ROW,))
@@ -181,8 +184,10 @@ def run_told(spark: SparkSession, task: Task, count: int) -> list[Report]:
     return [json.loads(row) for row in parts.mapPartitions(OnNumbers(task)).collect()]
 
 
-def run_each(spark: SparkSession, task: Callable[[int], list[Result]], count: int) -> list[Result]:
-    """Run a task for each number below a count; all they return."""
+def run_each(spark: SparkSession, task: Callable[[int], list[Result]], count: int, rows: int) -> list[Result]:
+    """Run a task for each number below a count, over so many rows; all they return."""
+    if rows < _FEW_ROWS:
+        return [result for number in range(count) for result in task(number)]
     return spark.sparkContext.parallelize(range(count), count).mapPartitions(OnEach(task)).collect()
 
 

@@ -13,7 +13,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from watersmeet.errors import InputError, WatersmeetError, did_you_mean
+from watersmeet.errors import InputError, NothingToDo, WatersmeetError, did_you_mean
 from watersmeet.explain import explain_text
 from watersmeet.plan import Hop, Method, Plan, SitedJoin, bottom_of, sited_join_of
 from watersmeet.planners import SITE_PLANNERS
@@ -185,6 +185,7 @@ class RunningSites:
         self._topology = topology
         self._parts = tuple(parts)
         self._once = once
+        self._stopped = False
 
     @property
     def name(self) -> str:
@@ -236,14 +237,18 @@ class RunningSites:
         """Wait for the end; with a timeout in seconds, tell whether it came. Raises what ended any part."""
         deadline = None if timeout is None else time.monotonic() + timeout
         waiting = list(self._parts)
-        while waiting:
-            for part in list(waiting):
-                if part._await_quietly(0.05):
-                    waiting.remove(part)
-            if waiting and deadline is not None and time.monotonic() >= deadline:
-                return False
-        if self._once:
-            self._drain()
+        try:
+            while waiting:
+                for part in list(waiting):
+                    if part._await_quietly(0.05):
+                        waiting.remove(part)
+                if waiting and deadline is not None and time.monotonic() >= deadline:
+                    return False
+            if self._once and not self._stopped:
+                self._drain()
+        except BaseException:
+            self.stop()
+            raise
         self._close()
         return True if timeout is not None else None
 
@@ -259,6 +264,7 @@ class RunningSites:
 
     def stop(self) -> None:
         """Let the batches under way finish, then end all parts."""
+        self._stopped = True
         for part in self._parts:
             part.stop()
         self._close()
@@ -383,13 +389,13 @@ def start_site(
         raise InputError(f"unknown site {site!r}; {did_you_mean(site, topology.site_names)}")
     settings = _settings(topology, query, site, spark, checkpoint, trigger, once, show, warn)
     if not isinstance(bottom_of(settings.plan), SitedJoin):
-        raise InputError(
+        raise NothingToDo(
             f"query {settings.query.name!r} needs no other site than {topology.query_site(settings.query)}: "
             "its streams arrive where its answers are wanted; use `watersmeet run`"
         )
     programs = compile_sites(sited_join_of(settings.plan))
     if site not in programs or not (programs[site].operators or programs[site].ships or programs[site].is_query_site):
-        raise InputError(f"query {settings.query.name!r} has nothing to do at site {site!r}")
+        raise NothingToDo(f"query {settings.query.name!r} has nothing to do at site {site!r}")
     return RunningSites(settings.query, topology, [_start_site(settings, programs[site])], once=once)
 
 

@@ -180,7 +180,9 @@ class SiteJob:
             if self._is_first:
                 self._delivery.nothing(ledger.turn)
             return ledger
-        rows, fresh = self._delivery.files(turn.answers, ledger.turn, ledger.seen, replay=self._is_first)
+        rows, fresh = self._delivery.files(
+            turn.answers, turn.answer_rows, ledger.turn, ledger.seen, replay=self._is_first
+        )
         return replace(ledger, rows_out=ledger.rows_out + (rows or 0), seen=(*ledger.seen, *fresh))
 
     def _arrived(self, sender: str, after: int) -> list[Any]:
