@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from watersmeet.program.operators import Purpose
-from watersmeet.program.site import SiteLedger, Traffic
+from watersmeet.program.operators import SiteProgram
+from watersmeet.program.site import SiteLedger, Traffic, traffic_by_purpose
 from watersmeet.topology import Topology
 
 _GIGA = 1e9
@@ -38,16 +38,14 @@ class LinkTraffic:
         return sum(row.price for row in self.rows)
 
     @staticmethod
-    def of(topology: Topology, ledgers: Mapping[str, SiteLedger], query_site: str) -> "LinkTraffic":
-        """The traffic of a query, from the ledgers of its sites."""
+    def of(topology: Topology, sites: Mapping[str, tuple[SiteProgram, SiteLedger]], query_site: str) -> "LinkTraffic":
+        """The traffic of a query, from the programs and ledgers of its sites."""
         rows, central_bytes, central_price = [], 0, 0.0
-        order = [purpose.value for purpose in Purpose]
-        for origin, ledger in sorted(ledgers.items()):
-            for to, link in sorted(ledger.links.items()):
+        for origin, (program, ledger) in sorted(sites.items()):
+            for to, purposes in traffic_by_purpose(program, ledger).items():
                 per_byte = topology.link(origin, to).price_per_gb / _GIGA
-                for purpose in sorted(link.traffic, key=order.index):
-                    traffic = link.traffic[purpose]
-                    rows.append(LinkRow(origin, to, purpose, traffic, traffic.bytes * per_byte))
+                for purpose, traffic in purposes.items():
+                    rows.append(LinkRow(origin, to, purpose.value, traffic, traffic.bytes * per_byte))
             central = sum(traffic.bytes for traffic in ledger.central.values())
             central_bytes += central
             if origin != query_site:

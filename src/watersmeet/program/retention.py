@@ -107,8 +107,10 @@ def kept_ticks(
     assert isinstance(scan.window, Rows), "only ROWS windows have clocks"
     readers = [one for one in program.operators if isinstance(one, Reader) and one.alias == scan.alias]
     horizons = [horizon(reader, program.join, progress) for reader in readers]
+    if not readers:  # it is only told to others
+        return ticks[-1:]
     if UNKNOWN in horizons:
         return ticks
     # Witnesses linger for a window's length, and the rows they stand against reach back another.
-    first = min((axes[scan.alias].first(reached) for reached in horizons), default=0) - 2 * scan.window.count
+    first = min(axes[scan.alias].first(reached) for reached in horizons) - 2 * scan.window.count
     return tuple(one for one in ticks if one.max_ordinal >= first) or ticks[-1:]

@@ -74,7 +74,7 @@ class LinkState:
     told: Mapping[str, int] = field(default_factory=dict)  # the progress last told of each flow
     described: tuple[str, ...] = ()  # flows whose schema has been sent
     outbox: tuple[Outgoing, ...] = ()
-    traffic: Mapping[str, Traffic] = field(default_factory=dict)  # by purpose
+    traffic: Mapping[str, Traffic] = field(default_factory=dict)  # by flow; watermarks alone under their purpose
 
 
 @dataclass(frozen=True)
@@ -396,13 +396,13 @@ class SiteEngine:
                     data = self.shelf.get_bytes(payload.path)
                     message = Message(number, reached, payload.rows, data, schema)
                     messages.append(message)
-                    _count(traffic, flow.purpose, Traffic(message.bytes, 1, payload.rows))
+                    _count(traffic, flow.name, Traffic(message.bytes, 1, payload.rows))
                 if not payloads and reached > told.get(flow.name, UNKNOWN):
                     messages.append(Message(number, reached))
-                    _count(traffic, Purpose.WATERMARKS, Traffic(MESSAGE_BYTES))
+                    _count(traffic, Purpose.WATERMARKS.value, Traffic(MESSAGE_BYTES))
                 told[flow.name] = reached
             if messages:
-                _count(traffic, Purpose.WATERMARKS, Traffic(PARCEL_BYTES, 1))
+                _count(traffic, Purpose.WATERMARKS.value, Traffic(PARCEL_BYTES, 1))
                 parcel = Parcel(link.number + 1, tuple(messages))
                 path = self.shelf.put_bytes(f"parcel-{to}", pack_parcel(parcel))
                 link = LinkState(
@@ -487,5 +487,18 @@ def _segments_made(made: Sequence[Made]) -> dict[str, tuple[Segment, ...]]:
     return new
 
 
-def _count(traffic: dict[str, Traffic], purpose: Purpose, more: Traffic) -> None:
-    traffic[purpose.value] = traffic.get(purpose.value, Traffic()) + more
+def _count(traffic: dict[str, Traffic], name: str, more: Traffic) -> None:
+    traffic[name] = traffic.get(name, Traffic()) + more
+
+
+def traffic_by_purpose(program: SiteProgram, ledger: SiteLedger) -> dict[str, dict[Purpose, Traffic]]:
+    """What a site has sent to each other one, by what it was for."""
+    purposes = {ship.arrives_as.name: ship.arrives_as.purpose for ship in program.ships}
+    sent: dict[str, dict[Purpose, Traffic]] = {}
+    for to, link in sorted(ledger.links.items()):
+        counts: dict[Purpose, Traffic] = {}
+        for name, traffic in link.traffic.items():
+            purpose = purposes.get(name, Purpose.WATERMARKS)
+            counts[purpose] = counts.get(purpose, Traffic()) + traffic
+        sent[to] = {purpose: counts[purpose] for purpose in Purpose if purpose in counts}
+    return sent

@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from watersmeet.plan import Plan, sited_join_of
 from watersmeet.program.ledger import watermark
-from watersmeet.program.operators import compile_sites
+from watersmeet.program.operators import Purpose, compile_sites
 from watersmeet.program.segments import TS, column
 from watersmeet.program.shelf import MemoryShelf
-from watersmeet.program.site import Arrivals, Ingested, SiteEngine, SiteLedger, Traffic, ingest
+from watersmeet.program.site import Arrivals, Ingested, SiteEngine, SiteLedger, Traffic, ingest, traffic_by_purpose
 from watersmeet.program.wire import index_parcel
 from watersmeet.sim.kernel import Kernel
 from watersmeet.sim.network import LinkModel, Network
@@ -218,12 +218,22 @@ class SimulatedSites:
         return self.query_site.answers
 
     @property
-    def traffic(self) -> dict[tuple[str, str], Mapping[str, Traffic]]:
+    def traffic(self) -> dict[tuple[str, str], dict[Purpose, Traffic]]:
         """What was shipped over each link, by purpose."""
         return {
-            (name, to): link.traffic
+            (name, to): purposes
+            for name, site in sorted(self.sites.items())
+            for to, purposes in traffic_by_purpose(site.engine.program, site.ledger).items()
+        }
+
+    @property
+    def flows(self) -> dict[tuple[str, str, str], Traffic]:
+        """What was shipped over each link, by flow."""
+        return {
+            (name, to, flow): traffic
             for name, site in sorted(self.sites.items())
             for to, link in sorted(site.ledger.links.items())
+            for flow, traffic in sorted(link.traffic.items())
         }
 
     @property

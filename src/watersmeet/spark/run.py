@@ -37,7 +37,6 @@ from watersmeet.spark.sources import check_source
 from watersmeet.topology import Query, Topology
 from watersmeet.traffic import LinkTraffic
 
-
 _LOOK_US = 50_000  # how often a site looks for parcels where no trigger is given
 
 
@@ -225,7 +224,7 @@ class RunningSites:
         """What was shipped from the sites that run here, and what shipping everything would have taken."""
         return LinkTraffic.of(
             self._topology,
-            {job.site: job.ledger for job in self._jobs},
+            {job.site: (job.program, job.ledger) for job in self._jobs},
             self._topology.query_site(self._query),
         )
 

@@ -58,7 +58,7 @@ class SiteJob:
         self._query = query
         self._bound = bound
         self._join = sited_join_of(plan)
-        self._program = program
+        self.program = program
         self._checkpoint = checkpoint
         self._links = links
         self._warn = warn
@@ -81,7 +81,7 @@ class SiteJob:
 
     @property
     def site(self) -> str:
-        return self._program.site
+        return self.program.site
 
     @property
     def ledger(self) -> SiteLedger:
@@ -90,7 +90,7 @@ class SiteJob:
 
     def open(self) -> None:
         """Make ready the links and deliver what an earlier run left in the outbox."""
-        self._links.open(self._program.peers_in, self._program.peers_out, self._checkpoint.run_id)
+        self._links.open(self.program.peers_in, self.program.peers_out, self._checkpoint.run_id)
         self._publish()
         self._keeper = threading.Thread(target=self._keep, name=f"watersmeet-{self.site}", daemon=True)
         self._keeper.start()
@@ -99,10 +99,10 @@ class SiteJob:
         """The streaming frame whose every batch files new rows of the site's own aliases, or says that parcels came."""
         opened = {
             name: open_stream(self._spark, self._topology.stream(name), self._bound.schemas[name])
-            for name in sorted({self._join.scan(alias).stream for alias in self._program.local})
+            for name in sorted({self._join.scan(alias).stream for alias in self.program.local})
         }
         frames = [self._bell()]
-        for alias in self._program.local:
+        for alias in self.program.local:
             scan = self._join.scan(alias)
             stream, schema = self._topology.stream(scan.stream), self._bound.schemas[scan.stream]
             raw = raw_columns(stream, scan) if self._engine.speaker(scan.stream) == alias else ()
@@ -111,7 +111,7 @@ class SiteJob:
                 directory=self._checkpoint.state,
                 ledger_path=self._checkpoint.ledger_path,
                 scan=scan,
-                file=FileAtSite(self._program, self._shelf, alias),
+                file=FileAtSite(self.program, self._shelf, alias),
                 delay_us=stream.watermark_us,
                 start_us=self._query.start_us,
                 raw_columns=raw,
@@ -141,16 +141,14 @@ class SiteJob:
     @property
     def has_parcels(self) -> bool:
         """Whether parcels wait to be taken."""
-        return any(
-            self._links.arrived(sender, self.ledger.received.get(sender, 0)) for sender in self._program.peers_in
-        )
+        return any(self._links.arrived(sender, self.ledger.received.get(sender, 0)) for sender in self.program.peers_in)
 
     def _turn(self, told: Sequence[Report], batch: int | None) -> bool:
         clock = Clock()
         before = self.ledger
-        parcels = [p for s in self._program.peers_in for p in self._arrived(s, before.received.get(s, 0))]
+        parcels = [p for s in self.program.peers_in for p in self._arrived(s, before.received.get(s, 0))]
         ledger = before
-        for reader in self._program.peers_out:
+        for reader in self.program.peers_out:
             ledger = self._engine.acknowledged(ledger, reader, self._links.acknowledged(reader))
         arrivals = Arrivals([_ingested(row) for row in told], parcels, self._idle(told), batch)
         if not parcels and not arrivals.declared and batch is None:
@@ -166,7 +164,7 @@ class SiteJob:
         self._checkpoint.commit(ledger)
         self._is_first = False
         self._publish()
-        for sender in self._program.peers_in:
+        for sender in self.program.peers_in:
             self._acknowledge(sender)
         clock.lap("send")
         self.last_report = self._report(before, told, clock)
@@ -262,10 +260,10 @@ class SiteJob:
 
     def _pace(self, stream: str | None = None) -> int:
         """The farthest that any other stream is known here to have come."""
-        local = {self._join.scan(alias).stream for alias in self._program.local}
+        local = {self._join.scan(alias).stream for alias in self.program.local}
         others = [self._mark(other) for other in local if other != stream]
-        others += [self.ledger.progress.get(flow.name, UNKNOWN) for _, flow in self._program.inbound]
-        others += [self._links.pace(reader) for reader in self._program.peers_out]
+        others += [self.ledger.progress.get(flow.name, UNKNOWN) for _, flow in self.program.inbound]
+        others += [self._links.pace(reader) for reader in self.program.peers_out]
         return max(others, default=UNKNOWN)
 
     def _keep(self) -> None:
