@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from watersmeet.program.segments import I64, U64
 
-BITS_PER_KEY = 10  # about one false positive in a hundred with seven hashes
-HASHES = 7
+BITS_PER_KEY = 16  # six false positives in ten thousand: a window is many filters, and a key is tried in each
+HASHES = 8
 
 BITS = "#bits"  # binary, the filter itself
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)

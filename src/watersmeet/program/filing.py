@@ -15,13 +15,16 @@ from watersmeet.program.segments import (
     KEY,
     ORDINAL,
     TS,
+    U64,
     bucket_bounds,
     bucket_slice,
     class_column,
     column,
     key_order,
+    mixed,
     place_of,
     sort_key,
+    unmixed,
 )
 from watersmeet.program.shelf import Shelf
 from watersmeet.program.wire import pack_rows, pack_schema
@@ -125,9 +128,9 @@ def pack_flow(program: SiteProgram, shelf: Shelf, flow: Flow, table: pa.Table) -
 
 
 def travelling(program: SiteProgram, flow: Flow, table: pa.Table) -> pa.Table:
-    """Rows without the sort key and the class keys that are columns of their own."""
+    """Rows without the sort key and the class keys that are columns of their own; keys alone as small as they were."""
     if flow.form in (Form.SPAN, Form.ASK):
-        return table
+        return _replaced(table, unmixed(column(table, KEY)))
     spare = [KEY] if KEY in table.column_names else []
     spare += [
         name
@@ -139,6 +142,8 @@ def travelling(program: SiteProgram, flow: Flow, table: pa.Table) -> pa.Table:
 
 def arrived(program: SiteProgram, flow: Flow, table: pa.Table) -> pa.Table:
     """Rows as they came, with what was left out put back."""
+    if flow.form in (Form.SPAN, Form.ASK) and not flow.bloom:
+        return _replaced(table, mixed(column(table, KEY)))
     if flow.form not in (Form.ROW, Form.POINT):
         return table
     for key_class in program.join.classes:
@@ -146,6 +151,10 @@ def arrived(program: SiteProgram, flow: Flow, table: pa.Table) -> pa.Table:
         if name not in table.column_names and (same := _same_column(program, key_class.number, table)) is not None:
             table = table.append_column(name, table.column(same).cast(pa.int64()))
     return table
+
+
+def _replaced(table: pa.Table, keys: U64) -> pa.Table:
+    return table.set_column(table.column_names.index(KEY), KEY, pa.array(keys))
 
 
 def _same_column(program: SiteProgram, number: int, table: pa.Table) -> str | None:

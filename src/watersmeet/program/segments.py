@@ -25,6 +25,7 @@ U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_GOLDEN_INVERSE = np.uint64(pow(0x9E3779B97F4A7C15, -1, 2**64))
 _MIX = np.uint64(0xD6E8FEB86659FD93)
 _HALF = np.uint64(32)
 
@@ -44,11 +45,21 @@ def sort_key(class_keys: Sequence[I64], rows: int) -> U64:
     """The 64-bit key of each row from its class keys; no class at all puts every row at one key."""
     if not class_keys:
         return np.zeros(rows, np.uint64)
-    key = class_keys[0].view(np.uint64) * _GOLDEN
+    key = mixed(class_keys[0].view(np.uint64))
     for class_key in class_keys[1:]:
         key = (key ^ (key >> _HALF)) * _MIX
         key = (key ^ class_key.view(np.uint64)) * _GOLDEN
     return key
+
+
+def mixed(values: U64) -> U64:
+    """Values spread over the key space, one to one."""
+    return values * _GOLDEN
+
+
+def unmixed(keys: U64) -> U64:
+    """The values that keys of one class are spread from: small ones travel in fewer bytes."""
+    return keys * _GOLDEN_INVERSE
 
 
 def bucket_bounds(bucket: int, buckets: int) -> tuple[int, int]:

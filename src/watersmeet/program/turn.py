@@ -300,6 +300,10 @@ class _Bucket:
         assert not isinstance(operator, Project), "a projection looks nothing up"
         form = role(operator, flow)
         axis = self._axis(operator.alias)
+        if isinstance(operator, Semijoin) and flow == operator.subject and form is Form.POINT:
+            # Every witness of those before has come, and is forgotten; a filter's wide interval might seem to be one.
+            done = horizon(operator, self._join, self._task.before)
+            old = [_where(table, column(table, TS) >= done) for table in old]
         if axis.counts_rows and form in (Form.POINT, Form.ASK):
             new, old = self._admitted(operator.alias, TS if form is Form.POINT else LOW, new, old)
         head = self._join.position(operator.head) if not isinstance(operator, Announce) else 0
