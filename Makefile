@@ -33,6 +33,11 @@ soak: setup
 bench: setup
 	$(BIN)/python benchmarks/w2.py
 	$(BIN)/python benchmarks/w2.py --table growth
+	$(BIN)/python benchmarks/ping.py
+	$(BIN)/python benchmarks/links.py
+	$(BIN)/python benchmarks/links.py --table spark
+	$(BIN)/python benchmarks/links.py --table throughput
+	$(BIN)/python benchmarks/links.py --table delay
 
 clean:
 	rm -rf $(VENV) build dist examples/*/out .pytest_cache .mypy_cache .ruff_cache .hypothesis

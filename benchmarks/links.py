@@ -1,15 +1,14 @@
 """What travels: bytes of every join method while tuple size, matching keys, rates and windows vary.
 
-    python benchmarks/links.py                        one-way joins in the simulator, and the whole selective query
-    python benchmarks/links.py --table spark          the same plans on Spark and in the simulator, side by side
-    python benchmarks/links.py --table throughput     one site without links, against sites with links
-    python benchmarks/links.py --table delay          from the last row of an answer to the answer, in trigger intervals
+python benchmarks/links.py                        one-way joins in the simulator, and the whole selective query
+python benchmarks/links.py --table spark          the same plans on Spark and in the simulator, side by side
+python benchmarks/links.py --table throughput     one site without links, against sites with links
+python benchmarks/links.py --table delay          from the last row of an answer to the answer, in trigger intervals
 """
 
 import argparse
 import os
 import shutil
-import sys
 import tempfile
 import threading
 import time
@@ -137,6 +136,10 @@ SWEEPS: dict[str, list[tuple[str, Setting]]] = {
     ],
     "window": [(f"{window} s", Setting(window_s=window)) for window in (2, 10, 25)],
     "rows of a key in a window": [(f"{repeat:g}", Setting(repeat=repeat)) for repeat in (0.5, 4.0, 20.0)],
+    "small tuples, all keys match, 4 rows a key,": [
+        ("answers at n1", Setting(tuple_bytes=10, match=1.0, repeat=4.0)),
+        ("answers at n2", Setting(tuple_bytes=10, match=1.0, repeat=4.0, site="n2")),
+    ],
     "answers wanted at n2": [
         ("defaults", Setting(site="n2")),
         ("all keys match", Setting(site="n2", match=1.0)),
@@ -226,16 +229,142 @@ def spark_topology(directory: Path, setting: Setting, method: str) -> Any:
     if method != "central":
         kind, bloom = METHODS[method]
         plan = tuple(
-            wm.HeadSteps(head, (wm.PlanStep(other, kind.value, bloom=bloom),)) for head, other in (("a", "b"), ("b", "a"))
+            wm.HeadSteps(head, (wm.PlanStep(other, kind.value, bloom=bloom),))
+            for head, other in (("a", "b"), ("b", "a"))
         )
     query = wm.Query("q", setting.sql, sink=wm.Sink("parquet", str(directory / "out")), site=setting.site, plan=plan)
     return wm.Topology(tuple(streams), (query,), (wm.Site("n1"), wm.Site("n2")), str(directory))
+
+
+def throughput_table(scale: float) -> None:
+    """Rows a second of one site that has all streams, of a site that ships its own, and of one fed by links.
+
+    Everything runs in one warm Spark; the best of two runs counts, answers are compared.
+    """
+    from workload import SPARK_SCHEMA, Workload, generate
+
+    import watersmeet as wm
+
+    workload = Workload(rows=int(3_000_000 * scale), batches=max(4, int(60 * scale)))
+    paths = generate(workload, Path(__file__).parent / ".data")
+    spark = wm.start_session("local[2]")
+
+    def topology(directory: Path, sites: tuple[str, ...]) -> Any:
+        streams = tuple(
+            wm.Stream(
+                name,
+                event_time="ts",
+                schema=SPARK_SCHEMA,
+                source=wm.Source("parquet", str(path), {"maxFilesPerTrigger": "1"}),
+                site=site,
+            )
+            for name, path, site in zip(workload.names, paths, sites, strict=True)
+        )
+        query = wm.Query("q", workload.sql(), sink=wm.Sink("parquet", str(directory / "out")), site=sites[0])
+        return wm.Topology(streams, (query,), tuple(wm.Site(site) for site in sorted(set(sites))), str(directory))
+
+    def timed(run: Any) -> float:
+        begin = time.perf_counter()
+        run().awaitTermination()
+        return time.perf_counter() - begin
+
+    best: dict[str, float] = {}
+    rows_out = set()
+    for _ in range(2):
+        with tempfile.TemporaryDirectory() as name:
+            one = topology(Path(name), ("here",) * 3)
+            seconds = timed(lambda one=one: wm.start(one, "q", spark=spark, once=True))
+            best["one site, no links"] = max(best.get("one site, no links", 0), workload.rows_in / seconds)
+            rows_out.add(pq.read_table(Path(name) / "out").num_rows)
+        with tempfile.TemporaryDirectory() as name:
+            three = topology(Path(name), ("sa", "sb", "sc"))
+            for site in ("sb", "sc"):
+                seconds = timed(lambda site=site, three=three: wm.start_site(three, site, "q", spark=spark, once=True))
+                label = "a site that ships its stream whole"
+                best[label] = max(best.get(label, 0), workload.rows / seconds)
+            seconds = timed(lambda three=three: wm.start_site(three, "sa", "q", spark=spark, once=True))
+            label = "the query's site, two of its three streams over links"
+            best[label] = max(best.get(label, 0), workload.rows_in / seconds)
+            rows_out.add(pq.read_table(Path(name) / "out").num_rows)
+    assert len(rows_out) == 1, f"answers differ: {rows_out}"
+    base = best["one site, no links"]
+    print("| | rows/s | of one site |")
+    print("| --- | ---: | ---: |")
+    for label, rate in best.items():
+        print(f"| {label} | {rate:,.0f} | {rate / base:.2f} |")
+
+
+def delay_table(trigger_s: float = 1.0, seconds: int = 40) -> None:
+    """From the arrival of an answer's last row to the answer's file, with rows that arrive as time goes by."""
+    import watersmeet as wm
+
+    spark = wm.start_session("local[2]")
+    print(f"| plan, trigger {trigger_s:g} s | answers | median | 95 % | longest (trigger intervals) |")
+    print("| --- | ---: | ---: | ---: | ---: |")
+    for method in ("central", "SP-S", "SP-D", "SM-S1", "SM-S2", "SM-D1", "SM-D2"):
+        with tempfile.TemporaryDirectory() as name:
+            directory = Path(name)
+            topology = spark_topology(directory, replace(Setting(), seconds=1, rate_a=1, rate_b=1), method)
+            for stream in COLUMNS:
+                shutil.rmtree(directory / stream)
+                (directory / stream).mkdir()
+            handle = wm.start(topology, "q", spark=spark, trigger=f"{trigger_s} seconds")
+            stop = threading.Event()
+            feeder = threading.Thread(target=_feed, args=(directory, stop), daemon=True)
+            time.sleep(8)  # the first batches of a query are slow
+            feeder.start()
+            time.sleep(seconds)
+            stop.set()
+            feeder.join()
+            time.sleep(6 * trigger_s)
+            handle.stop()
+            delays = np.array(_delays(directory)) / trigger_s
+        shown = (np.median(delays), np.percentile(delays, 95), delays.max())
+        print(f"| {method} | {len(delays)} | " + " | ".join(f"{value:.2f}" for value in shown) + " |", flush=True)
+
+
+def _feed(directory: Path, stop: threading.Event) -> None:
+    """Write a few rows of each stream every fifth of a second, stamped with the time they are written."""
+    random, number = np.random.default_rng(5), 0
+    while not stop.is_set():
+        for stream in COLUMNS:
+            now_us = int(time.time() * SECOND_US)
+            table = pa.table(
+                {
+                    "k": random.integers(0, 50, 4),
+                    "id": np.arange(4) + number * 4,
+                    "payload": ["x"] * 4,
+                    "ts": np.full(4, now_us),
+                }
+            ).cast(SCHEMA)
+            path = directory / stream / f".{number:06d}.parquet"
+            pq.write_table(table, path)
+            os.replace(path, path.with_name(path.name[1:]))
+        number += 1
+        time.sleep(0.2)
+
+
+def _delays(directory: Path) -> list[float]:
+    """Seconds from each answer's latest row to the time its file was published."""
+    rows = {name: pq.read_table(directory / name, columns=["id", "ts"]) for name in COLUMNS}
+    at = {
+        name: dict(zip(t["id"].to_pylist(), t["ts"].cast(pa.int64()).to_pylist(), strict=True))
+        for name, t in rows.items()
+    }
+    found = []
+    for path in sorted((directory / "out").glob("part-*")):
+        published = path.stat().st_ctime
+        answers = pq.read_table(path)
+        for a, b in zip(answers["a"].to_pylist(), answers["b"].to_pylist(), strict=True):
+            found.append(published - max(at["a"][a], at["b"][b]) / SECOND_US)
+    return found
 
 
 def main() -> None:
     """Print the tables asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--table", choices=("methods", "spark", "throughput", "delay"), default="methods")
+    parser.add_argument("--scale", type=float, default=0.2, help="of the w2 workload, for throughput (default: 0.2)")
     options = parser.parse_args()
     if options.table == "methods":
         one_way_table()
@@ -243,7 +372,7 @@ def main() -> None:
     elif options.table == "spark":
         spark_table()
     elif options.table == "throughput":
-        throughput_table()
+        throughput_table(options.scale)
     else:
         delay_table()
 

@@ -14,6 +14,7 @@ import pytest
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 try:
+    import links
     import oracle
     import ours
     import workload as w
@@ -144,3 +145,24 @@ def test_measure_tells_failure_and_timeout() -> None:
     endless = measure([sys.executable, "-c", "import time; time.sleep(60)"], timeout_seconds=0.3, interval_seconds=0.05)
     assert endless.timed_out
     assert endless.wall_seconds < 10
+
+
+@pytest.mark.parametrize("method", ["central", *links.METHODS])
+def test_every_method_of_the_link_benchmark_answers_as_the_law_says(method: str) -> None:
+    setting = links.Setting(tuple_bytes=20, rate_a=20, rate_b=30, window_s=3, seconds=8, match=0.5)
+    law = links.expected(setting)
+    plan = links.plan_of(setting, method, method)
+    sim = links.simulate(setting, plan)
+    assert sum(law.values()) > 20
+    assert links.answers_of(sim, plan) == law
+    assert sim.bytes_shipped > 0
+
+
+def test_keys_first_ships_a_tenth_of_central_where_few_keys_match() -> None:
+    setting = links.Setting(seconds=12)
+    shipped = {
+        heads: links.simulate(setting, links.plan_of(setting, *heads)).bytes_shipped
+        for heads in (("central", "central"), ("SM-S1 bloom", "SM-D1 bloom"))
+    }
+    central, best = shipped.values()
+    assert best <= central / 10

@@ -17,13 +17,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from watersmeet import __version__
-from watersmeet.errors import InputError, NothingToDo, RunError, WatersmeetError
+from watersmeet.errors import InputError, NothingToDo, RunError, WatersmeetError, did_you_mean
 from watersmeet.explain import explain_data, explain_text
 from watersmeet.query.windows import parse_duration
 from watersmeet.topology import Query, Topology, load_topology
@@ -201,10 +201,11 @@ def _count(number: int, one: str, many: str) -> str:
 def _check_names(topology: Topology, asked: Sequence[Query]) -> None:
     """What can be found wrong without starting Spark is found before it."""
     from watersmeet.query.sql import parse_query
+    from watersmeet.spark.run import make_plan
 
     for query in asked:
         with _named(query):
-            parse_query(query.sql, topology.columns, allow_cross=query.allow_cross)
+            make_plan(topology, query, parse_query(query.sql, topology.columns, allow_cross=query.allow_cross))
 
 
 @contextlib.contextmanager
@@ -221,6 +222,8 @@ def _named(query: Query) -> Iterator[None]:
 def _run(options: argparse.Namespace) -> int:
     topology = load_topology(options.topology)
     asked = _asked(topology, options)
+    if options.site is not None and options.site not in topology.site_names:
+        raise InputError(f"unknown site {options.site!r}; {did_you_mean(options.site, topology.site_names)}")
     _check_names(topology, asked)
     _check_trigger(options.trigger)
     console = Console(stderr=False, highlight=False)
@@ -252,7 +255,8 @@ def _run(options: argparse.Namespace) -> int:
                             console.print(str(error))
                             continue
                 started.append(query)
-            before = {handle.name: handle.totals for handle in handles}
+            if not handles:
+                raise NothingToDo(f"none of the queries has anything to do at site {options.site!r}")
             _watch(handles, stop, console, began, quiet=options.quiet)
         finally:
             for handle in handles:
@@ -261,7 +265,7 @@ def _run(options: argparse.Namespace) -> int:
         if not options.quiet:
             seconds = time.monotonic() - began
             for handle, query in zip(handles, started, strict=True):
-                _summarise(handle, query, before[handle.name], seconds, console, spark)
+                _summarise(handle, query, seconds, console, spark)
     return 0
 
 
@@ -275,7 +279,7 @@ def _watch(handles: Sequence["Handle"], stop: threading.Event, console: Console,
                 if handle.awaitTermination(0.2):
                     waiting.remove(handle)
             if live is not None:
-                live.update(Text("\n").join(_progress_line(handle, began) for handle in handles))
+                live.update(Group(*(_progress(handle, began) for handle in handles)))
         if stop.is_set():
             console.print("stopping after the batch under way")
             for handle in waiting:
@@ -310,6 +314,16 @@ def _links_table(handle: "RunningSites") -> Table:
     return table
 
 
+def _progress(handle: "Handle", began: float) -> RenderableType:
+    """How a query is doing now, with what goes over its links."""
+    from watersmeet.spark.run import RunningSites
+
+    line = _progress_line(handle, began)
+    if not isinstance(handle, RunningSites) or not handle.traffic.rows:
+        return line
+    return Group(line, _links_table(handle))
+
+
 def _progress_line(handle: "Handle", began: float) -> Text:
     report = handle.last_report
     if report is None:
@@ -327,7 +341,6 @@ def _progress_line(handle: "Handle", began: float) -> Text:
 def _summarise(
     handle: "Handle",
     query: Query,
-    before: dict[str, int],
     seconds: float,
     console: Console,
     spark: "SparkSession",
@@ -335,8 +348,8 @@ def _summarise(
     """What the run did and where its answers are."""
     from watersmeet.spark.run import RunningSites
 
-    totals = handle.totals
-    done = {name: totals[name] - before[name] for name in totals}
+    before = handle.totals_at_start
+    done = {name: total - before[name] for name, total in handle.totals.items()}
     if not done["batches"]:
         console.print(f"{query.name}: nothing new since the last run with this checkpoint")
         return

@@ -172,7 +172,6 @@ class Turn:
     ledger: SiteLedger
     answers: tuple[str, ...] = ()
     answer_rows: int = 0
-    is_idle: bool = False  # nothing had arrived that changes anything
 
 
 def flow_numbers(program: SiteProgram, sender: str | None = None, to: str | None = None) -> list[Flow]:
@@ -238,8 +237,8 @@ class SiteEngine:
         made += released
         progress = self._spread(progress)
         if not made and progress == before.progress and arrivals.batch is None:
-            return Turn(replace(ledger, turn=before.turn + 1), is_idle=ledger == before)
-        ledger = replace(ledger, clocks=self._wound(ledger, made), ordinals=self._counted(ledger, made))
+            return Turn(replace(ledger, turn=before.turn + 1))
+        ledger = self._wind(ledger, made)
         made = self._run_rounds(before, ledger, made, progress)
         ledger = replace(ledger, turn=before.turn + 1, progress=self._paced(progress, made))
         ledger = self._send(ledger, made)
@@ -320,24 +319,16 @@ class SiteEngine:
             pending[scan.alias] = waiting
         return replace(ledger, pending=pending), made
 
-    def _wound(self, ledger: SiteLedger, made: Sequence[Made]) -> Segments:
+    def _wind(self, ledger: SiteLedger, made: Sequence[Made]) -> SiteLedger:
         """The row clocks with the ticks of this turn."""
-        clocks = dict(ledger.clocks)
-        counts = dict(ledger.ordinals)
+        clocks, counts = dict(ledger.clocks), dict(ledger.ordinals)
         for one in made:
-            if one.flow in one.segments:
-                segment, first = one.segments[one.flow], counts.get(one.flow, 0)
+            if one.flow in one.segments:  # only clocks have ticks under the name of their flow
+                first = counts.get(one.flow, 0)
                 counts[one.flow] = first + one.rows
-                ticks = replace(segment, min_ordinal=first, max_ordinal=first + one.rows - 1)
+                ticks = replace(one.segments[one.flow], min_ordinal=first, max_ordinal=counts[one.flow] - 1)
                 clocks[one.flow] = (*clocks.get(one.flow, ()), ticks)
-        return clocks
-
-    def _counted(self, ledger: SiteLedger, made: Sequence[Made]) -> dict[str, int]:
-        counts = dict(ledger.ordinals)
-        for one in made:
-            if one.flow in one.segments:
-                counts[one.flow] = counts.get(one.flow, 0) + one.rows
-        return counts
+        return replace(ledger, clocks=clocks, ordinals=counts)
 
     def _spread(self, progress: Mapping[str, int]) -> dict[str, int]:
         """How far every flow has come, from those that arrive here."""
@@ -444,9 +435,20 @@ class SiteEngine:
                 rest = tuple(one for one in relations[name] if one not in group)
                 relations[name] = rest if merged is None else (merged, *rest)
         clocks = {
-            name: kept_ticks(self.program, name, ticks, axes, ledger.progress) for name, ticks in ledger.clocks.items()
+            name: self._joined(kept_ticks(self.program, name, ticks, axes, ledger.progress))
+            for name, ticks in ledger.clocks.items()
         }
         return replace(ledger, relations={name: kept for name, kept in relations.items() if kept}, clocks=clocks)
+
+    def _joined(self, ticks: tuple[Segment, ...]) -> tuple[Segment, ...]:
+        """A clock in one segment if it has become many."""
+        if len(ticks) < _MANY_TICKS:
+            return ticks
+        whole = shelve(self.shelf, "clock", pa.concat_tables(self.shelf.get(one.parts[0].path) for one in ticks))
+        return (replace(whole, min_ordinal=ticks[0].min_ordinal, max_ordinal=ticks[-1].max_ordinal),)
+
+
+_MANY_TICKS = 16  # segments of a clock from which it is written anew as one
 
 
 def ingest(program: SiteProgram, shelf: Shelf, alias: str, table: pa.Table) -> Ingested:

@@ -168,6 +168,7 @@ class _Bucket:
         self._fresh: dict[tuple[str, Key], list[pa.Table]] = {}
         self._slices: dict[str, pa.Table | None] = {}
         self._axes: dict[str, Axis] = {}
+        self._runs: dict[tuple[int, Form, int, int], Run] = {}
 
     def run(self, operator: Operator) -> pa.Table | None:
         match operator:
@@ -296,21 +297,29 @@ class _Bucket:
         """An input as runs with the intervals that the operator is about."""
         relation = relation_name(flow.name, operator.key)
         new = [*self._tables(self._task.new, relation), *self._fresh.get((flow.name, operator.key), [])]
-        old = self._tables(self._task.old, relation)
         assert not isinstance(operator, Project), "a projection looks nothing up"
         form = role(operator, flow)
         axis = self._axis(operator.alias)
-        if isinstance(operator, Semijoin) and flow == operator.subject and form is Form.POINT:
-            # Every witness of those before has come, and is forgotten; a filter's wide interval might seem to be one.
-            done = horizon(operator, self._join, self._task.before)
+        waits = form is Form.POINT and flow == operator.inputs[0]
+        # Points before the horizon have met all they can: nothing that comes now is for them.
+        done = horizon(operator, self._join, self._task.before) if waits else UNKNOWN
+        old = self._tables(self._task.old, relation, done)
+        if waits and isinstance(operator, Semijoin):  # what they met is forgotten: a wide filter might seem the first
             old = [_where(table, column(table, TS) >= done) for table in old]
         if axis.counts_rows and form in (Form.POINT, Form.ASK):
             new, old = self._admitted(operator.alias, TS if form is Form.POINT else LOW, new, old)
         head = self._join.position(operator.head) if not isinstance(operator, Announce) else 0
         return Side(
-            Relation(tuple(_run(axis, form, head, table) for table in new)),
-            Relation(tuple(_run(axis, form, head, table) for table in old)),
+            Relation(tuple(self._run(axis, form, head, table) for table in new)),
+            Relation(tuple(self._run(axis, form, head, table) for table in old)),
         )
+
+    def _run(self, axis: Axis, form: Form, head: int, table: pa.Table) -> Run:
+        """Rows as a run; what several operators look up the same way is made once."""
+        slot = (id(table), form, axis.position, head if form is not Form.ROW else 0)
+        if slot not in self._runs:
+            self._runs[slot] = _run(axis, form, head, table)  # the run holds the table, so its id stays its own
+        return self._runs[slot]
 
     def _admitted(
         self, alias: str, time: str, new: Sequence[pa.Table], old: Sequence[pa.Table]
@@ -344,8 +353,9 @@ class _Bucket:
             made.append(tuple(filters))
         return made[0], made[1]
 
-    def _tables(self, segments: Segments, relation: str) -> list[pa.Table]:
-        tables = (self._slice(part) for segment in segments.get(relation, ()) for part in segment.parts)
+    def _tables(self, segments: Segments, relation: str, since: int = UNKNOWN) -> list[pa.Table]:
+        found = (segment for segment in segments.get(relation, ()) if segment.max_ts >= since)
+        tables = (self._slice(part) for segment in found for part in segment.parts)
         return [table for table in tables if table is not None and table.num_rows]
 
     def _slice(self, part: Part) -> pa.Table | None:

@@ -21,7 +21,8 @@ from watersmeet.program.site import Outgoing
 from watersmeet.program.wire import UNKNOWN, ParcelIndex, index_parcel
 
 PARCEL = ".parcel"
-_SENDER, _ACKNOWLEDGED, _BELL = "sender", "acknowledged", "bell"
+_SENDER, _ACKNOWLEDGED = "sender", "acknowledged"
+_BELL = "own-bell"  # beside the senders, and no name that a site can have
 
 
 class LinkUnwritable(RunError):
@@ -84,7 +85,7 @@ class DirectoryLinks:
             for parcel in outbox:
                 target = way / _name(parcel.number)
                 if parcel.number > known and not target.exists():
-                    aside = way / f".{uuid.uuid4().hex[:12]}"
+                    aside = way / f".{uuid.uuid4().hex[:12]}{PARCEL}"
                     _copy(parcel.path, aside)
                     os.replace(aside, target)
 
@@ -113,7 +114,8 @@ class DirectoryLinks:
         with contextlib.suppress(OSError):
             for path in way.iterdir():
                 number = path.name.removesuffix(PARCEL)
-                if path.name.startswith(".") or (number.isdigit() and int(number) <= known):
+                is_aside = path.name.startswith(".") and path.suffix == PARCEL  # other hidden files are the reader's
+                if is_aside or (number.isdigit() and int(number) <= known):
                     path.unlink(missing_ok=True)
 
     def ring(self) -> None:
@@ -179,6 +181,6 @@ def _read(path: Path) -> str | None:
 
 
 def _replace(path: Path, text: str) -> None:
-    fresh = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
+    fresh = path.with_name(f".{path.name}")  # there is one writer of each
     fresh.write_text(text, encoding="utf-8")
     os.replace(fresh, path)

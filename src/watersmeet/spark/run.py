@@ -3,7 +3,8 @@
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ from watersmeet.spark.binding import Bound, bind, readable
 from watersmeet.spark.checkpoint import Checkpoint
 from watersmeet.spark.failures import explain
 from watersmeet.spark.job import BatchReport, JoinJob
-from watersmeet.spark.links import DirectoryLinks
+from watersmeet.spark.links import PARCEL, DirectoryLinks
 from watersmeet.spark.session import start_session
 from watersmeet.spark.sinks import FileWriter, Writer, check_sink, open_sink
 from watersmeet.spark.site_job import SiteJob
@@ -56,6 +57,7 @@ class RunningQuery:
         self._failure: BaseException | None = None
         self._closed = False
         self._spark_query: StreamingQuery | None = None
+        self.totals_at_start = self.totals
 
     def _attach(self, spark_query: StreamingQuery) -> None:
         self._spark_query = spark_query
@@ -165,6 +167,8 @@ class RunningQuery:
     def stop(self) -> None:
         """Let the batch under way finish, then end the query."""
         self._stopping = True
+        if isinstance(self._job, SiteJob):
+            self._job.stop_waiting()
         with self._in_batch:
             pass
         self._running.stop()
@@ -216,8 +220,12 @@ class RunningSites:
     @property
     def totals(self) -> dict[str, int]:
         """Counts since the query first started, over all sites that run here."""
-        totals = [part.totals for part in self._parts]
-        return {name: sum(one[name] for one in totals) for name in totals[0]}
+        return _summed(part.totals for part in self._parts)
+
+    @property
+    def totals_at_start(self) -> dict[str, int]:
+        """What the totals were before anything was taken here; one site has begun when the next one starts."""
+        return _summed(part.totals_at_start for part in self._parts)
 
     @property
     def traffic(self) -> LinkTraffic:
@@ -241,21 +249,17 @@ class RunningSites:
                 for part in list(waiting):
                     if part._await_quietly(0.05):
                         waiting.remove(part)
+                if self._once and not self._stopped:  # others may wait until their parcels are taken
+                    _take_parcels(part for part in self._parts if part not in waiting)
                 if waiting and deadline is not None and time.monotonic() >= deadline:
                     return False
-            if self._once and not self._stopped:
-                self._drain()
+            while self._once and not self._stopped and _take_parcels(self._parts):
+                pass
         except BaseException:
             self.stop()
             raise
         self._close()
         return True if timeout is not None else None
-
-    def _drain(self) -> None:
-        """Take what is still on the way between the sites that run here, until nothing is."""
-        jobs = self._jobs
-        while sum(job.take_parcels() for job in jobs):
-            pass
 
     def exception(self) -> WatersmeetError | None:
         """What ended the first part that failed, or None."""
@@ -271,6 +275,18 @@ class RunningSites:
     def _close(self) -> None:
         for part in self._parts:
             part._close()
+
+
+def _summed(totals: Iterable[dict[str, int]]) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for one in totals:
+        counts.update(one)
+    return dict(counts)
+
+
+def _take_parcels(parts: Iterable[RunningQuery]) -> bool:
+    """Let parts whose own streams have ended take what has come to them; tells whether anything had."""
+    return sum(part._job.take_parcels() for part in parts if isinstance(part._job, SiteJob)) > 0
 
 
 def plan_query(spark: SparkSession, topology: Topology, query: Query) -> tuple[Bound, Plan]:
@@ -469,7 +485,7 @@ def _open_writer(settings: _Settings, held: "Checkpoint[Any]") -> Writer:
 
 def _stream(settings: _Settings, job: JoinJob | SiteJob, held: "Checkpoint[Any]", name: str) -> RunningQuery:
     asked = settings.query
-    gone = held.missing_inputs()
+    gone = [path for path in held.missing_inputs() if not path.endswith(PARCEL)]  # those go once they are taken
     for path in gone:
         settings.warn(f"query {asked.name!r}: input file {path} was removed before it was read; going on without it")
     handle = RunningQuery(job, asked, name)

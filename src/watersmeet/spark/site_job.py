@@ -20,7 +20,7 @@ from watersmeet.program.filing import Made, Payload
 from watersmeet.program.ledger import Segment, segments_of, watermark
 from watersmeet.program.operators import SiteProgram
 from watersmeet.program.site import Arrivals, Ingested, SiteEngine, SiteLedger, Traffic, Turn
-from watersmeet.program.wire import UNKNOWN
+from watersmeet.program.wire import UNKNOWN, ParcelIndex
 from watersmeet.spark.binding import Bound
 from watersmeet.spark.checkpoint import Checkpoint
 from watersmeet.spark.delivery import Delivery, LateRows, map_rows, reports, run_each
@@ -34,6 +34,7 @@ from watersmeet.spark.tasks import FileAtSite, Ingest
 from watersmeet.topology import Query, Topology
 
 _FILE = "path string, modificationTime timestamp, length bigint, content binary"
+_MOUTHFUL = 16_000_000  # bytes of parcels taken in one turn, about
 _LOOK_SECONDS = 0.5  # how often a site looks whether links can be written again and whether a stream is idle
 
 
@@ -76,6 +77,7 @@ class SiteJob:
         self._troubles: dict[str, str] = {}
         self._last_rows = dict.fromkeys(sorted(local), time.monotonic())
         self._closing = threading.Event()
+        self._at_links = threading.Lock()  # turns and the keeper both write to them
         self._keeper: threading.Thread | None = None
         self.last_report: BatchReport | None = None
 
@@ -127,12 +129,11 @@ class SiteJob:
 
     def run_batch(self, frame: DataFrame, batch: int) -> None:
         """Take one micro-batch of the site's own streams, and whatever has come over the links."""
-        told = [row for row in reports(frame) if "alias" in row]
         if batch <= self.ledger.batch:  # finished before a crash
             self.take_parcels()
             return
-        self._wait_for_room()
-        self._turn(told, batch)
+        self._wait_for_room()  # before rows are filed: the turns meanwhile would give back files that no ledger names
+        self._turn([row for row in reports(frame) if "alias" in row], batch)
 
     def take_parcels(self) -> bool:
         """Take a turn for the links alone; tells whether anything had come."""
@@ -146,7 +147,7 @@ class SiteJob:
     def _turn(self, told: Sequence[Report], batch: int | None) -> bool:
         clock = Clock()
         before = self.ledger
-        parcels = [p for s in self.program.peers_in for p in self._arrived(s, before.received.get(s, 0))]
+        parcels = self._parcels(before)
         ledger = before
         for reader in self.program.peers_out:
             ledger = self._engine.acknowledged(ledger, reader, self._links.acknowledged(reader))
@@ -164,8 +165,7 @@ class SiteJob:
         self._checkpoint.commit(ledger)
         self._is_first = False
         self._publish()
-        for sender in self.program.peers_in:
-            self._acknowledge(sender)
+        self._acknowledge()
         clock.lap("send")
         self.last_report = self._report(before, told, clock)
         return True
@@ -183,7 +183,19 @@ class SiteJob:
         )
         return replace(ledger, rows_out=ledger.rows_out + (rows or 0), seen=(*ledger.seen, *fresh))
 
-    def _arrived(self, sender: str, after: int) -> list[Any]:
+    def _parcels(self, ledger: SiteLedger) -> list[tuple[str, str, ParcelIndex]]:
+        """What has come over the links and is to be taken now: from every sender in turn, up to a good mouthful."""
+        waiting = [self._arrived(sender, ledger.received.get(sender, 0)) for sender in self.program.peers_in]
+        parcels, size = [], 0
+        for number in range(max((len(one) for one in waiting), default=0)):
+            for parcel in (one[number] for one in waiting if number < len(one)):
+                parcels.append(parcel)
+                size += sum(entry.size for entry in parcel[2].entries)
+            if size > _MOUTHFUL:
+                break
+        return parcels
+
+    def _arrived(self, sender: str, after: int) -> list[tuple[str, str, ParcelIndex]]:
         run_id = self._links.sender_of(sender)
         if run_id is None:
             return []
@@ -196,20 +208,23 @@ class SiteJob:
         return self._links.arrived(sender, after)
 
     def _publish(self) -> None:
-        for reader, link in self.ledger.links.items():
-            try:
-                self._links.publish(reader, link.outbox)
-                self._links.forget_acknowledged(reader)
-                self._troubles.pop(reader, None)
-            except LinkUnwritable as error:
-                self._tell(reader, str(error))
+        with self._at_links:
+            for reader, link in self.ledger.links.items():
+                try:
+                    self._links.publish(reader, link.outbox)
+                    self._links.forget_acknowledged(reader)
+                    self._troubles.pop(reader, None)
+                except LinkUnwritable as error:
+                    self._tell(reader, str(error))
 
-    def _acknowledge(self, sender: str) -> None:
-        try:
-            self._links.acknowledge(sender, self.ledger.received.get(sender, 0), self._pace())
-            self._troubles.pop(f"from {sender}", None)
-        except LinkUnwritable as error:
-            self._tell(f"from {sender}", str(error))
+    def _acknowledge(self) -> None:
+        with self._at_links:
+            for sender in self.program.peers_in:
+                try:
+                    self._links.acknowledge(sender, self.ledger.received.get(sender, 0), self._pace())
+                    self._troubles.pop(f"from {sender}", None)
+                except LinkUnwritable as error:
+                    self._tell(f"from {sender}", str(error))
 
     def _tell(self, about: str, text: str) -> None:
         """Say what is wrong once, not at every attempt."""
@@ -228,6 +243,7 @@ class SiteJob:
                 "room", f"site {self.site}: {limit:,} bytes wait for other sites; new rows wait until they are taken"
             )
             self._publish()
+            self._last_rows = dict.fromkeys(self._last_rows, time.monotonic())  # not silent: kept waiting by us
             if not self.take_parcels():
                 time.sleep(0.1)
         self._troubles.pop("room", None)
@@ -267,12 +283,19 @@ class SiteJob:
         return max(others, default=UNKNOWN)
 
     def _keep(self) -> None:
-        """Between batches: deliver again what could not be delivered, and wake the query when a stream is idle."""
+        """Between batches: deliver again what could not be delivered, and wake the query where Spark does not.
+
+        That is when a stream is idle, and when a parcel is there under a name that Spark has seen before.
+        """
+        waiting_since = -1
         while not self._closing.wait(_LOOK_SECONDS):
             try:
                 self._publish()
-                if self._idle(()):
+                self._acknowledge()
+                turn = self.ledger.turn if self.has_parcels else -1
+                if self._idle(()) or (turn >= 0 and turn == waiting_since):
                     self._links.ring()
+                waiting_since = turn
             except Exception as error:  # the next batch will meet it too, and tell
                 self._tell("keeper", f"site {self.site}: {error}")
 
@@ -296,11 +319,17 @@ class SiteJob:
             steps=clock.laps,
         )
 
+    def stop_waiting(self) -> None:
+        """Let the batch under way finish although other sites do not take what waits for them."""
+        self._closing.set()
+
     def close(self) -> None:
         """Let go of the sink, the links and the checkpoint."""
         self._closing.set()
         if self._keeper is not None:
             self._keeper.join()
+        for reader in self.program.peers_out:
+            self._links.forget_acknowledged(reader)
         if self._delivery is not None:
             self._delivery.close()
         self._late.close()
