@@ -283,6 +283,204 @@ def test_wrong_usage_ends_with_two(
     assert told in capsys.readouterr().err
 
 
+# Several sites --------------------------------------------------------------------------------------------------------
+
+SITED_SQL = f"SELECT a.id AS a_id, b.id AS b_id {FROM}, c [RANGE 1 MINUTE] WHERE a.k = b.k AND b.k = c.k"
+
+
+def make_sited(place: Place) -> Place:
+    """Three streams, each at a site of its own, and a query that says how to join them."""
+    streams = place.topology["streams"]
+    streams["c"] = yaml.safe_load(yaml.safe_dump(streams["b"]))
+    for name, site in zip("abc", ("ams", "fra", "nyc"), strict=True):
+        streams[name]["site"] = site
+    streams["c"]["source"]["path"] = "data/b"  # the same rows once more
+    place.topology["sites"] = ["ams", "fra", "nyc", "tok"]
+    place.topology["default_link"] = {"latency": "20 ms", "price_per_gb": 2}
+    place.topology["queries"]["q"] |= {
+        "sql": SITED_SQL,
+        "site": "nyc",
+        "plan": {
+            "a": [{"join": "b", "method": "SM-D1", "bloom": True}, {"join": "c"}],
+            "b": [{"join": "a", "method": "SM-S1"}, {"join": "c"}],
+            "c": [{"join": "b", "method": "SP-S"}, {"join": "a", "method": "SP-S"}],
+        },
+    }
+    place.save()
+    return place
+
+
+SITED_SLIPS: list[tuple[str, Any, str]] = [
+    ("queries.q.site", "nyk", "query 'q': unknown site 'nyk'; did you mean 'nyc'? known: ams, fra, nyc, tok"),
+    ("queries.q.plan.a", [{"join": "bb"}, {"join": "c"}],
+     "query 'q': plan of head 'a': unknown 'bb'; did you mean 'b'? known: a, b, c"),
+    ("queries.q.plan.a", [{"join": "b"}], "query 'q': plan of head 'a' never joins c; name every other alias once"),
+    ("queries.q.plan.a", [{"join": "b"}, {"join": "b"}], "head 'a' meets 'b' twice; join each other alias once"),
+    ("queries.q.plan.aa", [{"join": "b"}, {"join": "c"}],
+     "query 'q': plan: unknown head 'aa'; did you mean 'a'? known: a, b, c"),
+    ("queries.q.plan.a", [{"join": "b", "method": "SM-D3"}, {"join": "c"}],
+     "unknown method 'SM-D3'; did you mean 'SM-D2' or 'SM-D1'?"),
+    ("queries.q.plan.a", [{"join": "b", "method": "SP-D", "bloom": True}, {"join": "c"}],
+     "bloom replaces the set of keys that an SM method sends, and SP-D sends none"),
+    ("queries.q", {"sql": SITED_SQL, "planner": "centrall", "site": "nyc"},
+     "query 'q': unknown planner 'centrall'; did you mean 'central'? known: central"),
+    ("queries.q", {"sql": SITED_SQL},
+     "query 'q' does not say where its answers are wanted; add `site:` to the query with one of: ams, fra, nyc, tok"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", [["check"], ["explain"], ["run", "--once"], ["site", "ams", "--once"]])
+@pytest.mark.parametrize(("path", "value", "told"), SITED_SLIPS)
+def test_slips_in_a_file_of_several_sites(
+    tmp_path: Path, command: Run, no_spark: None, verb: list[str], path: str, value: Any, told: str
+) -> None:
+    place = make_sited(Place(tmp_path))
+    place.set(path, value)
+    arguments = [*verb, place.file] if verb[0] != "site" else [*verb[:2], place.file, *verb[2:]]
+    code, out, err = command(*arguments)
+    assert (code, out) == (2, "")
+    assert_one_sentence(err)
+    assert told in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["site", "nyk"], "unknown site 'nyk'; did you mean 'nyc'? known: ams, fra, nyc, tok"),
+        (["site", "ams", "--planner", "greedy"], "query 'q': unknown planner 'greedy'; known: central"),
+        (["run", "--planner", "centrl"], "query 'q': unknown planner 'centrl'; did you mean 'central'? known: central"),
+        (["site", "ams", "--trigger", "soon"], "--trigger: duration 'soon' is not understood"),
+        (["site", "ams", "--query", "r"], "unknown query 'r'; known: q"),
+    ],
+)
+def test_wrong_options_for_several_sites(
+    tmp_path: Path, command: Run, no_spark: None, arguments: list[str], told: str
+) -> None:
+    names = 2 if arguments[0] == "site" else 1
+    code, out, err = command(*arguments[:names], make_sited(Place(tmp_path)).file, *arguments[names:])
+    assert (code, out) == (2, "")
+    assert_one_sentence(err)
+    assert told in err
+
+
+def test_a_site_that_has_nothing_to_do(spark: SparkSession, place: Place, command: Run) -> None:
+    make_sited(place)
+    code, out, err = command("site", "tok", place.file, "--once")
+    assert (code, out) == (2, "")
+    assert_one_sentence(err)
+    assert err == "watersmeet: query 'q' has nothing to do at site 'tok'\n"
+    assert not (place.directory / ".watersmeet").exists()
+
+    twice = "FROM a [RANGE 1 MINUTE] AS x, a [RANGE 1 MINUTE] AS y"
+    local = {"sql": f"SELECT x.id AS x, y.id AS y {twice} WHERE x.k = y.k", "site": "ams"}
+    place.set("queries.here", local)
+    code, out, err = command("site", "ams", place.file, "--once", "--query", "here")
+    assert (code, out) == (2, "")
+    assert_one_sentence(err)
+    assert "query 'here' needs no other site than ams" in err and "use `watersmeet run`" in err
+
+    # Of several queries those are left out that have nothing to do there; with none left there is nothing to run.
+    code, out, err = command("site", "tok", place.file, "--once", "--quiet")
+    assert code == 2
+    assert_one_sentence(err)
+    assert "none of the queries has anything to do at site 'tok'" in err
+    code, out, err = command("site", "ams", place.file, "--once", "--quiet")
+    assert (code, err) == (0, "")
+    assert re.sub(r"\s+", " ", out).startswith("query 'here' needs no other site than ams")
+
+
+def test_explain_of_several_sites(spark: SparkSession, place: Place, command: Run) -> None:
+    make_sited(place)
+    code, text, err = command("explain", place.file)
+    assert (code, err) == (0, "")
+    lines = text.splitlines()
+    assert lines[:7] == [
+        "query q",
+        "project a.id AS a_id, b.id AS b_id",
+        "  join 3 windows at 3 sites, answers at nyc",
+        "    key K1: a.k = b.k = c.k; compared as 64-bit values",
+        "    new rows of a: b by SM-D1 with Bloom filters, c by SP-D",
+        "    new rows of b: a by SM-S1, c by SP-D",
+        "    new rows of c: b by SP-S, a by SP-S",
+    ]
+    for site, line in (("ams", "ship(a|b, fra)"), ("fra", "ship(bloom keys(b,K1), ams)"), ("nyc", "join(c, b)")):
+        assert f"      {line}" in lines[lines.index(f"    site {site}:") :]
+    assert command("explain", place.file)[1] == text  # the same on every run
+
+    code, out, err = command("explain", place.file, "--format", "json")
+    assert (code, err) == (0, "")
+    join = json.loads(out)["q"]["child"]
+    assert (join["node"], join["site"], join["homes"]) == ("SitedJoin", "nyc", ["ams", "fra", "nyc"])
+    assert join["heads"][0]["hops"][0] == {"node": "Hop", "alias": "b", "method": "SM-D1", "at": None, "bloom": True}
+
+    central = command("explain", place.file, "--planner", "central")[1]
+    assert "    new rows of a: b by SP-S at nyc, c by SP-S at nyc" in central.splitlines()
+
+
+def test_a_run_at_three_sites_and_its_links(
+    spark: SparkSession, place: Place, command: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    make_sited(place)
+    code, out, err = command("run", place.file, "--once")
+    assert (code, err) == (0, "")
+    a, b = ([row for number in range(FILES) for row in made(name, number)] for name in "ab")
+    wanted = Counter(
+        (x["id"], y["id"])
+        for x in a
+        for y in b
+        for z in b
+        if x["k"] == y["k"] == z["k"] and max(t := [r["ts"].timestamp() for r in (x, y, z)]) - min(t) <= WINDOW_S
+    )
+    assert place.answers() == wanted
+    shown = re.sub(r"[│┃\s]+", " ", out)
+    assert f"rows in {3 * FILES * ROWS} (" in shown
+    assert f"answers {wanted.total()} (" in shown
+    assert "links of query q" in shown and "link purpose bytes batches tuples price" in shown
+    number = r"([\d,]+)"
+    rows = re.findall(rf"(\w+) -> (\w+) ([a-z ]+) {number} {number} {number} ([\d.]+) ", shown)
+    rows = rows[-len({row[:3] for row in rows}) :]  # the last table of those that were shown
+    assert {(origin, to, purpose) for origin, to, purpose, *_ in rows} >= {
+        ("ams", "fra", "full tuples"),
+        ("fra", "ams", "filters"),
+        ("fra", "ams", "keys"),
+        ("fra", "nyc", "full tuples"),
+        ("ams", "nyc", "full tuples"),
+    }
+    counts = [[int(text.replace(",", "")) for text in row[3:6]] for row in rows]
+    (total,) = re.findall(rf"all {number} ([\d.]+)", shown)[-1:]
+    assert int(total[0].replace(",", "")) == sum(count[0] for count in counts)
+    assert float(total[1]) == pytest.approx(sum(count[0] for count in counts) * 2e-9, abs=1e-6)
+    (central,) = re.findall(rf"central would ship about {number} ([\d.]+)", shown)[-1:]
+    assert 0 < int(central[0].replace(",", "")) < 10_000
+
+    # Nothing new, and another planner is another plan.
+    assert command("run", place.file, "--once")[1] == "q: nothing new since the last run with this checkpoint\n"
+    code, out, err = command("run", place.file, "--once", "--planner", "central")
+    assert (code, out) == (2, "")
+    assert_one_sentence(err)
+    assert "belongs to a different query: plan had " in err
+
+
+def test_sites_one_after_the_other(spark: SparkSession, place: Place, command: Run) -> None:
+    """Each site on its own, in no good order and more than once, comes to the same as all together."""
+    make_sited(place)
+    for site in ("nyc", "ams", "fra", "ams", "fra", "ams", "nyc", "fra", "nyc"):
+        assert command("site", site, place.file, "--once", "--quiet") == (0, "", "")
+    apart = place.answers()
+    shutil.rmtree(place.directory / "out")
+    shutil.rmtree(place.directory / ".watersmeet")
+    assert command("run", place.file, "--once", "--quiet") == (0, "", "")
+    assert place.answers() == apart
+    assert apart.total() > 100
+
+
+@pytest.mark.parametrize("name", ["building", "wan"])
+def test_examples_of_several_sites_are_right(spark: SparkSession, command: Run, name: str) -> None:
+    file = Path(__file__).parents[1] / "examples" / name / "topology.yaml"
+    assert command("check", file) == (0, f"{file}: 3 streams and 1 query, nothing wrong\n", "")
+
+
 # With Spark: what only it can tell ------------------------------------------------------------------------------------
 
 
@@ -576,12 +774,13 @@ def test_version_and_help() -> None:
         ("run",): ("--once", "--trigger", "--checkpoint", "--master", "--query", "--conf", "--quiet", "--debug"),
         ("explain",): ("--format {text,json}", "--query"),
         ("check",): ("--query", "topology"),
+        ("site",): ("NAME", "topology", "--once", "--trigger", "--planner", "may start, stop, crash and come back in"),
     }
     for command, wanted in fragments.items():
         told = process(*command, "--help")
         assert (told.returncode, told.stderr) == (0, "")
         for fragment in wanted:
-            assert fragment in told.stdout
+            assert fragment in " ".join(told.stdout.split())
 
 
 def test_a_process_that_meets_a_damaged_file_and_one_that_goes_on(place: Place) -> None:

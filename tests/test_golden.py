@@ -2,6 +2,8 @@
 
 A file has a heading and the sections `-- streams` (schema, then rows in arrival order; `|` ends a micro-batch; ts in
 seconds), `-- sql`, `-- plan` and `-- rows`. `GOLDEN=write pytest tests/test_golden.py` writes the last two anew.
+A case of several sites has the section `-- sites` too: homes, site and plan as in a topology. It runs in the simulator,
+where every batch has come to an end before the next one comes.
 """
 
 import os
@@ -10,10 +12,17 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import yaml
 
 from watersmeet.explain import explain_text
+from watersmeet.plan import Hop, Method, Plan
+from watersmeet.planners.sited import central, explicit
+from watersmeet.query.model import JoinQuery
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
+from watersmeet.sim.rows import finish, typed
+from watersmeet.sim.sites import SimulatedSites
+from watersmeet.sim.trial import horizon
 from watersmeet.testing import InProcess, bag
 from watersmeet.topology import parse_schema
 
@@ -50,25 +59,60 @@ def _value(text: str, field: pa.Field) -> object:
     return text if field.type == pa.string() else int(text)
 
 
+def run_here(query: JoinQuery, streams: dict[str, list[pa.Table]], directory: Path) -> tuple[Plan, Counter, int | None]:
+    """The plan of a query at one site, its answers, and before which instant heads have theirs (None: all have)."""
+    schemas = {name: batches[0].schema for name, batches in streams.items()}
+    process = InProcess(query, schemas, dict.fromkeys(streams, "ts"), directory)
+    got: Counter = Counter()
+    for number in range(max(map(len, streams.values()))):
+        got += bag(process.batch({name: b[number] for name, b in streams.items() if number < len(b)}))
+    return process.plan, got, process.ledger.released_to if process.join.ordered else None
+
+
+def run_at_sites(query: JoinQuery, streams: dict[str, list[pa.Table]], text: str) -> tuple[Plan, Counter, int | None]:
+    """The same of a query over several sites."""
+    schemas = {name: batches[0].schema for name, batches in streams.items()}
+    columns = {name: schema.names for name, schema in schemas.items()}
+    asked = yaml.safe_load(text)
+    query = typed(query, schemas)
+    if "plan" in asked:
+        hops = {
+            head: [Hop(s["join"], Method(s.get("method", "SP-D")), s.get("at"), s.get("bloom", False)) for s in steps]
+            for head, steps in asked["plan"].items()
+        }
+        plan = explicit(query, columns, asked["homes"], asked["site"], hops)
+    else:
+        plan = central(query, columns, asked["homes"], asked["site"])
+    sites = SimulatedSites(plan, dict.fromkeys(streams, "ts"))
+    for number in range(max(map(len, streams.values()))):
+        sites.feed(number * 60_000_000, {name: b[number] for name, b in streams.items() if number < len(b)})
+    sites.run()
+    before_us, is_known = horizon(sites, plan)
+    assert is_known, "every stream of a ROWS window has rows"
+    return plan, bag(finish(plan, sites.answers, schemas)), before_us
+
+
 @pytest.mark.parametrize("path", CASES, ids=[case.stem for case in CASES])
 def test_golden(path: Path, tmp_path: Path) -> None:
     heading, sections = read_case(path)
     streams = read_streams(sections["streams"])
-    schemas = {name: batches[0].schema for name, batches in streams.items()}
-    query = parse_query(sections["sql"], {name: schema.names for name, schema in schemas.items()}, allow_cross=True)
-    process = InProcess(query, schemas, dict.fromkeys(streams, "ts"), tmp_path)
-    got: Counter = Counter()
-    for number in range(max(map(len, streams.values()))):
-        got += bag(process.batch({name: b[number] for name, b in streams.items() if number < len(b)}))
-    plan = explain_text(process.plan)
+    columns = {name: batches[0].schema.names for name, batches in streams.items()}
+    query = parse_query(sections["sql"], columns, allow_cross=True)
+    if "sites" in sections:
+        made, got, before_us = run_at_sites(query, streams, sections["sites"])
+    else:
+        made, got, before_us = run_here(query, streams, tmp_path)
+    plan = explain_text(made)
     rows = "\n".join(" ".join(map(str, row)) for row in sorted(got.elements(), key=str))
     if os.environ.get("GOLDEN") == "write":
-        texts = [heading, *(f"-- {name}\n{sections[name]}\n" for name in ("streams", "sql"))]
+        texts = [
+            heading,
+            *(f"-- {name}\n{sections[name]}\n" for name in ("streams", "sql", "sites") if name in sections),
+        ]
         path.write_text("\n".join([*texts, f"-- plan\n{plan}\n", f"-- rows\n{rows}\n"]), encoding="utf-8")
         return
     assert plan == sections["plan"]
     assert rows == sections["rows"]
     whole = {name: pa.concat_tables(batches) for name, batches in streams.items()}
-    horizon = process.ledger.released_to if process.join.ordered else None
-    assert got == bag(answer(query, whole, dict.fromkeys(streams, "ts"), heads_before_us=horizon))
+    assert got == bag(answer(query, whole, dict.fromkeys(streams, "ts"), heads_before_us=before_us))
     assert got, "a golden case shows at least one answer"

@@ -8,23 +8,29 @@ from typing import Any
 import pyarrow as pa
 
 from watersmeet.plan import Distinct, KeyClass, Plan, Project, Restrict, Scan, bottom_of
+from watersmeet.planners.shape import key_classes
 from watersmeet.program.segments import KEEP, TS, class_column
 from watersmeet.query.model import Equality, Expression, JoinQuery
 from watersmeet.query.sql import to_duckdb
 
-HASH = "hash({}) >> 1"  # how a value that is no whole number becomes one
+HASH = "hash(CAST({} AS VARCHAR)) >> 1"  # how a value that is no plain whole number becomes one
 
 
 def typed(query: JoinQuery, schemas: Mapping[str, pa.Schema]) -> JoinQuery:
     """The query with types for the sides of its equalities: whole numbers are compared as such, all else as hashes."""
     stream_of = {source.alias: source.stream for source in query.sources}
 
-    def side(expression: Expression) -> Expression:
-        kinds = [schemas[stream_of[column.alias]].field(column.name).type for column in expression.columns]
-        is_whole = expression.is_plain and pa.types.is_integer(kinds[0])
-        return replace(expression, type="bigint" if is_whole else "string")
+    def is_whole(side: Expression) -> bool:
+        kinds = [schemas[stream_of[column.alias]].field(column.name).type for column in side.columns]
+        return side.is_plain and pa.types.is_integer(kinds[0])
 
-    return replace(query, equalities=tuple(Equality(side(e.left), side(e.right)) for e in query.equalities))
+    _, class_of, _ = key_classes(query)
+    hashed = {number for side, number in class_of.items() if not is_whole(side)}
+
+    def with_type(side: Expression) -> Expression:
+        return replace(side, type="string" if class_of[side] in hashed else "bigint")
+
+    return replace(query, equalities=tuple(Equality(with_type(e.left), with_type(e.right)) for e in query.equalities))
 
 
 def lay_out(scan: Scan, classes: Sequence[KeyClass], rows: pa.Table, event_time: str, hash_sql: str = HASH) -> pa.Table:
