@@ -444,7 +444,7 @@ def test_the_simulator_ships_the_same_bytes(
         dict.fromkeys(APART, "ts"),
         delays_us=dict.fromkeys(APART, DELAY_US),
         turn_us=never,
-        buckets=spark.sparkContext.defaultParallelism,
+        buckets=1,  # so few rows are not worth more
         retry_us=never,
     )
     peers = [site for _, site in sorted(sites.sites.items())]
@@ -588,7 +588,10 @@ def begin(spark: Any) -> Iterator[Callable[..., tuple[wm.RunningSites, list[str]
 
 
 def test_a_site_whose_reader_is_away_takes_no_more_rows_and_loses_none(
-    tmp_path: Path, write_stream: WriteStream, begin: Callable[..., tuple[wm.RunningSites, list[str]]]
+    tmp_path: Path,
+    write_stream: WriteStream,
+    begin: Callable[..., tuple[wm.RunningSites, list[str]]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # The timeout is shorter than the wait: a stream that is kept waiting is not idle, and its rows are not late.
     scene = small_scene(tmp_path, way=("SM-D1", False), max_pending=2_000, idle_timeout="1 second")
@@ -608,15 +611,31 @@ def test_a_site_whose_reader_is_away_takes_no_more_rows_and_loses_none(
     assert time.monotonic() - began < 10, "a site that waits can be stopped"
     assert sender.exception() is None
 
+    # A reader that takes without saying so: meanwhile its own parcels are taken here, or both would wait for ever.
+    is_silent, acknowledge = True, DirectoryLinks.acknowledge
+
+    def acknowledging(links: DirectoryLinks, *arguments: Any) -> None:
+        if links.site != "nyc" or not is_silent:
+            acknowledge(links, *arguments)
+
+    monkeypatch.setattr(DirectoryLinks, "acknowledge", acknowledging)
     sender, warned = begin(scene, "ams")
     wait_for(lambda: told in warned, "no warning after a restart", sender)
+    (job,) = sender._jobs
+    taken = job.ledger.batch
     reader, _ = begin(scene, "nyc")
+    rows = sum(batch.num_rows for batch in scene.batches["b"])
+    wait_for(lambda: reader.totals["rows_in"] == rows, "the reader waits too", sender, reader)
+    wait_for(lambda: job.ledger.received.get("nyc") == reader._jobs[0].ledger.links["ams"].number, "", sender, reader)
+    time.sleep(1.5)
+    assert job.ledger.batch == taken
+    is_silent = False
     expected = scene.expected()
     wait_for(lambda: read(scene.out).total() >= expected.total(), "it does not go on", sender, reader)
     assert read(scene.out) == expected
     aside = [reason for batches in scene.batches.values() for reason in sort_out(batches)[1]["_reason"].to_pylist()]
     assert sender.totals["late"] + reader.totals["late"] == aside.count("late")
-    assert sender._jobs[0].ledger.batch >= 7
+    assert job.ledger.batch >= 7
     wait_for(lambda: not scene.parcels, "parcels stay on the links", sender, reader)
 
 

@@ -194,10 +194,12 @@ class SiteEngine:
         shelf: Shelf,
         run_tasks: RunTasks[Any],
         buckets: int = 1,
+        rows_a_bucket: int = 5_000,
     ) -> None:
         self.program = program
         self.shelf = shelf
         self.buckets = buckets
+        self._rows_a_bucket = rows_a_bucket
         self._delays_us = delays_us
         self._run_tasks = run_tasks
         self._rounds = [tuple(operators) for operators in program.rounds()]
@@ -350,22 +352,28 @@ class SiteEngine:
             paced[pace.name] = max((*latest, paced.get(pace.name, UNKNOWN)))
         return paced
 
+    def _buckets_for(self, rows: int) -> int:
+        """Into how many buckets so many rows are worth cutting: every one makes messages of its own."""
+        return min(self.buckets, 1 + rows // self._rows_a_bucket)
+
     def _run_rounds(
         self, before: SiteLedger, ledger: SiteLedger, made: list[Made], progress: Mapping[str, int]
     ) -> list[Made]:
         for operators in self._rounds:
+            rows = sum(one.rows for one in made)
+            buckets = self._buckets_for(rows)
             task = Round(
                 self.program,
                 self.shelf,
                 operators,
-                self.buckets,
+                buckets,
                 old=before.relations,
                 new=_segments_made(made),
                 clocks=ledger.clocks,
                 before=before.progress,
                 now=progress,
             )
-            made = [*made, *self._run_tasks(task, self.buckets, sum(one.rows for one in made))]
+            made = [*made, *self._run_tasks(task, buckets, rows)]
         return made
 
     def _send(self, ledger: SiteLedger, made: Sequence[Made]) -> SiteLedger:
@@ -428,7 +436,8 @@ class SiteEngine:
         if groups:
             parts: dict[int, list[Part]] = {}
             rows = sum(segment.rows for group, _, _ in groups for segment in group)
-            for number, part in self._run_tasks(Merge(self.shelf, self.buckets, tuple(groups)), self.buckets, rows):
+            buckets = self._buckets_for(rows)
+            for number, part in self._run_tasks(Merge(self.shelf, buckets, tuple(groups)), buckets, rows):
                 parts.setdefault(number, []).append(part)
             for number, (name, (group, axis, alive)) in enumerate(zip(names, groups, strict=True)):
                 merged = merged_segment(group, parts.get(number, ()), axis, alive)

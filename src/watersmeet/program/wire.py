@@ -5,12 +5,13 @@ waited for. A message names its flow by number; the schema of a flow travels wit
 """
 
 import struct
+import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-_PARCEL = struct.Struct("<4sqH")
+_PARCEL = struct.Struct("<4sqHI")
 _MESSAGE = struct.Struct("<HHIIq")
 _MAGIC = b"WMP1"
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -80,11 +81,15 @@ def unpack_schema(packed: bytes) -> pa.Schema:
 
 def pack_parcel(parcel: Parcel) -> bytes:
     """A parcel as bytes."""
-    return b"".join(_pieces(parcel))
+    body = b"".join(_pieces(parcel))
+    return _PARCEL.pack(_MAGIC, parcel.number, len(parcel.messages), _checksum(parcel.number, body)) + body
+
+
+def _checksum(number: int, body: bytes) -> int:
+    return zlib.crc32(body, zlib.crc32(number.to_bytes(8, "little", signed=True)))
 
 
 def _pieces(parcel: Parcel) -> Iterable[bytes]:
-    yield _PARCEL.pack(_MAGIC, parcel.number, len(parcel.messages))
     for message in parcel.messages:
         yield _MESSAGE.pack(message.flow, len(message.schema), message.rows, len(message.payload), message.progress)
     for message in parcel.messages:
@@ -117,7 +122,7 @@ def index_parcel(read: Callable[[int, int], bytes], size: int) -> ParcelIndex:
     head = read(0, PARCEL_BYTES)
     if len(head) < PARCEL_BYTES or head[:4] != _MAGIC:
         raise ValueError("it is not a parcel")
-    _, number, count = _PARCEL.unpack(head)
+    _, number, count, checksum = _PARCEL.unpack(head)
     table = read(PARCEL_BYTES, count * MESSAGE_BYTES)
     place, entries = PARCEL_BYTES + count * MESSAGE_BYTES, []
     if len(table) == count * MESSAGE_BYTES:
@@ -127,4 +132,6 @@ def index_parcel(read: Callable[[int, int], bytes], size: int) -> ParcelIndex:
             place += schema_size + payload_size
     if len(table) < count * MESSAGE_BYTES or place != size:
         raise ValueError(f"it has {size} bytes and should have {place}")
+    if _checksum(number, read(PARCEL_BYTES, size - PARCEL_BYTES)) != checksum:
+        raise ValueError("its checksum is wrong")
     return ParcelIndex(number, tuple(entries))

@@ -184,7 +184,7 @@ class SimulatedSites:
         self.sites: dict[str, SimulatedSite] = {}
         for name, program in compile_sites(join).items():
             interval = turn_us if isinstance(turn_us, int) else turn_us[name]
-            engine = SiteEngine(program, delays, MemoryShelf(), run_here, buckets)
+            engine = SiteEngine(program, delays, MemoryShelf(), run_here, buckets, rows_a_bucket=1)
             site = SimulatedSite(engine, self.kernel, self.network, laid_out, delays, interval, start_us)
             self.sites[name] = site
             site.start()

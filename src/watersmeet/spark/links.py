@@ -69,13 +69,16 @@ class DirectoryLinks:
         """The identity of the run that writes to us from a site; None before it has started."""
         return _read(self._way(sender, self.site) / _SENDER)
 
-    def arrived(self, sender: str, after: int) -> list[tuple[str, str, ParcelIndex]]:
+    def has_arrived(self, sender: str, after: int) -> bool:
+        """Whether the parcel after a number is there."""
+        return (self._way(sender, self.site) / _name(after + 1)).exists()
+
+    def arrived(self, sender: str, after: int) -> Iterator[tuple[str, str, ParcelIndex]]:
         """Parcels from a site beyond a number: sender, path and what is in them, as far as none is missing."""
-        way = self._way(sender, self.site)
-        parcels: list[tuple[str, str, ParcelIndex]] = []
-        while (path := way / _name(after + 1 + len(parcels))).exists():
-            parcels.append((sender, str(path), _index(path, sender, self.site)))
-        return parcels
+        while self.has_arrived(sender, after):
+            after += 1
+            path = self._way(sender, self.site) / _name(after)
+            yield sender, str(path), _index(path, sender, self.site)
 
     def publish(self, reader: str, outbox: Iterable[Outgoing]) -> None:
         """Put parcels where their reader finds them, in order; those that are there already stay as they are."""
@@ -120,11 +123,16 @@ class DirectoryLinks:
 
     def ring(self) -> None:
         """Wake this site's own Spark query, which runs only when something arrives."""
+        self.hush()
         way = self._way(_BELL, self.site)
         with _writing(way, self.site, self.site):
-            for path in way.iterdir():
-                path.unlink(missing_ok=True)
             (way / f"{uuid.uuid4().hex[:12]}{PARCEL}").touch()
+
+    def hush(self) -> None:
+        """Let the bell not ring when the site starts again."""
+        with contextlib.suppress(OSError):
+            for path in self._way(_BELL, self.site).iterdir():
+                path.unlink(missing_ok=True)
 
 
 def _name(number: int) -> str:
@@ -132,8 +140,13 @@ def _name(number: int) -> str:
 
 
 def _make(way: Path, sender: str, reader: str) -> None:
-    with _writing(way, sender, reader):
+    try:
         way.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LinkUnwritable(
+            f"link {sender} -> {reader} cannot be made: {error.strerror or error} ({way}); "
+            "make the directory writable, or give link_transport another path"
+        ) from None
 
 
 @contextlib.contextmanager

@@ -411,7 +411,7 @@ def start_site(
     programs = compile_sites(sited_join_of(settings.plan))
     if site not in programs or not (programs[site].operators or programs[site].ships or programs[site].is_query_site):
         raise NothingToDo(f"query {settings.query.name!r} has nothing to do at site {site!r}")
-    return RunningSites(settings.query, topology, [_start_site(settings, programs[site])], once=once)
+    return RunningSites(settings.query, topology, [_start_site(settings, programs[site], alone=True)], once=once)
 
 
 def _settings(
@@ -446,7 +446,7 @@ def _start_here(settings: _Settings) -> RunningQuery:
         return _stream(settings, job, held, asked.name)
 
 
-def _start_site(settings: _Settings, program: SiteProgram) -> RunningQuery:
+def _start_site(settings: _Settings, program: SiteProgram, *, alone: bool = False) -> RunningQuery:
     """Start one site's part of a query."""
     asked = settings.query
     identity = _identity(settings.topology, asked, settings.bound) | {
@@ -468,6 +468,7 @@ def _start_site(settings: _Settings, program: SiteProgram) -> RunningQuery:
             writer,
             links,
             lambda text: settings.warn(f"query {asked.name!r}: {text}"),
+            waits_for_room=not (alone and settings.once),  # nobody may be there to make room, and it is to end
         )
         job.open()
         return _stream(settings, job, held, f"{asked.name} at {program.site}")

@@ -6,7 +6,7 @@ the ledger, so that a batch which runs again takes neither more nor less than it
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 from typing import Any
@@ -53,7 +53,10 @@ class SiteJob:
         writer: Writer | None,
         links: DirectoryLinks,
         warn: Callable[[str], None],
+        *,
+        waits_for_room: bool = True,
     ) -> None:
+        self._waits_for_room = waits_for_room
         self._spark = spark
         self._topology = topology
         self._query = query
@@ -134,6 +137,8 @@ class SiteJob:
             return
         self._wait_for_room()  # before rows are filed: the turns meanwhile would give back files that no ledger names
         self._turn([row for row in reports(frame) if "alias" in row], batch)
+        if self.has_parcels:  # more than a mouthful: Spark need not wait for another one to come
+            self._links.ring()
 
     def take_parcels(self) -> bool:
         """Take a turn for the links alone; tells whether anything had come."""
@@ -142,7 +147,8 @@ class SiteJob:
     @property
     def has_parcels(self) -> bool:
         """Whether parcels wait to be taken."""
-        return any(self._links.arrived(sender, self.ledger.received.get(sender, 0)) for sender in self.program.peers_in)
+        taken = self.ledger.received
+        return any(self._links.has_arrived(sender, taken.get(sender, 0)) for sender in self.program.peers_in)
 
     def _turn(self, told: Sequence[Report], batch: int | None) -> bool:
         clock = Clock()
@@ -185,17 +191,19 @@ class SiteJob:
 
     def _parcels(self, ledger: SiteLedger) -> list[tuple[str, str, ParcelIndex]]:
         """What has come over the links and is to be taken now: from every sender in turn, up to a good mouthful."""
-        waiting = [self._arrived(sender, ledger.received.get(sender, 0)) for sender in self.program.peers_in]
+        waiting = [iter(self._arrived(sender, ledger.received.get(sender, 0))) for sender in self.program.peers_in]
         parcels, size = [], 0
-        for number in range(max((len(one) for one in waiting), default=0)):
-            for parcel in (one[number] for one in waiting if number < len(one)):
-                parcels.append(parcel)
-                size += sum(entry.size for entry in parcel[2].entries)
-            if size > _MOUTHFUL:
-                break
+        while waiting and size <= _MOUTHFUL:
+            for parcels_of_one in list(waiting):
+                parcel = next(parcels_of_one, None)
+                if parcel is None:
+                    waiting.remove(parcels_of_one)
+                else:
+                    parcels.append(parcel)
+                    size += sum(entry.size for entry in parcel[2].entries)
         return parcels
 
-    def _arrived(self, sender: str, after: int) -> list[tuple[str, str, ParcelIndex]]:
+    def _arrived(self, sender: str, after: int) -> Iterable[tuple[str, str, ParcelIndex]]:
         run_id = self._links.sender_of(sender)
         if run_id is None:
             return []
@@ -238,7 +246,7 @@ class SiteJob:
         Parcels are taken meanwhile: two sites that wait for each other would wait for ever.
         """
         limit = self._topology.link_transport.max_pending_bytes
-        while self._waiting_bytes() > limit and not self._closing.is_set():
+        while self._waits_for_room and self._waiting_bytes() > limit and not self._closing.is_set():
             self._tell(
                 "room", f"site {self.site}: {limit:,} bytes wait for other sites; new rows wait until they are taken"
             )
@@ -328,6 +336,7 @@ class SiteJob:
         self._closing.set()
         if self._keeper is not None:
             self._keeper.join()
+        self._links.hush()
         for reader in self.program.peers_out:
             self._links.forget_acknowledged(reader)
         if self._delivery is not None:
