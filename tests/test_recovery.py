@@ -33,6 +33,8 @@ from watersmeet.program.ledger import Ledger
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
 from watersmeet.spark import checkpoint as checkpoint_module
+from watersmeet.spark import delivery as delivery_module
+from watersmeet.spark import job as job_module
 from watersmeet.spark.engine import WindowEngine
 from watersmeet.spark.job import JoinJob
 from watersmeet.spark.run import start
@@ -323,7 +325,7 @@ class Crash(WatersmeetError):
 
 
 SPARKS_COMMIT = "Spark's own commit"
-RUN_TASKS = "_run_tasks"
+RUN_TASKS = "run_told"
 
 
 class Tripwire:
@@ -332,7 +334,8 @@ class Tripwire:
     # All that a driver does to the disk; tasks and Spark do the rest in between.
     STEPS = (
         (WindowEngine, "account"),  # rows are ingested
-        (JoinJob, RUN_TASKS),
+        (job_module, RUN_TASKS),
+        (delivery_module, RUN_TASKS),
         (LocalStorage, "make"),
         (LocalStorage, "move"),
         (LocalStorage, "remove"),

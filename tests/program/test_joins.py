@@ -115,7 +115,7 @@ def expected(sql: str, tables: dict[str, pa.Table], process: InProcess) -> Count
     return bag(answer(query, tables, dict.fromkeys(tables, "ts"), heads_before_us=horizon))
 
 
-@settings(max_examples=250, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(cases())
 def test_random_queries_give_the_bag_of_the_law(case: tuple) -> None:
     sql, tables, delay, batches, buckets = case
