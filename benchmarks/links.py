@@ -295,7 +295,7 @@ def throughput_table(scale: float) -> None:
         print(f"| {label} | {rate:,.0f} | {rate / base:.2f} |")
 
 
-def delay_table(trigger_s: float = 1.0, seconds: int = 25) -> None:
+def delay_table(trigger_s: float = 1.0, seconds: int = 15) -> None:
     """From the arrival of an answer's last row to the answer's file, with rows that arrive as time goes by."""
     import watersmeet as wm
 

@@ -469,6 +469,7 @@ def _start_site(settings: _Settings, program: SiteProgram, *, alone: bool = Fals
             links,
             lambda text: settings.warn(f"query {asked.name!r}: {text}"),
             waits_for_room=not (alone and settings.once),  # nobody may be there to make room, and it is to end
+            takes_between=not settings.once,  # whoever waits for the end takes what is left then
         )
         job.open()
         return _stream(settings, job, held, f"{asked.name} at {program.site}")

@@ -4,6 +4,7 @@ A link's directory is a source only to wake the query and to be listed by Spark:
 the ledger, so that a batch which runs again takes neither more nor less than it must.
 """
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,7 +36,8 @@ from watersmeet.topology import Query, Topology
 
 _FILE = "path string, modificationTime timestamp, length bigint, content binary"
 _MOUTHFUL = 16_000_000  # bytes of parcels taken in one turn, about
-_LOOK_SECONDS = 0.5  # how often a site looks whether links can be written again and whether a stream is idle
+_PARCEL_SECONDS = 0.1  # how often a site looks for parcels between its batches
+_LOOKS = 5  # after so many, also whether links can be written again and whether a stream is idle
 
 
 class SiteJob:
@@ -55,8 +57,11 @@ class SiteJob:
         warn: Callable[[str], None],
         *,
         waits_for_room: bool = True,
+        takes_between: bool = True,
     ) -> None:
         self._waits_for_room = waits_for_room
+        self._takes_between = takes_between
+        self._in_turn = threading.RLock()  # batches and the keeper both take turns
         self._spark = spark
         self._topology = topology
         self._query = query
@@ -132,17 +137,17 @@ class SiteJob:
 
     def run_batch(self, frame: DataFrame, batch: int) -> None:
         """Take one micro-batch of the site's own streams, and whatever has come over the links."""
-        if batch <= self.ledger.batch:  # finished before a crash
-            self.take_parcels()
-            return
-        self._wait_for_room()  # before rows are filed: the turns meanwhile would give back files that no ledger names
-        self._turn([row for row in reports(frame) if "alias" in row], batch)
-        if self.has_parcels:  # more than a mouthful: Spark need not wait for another one to come
-            self._links.ring()
+        with self._in_turn:
+            if batch <= self.ledger.batch:  # finished before a crash
+                self.take_parcels()
+                return
+            self._wait_for_room()  # before rows are filed: turns meanwhile would give back files that no ledger names
+            self._turn([row for row in reports(frame) if "alias" in row], batch)
 
     def take_parcels(self) -> bool:
         """Take a turn for the links alone; tells whether anything had come."""
-        return self._turn((), None)
+        with self._in_turn:
+            return self._turn((), None)
 
     @property
     def has_parcels(self) -> bool:
@@ -291,21 +296,29 @@ class SiteJob:
         return max(others, default=UNKNOWN)
 
     def _keep(self) -> None:
-        """Between batches: deliver again what could not be delivered, and wake the query where Spark does not.
+        """Between batches: take parcels as they come, deliver what could not be delivered, wake the query if need be.
 
-        That is when a stream is idle, and when a parcel is there under a name that Spark has seen before.
+        The trigger says how often a site's own streams are read; an answer that passes several sites would else wait
+        for it at each. The query is woken when a stream is idle, and to meet what went wrong here.
         """
-        waiting_since = -1
-        while not self._closing.wait(_LOOK_SECONDS):
+        looks = 0
+        while not self._closing.wait(_PARCEL_SECONDS):
+            looks += 1
             try:
-                self._publish()
-                self._acknowledge()
-                turn = self.ledger.turn if self.has_parcels else -1
-                if self._idle(()) or (turn >= 0 and turn == waiting_since):
-                    self._links.ring()
-                waiting_since = turn
-            except Exception as error:  # the next batch will meet it too, and tell
+                if self._takes_between and self.has_parcels and self._in_turn.acquire(blocking=False):
+                    try:
+                        self.take_parcels()
+                    finally:
+                        self._in_turn.release()
+                if looks % _LOOKS == 0:
+                    self._publish()
+                    self._acknowledge()
+                    if self._idle(()) or (self.has_parcels and not self._takes_between):
+                        self._links.ring()
+            except Exception as error:
                 self._tell("keeper", f"site {self.site}: {error}")
+                with contextlib.suppress(LinkUnwritable):
+                    self._links.ring()
 
     def _report(self, before: SiteLedger, told: Sequence[Report], clock: Clock) -> BatchReport:
         ledger = self.ledger
