@@ -39,7 +39,7 @@ from watersmeet.program.wire import (
     pack_parcel,
     pack_rows,
 )
-from watersmeet.query.windows import Rows
+from watersmeet.query.windows import Rows, Unbounded
 
 Result = TypeVar("Result")
 RunTasks = Callable[[Callable[[int], list[Result]], int, int], list[Result]]  # a task, how often, over how many rows
@@ -433,6 +433,10 @@ class SiteEngine:
                 for group in choose_merges(relations[name], window, axis, alive):
                     groups.append((group, axis, alive))
                     names.append(name)
+        relations[_SEEN] = ledger.seen
+        for group in choose_merges(ledger.seen, Unbounded(), TS, None):
+            groups.append((group, TS, None))
+            names.append(_SEEN)
         if groups:
             parts: dict[int, list[Part]] = {}
             rows = sum(segment.rows for group, _, _ in groups for segment in group)
@@ -447,7 +451,9 @@ class SiteEngine:
             name: self._joined(kept_ticks(self.program, name, ticks, axes, ledger.progress))
             for name, ticks in ledger.clocks.items()
         }
-        return replace(ledger, relations={name: kept for name, kept in relations.items() if kept}, clocks=clocks)
+        seen = relations.pop(_SEEN)
+        kept = {name: segments for name, segments in relations.items() if segments}
+        return replace(ledger, relations=kept, clocks=clocks, seen=seen)
 
     def _joined(self, ticks: tuple[Segment, ...]) -> tuple[Segment, ...]:
         """A clock in one segment if it has become many."""
@@ -457,6 +463,7 @@ class SiteEngine:
         return (replace(whole, min_ordinal=ticks[0].min_ordinal, max_ordinal=ticks[-1].max_ordinal),)
 
 
+_SEEN = "seen"  # the name under which remembered answers are merged
 _MANY_TICKS = 16  # segments of a clock from which it is written anew as one
 
 
