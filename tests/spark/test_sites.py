@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -673,3 +674,59 @@ def test_a_silent_stream_does_not_hold_up_counted_windows(
     assert goal.total() > expected.total()
     wait_for(lambda: read(scene.out).total() >= goal.total(), "it does not go on again", handle)
     assert read(scene.out) == goal
+
+
+SHAPES = {
+    "chain": lambda names: list(pairwise(names)),
+    "star": lambda names: [(names[0], name) for name in names[1:]],
+    "cycle": lambda names: [*pairwise(names), (names[-1], names[0])],
+    "clique": lambda names: list(combinations(names, 2)),
+}
+KINDS = ["[RANGE 4 SECONDS]", "[TUMBLE 5 SECONDS]", "[UNBOUNDED]", "[RANGE 7 SECONDS]", "[ROWS 12]"]
+WAYS = [("SP-S", False), ("SM-D1", True), ("SM-S2", False), ("SP-D", False), ("SM-S1", True), ("SM-D2", False)]
+
+
+@pytest.mark.parametrize(
+    ("count", "shape", "attributes"),
+    [(2, "chain", "km"), (4, "star", "k"), (4, "cycle", "km"), (5, "chain", "k"), (5, "clique", "k")],
+)
+def test_joins_of_many_streams_by_mixed_methods(
+    spark: Any, tmp_path: Path, write_stream: WriteStream, count: int, shape: str, attributes: str
+) -> None:
+    names = "abcde"[:count]
+    batches = {name: make_batches(90 + n, rows=24, keys=14) for n, name in enumerate(names)}
+    edges = SHAPES[shape](names)
+    keys = [attributes[n % len(attributes)] for n in range(len(edges))]
+    where = [f"{x}.{key} = {y}.{key}" for key, (x, y) in zip(keys, edges, strict=True)]
+    froms = ", ".join(f"{name} {KINDS[n]}" for n, name in enumerate(names))
+    sql = f"SELECT {', '.join(f'{n}.id AS {n}_id' for n in names)} FROM {froms} WHERE {' AND '.join(where)}"
+    plan = []
+    for n, head in enumerate(names):
+        others = names[n + 1 :] + names[:n]
+        ways = [WAYS[(n + step) % len(WAYS)] for step in range(len(others))]
+        steps = (wm.PlanStep(other, method, bloom=bloom) for other, (method, bloom) in zip(others, ways, strict=True))
+        plan.append(wm.HeadSteps(head, tuple(steps)))
+    streams = tuple(
+        wm.Stream(
+            name,
+            event_time="ts",
+            schema=DDL,
+            source=wm.Source("parquet", str(write_stream(name, batches[name])), {"maxFilesPerTrigger": "1"}),
+            watermark=f"{DELAY_US} microseconds",
+            site=f"s{n % 4}",
+        )
+        for n, name in enumerate(names)
+    )
+    query = wm.Query("q", sql, sink=wm.Sink("parquet", str(tmp_path / "out")), site="s1", plan=tuple(plan))
+    topology = wm.Topology(streams, (query,), tuple(wm.Site(f"s{n}") for n in range(4)), str(tmp_path))
+    wm.start(topology, "q", spark=spark, once=True).awaitTermination()
+    tables = {name: sort_out(batches[name])[0] for name in names}
+    counted = [name for n, name in enumerate(names) if "ROWS" in KINDS[n]]
+    before = min((max_ts(tables[name]) - DELAY_US for name in counted), default=None)
+    law = bag(answer(parse_query(sql, topology.columns), tables, dict.fromkeys(names, "ts"), heads_before_us=before))
+    assert sum(law.values()) > 5
+    assert read(tmp_path / "out") == law
+
+
+def max_ts(table: pa.Table) -> int:
+    return max(table.column("ts").cast(pa.int64()).to_pylist())
