@@ -64,20 +64,27 @@ def file_flow(program: SiteProgram, shelf: Shelf, flow: Flow, table: pa.Table, *
     """File rows of a flow by every key they are looked up by here, and pack them for every site they go to."""
     if not table.num_rows:
         return Made(flow.name)
-    stem = _stem(flow.name)
-    segments = {
-        relation_name(flow.name, key): file_sorted(shelf, stem, flow, table, key)
-        for key in program.indexes.get(flow.name, ())
-    }
-    payloads: dict[str, Payload] = {}
-    if travels:
-        for ship in program.ships:
-            if ship.flow == flow and ship.arrives_as.name not in payloads:
-                payloads[ship.arrives_as.name] = pack_flow(program, shelf, ship.arrives_as, table)
+    payloads = pack_for_others(program, shelf, flow, table) if travels else {}
     answers = None
     if flow.form is Form.RESULT and program.is_query_site:
         answers = shelf.put("answers", table).path
-    return Made(flow.name, table.num_rows, segments, payloads, answers)
+    return Made(flow.name, table.num_rows, file_here(program, shelf, flow, table), payloads, answers)
+
+
+def file_here(program: SiteProgram, shelf: Shelf, flow: Flow, table: pa.Table) -> dict[str, Segment]:
+    """Rows of a flow as a segment for every key they are looked up by here."""
+    if not table.num_rows:
+        return {}
+    return {
+        relation_name(flow.name, key): file_sorted(shelf, _stem(flow.name), flow, table, key)
+        for key in program.indexes.get(flow.name, ())
+    }
+
+
+def pack_for_others(program: SiteProgram, shelf: Shelf, flow: Flow, table: pa.Table) -> dict[str, Payload]:
+    """Rows of a flow packed once for every form in which they go to other sites."""
+    forms = {ship.arrives_as.name: ship.arrives_as for ship in program.ships if ship.flow == flow}
+    return {name: pack_flow(program, shelf, form, table) for name, form in forms.items()}
 
 
 def file_sorted(shelf: Shelf, stem: str, flow: Flow, table: pa.Table, key: Key) -> Segment:

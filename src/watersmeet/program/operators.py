@@ -21,8 +21,9 @@ kept until its interval lies before the horizon of every operator that reads it.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 
 from watersmeet.plan import HeadPlan, Hop, Key, Method, SitedJoin
 from watersmeet.query.windows import Rows
@@ -59,6 +60,7 @@ class Flow:
     form: Form
     purpose: Purpose
     bloom: bool = False  # its batches travel, and are kept, as Bloom filters of their keys
+    alias: str = ""  # of a pace, whose keys are asked for
 
     def __str__(self) -> str:
         return self.name
@@ -149,15 +151,15 @@ class SiteProgram:
     join: SitedJoin
     operators: tuple[Operator, ...] = ()
     ships: tuple[Ship, ...] = ()
-    paces: tuple[tuple[Flow, Flow, str], ...] = ()  # pace told from here, flow whose rows set it, alias it is for
+    paces: tuple[tuple[Flow, Flow], ...] = ()  # pace told from here, flow whose rows set it
     inbound: tuple[tuple[str, Flow], ...] = ()  # sender, flow
-    local: tuple[str, ...] = field(default=())  # aliases whose streams arrive here
+    local: tuple[str, ...] = ()  # aliases whose streams arrive here
 
     @property
     def is_query_site(self) -> bool:
         return self.site == self.join.site
 
-    @property
+    @cached_property
     def indexes(self) -> dict[str, tuple[Key, ...]]:
         """For each flow that is kept here, the keys it is kept by."""
         keys: dict[str, set[Key]] = {}
@@ -165,12 +167,6 @@ class SiteProgram:
             for flow in kept_inputs(operator):
                 keys.setdefault(flow.name, set()).add(operator.key)
         return {name: tuple(sorted(found)) for name, found in sorted(keys.items())}
-
-    @property
-    def clocks(self) -> tuple[str, ...]:
-        """Aliases with ROWS windows that operators here speak about."""
-        about = {operator.alias for operator in self.operators if not isinstance(operator, Project)}
-        return tuple(scan.alias for scan in self.join.scans if scan.alias in about and isinstance(scan.window, Rows))
 
     @property
     def peers_out(self) -> tuple[str, ...]:
@@ -182,9 +178,7 @@ class SiteProgram:
 
     def paces_of(self, alias: str) -> tuple[str, ...]:
         """The paces that those who ask for an alias's keys tell this site."""
-        return tuple(
-            flow.name for _, flow in self.inbound if flow.form is Form.PACE and flow.name.endswith(f",{alias})")
-        )
+        return tuple(flow.name for _, flow in self.inbound if flow.form is Form.PACE and flow.alias == alias)
 
     def rounds(self) -> list[list[Operator]]:
         """The operators in order, cut where rows must move to the bucket of another key."""
@@ -251,7 +245,7 @@ class _Builder:
         self._join = join
         self._operators: dict[str, dict[Operator, None]] = {}
         self._ships: dict[str, dict[Ship, None]] = {}
-        self._paces: dict[str, dict[tuple[Flow, Flow, str], None]] = {}
+        self._paces: dict[str, dict[tuple[Flow, Flow], None]] = {}
 
     def program(self, site: str) -> SiteProgram:
         inbound = {
@@ -367,9 +361,9 @@ class _Builder:
         return keys
 
     def _pace(self, site: str, left: Flow, alias: str, home: str) -> None:
-        pace = Flow(f"pace({left},{alias})", Form.PACE, Purpose.WATERMARKS)
+        pace = Flow(f"pace({left},{alias})", Form.PACE, Purpose.WATERMARKS, alias=alias)
         self._ship(site, pace, home)
-        self._paces.setdefault(site, {})[pace, left, alias] = None
+        self._paces.setdefault(site, {})[pace, left] = None
 
     def _project(self, site: str, left: Flow, key: Key, head: str, alias: str) -> Flow:
         asks = Flow(f"asks({_of(left, head)},{alias})", Form.ASK, Purpose.KEYS)
@@ -397,20 +391,16 @@ def node_operators(program: SiteProgram) -> Iterator[str]:
     for operator in program.operators:
         match operator:
             case Join():
-                yield f"join({_shown(operator.left)}, {operator.alias})"
+                yield f"join({operator.left}, {operator.alias})"
                 if operator.right.name not in updated:
                     updated.add(operator.right.name)
-                    yield f"update({_shown(operator.right)})"
+                    yield f"update({operator.right})"
             case Semijoin():
-                yield f"semijoin({_shown(operator.subject)}, {_shown(operator.witness)}) -> {_shown(operator.out)}"
+                yield f"semijoin({operator.subject}, {operator.witness}) -> {operator.out}"
             case Announce():
-                yield f"announce({operator.alias}) -> {_shown(operator.out)}"
+                yield f"announce({operator.alias}) -> {operator.out}"
             case Project():
-                yield f"project({_shown(operator.rows)}) -> {_shown(operator.out)}"
+                yield f"project({operator.rows}) -> {operator.out}"
     for ship in program.ships:
         if ship.flow.form is not Form.PACE:  # like a watermark, it is not worth a line
-            yield f"ship({_shown(ship.arrives_as)}, {ship.to})"
-
-
-def _shown(flow: Flow) -> str:
-    return flow.name
+            yield f"ship({ship.arrives_as}, {ship.to})"

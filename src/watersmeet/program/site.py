@@ -347,7 +347,7 @@ class SiteEngine:
     def _paced(self, progress: Mapping[str, int], made: Sequence[Made]) -> dict[str, int]:
         """Progress with the latest tuple of each flow that sets a pace."""
         paced = dict(progress)
-        for pace, flow, _ in self.program.paces:
+        for pace, flow in self.program.paces:
             latest = (s.max_ts for one in made if one.flow == flow.name for s in one.segments.values())
             paced[pace.name] = max((*latest, paced.get(pace.name, UNKNOWN)))
         return paced

@@ -6,7 +6,7 @@ from functools import reduce
 import numpy as np
 import pyarrow as pa
 
-from watersmeet.plan import Key, MultiJoin, Sequence
+from watersmeet.plan import Key, MultiJoin, Sequence, SitedJoin
 from watersmeet.program.probe import LATEST, LIMIT, Combinations, Lookup, Relation, join
 from watersmeet.program.segments import KEY, class_column, column, sort_key
 from watersmeet.program.values import same_values
@@ -16,7 +16,7 @@ WindowOf = Callable[[str, Key], Relation]  # the window of an alias, indexed by 
 ROW = "#row"  # stands for a combination none of whose columns is asked for
 
 
-def output_columns(plan: MultiJoin) -> tuple[str, ...]:
+def output_columns(plan: MultiJoin | SitedJoin) -> tuple[str, ...]:
     """Columns of a finished combination; never none, since Arrow counts rows by columns."""
     return plan.output or (ROW,)
 
@@ -40,7 +40,7 @@ def run_stage(
     for combinations in join(carrier, lookups):
         columns = _fetch(combinations, relations, names)
         if is_last:
-            yield _finished(plan, columns, len(combinations))
+            yield finished(plan, columns, len(combinations))
         else:
             yield _moving(sequence, number, combinations, relations, owners, columns)
 
@@ -61,7 +61,8 @@ def moving_key(table: pa.Table, key: Key) -> pa.Table:
     return table.append_column(KEY, pa.array(keys))
 
 
-def _finished(plan: MultiJoin, columns: Mapping[str, pa.Array], count: int) -> pa.Table:
+def finished(plan: MultiJoin | SitedJoin, columns: Mapping[str, pa.Array], count: int) -> pa.Table:
+    """Finished combinations: those whose values behind hashed keys are the same, with the columns asked for."""
     table = pa.table(dict(columns)) if plan.output else pa.table({**columns, ROW: pa.nulls(count, pa.bool_())})
     if plan.verify:
         same = reduce(np.logical_and, (same_values(columns[left], columns[right]) for left, right in plan.verify))

@@ -4,8 +4,7 @@ Each task is a picklable value that is called with its number and returns what i
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import reduce
+from dataclasses import dataclass
 from typing import assert_never
 
 import numpy as np
@@ -22,6 +21,8 @@ from watersmeet.program.filing import (
     arrived,
     bucket_rows,
     file_flow,
+    file_here,
+    pack_for_others,
     relation_name,
     shelve,
     sort_rows,
@@ -54,8 +55,7 @@ from watersmeet.program.segments import (
     place_of,
 )
 from watersmeet.program.shelf import Shelf
-from watersmeet.program.stages import ROW
-from watersmeet.program.values import same_values
+from watersmeet.program.stages import finished
 from watersmeet.program.wire import UNKNOWN, unpack_rows, unpack_schema
 from watersmeet.query.windows import Rows
 
@@ -194,9 +194,9 @@ class _Bucket:
                 keeping = table.filter(
                     pa.array(column(table, TS) >= min(horizon(o, self._join, self._task.now) for o in readers))
                 )
-                kept = file_flow(self._program, self._task.shelf, flow, keeping, travels=False)
-                sent = file_flow(_without_indexes(self._program), self._task.shelf, flow, table)
-                return Made(flow.name, table.num_rows, kept.segments, sent.payloads, sent.answers)
+                kept = file_here(self._program, self._task.shelf, flow, keeping)
+                sent = pack_for_others(self._program, self._task.shelf, flow, table)
+                return Made(flow.name, table.num_rows, kept, sent)
         return file_flow(self._program, self._task.shelf, flow, table)
 
     def _run_join(self, operator: Join) -> pa.Table | None:
@@ -228,15 +228,7 @@ class _Bucket:
         columns |= dict(zip(right_names, right.gather(right_rows, right_names), strict=True))
         if not is_last:
             return pa.table(columns)
-        rows = len(left_rows)
-        table = pa.table(columns) if self._join.output else pa.table({**columns, ROW: pa.nulls(rows, pa.bool_())})
-        if self._join.verify:
-            same = reduce(
-                np.logical_and, (same_values(columns[one], columns[other]) for one, other in self._join.verify)
-            )
-            if not same.all():
-                table = table.filter(pa.array(same))
-        return table.select(list(self._join.output) or [ROW])
+        return finished(self._join, columns, len(left_rows))
 
     def _run_semijoin(self, operator: Semijoin) -> pa.Table | None:
         subject = self._side(operator, operator.subject)
@@ -500,11 +492,6 @@ def _continued(ended: tuple[U64, I64], known: Relation, rows: Relation) -> Spans
     keys, low, high = keys[reached], next_place[reached], until[reached]
     _, first = np.unique(np.stack([keys, low.view(np.uint64)]), axis=1, return_index=True)
     return keys[first], low[first], high[first]
-
-
-def _without_indexes(program: SiteProgram) -> SiteProgram:
-    """The same program as far as it ships, for rows that need not be filed here."""
-    return replace(program, operators=())
 
 
 @dataclass(frozen=True)

@@ -231,10 +231,11 @@ class SiteJob:
                     self._tell(reader, str(error))
 
     def _acknowledge(self) -> None:
+        pace = self._pace()
         with self._at_links:
             for sender in self.program.peers_in:
                 try:
-                    self._links.acknowledge(sender, self.ledger.received.get(sender, 0), self._pace())
+                    self._links.acknowledge(sender, self.ledger.received.get(sender, 0), pace)
                     self._troubles.pop(f"from {sender}", None)
                 except LinkUnwritable as error:
                     self._tell(f"from {sender}", str(error))
