@@ -5,17 +5,28 @@ from typing import Any, assert_never
 
 from watersmeet.plan import (
     Distinct,
+    HashParts,
     HeadPlan,
     Hop,
+    Input,
     Key,
     KeyClass,
+    Leaf,
+    Linear,
+    Meet,
     MultiJoin,
+    Partition,
     Plan,
     Project,
+    RangeParts,
+    Reduction,
     Restrict,
     Scan,
     SitedJoin,
     Stage,
+    Tree,
+    ValueParts,
+    Way,
 )
 from watersmeet.program.operators import compile_sites, node_operators
 from watersmeet.query.model import Expression
@@ -68,9 +79,17 @@ def _join_lines(join: MultiJoin, pad: str) -> list[str]:
 
 
 def _sited_lines(join: SitedJoin, pad: str) -> list[str]:
-    lines = [f"{pad}join {len(join.scans)} windows at {len({*join.homes, join.site})} sites, answers at {join.site}"]
+    sites = {*join.homes, join.site} - {None}
+    place = f"at {join.site}" if join.site is not None else "where they are made"
+    lines = [f"{pad}join {len(join.scans)} windows at {len(sites)} sites, answers {place}"]
     lines += [f"{pad}  {_class(key_class)}" for key_class in join.classes]
-    lines += [f"{pad}  new rows of {plan.head}: {_hops(plan)}" for plan in join.heads]
+    if join.partition is None:
+        lines += [f"{pad}  {line}" for line in way_lines(join.ways[0])]
+    else:
+        lines.append(f"{pad}  {partition_text(join.partition, len(join.ways))}")
+        for number, way in enumerate(join.ways):
+            lines.append(f"{pad}  way {number + 1}:")
+            lines += [f"{pad}    {line}" for line in way_lines(way)]
     for scan, home in zip(join.scans, join.homes, strict=True):
         lines.append(f"{pad}  {_window(scan)}, home {home}")
         lines += [f"{pad}    where {_shown(expression)}" for expression in scan.filters]
@@ -78,6 +97,45 @@ def _sited_lines(join: SitedJoin, pad: str) -> list[str]:
         lines.append(f"{pad}  site {site}:{'' if program.operators or program.ships else ' takes answers'}")
         lines += [f"{pad}    {operator}" for operator in node_operators(program)]
     return lines
+
+
+def way_lines(way: Way) -> list[str]:
+    """One way of a plan: a line for each head, or a tree."""
+    if isinstance(way, Linear):
+        return [f"new rows of {plan.head}: {_hops(plan)}" for plan in way.heads]
+    return [f"tree: {tree_text(way)}"]
+
+
+def tree_text(tree: Tree) -> str:
+    """A tree in one line.
+
+    >>> tree_text(Meet("x", (Input(Leaf("a")), Input(Leaf("b"), Reduction.ONE_STEP))))
+    '(a + b reduced in one step) at x'
+    """
+    if not isinstance(tree, Meet):
+        return tree.alias
+    return f"({' + '.join(_input(one) for one in tree.inputs)}) at {tree.at}"
+
+
+def _input(one: Input) -> str:
+    steps = {
+        Reduction.NONE: "",
+        Reduction.ONE_STEP: " reduced in one step",
+        Reduction.TWO_STEP: " reduced in two steps",
+    }
+    return f"{tree_text(one.node)}{steps[one.reduction]}{' with Bloom filters' if one.bloom else ''}"
+
+
+def partition_text(partition: Partition, ways: int) -> str:
+    """How the values of a key are told apart."""
+    letter = _letter(partition.key_class)
+    match partition.parts:
+        case HashParts(buckets):
+            return f"{ways} ways by a hash of {letter} in {len(buckets)} buckets"
+        case RangeParts(bounds):
+            return f"{ways} ways by {len(bounds) + 1} ranges of {letter}"
+        case ValueParts(values, _, others):
+            return f"{ways} ways by {len(values)} values of {letter}, all others way {others + 1}"
 
 
 def _hops(plan: HeadPlan) -> str:

@@ -5,7 +5,7 @@ the other streams one after the other. Consecutive probes by the same key form a
 combinations move to the bucket of the next key.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from watersmeet.query.model import Expression, SelectItem
@@ -145,24 +145,133 @@ class HeadPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Linear:
+    """A sequence of its own for each head stream (linear ordering)."""
+
+    heads: tuple[HeadPlan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """The stream of an alias, at its home."""
+
+    alias: str
+
+
+class Reduction(StrEnum):
+    """How an input of a meet is reduced before it travels: not at all, or by a semijoin in one step or in two.
+
+    In one step the meet announces the keys it has; in two it is asked about those that the input has.
+    """
+
+    NONE = "none"
+    ONE_STEP = "one-step"
+    TWO_STEP = "two-step"
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One input of a meet; it is reduced, if at all, by what the inputs before it come to."""
+
+    node: "Tree"
+    reduction: Reduction = Reduction.NONE
+    bloom: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Meet:
+    """Streams and results of other meets joined at one site, in the order given (tree ordering; PMJoin's MJoin)."""
+
+    at: str
+    inputs: tuple[Input, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.inputs) < 2:
+            raise ValueError("a meet has two inputs or more")
+        if self.inputs[0].reduction is not Reduction.NONE:
+            raise ValueError("the first input of a meet has nothing to be reduced by")
+
+
+Tree = Leaf | Meet
+Way = Linear | Meet  # how the combinations of one group of key values come about
+
+
+def leaves_of(tree: Tree) -> tuple[str, ...]:
+    """The aliases of a tree, from the left."""
+    if isinstance(tree, Leaf):
+        return (tree.alias,)
+    return tuple(alias for one in tree.inputs for alias in leaves_of(one.node))
+
+
+@dataclass(frozen=True, slots=True)
+class HashParts:
+    """Key values by a hash of them: which way each bucket takes."""
+
+    ways: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RangeParts:
+    """Key values by ranges: `ways[i]` is for values below `bounds[i]`, the last way for all others."""
+
+    bounds: tuple[int, ...]
+    ways: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ValueParts:
+    """Key values one by one, ascending, each with its way; and the way of all others."""
+
+    values: tuple[int, ...]
+    ways: tuple[int, ...]
+    others: int
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Which of a plan's ways a combination takes, by its value of one key class."""
+
+    key_class: int
+    parts: HashParts | RangeParts | ValueParts
+
+
+@dataclass(frozen=True, slots=True)
 class SitedJoin:
-    """The n-ary window join of streams at several sites, whose answers are wanted at one of them."""
+    """The n-ary window join of streams at several sites.
+
+    Every combination comes about in exactly one of the ways: the only one, or that of its part of the key space.
+    """
 
     classes: tuple[KeyClass, ...]
     scans: tuple[Scan, ...]
     homes: tuple[str, ...]  # the site of each scan's stream
-    heads: tuple[HeadPlan, ...]
-    site: str
+    ways: tuple[Way, ...]
+    site: str | None  # where answers are wanted; None leaves them where they are made
     verify: tuple[tuple[str, str], ...]
     output: tuple[str, ...]
+    partition: Partition | None = None
 
     def __post_init__(self) -> None:
         aliases = [scan.alias for scan in self.scans]
-        if [plan.head for plan in self.heads] != aliases:
-            raise ValueError("there must be one sequence for each alias, in the order of the query")
-        for plan in self.heads:
-            if sorted([plan.head, *(hop.alias for hop in plan.hops)]) != sorted(aliases):
-                raise ValueError(f"the sequence of head {plan.head!r} must reach every other alias exactly once")
+        if not self.ways or (len(self.ways) > 1) != (self.partition is not None):
+            raise ValueError("a plan has one way, or a partition and several")
+        for way in self.ways:
+            if isinstance(way, Meet):
+                if sorted(leaves_of(way)) != sorted(aliases):
+                    raise ValueError("a tree must reach every alias exactly once")
+                continue
+            if [plan.head for plan in way.heads] != aliases:
+                raise ValueError("there must be one sequence for each alias, in the order of the query")
+            for plan in way.heads:
+                if sorted([plan.head, *(hop.alias for hop in plan.hops)]) != sorted(aliases):
+                    raise ValueError(f"the sequence of head {plan.head!r} must reach every other alias exactly once")
+
+    @property
+    def heads(self) -> tuple[HeadPlan, ...]:
+        """The sequences of a plan that is one linear way."""
+        (way,) = self.ways
+        assert isinstance(way, Linear), "one linear way"
+        return way.heads
 
     def scan(self, alias: str) -> Scan:
         return next(scan for scan in self.scans if scan.alias == alias)
@@ -213,6 +322,11 @@ def sited_join_of(plan: Plan) -> SitedJoin:
     bottom = bottom_of(plan)
     assert isinstance(bottom, SitedJoin), "a plan for several sites"
     return bottom
+
+
+def with_join(plan: Plan, join: SitedJoin) -> Plan:
+    """The same plan over another join."""
+    return join if isinstance(plan, MultiJoin | SitedJoin) else replace(plan, child=with_join(plan.child, join))
 
 
 def bottom_of(plan: Plan) -> MultiJoin | SitedJoin:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from watersmeet.errors import InputError, did_you_mean
-from watersmeet.plan import HeadPlan, Hop, KeyClass, Method, Plan, SitedJoin
+from watersmeet.plan import HeadPlan, Hop, KeyClass, Linear, Method, Plan, SitedJoin
 from watersmeet.planners.shape import Shape, above, shape_of
 from watersmeet.query.model import JoinQuery
 
@@ -40,11 +40,11 @@ def explicit(
             heads.append(HeadPlan(head, tuple(Hop(alias, Method.SP_S, at=site) for alias in default)))
             continue
         _check_hops(query, head, asked[head])
-        heads.append(HeadPlan(head, tuple(_placed(hop, homes[query.source(hop.alias).stream]) for hop in asked[head])))
+        heads.append(HeadPlan(head, tuple(placed(hop, homes[query.source(hop.alias).stream]) for hop in asked[head])))
     return _plan(query, shape, homes, site, tuple(heads))
 
 
-def _placed(hop: Hop, home: str) -> Hop:
+def placed(hop: Hop, home: str) -> Hop:
     """SP-D joins at the alias's home; asked for at another site, both sides are shipped there, which is SP-S."""
     if hop.method is not Method.SP_D or hop.at is None:
         return hop
@@ -66,7 +66,9 @@ def _check_hops(query: JoinQuery, head: str, hops: Sequence[Hop]) -> None:
 
 def _plan(query: JoinQuery, shape: Shape, homes: Mapping[str, str], site: str, heads: tuple[HeadPlan, ...]) -> Plan:
     places = tuple(homes[source.stream] for source in query.sources)
-    return above(query, SitedJoin(shape.classes, shape.scans, places, heads, site, shape.verify, shape.output))
+    return above(
+        query, SitedJoin(shape.classes, shape.scans, places, (Linear(heads),), site, shape.verify, shape.output)
+    )
 
 
 def _connected(aliases: Sequence[str], head: str, classes: Sequence[KeyClass]) -> list[str]:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from watersmeet.plan import Key
 from watersmeet.program import bloom
 from watersmeet.program.ledger import Part, Segment
-from watersmeet.program.operators import Flow, Form, SiteProgram
+from watersmeet.program.operators import Flow, Form, SiteProgram, Ways, ways_name
 from watersmeet.program.segments import (
     CLASS,
     KEY,
@@ -28,6 +28,7 @@ from watersmeet.program.segments import (
 )
 from watersmeet.program.shelf import Shelf
 from watersmeet.program.wire import pack_rows, pack_schema
+from watersmeet.workload import ways_of
 
 LOW, HIGH = "#low", "#high"  # int64, from where to where a key is present or asked for
 
@@ -51,20 +52,37 @@ class Made:
     flow: str
     rows: int = 0
     segments: Mapping[str, Segment] = field(default_factory=dict)  # by relation
-    payloads: Mapping[str, Payload] = field(default_factory=dict)  # by the flow they arrive as
+    payloads: Mapping[str, Payload] = field(default_factory=dict)  # by the flow they arrive as, and its ways
     answers: str | None = None  # finished combinations at the query's site
 
 
-def relation_name(flow: str, key: Key) -> str:
-    """The name of a flow's rows sorted by a key."""
-    return f"{flow}/{'-'.join(map(str, key))}"
+def relation_name(flow: str, key: Key, ways: Ways = None) -> str:
+    """The name of a flow's rows sorted by a key, of some ways if not all."""
+    return f"{flow}/{'-'.join(map(str, key))}{ways_name(ways)}"
 
 
-def file_flow(program: SiteProgram, shelf: Shelf, flow: Flow, table: pa.Table, *, travels: bool = True) -> Made:
+def rows_for(program: SiteProgram, table: pa.Table, ways: Ways, key: Key | None = None) -> pa.Table:
+    """Those rows that some ways of the plan are for, where their value of the partition's key is known."""
+    partition = program.join.partition
+    if ways is None or partition is None:
+        return table
+    name = class_column(partition.key_class)
+    if name in table.column_names:
+        values = column(table, name).view(np.int64)
+    elif key == (partition.key_class,) and KEY in table.column_names:
+        values = unmixed(column(table, KEY)).view(np.int64)
+    else:
+        return table
+    return table.filter(pa.array(np.isin(ways_of(partition, values), ways)))
+
+
+def file_flow(
+    program: SiteProgram, shelf: Shelf, flow: Flow, table: pa.Table, *, travels: bool = True, key: Key | None = None
+) -> Made:
     """File rows of a flow by every key they are looked up by here, and pack them for every site they go to."""
     if not table.num_rows:
         return Made(flow.name)
-    payloads = pack_for_others(program, shelf, flow, table) if travels else {}
+    payloads = pack_for_others(program, shelf, flow, table, key) if travels else {}
     answers = None
     if flow.form is Form.RESULT and program.is_query_site:
         answers = shelf.put("answers", table).path
@@ -76,15 +94,22 @@ def file_here(program: SiteProgram, shelf: Shelf, flow: Flow, table: pa.Table) -
     if not table.num_rows:
         return {}
     return {
-        relation_name(flow.name, key): file_sorted(shelf, _stem(flow.name), flow, table, key)
-        for key in program.indexes.get(flow.name, ())
+        relation_name(flow.name, key, ways): file_sorted(shelf, _stem(flow.name), flow, rows, key)
+        for key, ways in program.indexes.get(flow.name, ())
+        if (rows := rows_for(program, table, ways, key)).num_rows
     }
 
 
-def pack_for_others(program: SiteProgram, shelf: Shelf, flow: Flow, table: pa.Table) -> dict[str, Payload]:
-    """Rows of a flow packed once for every form in which they go to other sites."""
-    forms = {ship.arrives_as.name: ship.arrives_as for ship in program.ships if ship.flow == flow}
-    return {name: pack_flow(program, shelf, form, table) for name, form in forms.items()}
+def pack_for_others(
+    program: SiteProgram, shelf: Shelf, flow: Flow, table: pa.Table, key: Key | None = None
+) -> dict[str, Payload]:
+    """Rows of a flow packed once for every form in which they go to other sites; `key` is that of keys alone."""
+    forms = {ship.payload: ship for ship in program.ships_of.get(flow.name, ())}
+    return {
+        name: pack_flow(program, shelf, ship.arrives_as, rows)
+        for name, ship in forms.items()
+        if (rows := rows_for(program, table, ship.ways, key)).num_rows
+    }
 
 
 def file_sorted(shelf: Shelf, stem: str, flow: Flow, table: pa.Table, key: Key) -> Segment:
@@ -151,7 +176,7 @@ def arrived(program: SiteProgram, flow: Flow, table: pa.Table) -> pa.Table:
     """Rows as they came, with what was left out put back."""
     if flow.form in (Form.SPAN, Form.ASK) and not flow.bloom:
         return _replaced(table, mixed(column(table, KEY)))
-    if flow.form not in (Form.ROW, Form.POINT):
+    if flow.form not in (Form.ROW, Form.POINT, Form.PIECE):
         return table
     for key_class in program.join.classes:
         name = class_column(key_class.number)

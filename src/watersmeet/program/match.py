@@ -37,6 +37,8 @@ class Pairs:
     right: Relation
     left_rows: I64
     right_rows: I64
+    low: I64  # from where to where both are visible
+    high: I64
 
 
 def pairs(left: Side, right: Side, checks: Sequence[int]) -> Iterator[Pairs]:
@@ -44,9 +46,9 @@ def pairs(left: Side, right: Side, checks: Sequence[int]) -> Iterator[Pairs]:
     compared = tuple((number, 0) for number in checks)
     everything = right.both
     for found in join(left.new, [Lookup(everything, compared)]):
-        yield Pairs(left.new, everything, found.rows[0], found.rows[1])
+        yield Pairs(left.new, everything, found.rows[0], found.rows[1], found.latest, found.limit)
     for found in join(right.new, [Lookup(left.old, compared)]):
-        yield Pairs(left.old, right.new, found.rows[1], found.rows[0])
+        yield Pairs(left.old, right.new, found.rows[1], found.rows[0], found.latest, found.limit)
 
 
 @dataclass(frozen=True)

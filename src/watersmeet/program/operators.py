@@ -1,8 +1,9 @@
 """The node operator set of each site, built from a plan (adaptive paper, 4.1), with the semijoin paper's six methods.
 
-Everything a site does is one of four operators over flows of rows, and shipping a flow to another site:
+Everything a site does is one of five operators over flows of rows, and shipping a flow to another site:
 
     Join      pairs of a left row and a right row whose intervals meet, each exactly once
+    Pair      the same for results of a tree, which are intervals themselves: until the first of their rows expires
     Semijoin  a subject row, as soon as a first witness meets it: the reduction step of all semijoins
     Announce  the distinct keys of a window as intervals of presence: V2 of the paper, kept in step by event time
     Project   the distinct keys of new rows, with the time range they are asked for: K1 of the paper
@@ -16,17 +17,26 @@ With N1 the site of the partial combinations and N2 the home of the stream they 
     SM-D1  N2 announces keys; N1 semijoins its rows by them and ships the hits; join at N2
     SM-D2  N1 projects and ships keys; N2 semijoins its announcements by them, ships those found; N1 as in SM-D1
 
+A tree (tree ordering; PMJoin's MJoins) has one join for both directions: an input comes whole, or reduced by the keys
+that its partner announces (one step) or is asked about (two steps).
+
+A plan with several ways is the union of their programs: what two ways share is there once, and where they differ an
+operator or a shipment is for the rows of its own ways only, which their value of the partition's key tells.
+
 Every operator has a horizon, the lowest progress of its inputs; its output has come as far as that, and a row is
 kept until its interval lies before the horizon of every operator that reads it.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
+from math import inf
 
-from watersmeet.plan import HeadPlan, Hop, Key, Method, SitedJoin
-from watersmeet.query.windows import Rows
+from watersmeet.plan import HeadPlan, Hop, Key, Leaf, Linear, Meet, Method, Reduction, SitedJoin, Tree
+from watersmeet.query.windows import Range, Rows, Tumble, Window
+
+Ways = tuple[int, ...] | None  # the ways of a plan that something is for; None is all of them
 
 
 class Purpose(StrEnum):
@@ -45,6 +55,7 @@ class Form(StrEnum):
 
     POINT = "point"  # a partial combination, at the time of its head
     ROW = "row"  # a row of a window, as long as it is visible
+    PIECE = "piece"  # a combination that a tree has made, as long as all its rows are visible
     SPAN = "span"  # a key, as long as it is present
     ASK = "ask"  # a key, for the time range it is asked for
     CLOCK = "clock"  # the timestamps of a stream's rows, in order
@@ -60,7 +71,7 @@ class Flow:
     form: Form
     purpose: Purpose
     bloom: bool = False  # its batches travel, and are kept, as Bloom filters of their keys
-    alias: str = ""  # of a pace, whose keys are asked for
+    alias: str = ""  # of a pace, whose keys are asked for; of a piece, the alias with the shortest window
 
     def __str__(self) -> str:
         return self.name
@@ -79,6 +90,7 @@ class Join:
     bound: tuple[str, ...]  # aliases of the left rows
     carried: tuple[int, ...]  # classes that later joins of this head need
     out: Flow
+    ways: Ways = None
 
     @property
     def inputs(self) -> tuple[Flow, ...]:
@@ -86,8 +98,33 @@ class Join:
 
 
 @dataclass(frozen=True, slots=True)
+class Pair:
+    """Two inputs of a tree joined, whichever side is later; each is about the window of an alias."""
+
+    left: Flow
+    right: Flow
+    left_alias: str
+    right_alias: str
+    key: Key
+    checks: tuple[int, ...]
+    left_bound: tuple[str, ...]
+    right_bound: tuple[str, ...]
+    carried: tuple[int, ...]
+    out: Flow
+    ways: Ways = None
+
+    @property
+    def inputs(self) -> tuple[Flow, ...]:
+        return (self.left, self.right)
+
+    @property
+    def alias(self) -> str:
+        return self.left_alias
+
+
+@dataclass(frozen=True, slots=True)
 class Semijoin:
-    """Rows of the subject that have met a witness, each once; about the window of an alias, for a head."""
+    """Rows of the subject that have met a witness, each once; about the window of an alias, for a head if any."""
 
     head: str
     alias: str
@@ -95,6 +132,7 @@ class Semijoin:
     witness: Flow
     key: Key
     out: Flow
+    ways: Ways = None
 
     @property
     def inputs(self) -> tuple[Flow, ...]:
@@ -112,6 +150,7 @@ class Announce:
     rows: Flow
     key: Key
     out: Flow
+    ways: Ways = None
 
     @property
     def inputs(self) -> tuple[Flow, ...]:
@@ -120,18 +159,20 @@ class Announce:
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """The keys of new partial combinations."""
+    """The keys of new partial combinations; those of a tree's input with the intervals that it stands for."""
 
     rows: Flow
     key: Key
     out: Flow
+    alias: str = ""  # whose window the rows of a tree's input are about
+    ways: Ways = None
 
     @property
     def inputs(self) -> tuple[Flow, ...]:
         return (self.rows,)
 
 
-Operator = Join | Semijoin | Announce | Project
+Operator = Join | Pair | Semijoin | Announce | Project
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +182,12 @@ class Ship:
     flow: Flow
     to: str
     arrives_as: Flow
+    ways: Ways = None
+
+    @property
+    def payload(self) -> str:
+        """The name under which its rows are packed."""
+        return self.arrives_as.name + ways_name(self.ways)
 
 
 @dataclass(frozen=True)
@@ -157,16 +204,35 @@ class SiteProgram:
 
     @property
     def is_query_site(self) -> bool:
-        return self.site == self.join.site
+        return self.join.site in (None, self.site)
 
     @cached_property
-    def indexes(self) -> dict[str, tuple[Key, ...]]:
-        """For each flow that is kept here, the keys it is kept by."""
-        keys: dict[str, set[Key]] = {}
+    def indexes(self) -> dict[str, tuple[tuple[Key, Ways], ...]]:
+        """For each flow that is read here, the keys it is sorted by, and for the rows of which ways."""
+        keys: dict[str, set[tuple[Key, Ways]]] = {}
         for operator in self.operators:
-            for flow in kept_inputs(operator):
-                keys.setdefault(flow.name, set()).add(operator.key)
-        return {name: tuple(sorted(found)) for name, found in sorted(keys.items())}
+            for flow in kept_inputs(operator) or operator.inputs:
+                keys.setdefault(flow.name, set()).add((operator.key, operator.ways))
+        return {
+            name: tuple(sorted(found, key=lambda one: (one[0], one[1] or ()))) for name, found in sorted(keys.items())
+        }
+
+    @cached_property
+    def readers(self) -> dict[str, tuple[Operator, ...]]:
+        """For each flow, the operators that read it."""
+        found: dict[str, list[Operator]] = {}
+        for operator in self.operators:
+            for flow in dict.fromkeys(operator.inputs):
+                found.setdefault(flow.name, []).append(operator)
+        return {name: tuple(operators) for name, operators in found.items()}
+
+    @cached_property
+    def ships_of(self) -> dict[str, tuple[Ship, ...]]:
+        """For each flow, where it goes."""
+        found: dict[str, list[Ship]] = {}
+        for ship in self.ships:
+            found.setdefault(ship.flow.name, []).append(ship)
+        return {name: tuple(ships) for name, ships in found.items()}
 
     @property
     def peers_out(self) -> tuple[str, ...]:
@@ -195,6 +261,18 @@ class SiteProgram:
                 rounds.append([])
             rounds[number].append(operator)
         return rounds
+
+
+def ways_name(ways: Ways) -> str:
+    """What tells names of the same thing for different ways apart."""
+    return "" if ways is None else "~" + ".".join(map(str, ways))
+
+
+def axis_alias(operator: Operator, flow: Flow) -> str:
+    """The alias whose window an input of an operator is about."""
+    if isinstance(operator, Pair):
+        return operator.left_alias if flow == operator.left else operator.right_alias
+    return operator.alias
 
 
 def kept_inputs(operator: Operator) -> tuple[Flow, ...]:
@@ -231,21 +309,47 @@ def key_name(key: Key) -> str:
 def compile_sites(join: SitedJoin, sites: Iterable[str] = ()) -> dict[str, SiteProgram]:
     """The program of every site of a plan."""
     builder = _Builder(join)
-    for plan in join.heads:
-        builder.sequence(plan)
-    placed = {hop.at for plan in join.heads for hop in plan.hops if hop.at is not None}
-    names = sorted({*sites, *join.homes, join.site, *placed})
-    return {site: builder.program(site) for site in names}
+    for number, way in enumerate(join.ways):
+        builder.start(number)
+        if isinstance(way, Linear):
+            for plan in way.heads:
+                builder.sequence(plan)
+        else:
+            builder.tree(way)
+    names = {*sites, *join.homes, *builder.sites} | ({join.site} if join.site is not None else set())
+    return {site: builder.program(site) for site in sorted(names)}
 
 
 class _Builder:
-    """Collects operators and shipments sequence by sequence; what two sequences share is there once."""
+    """Collects operators and shipments sequence by sequence; what two sequences or ways share is there once."""
 
     def __init__(self, join: SitedJoin) -> None:
         self._join = join
-        self._operators: dict[str, dict[Operator, None]] = {}
-        self._ships: dict[str, dict[Ship, None]] = {}
+        self._way = 0
+        self._operators: dict[str, dict[Operator, set[int]]] = {}
+        self._ships: dict[str, dict[Ship, set[int]]] = {}
         self._paces: dict[str, dict[tuple[Flow, Flow], None]] = {}
+        self._named: dict[str, list[object]] = {}
+
+    def start(self, way: int) -> None:
+        """What follows is for another way of the plan."""
+        self._way = way
+
+    @property
+    def sites(self) -> set[str]:
+        """All sites that have something to do."""
+        return {*self._operators, *self._ships, *(ship.to for ships in self._ships.values() for ship in ships)}
+
+    def _ways(self, found: set[int]) -> Ways:
+        return None if len(found) == len(self._join.ways) else tuple(sorted(found))
+
+    def _name(self, name: str, *what: object) -> str:
+        """A name for a flow; where ways come to it differently, each has its own."""
+        known = self._named.setdefault(name, [])
+        if what not in known:
+            known.append(what)
+        number = known.index(what)
+        return name if number == 0 else f"{name}'{number + 1}"
 
     def program(self, site: str) -> SiteProgram:
         inbound = {
@@ -257,22 +361,26 @@ class _Builder:
         return SiteProgram(
             site,
             self._join,
-            tuple(self._operators.get(site, ())),
-            tuple(self._ships.get(site, ())),
+            tuple(replace(one, ways=self._ways(ways)) for one, ways in self._operators.get(site, {}).items()),
+            tuple(replace(one, ways=self._ways(ways)) for one, ways in self._ships.get(site, {}).items()),
             tuple(self._paces.get(site, ())),
             tuple(sorted(inbound, key=lambda item: (item[0], item[1].name))),
             tuple(s.alias for s, home in zip(self._join.scans, self._join.homes, strict=True) if home == site),
         )
 
     def _add(self, site: str, operator: Operator) -> None:
-        self._operators.setdefault(site, {})[operator] = None
+        self._operators.setdefault(site, {}).setdefault(operator, set()).add(self._way)
 
     def _ship(self, origin: str, flow: Flow, to: str, *, bloom: bool = False) -> Flow:
         if origin == to:
             return flow
         arrives = Flow(f"bloom {flow.name}", flow.form, Purpose.FILTERS, bloom=True) if bloom else flow
-        self._ships.setdefault(origin, {})[Ship(flow, to, arrives)] = None
+        self._ships.setdefault(origin, {}).setdefault(Ship(flow, to, arrives), set()).add(self._way)
         return arrives
+
+    def _deliver(self, site: str, flow: Flow) -> None:
+        if self._join.site is not None:
+            self._ship(site, flow, self._join.site)
 
     def sequence(self, plan: HeadPlan) -> None:
         site, flow = self._join.home(plan.head), rows_of(plan.head)
@@ -283,7 +391,7 @@ class _Builder:
                 site = hop.at
             site, flow = self._hop(plan, number, hop, tuple(bound), site, flow)
             bound.append(hop.alias)
-        self._ship(site, flow, self._join.site)
+        self._deliver(site, flow)
 
     def _hop(
         self, plan: HeadPlan, number: int, hop: Hop, bound: tuple[str, ...], site: str, left: Flow
@@ -313,7 +421,8 @@ class _Builder:
                     left = self._reduce(site, head, alias, key, left, keys)
                     wanted = self._project(site, left, key, head, alias)
                 else:
-                    wanted = Flow(f"wanted({left},{alias})", Form.SPAN, Purpose.KEYS)
+                    name = self._name(f"wanted({left},{alias})", site, keys, left, key)
+                    wanted = Flow(name, Form.SPAN, Purpose.KEYS)
                     self._add(site, Semijoin(head, alias, keys, left, key, wanted))
                 wanted = self._ship(site, wanted, home)
                 right = self._fetch(head, alias, key, wanted, home, site)
@@ -327,8 +436,10 @@ class _Builder:
                 asks = self._project(site, left, key, head, alias)
                 asks = self._ship(site, asks, home, bloom=hop.bloom)
                 self._pace(site, left, alias, home)
-                found = Flow(f"found({left},{alias})", Form.SPAN, Purpose.KEYS)
-                self._add(home, Semijoin(head, alias, self._announce(home, alias, key), asks, key, found))
+                announced = self._announce(home, alias, key)
+                name = self._name(f"found({left},{alias})", home, announced, asks, key)
+                found = Flow(name, Form.SPAN, Purpose.KEYS)
+                self._add(home, Semijoin(head, alias, announced, asks, key, found))
                 found = self._ship(home, found, site, bloom=hop.bloom)
                 if isinstance(self._join.scan(alias).window, Rows):
                     self._ship(home, clock_of(alias), site)
@@ -337,27 +448,85 @@ class _Builder:
                 site, right = home, rows
         is_last = number == len(plan.hops) - 1
         out = result_of(head) if is_last else Flow(f"{alias}^{head}", Form.POINT, Purpose.TUPLES)
-        checks = key if len(key) > 1 else ()
-        carried = self._carried(plan, number, (*bound, alias))
-        self._add(site, Join(head, alias, left, right, key, checks, bound, carried, out))
+        out = replace(out, name=self._name(out.name, site, left, right, key))
+        carried = self._carried((*bound, alias))
+        self._add(site, Join(head, alias, left, right, key, _checks(key), bound, carried, out))
         return site, out
+
+    def tree(self, root: Meet) -> None:
+        """The operators of a tree, down from its root."""
+        if any(isinstance(scan.window, Rows) for scan in self._join.scans):
+            raise ValueError("a tree needs windows over time, not ROWS")
+        site, flow, _ = self._node(root, is_root=True)
+        self._deliver(site, flow)
+
+    def _node(self, node: Tree, *, is_root: bool = False) -> tuple[str, Flow, tuple[str, ...]]:
+        """Where the rows of a node come about, their flow, and the aliases that they combine."""
+        if isinstance(node, Leaf):
+            return self._join.home(node.alias), rows_of(node.alias), (node.alias,)
+        at = node.at
+        origin, left, bound = self._node(node.inputs[0].node)
+        self._ship(origin, left, at)
+        for number, one in enumerate(node.inputs[1:], start=2):
+            origin, right, more = self._node(one.node)
+            key = self._tying(bound, more)
+            alias, other = self._shortest(bound), self._shortest(more)
+            if origin != at and key and one.reduction is not Reduction.NONE:
+                keys = self._announce(at, alias, key, left)
+                self._pace(origin, right, alias, at)
+                if one.reduction is Reduction.TWO_STEP:
+                    asks = Flow(self._name(f"asks({right},{left})", origin, right, key), Form.SPAN, Purpose.KEYS)
+                    self._add(origin, Project(right, key, asks, other))
+                    asks = self._ship(origin, asks, at, bloom=one.bloom)
+                    found = Flow(self._name(f"found({right},{left})", at, keys, asks), Form.SPAN, Purpose.KEYS)
+                    self._add(at, Semijoin("", alias, keys, asks, key, found))
+                    keys = found
+                keys = self._ship(at, keys, origin, bloom=one.bloom)
+                reduced = Flow(
+                    self._name(f"{right}|{left}", origin, right, keys), right.form, Purpose.TUPLES, alias=other
+                )
+                self._add(origin, Semijoin("", other, right, keys, key, reduced))
+                right = reduced
+            self._ship(origin, right, at)
+            both = (*bound, *more)
+            is_last = is_root and number == len(node.inputs)
+            if is_last:
+                out = Flow("answers", Form.RESULT, Purpose.RESULTS)
+            else:
+                out = Flow(f"({' '.join(both)})", Form.PIECE, Purpose.TUPLES, alias=self._shortest(both))
+            out = replace(out, name=self._name(out.name, at, left, right, key))
+            carried = self._carried(both)
+            self._add(at, Pair(left, right, alias, other, key, _checks(key), bound, more, carried, out))
+            left, bound = out, both
+        return at, left, bound
+
+    def _shortest(self, aliases: tuple[str, ...]) -> str:
+        """The alias whose window bounds for how long combinations last."""
+        return min(aliases, key=lambda alias: (_reach_us(self._join.scan(alias).window), aliases.index(alias)))
+
+    def _tying(self, some: Iterable[str], others: Iterable[str]) -> Key:
+        others = tuple(others)
+        return tuple(c for c in sorted({c for alias in others for c in self._shared(some, alias)}))
 
     def _shared(self, bound: Iterable[str], alias: str) -> Key:
         return tuple(
             c.number for c in self._join.classes if c.member(alias) and any(c.member(other) for other in bound)
         )
 
-    def _carried(self, plan: HeadPlan, number: int, bound: tuple[str, ...]) -> tuple[int, ...]:
-        have = {c.number for c in self._join.classes if any(c.member(alias) for alias in bound)}
-        needed: set[int] = set()
-        for hop in plan.hops[number + 1 :]:
-            needed |= set(self._shared(bound, hop.alias))
-            bound = (*bound, hop.alias)
-        return tuple(sorted(needed & have))
+    def _carried(self, bound: tuple[str, ...]) -> tuple[int, ...]:
+        """The classes that later joins need of a combination, and those that tell its way."""
+        rest = [scan.alias for scan in self._join.scans if scan.alias not in bound]
+        kept = None if self._join.partition is None else self._join.partition.key_class
+        return tuple(
+            c.number
+            for c in self._join.classes
+            if any(c.member(alias) for alias in bound) and (c.number == kept or any(c.member(alias) for alias in rest))
+        )
 
-    def _announce(self, home: str, alias: str, key: Key) -> Flow:
-        keys = Flow(f"keys({alias},{key_name(key)})", Form.SPAN, Purpose.SYNC)
-        self._add(home, Announce(alias, rows_of(alias), key, keys))
+    def _announce(self, home: str, alias: str, key: Key, rows: Flow | None = None) -> Flow:
+        rows = rows or rows_of(alias)
+        keys = Flow(self._name(f"keys({rows},{key_name(key)})", home), Form.SPAN, Purpose.SYNC)
+        self._add(home, Announce(alias, rows, key, keys))
         return keys
 
     def _pace(self, site: str, left: Flow, alias: str, home: str) -> None:
@@ -366,19 +535,30 @@ class _Builder:
         self._paces.setdefault(site, {})[pace, left] = None
 
     def _project(self, site: str, left: Flow, key: Key, head: str, alias: str) -> Flow:
-        asks = Flow(f"asks({_of(left, head)},{alias})", Form.ASK, Purpose.KEYS)
+        name = self._name(f"asks({_of(left, head)},{alias})", site, left, key)
+        asks = Flow(name, Form.ASK, Purpose.KEYS)
         self._add(site, Project(left, key, asks))
         return asks
 
     def _reduce(self, site: str, head: str, alias: str, key: Key, left: Flow, witness: Flow) -> Flow:
-        reduced = Flow(f"{_of(left, head)}|{alias}", Form.POINT, Purpose.TUPLES)
+        name = self._name(f"{_of(left, head)}|{alias}", site, left, witness, key)
+        reduced = Flow(name, Form.POINT, Purpose.TUPLES)
         self._add(site, Semijoin(head, alias, left, witness, key, reduced))
         return reduced
 
     def _fetch(self, head: str, alias: str, key: Key, asks: Flow, home: str, site: str) -> Flow:
-        fetched = Flow(f"fetched({alias},{head})", Form.ROW, Purpose.TUPLES)
+        fetched = Flow(self._name(f"fetched({alias},{head})", home, asks, key), Form.ROW, Purpose.TUPLES)
         self._add(home, Semijoin(head, alias, rows_of(alias), asks, key, fetched))
         return self._ship(home, fetched, site)
+
+
+def _checks(key: Key) -> tuple[int, ...]:
+    """A key of one class is compared by the probe itself; a key of several is a hash of them."""
+    return key if len(key) > 1 else ()
+
+
+def _reach_us(window: Window) -> float:
+    return window.window_us if isinstance(window, Range | Tumble) else inf
 
 
 def _of(left: Flow, head: str) -> str:
@@ -391,16 +571,28 @@ def node_operators(program: SiteProgram) -> Iterator[str]:
     for operator in program.operators:
         match operator:
             case Join():
-                yield f"join({operator.left}, {operator.alias})"
+                yield f"join({operator.left}, {operator.alias}){_for(operator.ways)}"
                 if operator.right.name not in updated:
                     updated.add(operator.right.name)
                     yield f"update({operator.right})"
+            case Pair():
+                yield f"join({operator.left}, {operator.right}){_for(operator.ways)}"
+                for flow in (operator.left, operator.right):
+                    if flow.name not in updated:
+                        updated.add(flow.name)
+                        yield f"update({flow})"
             case Semijoin():
-                yield f"semijoin({operator.subject}, {operator.witness}) -> {operator.out}"
+                yield f"semijoin({operator.subject}, {operator.witness}) -> {operator.out}{_for(operator.ways)}"
             case Announce():
-                yield f"announce({operator.alias}) -> {operator.out}"
+                yield f"announce({operator.rows}) -> {operator.out}{_for(operator.ways)}"
             case Project():
-                yield f"project({operator.rows}) -> {operator.out}"
+                yield f"project({operator.rows}) -> {operator.out}{_for(operator.ways)}"
     for ship in program.ships:
         if ship.flow.form is not Form.PACE:  # like a watermark, it is not worth a line
-            yield f"ship({ship.arrives_as}, {ship.to})"
+            yield f"ship({ship.arrives_as}, {ship.to}){_for(ship.ways)}"
+
+
+def _for(ways: Ways) -> str:
+    if ways is None:
+        return ""
+    return f" for way{'s' if len(ways) > 1 else ''} {', '.join(str(way + 1) for way in ways)}"

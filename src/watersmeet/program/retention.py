@@ -9,13 +9,23 @@ from watersmeet.plan import SitedJoin
 from watersmeet.program.axis import Axis
 from watersmeet.program.filing import relation_name
 from watersmeet.program.ledger import Segment
-from watersmeet.program.operators import Announce, Flow, Form, Join, Semijoin, SiteProgram, clock_of, kept_inputs
+from watersmeet.program.operators import (
+    Announce,
+    Flow,
+    Form,
+    Join,
+    Pair,
+    Semijoin,
+    SiteProgram,
+    clock_of,
+    kept_inputs,
+)
 from watersmeet.program.segments import ORDINAL, TS
 from watersmeet.program.turn import horizon, role
 from watersmeet.program.wire import UNKNOWN
 from watersmeet.query.windows import Range, Rows, Tumble, Unbounded, Window
 
-Reader = Join | Semijoin | Announce
+Reader = Join | Pair | Semijoin | Announce
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +87,14 @@ def readers_of(program: SiteProgram) -> dict[str, tuple[Flow, list[Reader]]]:
     for operator in program.operators:
         if isinstance(operator, Reader):
             for flow in kept_inputs(operator):
-                readers.setdefault(relation_name(flow.name, operator.key), (flow, []))[1].append(operator)
+                relation = relation_name(flow.name, operator.key, operator.ways)
+                readers.setdefault(relation, (flow, []))[1].append(operator)
     return readers
 
 
 def merging(flow: Flow, needs: Sequence[Need]) -> tuple[Window, str, int | None]:
     """By which window, on which axis and from where on the segments of a relation are merged."""
-    if flow.form is Form.SPAN:
+    if flow.form in (Form.SPAN, Form.PIECE):
         reach = needs[0].axis.reach
         return (Unbounded() if reach is None else Range(reach)), TS, None
     windows = [need.axis.window for need in needs if need.form is Form.ROW]

@@ -24,7 +24,7 @@ from watersmeet.program.ledger import (
     segments_of,
     watermark,
 )
-from watersmeet.program.operators import Flow, Purpose, SiteProgram, clock_of, rows_of
+from watersmeet.program.operators import Flow, Form, Purpose, SiteProgram, axis_alias, clock_of, rows_of
 from watersmeet.program.retention import kept_ticks, merging, need_of, readers_of
 from watersmeet.program.segments import KEEP, TS, column, drop_unjoinable
 from watersmeet.program.shelf import Shelf
@@ -348,7 +348,9 @@ class SiteEngine:
         """Progress with the latest tuple of each flow that sets a pace."""
         paced = dict(progress)
         for pace, flow in self.program.paces:
-            latest = (s.max_ts for one in made if one.flow == flow.name for s in one.segments.values())
+            latest = [s.max_ts for one in made if one.flow == flow.name for s in one.segments.values()]
+            if flow.form is Form.PIECE:  # its places are on the axis of windows, and it reaches beyond its latest row
+                latest = [place // len(self.program.join.scans) for place in latest]
             paced[pace.name] = max((*latest, paced.get(pace.name, UNKNOWN)))
         return paced
 
@@ -379,15 +381,23 @@ class SiteEngine:
     def _send(self, ledger: SiteLedger, made: Sequence[Made]) -> SiteLedger:
         """Put into the outbox what other sites get of this turn."""
         links = dict(ledger.links)
+        by_flow: dict[str, list[Made]] = {}
+        for one in made:
+            by_flow.setdefault(one.flow, []).append(one)
         for to in self.program.peers_out:
             link = links.get(to, LinkState())
             flows = flow_numbers(self.program, to=to)
-            origins = {ship.arrives_as.name: ship.flow.name for ship in self.program.ships if ship.to == to}
+            ships = {ship.arrives_as.name: ship for ship in self.program.ships if ship.to == to}
             messages: list[Message] = []
             told, described, traffic = dict(link.told), list(link.described), dict(link.traffic)
             for number, flow in enumerate(flows):
-                reached = ledger.progress.get(origins[flow.name], UNKNOWN)
-                payloads = [one.payloads[flow.name] for one in made if flow.name in one.payloads]
+                ship = ships[flow.name]
+                reached = ledger.progress.get(ship.flow.name, UNKNOWN)
+                payloads = [
+                    one.payloads[ship.payload]
+                    for one in by_flow.get(ship.flow.name, ())
+                    if ship.payload in one.payloads
+                ]
                 for payload in payloads:
                     schema = b"" if flow.name in described else bytes.fromhex(payload.schema)
                     if schema:
@@ -424,7 +434,8 @@ class SiteEngine:
         names: list[str] = []
         for name, (flow, readers) in self._readers.items():
             needs = [
-                need_of(reader, flow, axes[reader.alias], self.program.join, ledger.progress) for reader in readers
+                need_of(reader, flow, axes[axis_alias(reader, flow)], self.program.join, ledger.progress)
+                for reader in readers
             ]
             segments = (*ledger.relations.get(name, ()), *new.get(name, ()))
             relations[name] = tuple(one for one in segments if any(need.keeps(one) for need in needs))

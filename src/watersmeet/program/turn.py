@@ -10,7 +10,7 @@ from typing import assert_never
 import numpy as np
 import pyarrow as pa
 
-from watersmeet.plan import Key, Scan, SitedJoin
+from watersmeet.plan import Scan, SitedJoin
 from watersmeet.program import bloom
 from watersmeet.program.axis import Axis, Clock
 from watersmeet.program.bloom import Filter
@@ -24,6 +24,7 @@ from watersmeet.program.filing import (
     file_here,
     pack_for_others,
     relation_name,
+    rows_for,
     shelve,
     sort_rows,
 )
@@ -35,9 +36,11 @@ from watersmeet.program.operators import (
     Form,
     Join,
     Operator,
+    Pair,
     Project,
     Semijoin,
     SiteProgram,
+    axis_alias,
     clock_of,
     rows_of,
 )
@@ -165,7 +168,8 @@ class _Bucket:
         self._program = task.program
         self._join = task.program.join
         self._bucket = bucket
-        self._fresh: dict[tuple[str, Key], list[pa.Table]] = {}
+        self._operators = frozenset(task.operators)
+        self._fresh: dict[str, list[pa.Table]] = {}  # by relation
         self._slices: dict[str, pa.Table | None] = {}
         self._axes: dict[str, Axis] = {}
         self._runs: dict[tuple[int, Form, int, int], Run] = {}
@@ -174,6 +178,8 @@ class _Bucket:
         match operator:
             case Join():
                 return self._run_join(operator)
+            case Pair():
+                return self._run_pair(operator)
             case Semijoin():
                 return self._run_semijoin(operator)
             case Announce():
@@ -186,18 +192,23 @@ class _Bucket:
     def file(self, operator: Operator, table: pa.Table) -> Made:
         """File what an operator made; readers in this round get it as it is, and it is kept only for later turns."""
         flow = operator.out
-        readers = [o for o in self._task.operators if flow in o.inputs and o.key == operator.key]
-        others = [o for o in self._program.operators if flow in o.inputs and o not in readers]
+        reading = self._program.readers.get(flow.name, ())
+        readers = [o for o in reading if o.key == operator.key and o in self._operators]
+        others = len(reading) > len(readers)
         if readers:
-            self._fresh.setdefault((flow.name, operator.key), []).append(sort_rows(table, operator.key))
+            fresh = sort_rows(table, operator.key)
+            for ways in {o.ways for o in readers}:
+                rows = rows_for(self._program, fresh, ways, operator.key)
+                if rows.num_rows:
+                    self._fresh.setdefault(relation_name(flow.name, operator.key, ways), []).append(rows)
             if flow.form is Form.POINT and not others:
                 keeping = table.filter(
                     pa.array(column(table, TS) >= min(horizon(o, self._join, self._task.now) for o in readers))
                 )
                 kept = file_here(self._program, self._task.shelf, flow, keeping)
-                sent = pack_for_others(self._program, self._task.shelf, flow, table)
+                sent = pack_for_others(self._program, self._task.shelf, flow, table, operator.key)
                 return Made(flow.name, table.num_rows, kept, sent)
-        return file_flow(self._program, self._task.shelf, flow, table)
+        return file_flow(self._program, self._task.shelf, flow, table, key=operator.key)
 
     def _run_join(self, operator: Join) -> pa.Table | None:
         left = self._side(operator, operator.left)
@@ -229,6 +240,28 @@ class _Bucket:
         if not is_last:
             return pa.table(columns)
         return finished(self._join, columns, len(left_rows))
+
+    def _run_pair(self, operator: Pair) -> pa.Table | None:
+        left = self._side(operator, operator.left)
+        right = self._side(operator, operator.right)
+        is_last = operator.out.form is Form.RESULT
+        ours, theirs = (
+            [name for alias in bound for name in self._join.scan(alias).columns]
+            for bound in (operator.left_bound, operator.right_bound)
+        )
+        tables = []
+        for found in pairs(left, right, operator.checks):
+            has = set(found.left.runs[0].rows.column_names)
+            classes = [] if is_last else [class_column(number) for number in operator.carried]
+            left_names = [*(name for name in classes if name in has), *ours]
+            right_names = [*(name for name in classes if name not in has), *theirs]
+            columns = dict(zip(left_names, found.left.gather(found.left_rows, left_names), strict=True))
+            columns |= dict(zip(right_names, found.right.gather(found.right_rows, right_names), strict=True))
+            if is_last:
+                tables.append(finished(self._join, columns, len(found.left_rows)))
+            else:
+                tables.append(pa.table({LOW: found.low, HIGH: found.high, **columns}))
+        return pa.concat_tables(tables) if tables else None
 
     def _run_semijoin(self, operator: Semijoin) -> pa.Table | None:
         subject = self._side(operator, operator.subject)
@@ -273,8 +306,10 @@ class _Bucket:
         return max(places)
 
     def _project(self, operator: Project) -> pa.Table | None:
-        relation = relation_name(operator.rows.name, operator.key)
-        fresh = [*self._tables(self._task.new, relation), *self._fresh.get((operator.rows.name, operator.key), [])]
+        if operator.alias:
+            return self._project_intervals(operator)
+        relation = relation_name(operator.rows.name, operator.key, operator.ways)
+        fresh = [*self._tables(self._task.new, relation), *self._fresh.get(relation, [])]
         if not fresh:
             return None
         keys = np.concatenate([column(table, KEY) for table in fresh])
@@ -285,13 +320,25 @@ class _Bucket:
         last = np.r_[first[1:], len(keys)] - 1
         return pa.table({KEY: keys[first], LOW: ts[first], HIGH: ts[last]})
 
+    def _project_intervals(self, operator: Project) -> pa.Table | None:
+        """The keys of a tree's input, each from its first interval to its last."""
+        runs = self._side(operator, operator.rows).new.runs
+        if not runs:
+            return None
+        keys = np.concatenate([run.keys for run in runs])
+        low = np.concatenate([run.ts for run in runs])
+        high = np.concatenate([run.ends(np.arange(len(run.keys))) for run in runs])
+        order = key_order(keys, low)
+        keys, low, high = keys[order], low[order], high[order]
+        first = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]])
+        return pa.table({KEY: keys[first], LOW: low[first], HIGH: np.maximum.reduceat(high, first)})
+
     def _side(self, operator: Operator, flow: Flow) -> Side:
         """An input as runs with the intervals that the operator is about."""
-        relation = relation_name(flow.name, operator.key)
-        new = [*self._tables(self._task.new, relation), *self._fresh.get((flow.name, operator.key), [])]
-        assert not isinstance(operator, Project), "a projection looks nothing up"
+        relation = relation_name(flow.name, operator.key, operator.ways)
+        new = [*self._tables(self._task.new, relation), *self._fresh.get(relation, [])]
         form = role(operator, flow)
-        axis = self._axis(operator.alias)
+        axis = self._axis(axis_alias(operator, flow))
         waits = form is Form.POINT and flow == operator.inputs[0]
         # Points before the horizon have met all they can: nothing that comes now is for them.
         done = horizon(operator, self._join, self._task.before) if waits else UNKNOWN
@@ -300,11 +347,15 @@ class _Bucket:
             old = [_where(table, column(table, TS) >= done) for table in old]
         if axis.counts_rows and form in (Form.POINT, Form.ASK):
             new, old = self._admitted(operator.alias, TS if form is Form.POINT else LOW, new, old)
-        head = self._join.position(operator.head) if not isinstance(operator, Announce) else 0
+        head = self._head(operator)
         return Side(
             Relation(tuple(self._run(axis, form, head, table) for table in new)),
             Relation(tuple(self._run(axis, form, head, table) for table in old)),
         )
+
+    def _head(self, operator: Operator) -> int:
+        """The place in the query of the head that an operator works for; a tree has none."""
+        return self._join.position(operator.head) if isinstance(operator, Join | Semijoin) and operator.head else 0
 
     def _run(self, axis: Axis, form: Form, head: int, table: pa.Table) -> Run:
         """Rows as a run; what several operators look up the same way is made once."""
@@ -327,8 +378,8 @@ class _Bucket:
         return fresh, [_where(table, column(table, time) < before) for table in old]
 
     def _filters(self, operator: Semijoin) -> tuple[tuple[Filter, ...], tuple[Filter, ...]]:
-        relation = relation_name(operator.witness.name, operator.key)
-        axis, head = self._axis(operator.alias), self._join.position(operator.head)
+        relation = relation_name(operator.witness.name, operator.key, operator.ways)
+        axis, head = self._axis(operator.alias), self._head(operator)
         new, old = self._tables(self._task.new, relation), self._tables(self._task.old, relation)
         if operator.witness.form is Form.ASK and axis.counts_rows:
             new, old = self._admitted(operator.alias, LOW, new, old)
@@ -379,7 +430,7 @@ def role(operator: Operator, flow: Flow) -> Form:
     """What the rows of an input stand for in an operator: the rows of a head are points, those of a window are not."""
     if isinstance(operator, Join):
         return Form.POINT if flow == operator.left else Form.ROW
-    if isinstance(operator, Semijoin) and flow == rows_of(operator.head):
+    if isinstance(operator, Semijoin) and operator.head and flow == rows_of(operator.head):
         return Form.POINT
     return flow.form
 
@@ -399,7 +450,7 @@ def _interval(axis: Axis, form: Form, head: int, table: pa.Table) -> tuple[I64, 
             return place, place
         case Form.ROW:
             return axis.rows(column(table, TS), column(table, ORDINAL) if ORDINAL in table.column_names else None)
-        case Form.SPAN:
+        case Form.SPAN | Form.PIECE:
             return column(table, LOW), column(table, HIGH)
         case Form.ASK:
             return axis.points(column(table, LOW), head), axis.points(column(table, HIGH), head)

@@ -188,7 +188,7 @@ class SimulatedSites:
             site = SimulatedSite(engine, self.kernel, self.network, laid_out, delays, interval, start_us)
             self.sites[name] = site
             site.start()
-        self.query_site = self.sites[join.site]
+        self._answering = [self.sites[join.site]] if join.site is not None else list(self.sites.values())
         self.homes = {scan.stream: home for scan, home in zip(join.scans, join.homes, strict=True)}
 
     def feed(self, time_us: int, tables: Mapping[str, pa.Table]) -> None:
@@ -215,7 +215,8 @@ class SimulatedSites:
 
     @property
     def answers(self) -> list[pa.Table]:
-        return self.query_site.answers
+        """What has been answered, where answers are wanted or wherever they were made."""
+        return [table for site in self._answering for table in site.answers]
 
     @property
     def traffic(self) -> dict[tuple[str, str], dict[Purpose, Traffic]]:

@@ -8,15 +8,35 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, combinations, pairwise, permutations
 from random import Random
 from typing import Any, Literal
 
 import pyarrow as pa
 
-from watersmeet.plan import Hop, Method, Plan, sited_join_of
-from watersmeet.planners.sited import central, explicit
+from watersmeet.plan import (
+    HashParts,
+    HeadPlan,
+    Hop,
+    Input,
+    KeyClass,
+    Leaf,
+    Linear,
+    Meet,
+    Method,
+    Partition,
+    Plan,
+    RangeParts,
+    Reduction,
+    SitedJoin,
+    Tree,
+    ValueParts,
+    Way,
+    sited_join_of,
+    with_join,
+)
+from watersmeet.planners.sited import central, explicit, placed
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
 from watersmeet.query.windows import Rows
@@ -92,6 +112,7 @@ class Trial:
     delays_us: Mapping[str, int]
     buckets: int
     start_us: int | None = None
+    mix: int | None = None  # the seed of several ways, trees among them, that replace the plan's one
 
     @property
     def command(self) -> str:
@@ -180,6 +201,7 @@ def draw(seed: int, *, size: Size = "small") -> Trial:
         delays_us=dict.fromkeys(streams, delay * _SECOND + (_SECOND if is_fine else 0)),
         buckets=random.choice([1, 1, 2, 3]),
         start_us=random.randint(0, 8) * _SECOND if random.random() < 0.1 else None,
+        mix=seed if random.random() < 0.5 else None,
     )
 
 
@@ -193,6 +215,8 @@ def run(trial: Trial) -> Outcome:
         plan = central(query, columns, trial.homes, trial.site)
     else:
         plan = explicit(query, columns, trial.homes, trial.site, trial.plan)
+    if trial.mix is not None:
+        plan = with_join(plan, _mixed(Random(trial.mix), sited_join_of(plan), sorted(trial.turns_us)))
     sites = SimulatedSites(
         plan,
         event_times,
@@ -329,6 +353,51 @@ def _hop(random: Random, alias: str, only: Method | None, sites: Sequence[str]) 
     return Hop(alias, method, at, bloom=method.startswith("SM") and random.random() < 0.4)
 
 
+def _mixed(random: Random, join: SitedJoin, sites: Sequence[str]) -> SitedJoin:
+    """Up to four ways, linear or trees, each for a part of the values of some key."""
+    exact = [one for one in join.classes if one.exact]
+    count = random.randint(1, 4) if exact else 1
+    ways = tuple(_way(random, join, sites) for _ in range(count))
+    partition = _partition(random, random.choice(exact), count) if count > 1 else None
+    return replace(join, ways=ways, partition=partition)
+
+
+def _partition(random: Random, key: KeyClass, ways: int) -> Partition:
+    match random.choice("hrv"):
+        case "h":
+            return Partition(key.number, HashParts(tuple(random.randrange(ways) for _ in range(random.randint(1, 6)))))
+        case "r":
+            bounds = tuple(sorted(random.sample(range(-1, 8), random.randint(1, 4))))
+            return Partition(key.number, RangeParts(bounds, tuple(random.randrange(ways) for _ in (*bounds, 0))))
+        case _:
+            values = tuple(sorted(random.sample(range(7), random.randint(0, 4))))
+            return Partition(
+                key.number, ValueParts(values, tuple(random.randrange(ways) for _ in values), random.randrange(ways))
+            )
+
+
+def _way(random: Random, join: SitedJoin, sites: Sequence[str]) -> Way:
+    aliases = [scan.alias for scan in join.scans]
+    if any(isinstance(scan.window, Rows) for scan in join.scans) or random.random() < 0.3:
+        drawn = _plan(random, aliases, sites)
+        plan = {head: tuple(placed(hop, join.home(hop.alias)) for hop in hops) for head, hops in drawn.items()}
+        asked = {head.head: head for head in join.heads}
+        return Linear(tuple(HeadPlan(head, plan[head]) if head in plan else asked[head] for head in aliases))
+    nodes: list[Tree] = [Leaf(alias) for alias in random.sample(aliases, len(aliases))]
+    while len(nodes) > 1:
+        chosen = [nodes.pop(random.randrange(len(nodes))) for _ in range(min(len(nodes), random.choice([2, 2, 3])))]
+        places = [*sites, *(join.home(node.alias) for node in chosen if isinstance(node, Leaf))]
+        nodes.append(Meet(random.choice(places), (Input(chosen[0]), *(_input(random, one) for one in chosen[1:]))))
+    (root,) = nodes
+    assert isinstance(root, Meet)
+    return root
+
+
+def _input(random: Random, node: Tree) -> Input:
+    reduction = random.choice(list(Reduction))
+    return Input(node, reduction, bloom=reduction is not Reduction.NONE and random.random() < 0.4)
+
+
 def _links(random: Random, sites: Sequence[str]) -> dict[tuple[str, str], LinkModel]:
     """A model for each direction between two sites: the same everywhere, or each its own."""
     same = _link(random)
@@ -370,6 +439,8 @@ def describe(trial: Trial) -> Iterator[str]:
     yield f"answers at {trial.site}{start}; {trial.buckets} bucket(s)"
     if trial.plan is None:
         yield "plan: central"
+    if trial.mix is not None:
+        yield f"with ways of their own for parts of the keys, drawn from {trial.mix}"
     for head, hops in (trial.plan or {}).items():
         yield f"plan of {head}: " + ", ".join(map(_shown_hop, hops))
     yield "turns: " + ", ".join(f"{site} every {_seconds(turn_us)}" for site, turn_us in trial.turns_us.items())

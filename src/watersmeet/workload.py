@@ -1,0 +1,373 @@
+"""A query in figures: what to expect of every set of its streams in the steady state. Planners and costs build on it.
+
+Each alias brings a rate and a window, and for each of its key classes the shares of its rows over the values. Taking
+the columns of a stream as independent of each other, the number of live combinations of a set A of aliases is
+
+    N(A) = product of W_j over A  *  product over key classes c of  sum over values v of  product of p_j(v) over A in c
+
+and new ones come at  R(A) = sum over heads i in A of  rate_i * N(A) / W_i,  PMJoin's equations 2 and 3 value by value.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from watersmeet.errors import InputError
+from watersmeet.plan import HashParts, KeyClass, Partition, RangeParts, Scan, ValueParts
+from watersmeet.query.windows import Range, Rows, Tumble, Unbounded, Window
+from watersmeet.stats import ColumnStats, Histogram, Stats
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+
+UNBOUNDED_S = 3_600.0  # an unbounded window is priced as if it held this long
+DEFAULTS = {"rate": 100.0, "distinct values": 1_000.0, "bytes a value": 8.0}
+_TIMESTAMP_SIZES = (8.0, 6.0, 5.0)
+_BATCHES = np.log10([10.0, 100.0, 1_000.0])
+
+
+class MissingStatistic(InputError):
+    """A planner needs a figure that nobody gave."""
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The values of one key class in cells: every cell stands for `size` values that all are alike.
+
+    `shares[i, b]` is the share of the rows of alias i that have any value of cell b; no member has all zeros.
+    """
+
+    low: I64
+    high: I64
+    size: F64
+    shares: F64
+    members: NDArray[np.bool_]
+
+    @property
+    def cells(self) -> int:
+        return len(self.size)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The figures of a query; aliases by number, in the order of the query."""
+
+    aliases: tuple[str, ...]
+    homes: tuple[str, ...]
+    site: str | None
+    rate: F64  # rows a second
+    window_s: F64  # for how long a row is seen
+    domains: tuple[Domain, ...]  # by key class
+    sizes: tuple[tuple[tuple[float, float, float], ...], ...]  # of every value that travels of each alias
+    answer_sizes: tuple[tuple[float, float, float], ...] = ()
+    ordered: tuple[bool, ...] = ()  # aliases with ROWS windows
+    defaults: tuple[str, ...] = ()  # figures that nobody gave
+    residual: float = 1.0  # the share of finished combinations that pass the other predicates
+    _memory: dict[tuple[int, int | None], float] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def window(self) -> F64:
+        """Rows in each window."""
+        return self.rate * self.window_s
+
+    def number(self, alias: str) -> int:
+        return self.aliases.index(alias)
+
+    def mask(self, aliases: Iterable[str]) -> int:
+        """A set of aliases as bits."""
+        return sum(1 << self.number(alias) for alias in aliases)
+
+    def shared(self, some: int, others: int) -> tuple[int, ...]:
+        """The key classes that tie two sets of aliases."""
+        return tuple(
+            number for number in range(len(self.domains)) if self._in(number, some) & 1 and self._in(number, others)
+        )
+
+    def _in(self, number: int, mask: int) -> bool:
+        members = self.domains[number].members
+        return any(members[one] for one in members_of(mask))
+
+    def selectivity(self, mask: int) -> float:
+        """The share of all combinations of a set of aliases that agree on every key."""
+        found = self._memory.get((mask, None))
+        if found is None:
+            found = float(np.prod([self.agreement(number, mask).sum() for number in range(len(self.domains))]))
+            self._memory[mask, None] = found
+        return found
+
+    def agreement(self, number: int, mask: int) -> F64:
+        """The share of combinations that agree on a key class, cell by cell; what is no member agrees with all."""
+        domain = self.domains[number]
+        members = [one for one in members_of(mask) if domain.members[one]]
+        if not members:
+            return np.ones(1)
+        chance = np.prod(domain.shares[members] / domain.size, axis=0)
+        cells: F64 = chance * domain.size
+        return cells
+
+    def count(self, mask: int) -> float:
+        """How many combinations of a set of aliases are live at a time."""
+        return float(np.prod(self.window[members_of(mask)])) * self.selectivity(mask)
+
+    def head_rate(self, head: int, mask: int) -> float:
+        """Combinations a second of a set of aliases whose latest row is the head's."""
+        others = [one for one in members_of(mask) if one != head]
+        return float(self.rate[head] * np.prod(self.window[others])) * self.selectivity(mask)
+
+    def meet_rate(self, mask: int) -> float:
+        """Combinations a second of a set of aliases, whoever is their head."""
+        return sum(self.head_rate(head, mask) for head in members_of(mask))
+
+    def lifetime_s(self, mask: int) -> float:
+        """For how long a combination is live: until the first of its rows is out of its window.
+
+        >>> one = Workload(("a",), ("x",), "x", np.array([2.0]), np.array([5.0]), (), ((),))
+        >>> one.lifetime_s(1)
+        5.0
+        """
+        rate = self.meet_rate(mask)
+        return self.count(mask) / rate if rate else 0.0
+
+    def row_bytes(self, mask: int, batch_rows: float, *, answers: bool = False) -> float:
+        """Bytes that one row or combination takes on a link, in batches of so many rows, without what a batch takes."""
+        sizes = self.answer_sizes if answers else [size for one in members_of(mask) for size in self.sizes[one]]
+        return sum(size_at(size, batch_rows) for size in sizes)
+
+    def columns(self, mask: int, *, answers: bool = False) -> int:
+        return len(self.answer_sizes) if answers else sum(len(self.sizes[one]) for one in members_of(mask))
+
+    def limited(self, partition: Partition, cells: NDArray[np.bool_]) -> "Workload":
+        """The workload of those combinations whose value lies in some cells of a key class."""
+        domains = list(self.domains)
+        one = domains[partition.key_class]
+        kept = np.where(cells, one.shares, 0.0)
+        mass = np.where(one.members, kept.sum(axis=1), 1.0)
+        shares = np.divide(kept, mass[:, None], out=np.zeros_like(kept), where=mass[:, None] > 0)
+        inside = shares[:, cells]
+        domains[partition.key_class] = Domain(one.low[cells], one.high[cells], one.size[cells], inside, one.members)
+        return replace(self, rate=self.rate * mass, domains=tuple(domains), _memory={})
+
+    def way_of_cells(self, partition: Partition) -> I64:
+        """The way that each cell of the partition's key class takes."""
+        domain = self.domains[partition.key_class]
+        return ways_of(partition, domain.low)
+
+
+def members_of(mask: int) -> list[int]:
+    """The numbers of the bits that are set.
+
+    >>> members_of(0b1101)
+    [0, 2, 3]
+    """
+    return [number for number in range(mask.bit_length()) if mask >> number & 1]
+
+
+def size_at(sizes: tuple[float, float, float], batch_rows: float) -> float:
+    """Bytes of a value in batches of so many rows, between the sizes known."""
+    return float(np.interp(np.log10(max(batch_rows, 1.0)), _BATCHES, sizes))
+
+
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+def ways_of(partition: Partition, values: I64) -> I64:
+    """The way that each key value takes.
+
+    >>> ways_of(Partition(0, RangeParts((10,), (1, 0))), np.array([9, 10])).tolist()
+    [1, 0]
+    """
+    parts = partition.parts
+    match parts:
+        case HashParts(ways):
+            with np.errstate(over="ignore"):
+                mixed = values.astype(np.int64).view(np.uint64) * _MIX
+            bucket = (mixed ^ (mixed >> np.uint64(29))) % np.uint64(len(ways))
+            return np.asarray(ways, np.int64)[bucket.astype(np.int64)]
+        case RangeParts(bounds, ways):
+            return np.asarray(ways, np.int64)[np.searchsorted(np.asarray(bounds, np.int64), values, "right")]
+        case ValueParts(known, ways, others):
+            if not known:
+                return np.full(len(values), others, np.int64)
+            where = np.searchsorted(np.asarray(known, np.int64), values)
+            where = np.minimum(where, len(known) - 1)
+            hit = np.asarray(known, np.int64)[where] == values
+            return np.where(hit, np.asarray(ways, np.int64)[where], others)
+
+
+def workload_of(
+    scans: Sequence[Scan],
+    classes: Sequence[KeyClass],
+    output: Sequence[str],
+    homes: Sequence[str],
+    site: str | None,
+    stats: Stats,
+    *,
+    residuals: Sequence[str] = (),
+    defaults: bool = False,
+) -> Workload:
+    """The figures of a query; a figure that nobody gave is an error, or a stated default if those are asked for."""
+    gather = _Gather(stats, defaults)
+    rates, windows = [], []
+    for scan in scans:
+        rate = gather.rate(scan)
+        for filtered in scan.filters:
+            rate *= gather.selectivity(filtered.sql)
+        rates.append(rate)
+        windows.append(_window_s(scan.window, rate))
+    domains = tuple(_domain(key_class, scans, gather) for key_class in classes)
+    sizes = tuple(_travelling_sizes(scan, classes, gather) for scan in scans)
+    answer = tuple(
+        gather.sizes(scan, kept.expression.columns[0].name)
+        for scan in scans
+        for kept in scan.kept
+        if kept.name in output
+    )
+    share = float(np.prod([gather.selectivity(sql) for sql in residuals])) if residuals else 1.0
+    return Workload(
+        tuple(scan.alias for scan in scans),
+        tuple(homes),
+        site,
+        np.array(rates, float),
+        np.array(windows, float),
+        domains,
+        sizes,
+        answer,
+        tuple(isinstance(scan.window, Rows) for scan in scans),
+        tuple(gather.used),
+        share,
+    )
+
+
+def _window_s(window: Window, rate: float) -> float:
+    match window:
+        case Range(window_us):
+            return window_us / 1e6
+        case Tumble(window_us):
+            return window_us / 2e6  # on average, half of the interval is over
+        case Rows(count):
+            return count / rate if rate else 0.0
+        case Unbounded():
+            return UNBOUNDED_S
+
+
+class _Gather:
+    """Looks figures up, and tells which are missing."""
+
+    def __init__(self, stats: Stats, defaults: bool) -> None:
+        self._stats, self._defaults = stats, defaults
+        self.used: list[str] = []
+
+    def _missing(self, what: str, kind: str) -> float:
+        if not self._defaults:
+            raise MissingStatistic(
+                f"no {kind} is known {what}; run `watersmeet stats`, give it under `stats:` in the topology, "
+                f"or plan with --assume-defaults (which takes {DEFAULTS[kind]:g})"
+            )
+        note = f"{kind} {what}: {DEFAULTS[kind]:g}"
+        if note not in self.used:
+            self.used.append(note)
+        return DEFAULTS[kind]
+
+    def rate(self, scan: Scan) -> float:
+        known = self._stats.stream(scan.stream).rate
+        return known.value if known else self._missing(f"of stream {scan.stream!r}", "rate")
+
+    def selectivity(self, sql: str) -> float:
+        known = self._stats.selectivities.get(sql)
+        return known.value if known else 1.0
+
+    def column(self, scan: Scan, name: str) -> ColumnStats:
+        columns = self._stats.stream(scan.stream).columns
+        return next((one for key, one in columns.items() if key.casefold() == name.casefold()), ColumnStats())
+
+    def distinct(self, scan: Scan, name: str) -> float:
+        known = self.column(scan, name).distinct
+        if known is None:
+            return self._missing(f"of column {name!r} of stream {scan.stream!r}", "distinct values")
+        return max(known.value, 1.0)
+
+    def histogram(self, scan: Scan, name: str) -> Histogram | None:
+        return self.column(scan, name).histogram
+
+    def sizes(self, scan: Scan, name: str) -> tuple[float, float, float]:
+        known = self.column(scan, name).sizes
+        if known is not None:
+            return known
+        stream = self._stats.stream(scan.stream)
+        kept = max(len(scan.kept), 1)
+        if stream.row_bytes is not None:
+            each = stream.row_bytes.value / kept
+        else:
+            each = self._missing(f"for column {name!r} of stream {scan.stream!r}", "bytes a value")
+        return each, each, each
+
+
+def _travelling_sizes(
+    scan: Scan, classes: Sequence[KeyClass], gather: _Gather
+) -> tuple[tuple[float, float, float], ...]:
+    """Sizes of what travels of a row: its time, what is kept of it, and keys that are not among that."""
+    sizes = [_TIMESTAMP_SIZES]
+    sizes += [gather.sizes(scan, kept.expression.columns[0].name) for kept in scan.kept]
+    kept_names = {kept.name for kept in scan.kept}
+    for number in scan.classes:
+        member = classes[number].member(scan.alias)
+        assert member is not None
+        if not (classes[number].exact and member.is_plain and member.columns[0].flat in kept_names):
+            sizes.append((8.0, 8.0, 8.0) if not classes[number].exact else gather.sizes(scan, member.columns[0].name))
+    return tuple(sizes)
+
+
+def _domain(key_class: KeyClass, scans: Sequence[Scan], gather: _Gather) -> Domain:
+    """The common cells of all members of a key class."""
+    members = np.array([key_class.member(scan.alias) is not None for scan in scans])
+    histograms: dict[int, Histogram] = {}
+    distinct: dict[int, float] = {}
+    for number, scan in enumerate(scans):
+        member = key_class.member(scan.alias)
+        if member is None:
+            continue
+        name = member.columns[0].name
+        found = gather.histogram(scan, name)
+        if found is not None and found.bins:
+            histograms[number] = found
+        else:
+            distinct[number] = gather.distinct(scan, name)
+    if not histograms:
+        return _nested(distinct, members)
+    return _aligned(histograms, distinct, members)
+
+
+def _nested(distinct: Mapping[int, float], members: NDArray[np.bool_]) -> Domain:
+    """Nothing is known but counts: the values of a smaller set are among those of a larger one, all equally often."""
+    edges = sorted(set(distinct.values()))
+    size = np.diff([0.0, *edges])
+    shares = np.zeros((len(members), len(edges)))
+    for number, count in distinct.items():
+        inside = np.array(edges) <= count
+        shares[number, inside] = size[inside] / count
+    low = np.concatenate([[0.0], edges[:-1]]).astype(np.int64) if edges else np.empty(0, np.int64)
+    high = np.array(edges, np.int64) - 1
+    return Domain(low, np.maximum(high, low), size, shares, members)
+
+
+def _aligned(histograms: Mapping[int, Histogram], distinct: Mapping[int, float], members: NDArray[np.bool_]) -> Domain:
+    """Cells between all edges of all histograms; the rows of a bin spread evenly over it."""
+    starts = np.unique([edge for one in histograms.values() for bin_ in one.bins for edge in (bin_.low, bin_.high + 1)])
+    low, high = starts[:-1], starts[1:] - 1
+    shares = np.zeros((len(members), len(low)))
+    sizes = np.zeros((len(members), len(low)))
+    for number, one in histograms.items():
+        for bin_ in one.bins:
+            first, last = np.searchsorted(low, bin_.low), np.searchsorted(high, bin_.high, "left")
+            width = (high[first : last + 1] - low[first : last + 1] + 1) / (bin_.high - bin_.low + 1)
+            shares[number, first : last + 1] += bin_.share * width
+            sizes[number, first : last + 1] += bin_.distinct * width
+    size = np.maximum(sizes.max(axis=0), 1e-9)
+    used = size > 1e-9
+    for number, count in distinct.items():
+        total = size[used].sum()
+        shares[number, used] = size[used] / total * min(1.0, total / max(count, 1.0))
+    size = np.where((high == low) & used, 1.0, size)
+    return Domain(low[used], high[used], size[used], shares[:, used], members)
