@@ -112,9 +112,11 @@ def tree_text(tree: Tree) -> str:
     >>> tree_text(Meet("x", (Input(Leaf("a")), Input(Leaf("b"), Reduction.ONE_STEP))))
     '(a + b reduced in one step) at x'
     """
-    if not isinstance(tree, Meet):
-        return tree.alias
-    return f"({' + '.join(_input(one) for one in tree.inputs)}) at {tree.at}"
+    match tree:
+        case Leaf(alias):
+            return alias
+        case Meet(at, inputs):
+            return f"({' + '.join(_input(one) for one in inputs)}) at {at}"
 
 
 def _input(one: Input) -> str:

@@ -306,9 +306,12 @@ def key_name(key: Key) -> str:
     return "+".join(f"K{number + 1}" for number in key) or "nothing"
 
 
-def compile_sites(join: SitedJoin, sites: Iterable[str] = ()) -> dict[str, SiteProgram]:
-    """The program of every site of a plan."""
-    builder = _Builder(join)
+def compile_sites(join: SitedJoin, sites: Iterable[str] = (), *, answers: bool = True) -> dict[str, SiteProgram]:
+    """The program of every site of a plan.
+
+    Without `answers` the last joins are left out: enough to see what links carry, where answers would be too many.
+    """
+    builder = _Builder(join, answers)
     for number, way in enumerate(join.ways):
         builder.start(number)
         if isinstance(way, Linear):
@@ -316,6 +319,8 @@ def compile_sites(join: SitedJoin, sites: Iterable[str] = ()) -> dict[str, SiteP
                 builder.sequence(plan)
         else:
             builder.tree(way)
+    if not answers:
+        builder.prune()
     names = {*sites, *join.homes, *builder.sites} | ({join.site} if join.site is not None else set())
     return {site: builder.program(site) for site in sorted(names)}
 
@@ -323,8 +328,9 @@ def compile_sites(join: SitedJoin, sites: Iterable[str] = ()) -> dict[str, SiteP
 class _Builder:
     """Collects operators and shipments sequence by sequence; what two sequences or ways share is there once."""
 
-    def __init__(self, join: SitedJoin) -> None:
+    def __init__(self, join: SitedJoin, answers: bool) -> None:
         self._join = join
+        self._answers = answers
         self._way = 0
         self._operators: dict[str, dict[Operator, set[int]]] = {}
         self._ships: dict[str, dict[Ship, set[int]]] = {}
@@ -368,7 +374,28 @@ class _Builder:
             tuple(s.alias for s, home in zip(self._join.scans, self._join.homes, strict=True) if home == site),
         )
 
+    def prune(self) -> None:
+        """Leave out operators that make nothing for anyone."""
+        while True:
+            shipped = {ship.flow.name for ships in self._ships.values() for ship in ships}
+            read = {
+                flow.name
+                for operators in self._operators.values()
+                for one in operators
+                for flow in one.inputs
+                if not (isinstance(one, Announce) and flow == one.out)
+            }
+            needed = {
+                site: {one: ways for one, ways in operators.items() if one.out.name in shipped | read}
+                for site, operators in self._operators.items()
+            }
+            if needed == self._operators:
+                return
+            self._operators = needed
+
     def _add(self, site: str, operator: Operator) -> None:
+        if operator.out.form is Form.RESULT and not self._answers:
+            return
         self._operators.setdefault(site, {}).setdefault(operator, set()).add(self._way)
 
     def _ship(self, origin: str, flow: Flow, to: str, *, bloom: bool = False) -> Flow:
@@ -379,7 +406,7 @@ class _Builder:
         return arrives
 
     def _deliver(self, site: str, flow: Flow) -> None:
-        if self._join.site is not None:
+        if self._join.site is not None and self._answers:
             self._ship(site, flow, self._join.site)
 
     def sequence(self, plan: HeadPlan) -> None:

@@ -8,6 +8,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 
 import pyarrow as pa
 
@@ -61,6 +62,13 @@ def pack_rows(table: pa.Table) -> bytes:
     pa.ipc.read_message(reader)  # the schema, which travels on its own
     packed: bytes = written[reader.tell() : stop].to_pybytes()
     return packed
+
+
+@cache
+def overhead_bytes(columns: int) -> int:
+    """What a message with rows takes beside the values themselves."""
+    payload = pack_rows(pa.table({str(number): [0] for number in range(columns)}))
+    return MESSAGE_BYTES + 8 + int.from_bytes(payload[4:8], "little")
 
 
 def unpack_rows(payload: bytes | memoryview | pa.Buffer, schema: pa.Schema) -> pa.Table:

@@ -171,6 +171,7 @@ class SimulatedSites:
         start_us: int | None = None,
         hash_sql: str = HASH,
         retry_us: int | None = RETRY_US,
+        answers: bool = True,
     ) -> None:
         self.kernel = Kernel(seed)
         self.network = Network(self.kernel, model_of, retry_us)
@@ -182,7 +183,7 @@ class SimulatedSites:
             return lay_out(scan, join.classes, rows, event_times[scan.stream], hash_sql)
 
         self.sites: dict[str, SimulatedSite] = {}
-        for name, program in compile_sites(join).items():
+        for name, program in compile_sites(join, answers=answers).items():
             interval = turn_us if isinstance(turn_us, int) else turn_us[name]
             engine = SiteEngine(program, delays, MemoryShelf(), run_here, buckets, rows_a_bucket=1)
             site = SimulatedSite(engine, self.kernel, self.network, laid_out, delays, interval, start_us)
