@@ -257,10 +257,10 @@ def test_schemas_are_read_as_spark_writes_them(ddl: str, types: dict[str, str]) 
         # Unknown keys
         (f"sights: [here]\nstreams:\n{STREAM}{QUERIES}",
          ["line 1: unknown key 'sights' in the topology; did you mean 'sites'? ",
-          "known: default_link, link_transport, links, queries, sites, streams"]),
+          "known: default_link, link_transport, links, queries, sites, stats_file, streams"]),
         (with_stream("    schema: x\n    event_tme: ts"),
          ["line 4: unknown key 'event_tme' in stream 'a'; did you mean 'event_time'? ",
-          "known: event_time, idle_timeout, late, schema, site, source, watermark"]),
+          "known: event_time, idle_timeout, late, schema, site, source, stats, watermark"]),
         (with_stream(f"    schema: {SCHEMA}\n    event_time: ts\n    source:\n      format: csv\n      pth: x"),
          ["line 7: unknown key 'pth' in the source of stream 'a'; did you mean 'path'? known: format, options, path"]),
         (with_stream(f"    schema: {SCHEMA}\n    event_time: ts\n    source: {{format: csv}}\n    late: {{to: x}}"),

@@ -13,20 +13,30 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
 
 from watersmeet import __version__
+from watersmeet.calibrate import default_units_path, measure_units, save_units
+from watersmeet.cost import Cost
+from watersmeet.draw import draw
 from watersmeet.errors import InputError, NothingToDo, RunError, WatersmeetError, did_you_mean
-from watersmeet.explain import explain_data, explain_text
+from watersmeet.explain import estimate_data, estimate_text, explain_data, explain_text
+from watersmeet.plan import SitedJoin, bottom_of
+from watersmeet.planners.auto import ways_used
+from watersmeet.planners.choose import Chosen, check_plan, estimate
 from watersmeet.query.windows import parse_duration
-from watersmeet.topology import Query, Topology, load_topology
+from watersmeet.stats import Histogram, Number, Stats
+from watersmeet.stats_yaml import stats_data, write_stats
+from watersmeet.topology import OBJECTIVES, Query, Topology, load_topology
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,6 +52,10 @@ examples:
   watersmeet site ams topology.yaml            one of its sites, in a Spark of its own
   watersmeet explain topology.yaml             how each query will be answered
   watersmeet check topology.yaml               is everything in the file right?
+  watersmeet stats topology.yaml               what the streams hold: rates, sizes, how values spread
+  watersmeet explain topology.yaml --every --draw plan.svg    what all planners come to, and a picture
+  watersmeet calibrate                         what the steps of a plan take on this machine
+  watersmeet reproduce --list                  the papers' experiments; NAME runs one again
 """
 
 
@@ -94,8 +108,15 @@ def _parser() -> argparse.ArgumentParser:
     planned.add_argument(
         "--planner",
         metavar="NAME",
-        help="how queries over several sites are planned, instead of what the file says; known: central, which ships "
-        "everything to the query's site",
+        help="how queries over several sites are planned, instead of what the file says: central, greedy, exhaustive, "
+        "tree, pmjoin, simple, local-first, optimal or auto, the cheapest (default: auto where rates and values are "
+        "known, else central)",
+    )
+    planned.add_argument(
+        "--objective", choices=OBJECTIVES, help="what planners keep small, instead of what the file says"
+    )
+    planned.add_argument(
+        "--assume-defaults", action="store_true", help="let planners assume figures that nobody gave; they are told"
     )
 
     running = argparse.ArgumentParser(add_help=False)
@@ -134,10 +155,60 @@ def _parser() -> argparse.ArgumentParser:
 
     explain = commands.add_parser("explain", parents=[common, planned], help="show how queries will be answered")
     explain.add_argument("--format", choices=("text", "json"), default="text", help="(default: %(default)s)")
+    explain.add_argument("--every", action="store_true", help="ask every planner, and tell what each comes to")
+    explain.add_argument("--draw", metavar="FILE", help="also draw the plan (.svg or .png); with several queries, each")
+    explain.add_argument(
+        "--trigger",
+        metavar="INTERVAL",
+        default="1 second",
+        help="estimate for such batches (default: %(default)s)",
+    )
     explain.set_defaults(command=_explain)
+
+    stats = commands.add_parser(
+        "stats",
+        parents=[common],
+        help="estimate the statistics of streams from a sample of them",
+        description="Read a bounded sample of every stream's source and tell its rate, the sizes of its columns on a "
+        "link, and how their values spread; and which share of rows passes each filter of the queries.",
+    )
+    stats.add_argument(
+        "--rows", metavar="N", type=int, default=100_000, help="read about so many rows of each stream (%(default)s)"
+    )
+    stats.add_argument(
+        "--seconds", metavar="S", type=float, default=60.0, help="stop reading a stream after that long (%(default)s)"
+    )
+    stats.add_argument("--output", metavar="FILE", help="also write them as YAML, which `stats_file:` can name")
+    stats.add_argument("--format", choices=("text", "yaml", "json"), default="text", help="(default: %(default)s)")
+    stats.set_defaults(command=_stats)
 
     check = commands.add_parser("check", parents=[common], help="validate a topology without running it")
     check.set_defaults(command=_check)
+
+    calibrate = commands.add_parser(
+        "calibrate",
+        help="measure what the steps of a plan take on this machine",
+        description="Measure what probing, filing, packing and a turn take here; estimates of processor time use it.",
+    )
+    calibrate.add_argument("--seconds", metavar="S", type=float, default=5.0, help="for about so long (%(default)s)")
+    calibrate.add_argument("--output", metavar="FILE", help="where to write it (default: the user's cache directory)")
+    calibrate.add_argument("--debug", action="store_true", help="show stack traces")
+    calibrate.set_defaults(command=_calibrate)
+
+    reproduce = commands.add_parser(
+        "reproduce",
+        help="run an experiment of the papers again",
+        description="Run an experiment of the papers in the simulator, as a Spark job, and put our figures beside "
+        "the published ones; writes CSV and a plot.",
+    )
+    reproduce.add_argument("name", nargs="?", metavar="NAME", help="such as pmjoin-example1; --list shows all")
+    reproduce.add_argument("--list", action="store_true", dest="show_list", help="list the experiments")
+    reproduce.add_argument("--quick", action="store_true", help="a few points only")
+    reproduce.add_argument("--here", action="store_true", help="one point after the other in this process, no Spark")
+    reproduce.add_argument("--output", metavar="DIR", default="reproduced", help="(default: %(default)s)")
+    reproduce.add_argument("--master", metavar="URL", default="local[*]", help="Spark master (default: %(default)s)")
+    reproduce.add_argument("--debug", action="store_true", help="show stack traces and Spark's own log")
+    reproduce.set_defaults(command=_reproduce)
     return parser
 
 
@@ -150,26 +221,134 @@ def _site_name() -> argparse.ArgumentParser:
 def _asked(topology: Topology, options: argparse.Namespace) -> tuple[Query, ...]:
     """The queries asked for; a planner given on the command line takes the place of what the file says."""
     queries = topology.queries if options.query is None else (topology.query(options.query),)
-    if getattr(options, "planner", None) is None:
-        return queries
-    return tuple(replace(query, planner=options.planner, plan=None) for query in queries)
+    changes: dict[str, Any] = {}
+    if getattr(options, "planner", None) is not None:
+        changes |= {"planner": options.planner, "plan": None}
+    if getattr(options, "objective", None) is not None:
+        changes["objective"] = ((options.objective, 1.0),)
+    if getattr(options, "assume_defaults", False):
+        changes["assume_defaults"] = True
+    return tuple(replace(query, **changes) for query in queries) if changes else queries
 
 
 def _explain(options: argparse.Namespace) -> int:
     topology = load_topology(options.topology)
     asked = _asked(topology, options)
     _check_names(topology, asked)
+    _check_trigger(options.trigger)
+    turn_s = parse_duration(options.trigger) / 1e6
     with _session(options) as spark:
         from watersmeet.spark.run import plan_query
 
         plans = []
         for query in asked:
             with _named(query):
-                plans.append((query.name, plan_query(spark, topology, query)[1]))
+                plans.append((query, plan_query(spark, topology, query, every=options.every)[1]))
+    told = []
+    for query, chosen in plans:
+        cost = estimate(chosen, turn_s=turn_s)
+        if options.draw is not None:
+            _draw(options.draw, query.name if len(plans) > 1 else "", chosen, cost)
+        facts = (chosen.planner, cost, turn_s, chosen.note, chosen.tried)
+        told.append((query.name, chosen.plan, facts))
     if options.format == "json":
-        print(json.dumps({name: explain_data(plan) for name, plan in plans}, indent=2))
+        data = {name: explain_data(plan) | {"estimate": estimate_data(*facts)} for name, plan, facts in told}
+        print(json.dumps(data, indent=2))
     else:
-        print("\n\n".join(f"query {name}\n{explain_text(plan)}" for name, plan in plans))
+        texts = []
+        for name, plan, (planner, cost, turn, note, tried) in told:
+            lines = estimate_text(planner, cost, turn, note, tried).replace("\n", "\n  ")
+            texts.append(f"query {name}\n{explain_text(plan)}\n  {lines}")
+        print("\n\n".join(texts))
+    return 0
+
+
+def _draw(file: str, name: str, chosen: Chosen, cost: Cost | None) -> None:
+    """Draw a plan; of several, each into a file of its own."""
+    path = Path(file)
+    if name:
+        path = path.with_name(f"{path.stem}-{name}{path.suffix}")
+    join = bottom_of(chosen.plan)
+    if not isinstance(join, SitedJoin):
+        raise InputError("there is nothing to draw: all streams arrive where answers are wanted")
+    shares = None
+    if join.partition is not None and chosen.problem is not None:
+        shares = ways_used(join.partition, chosen.problem.workload)
+    draw(join, cost, path, title=f"{name or 'the plan'}, by {chosen.planner}", shares=shares)
+    print(f"drawn to {path}", file=sys.stderr)
+
+
+def _calibrate(options: argparse.Namespace) -> int:
+    if options.seconds <= 0:
+        raise InputError("--seconds must be more than 0")
+    path = Path(options.output) if options.output else default_units_path()
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    ) as progress:
+        bar = progress.add_task("measuring", total=1.0)
+        units = measure_units(
+            options.seconds, lambda what, done: progress.update(bar, description=what, completed=done)
+        )
+    save_units(path, units)
+    table = Table(title="what a plan's steps take here", title_justify="left")
+    table.add_column("step")
+    table.add_column("microseconds", justify="right")
+    for item in fields(units):
+        table.add_row(item.name.removesuffix("_s"), f"{1e6 * getattr(units, item.name):,.3f}")
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(f"written to {path}", soft_wrap=True)
+    return 0
+
+
+def _reproduce(options: argparse.Namespace) -> int:
+    from watersmeet.reproduce import EXPERIMENTS, experiment_named
+    from watersmeet.reproduce.report import table as table_of
+    from watersmeet.reproduce.report import write
+    from watersmeet.reproduce.runner import run_all
+
+    console = Console(highlight=False)
+    if options.show_list or options.name is None:
+        for one in EXPERIMENTS:
+            console.print(f"{one.name:18} {one.title}", soft_wrap=True)
+        return 0
+    experiment = experiment_named(options.name)
+    points = experiment.points(options.quick)
+    with (
+        contextlib.nullcontext() if options.here else _session(options) as spark,
+        Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed} of {task.total} points"),
+            console=Console(stderr=True),
+            transient=True,
+            disable=not sys.stderr.isatty(),
+        ) as progress,
+    ):
+        bar = progress.add_task(experiment.name, total=len(points))
+
+        def tell(done: int, total: int) -> None:
+            progress.update(bar, completed=done, total=total)
+
+        if spark is None:
+            rows = run_all(experiment, points, progress=tell)
+        else:
+            from watersmeet.spark.sweep import sweep
+
+            rows = run_all(experiment, points, partial(sweep, spark), tell)
+    head, *lines = table_of(experiment, rows)
+    shown = Table(*head, title=f"{experiment.title} ({experiment.unit})", title_justify="left")
+    for line in lines:
+        shown.add_row(*line)
+    console.print(shown)
+    for text in (*experiment.notes, *experiment.published, *experiment.verdict(rows)):
+        console.print(f"- {text}", soft_wrap=True, markup=False)
+    for path in write(experiment, rows, Path(options.output)):
+        console.print(f"written to {path}", soft_wrap=True)
     return 0
 
 
@@ -194,6 +373,102 @@ def _check(options: argparse.Namespace) -> int:
     return 0
 
 
+def _stats(options: argparse.Namespace) -> int:
+    from watersmeet.query.sql import parse_query
+
+    if options.rows <= 0 or options.seconds <= 0:
+        raise InputError("--rows and --seconds must be more than 0")
+    topology = load_topology(options.topology)
+    asked = None if options.query is None else _asked(topology, options)
+    for query in asked or topology.queries:  # only what they say: a planner may need the very figures asked for here
+        with _named(query):
+            parse_query(query.sql, topology.columns, allow_cross=query.allow_cross)
+    if options.output is not None and not Path(options.output).absolute().parent.is_dir():
+        raise InputError(f"--output {options.output}: there is no such directory; make it or name another one")
+    progress = Progress(
+        TextColumn("reading {task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:,} rows"),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
+    with _session(options) as spark, progress:
+        from watersmeet.spark.statistics import estimate
+
+        bars: dict[str, TaskID] = {}
+
+        def tell(stream: str, rows: int) -> None:
+            if stream not in bars:
+                bars[stream] = progress.add_task(stream, total=options.rows)
+            progress.update(bars[stream], completed=rows)
+
+        stats = estimate(spark, topology, asked, rows=options.rows, seconds=options.seconds, tell=tell)
+    if options.output is not None:
+        Path(options.output).write_text(write_stats(stats), encoding="utf-8")
+    match options.format:
+        case "json":
+            print(json.dumps(stats_data(stats), indent=2))
+        case "yaml":
+            print(write_stats(stats), end="")
+        case _:
+            console = Console(highlight=False)
+            for table in _stats_tables(stats):
+                console.print(table)
+            if options.output is not None:
+                console.print(f"written to {options.output}; name it as stats_file in the topology to plan with it")
+    return 0
+
+
+def _stats_tables(stats: Stats) -> Iterator[Table]:
+    """What is known of every stream, and of the predicates."""
+    for name, stream in stats.streams.items():
+        facts = [f"stream {name}"]
+        if stream.rate is not None:
+            facts.append(f"{stream.rate.value:,.4g} rows a second ({stream.rate.confidence:.0%} sure)")
+        if stream.row_bytes is not None:
+            facts.append(f"{stream.row_bytes.value:,.4g} bytes a row")
+        table = Table(title=", ".join(facts), title_justify="left")
+        table.add_column("column")
+        for heading in (
+            "distinct",
+            "sure",
+            "bytes a value in 10",
+            "100",
+            "1,000 rows",
+            "most frequent",
+            "bins",
+            "sure",
+        ):
+            table.add_column(heading, justify="right")
+        for key, column in stream.columns.items():
+            distinct = ("", "") if column.distinct is None else _with_confidence(column.distinct)
+            sizes = ("", "", "") if column.sizes is None else tuple(f"{size:,.1f}" for size in column.sizes)
+            table.add_row(key, *distinct, *sizes, *_spread(column.histogram))
+        yield table
+    if stats.selectivities:
+        table = Table(title="predicates", title_justify="left")
+        table.add_column("predicate")
+        table.add_column("share of rows", justify="right")
+        table.add_column("sure", justify="right")
+        for sql, share in stats.selectivities.items():
+            table.add_row(Text(sql.replace("`", "")), f"{share.value:.2%}", f"{share.confidence:.0%}")
+        yield table
+
+
+def _with_confidence(number: Number) -> tuple[str, str]:
+    return f"{number.value:,.0f}", f"{number.confidence:.0%}"
+
+
+def _spread(histogram: Histogram | None) -> tuple[str, str, str]:
+    if histogram is None or not histogram.bins:
+        return "", "", ""
+    single = [one for one in histogram.bins if one.low == one.high]
+    top = max(single, key=lambda one: one.share, default=None)
+    most = "" if top is None else f"{top.low} ({top.share:.1%})"
+    return most, f"{len(histogram.bins):,}", f"{histogram.confidence:.0%}"
+
+
 def _count(number: int, one: str, many: str) -> str:
     return f"{number} {one if number == 1 else many}"
 
@@ -201,11 +476,10 @@ def _count(number: int, one: str, many: str) -> str:
 def _check_names(topology: Topology, asked: Sequence[Query]) -> None:
     """What can be found wrong without starting Spark is found before it."""
     from watersmeet.query.sql import parse_query
-    from watersmeet.spark.run import make_plan
 
     for query in asked:
         with _named(query):
-            make_plan(topology, query, parse_query(query.sql, topology.columns, allow_cross=query.allow_cross))
+            check_plan(topology, query, parse_query(query.sql, topology.columns, allow_cross=query.allow_cross))
 
 
 @contextlib.contextmanager
@@ -266,7 +540,20 @@ def _run(options: argparse.Namespace) -> int:
             seconds = time.monotonic() - began
             for handle, query in zip(handles, started, strict=True):
                 _summarise(handle, query, seconds, console, spark)
+        _write_observed(handles, console, quiet=options.quiet)
     return 0
+
+
+def _write_observed(handles: Sequence["Handle"], console: Console, *, quiet: bool) -> None:
+    """Leave what was observed beside the checkpoints, to plan with the next time."""
+    from watersmeet.spark.run import RunningSites
+
+    for handle in handles:
+        if not isinstance(handle, RunningSites) or handle.totals["rows_in"] == handle.totals_at_start["rows_in"]:
+            continue
+        path = handle.write_observed()
+        if path is not None and not quiet:
+            console.print(f"{handle.name}: what was observed of the streams lies in {path}", soft_wrap=True)
 
 
 def _watch(handles: Sequence["Handle"], stop: threading.Event, console: Console, began: float, *, quiet: bool) -> None:
@@ -303,14 +590,21 @@ def _links_table(handle: "RunningSites") -> Table:
     table = Table(title=f"links of query {handle.name}", title_justify="left")
     table.add_column("link")
     table.add_column("purpose")
-    for name in ("bytes", "batches", "tuples", "price"):
+    is_estimated = traffic.estimated_bytes is not None
+    for name in ("bytes", *(["estimated"] if is_estimated else []), "batches", "tuples", "price"):
         table.add_column(name, justify="right")
+
+    def guess(size: float | None) -> list[str]:
+        return [] if not is_estimated else ["" if size is None else f"{size:,.0f}"]
+
     for row in traffic.rows:
-        counts = (f"{count:,}" for count in (row.traffic.bytes, row.traffic.batches, row.traffic.tuples))
-        table.add_row(f"{row.origin} -> {row.to}", row.purpose, *counts, f"{row.price:.6f}")
+        counts = (f"{count:,}" for count in (row.traffic.batches, row.traffic.tuples))
+        sizes = [f"{row.traffic.bytes:,}", *guess(row.estimated_bytes)]
+        table.add_row(f"{row.origin} -> {row.to}", row.purpose, *sizes, *counts, f"{row.price:.6f}")
     table.add_section()
-    table.add_row("all", "", f"{traffic.bytes:,}", "", "", f"{traffic.price:.6f}")
-    table.add_row("central would ship about", "", f"{traffic.central_bytes:,}", "", "", f"{traffic.central_price:.6f}")
+    table.add_row("all", "", f"{traffic.bytes:,}", *guess(traffic.estimated_bytes), "", "", f"{traffic.price:.6f}")
+    central = [f"{traffic.central_bytes:,}", *guess(None), "", "", f"{traffic.central_price:.6f}"]
+    table.add_row("central would ship about", "", *central)
     return table
 
 

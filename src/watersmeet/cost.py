@@ -155,14 +155,13 @@ def seen(expected: F64 | float) -> F64:
     return found
 
 
-def announcements(rate: F64, window_s: float) -> tuple[F64, F64]:
+def announcements(rate: F64, window_s: F64 | float) -> tuple[F64, F64]:
     """How often a key that comes at a rate is announced, and for how long each announcement holds on average.
 
     A span lasts one window from the row that begins it; if rows came meanwhile, the next goes on from its end.
     """
     rate = np.maximum(np.asarray(rate, float), 1e-12)
-    if window_s <= 0:
-        return rate, np.zeros_like(rate)
+    window_s = np.maximum(window_s, 1e-9)
     load = np.minimum(rate * window_s, 700.0)
     goes_on = seen(load)
     gap = 1 / rate - window_s * np.exp(-load) / np.maximum(goes_on, 1e-12)  # since the last row before the end

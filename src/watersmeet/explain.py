@@ -1,8 +1,11 @@
 """A plan as text or as plain data; the same on every run."""
 
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
+from math import floor, isfinite, log10
 from typing import Any, assert_never
 
+from watersmeet.cost import Cost
 from watersmeet.plan import (
     Distinct,
     HashParts,
@@ -28,8 +31,11 @@ from watersmeet.plan import (
     ValueParts,
     Way,
 )
+from watersmeet.planners.auto import Tried
 from watersmeet.program.operators import compile_sites, node_operators
 from watersmeet.query.model import Expression
+
+_MONTH_S = 30 * 86_400
 
 
 def explain_text(plan: Plan) -> str:
@@ -41,6 +47,84 @@ def explain_data(plan: Plan) -> dict[str, Any]:
     """The plan as plain data for JSON; every node says what it is under `node`."""
     data: dict[str, Any] = _plain(plan)
     return data
+
+
+def estimate_text(planner: str, cost: Cost | None, turn_s: float, note: str = "", tried: Sequence[Tried] = ()) -> str:
+    """Who made a plan and what it is expected to cost, flow by flow; and what other planners came to."""
+    lines = [f"planned by {planner}" + (f": {note}" if note else "")]
+    if cost is not None:
+        lines.append(f"estimate, with a batch every {turn_s:g} s:")
+        for one in cost.flows:
+            if one.bytes_s:
+                what = f"{one.origin} -> {one.to}  {one.flow}  ({one.purpose.value})"
+                lines.append(f"  {what}: {_figure(one.rows_s)} rows/s, {_figure(one.bytes_s)} bytes/s")
+        rest = sum(size for size, _ in cost.overhead.values())
+        lines.append(f"  watermarks and what parcels take: {_figure(rest)} bytes/s")
+        lines += [
+            f"  {one} -> {other} in all: {_figure(size)} bytes/s" for (one, other), size in cost.link_bytes.items()
+        ]
+        lines.append(
+            f"  all links: {_figure(cost.bytes_s)} bytes/s in {_figure(cost.messages_s)} parcels/s, "
+            f"price {_figure(cost.money_s * _MONTH_S)} a month, delay {_figure(cost.delay_s)} s"
+        )
+        for site, share in cost.cpu.items():
+            kept = cost.state_rows.get(site, 0.0)
+            lines.append(f"  site {site}: {_figure(100 * share)} % of a core, {_figure(kept)} rows kept")
+        origin, to, used = cost.busiest
+        if used > 1:
+            lines.append(f"  too much for the link {origin} -> {to}: {_figure(100 * used)} % of its bandwidth")
+    if tried:
+        lines.append("planners, by what they come to:")
+        lines += [
+            f"  {one.planner}: {_figure(one.value)}" if one.join is not None else f"  {one.planner}: none; {one.reason}"
+            for one in sorted(tried, key=lambda one: (one.value, one.planner))
+        ]
+    return "\n".join(lines)
+
+
+def estimate_data(planner: str, cost: Cost | None, turn_s: float, note: str, tried: Sequence[Tried]) -> dict[str, Any]:
+    """The same as plain data for JSON."""
+    data: dict[str, Any] = {"planner": planner, "note": note, "batch_every_s": turn_s}
+    if cost is not None:
+        data |= {
+            "flows": [
+                {
+                    "from": one.origin,
+                    "to": one.to,
+                    "flow": one.flow,
+                    "purpose": one.purpose.value,
+                    "rows_s": one.rows_s,
+                    "bytes_s": one.bytes_s,
+                    "messages_s": one.messages_s,
+                }
+                for one in cost.flows
+            ],
+            "links": [
+                {"from": origin, "to": to, "bytes_s": size, "parcels_s": cost.overhead[origin, to][1]}
+                for (origin, to), size in cost.link_bytes.items()
+            ],
+            "bytes_s": cost.bytes_s,
+            "parcels_s": cost.messages_s,
+            "price_s": cost.money_s,
+            "delay_s": cost.delay_s,
+            "cpu": cost.cpu,
+            "state_rows": dict(cost.state_rows),
+        }
+    if tried:
+        data["planners"] = {one.planner: one.value if one.join is not None else {"reason": one.reason} for one in tried}
+    return data
+
+
+def _figure(value: float) -> str:
+    """A figure with three digits that count.
+
+    >>> _figure(12345.6), _figure(0.12345), _figure(0.0)
+    ('12,300', '0.123', '0')
+    """
+    if value == 0 or not isfinite(value):
+        return f"{value:g}"
+    digits = max(0, 2 - floor(log10(abs(value))))
+    return f"{round(value, 2 - floor(log10(abs(value)))):,.{digits}f}"
 
 
 def _lines(plan: Plan, depth: int) -> list[str]:

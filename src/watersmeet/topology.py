@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from fractions import Fraction
 from functools import cached_property
 from math import inf
 from pathlib import Path
@@ -13,7 +12,9 @@ from typing import Any, Protocol
 
 from watersmeet.errors import InputError, TopologyError, UnknownStream, did_you_mean
 from watersmeet.query.windows import format_duration, parse_duration
-from watersmeet.yaml_tree import Entry, read
+from watersmeet.stats import Stats, StreamStats
+from watersmeet.stats_yaml import filled, read_stats, read_stream_stats
+from watersmeet.yaml_tree import SIZE_BYTES, Entry, parse_amount, read
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TIMESTAMP_TYPES = ("timestamp", "timestamp_ntz", "timestamp_ltz")
@@ -22,9 +23,10 @@ _TIMESTAMP_TYPES = ("timestamp", "timestamp_ntz", "timestamp_ltz")
 METHODS = ("SP-S", "SP-D", "SM-S1", "SM-S2", "SM-D1", "SM-D2")
 EVERY_PAIR = ("*", "*")
 
-_AMOUNT = re.compile(r"\s*([+-]?\d{1,18}(?:\.\d{1,18})?)\s*([a-zA-Z]+)\s*")
+# What a plan may be judged by: bytes a second on links, their price, delay, or the semijoin paper's execution time.
+OBJECTIVES = ("bytes", "money", "latency", "work")
+
 _BANDWIDTH_BPS = {"bps": 1, "kbps": 1_000, "Mbps": 1_000_000, "Gbps": 1_000_000_000}
-_SIZE_BYTES = {"B": 1, "kB": 1_000, "MB": 1_000_000, "GB": 1_000_000_000}
 
 
 class Frame(Protocol):
@@ -206,9 +208,30 @@ class Query:
     site: str | None = None
     plan: tuple[HeadSteps, ...] | None = None
     planner: str | None = None
+    objective: tuple[tuple[str, float], ...] = ()  # what planners keep small, by weight; nothing is bytes
+    max_delay: str | None = None
+    barred: tuple[str, ...] = ()  # sites to which nothing of other sites' streams may go
+    parts: int = 16  # at most so many parts of the key space have a plan of their own
+    assume_defaults: bool = False  # whether planners take defaults for figures that nobody gave
 
     def __post_init__(self) -> None:
         _check_name(self.name, "query")
+        if self.parts < 1:
+            raise TopologyError(f"query {self.name!r}: parts must be 1 or more, not {self.parts}")
+        for weighed, weight in self.objective:
+            if weighed not in OBJECTIVES:
+                raise TopologyError(
+                    f"query {self.name!r}: unknown objective {weighed!r}; {did_you_mean(weighed, OBJECTIVES)}"
+                )
+            if not 0 <= weight < inf:
+                raise TopologyError(f"query {self.name!r}: the weight of {weighed} must be 0 or more, not {weight:g}")
+        if self.objective and not any(weight for _, weight in self.objective):
+            raise TopologyError(f"query {self.name!r}: one of the weights of the objective must be more than 0")
+        if self.max_delay is not None:
+            try:
+                parse_duration(self.max_delay)
+            except InputError as error:
+                raise TopologyError(f"query {self.name!r}: the limit of the delay: {error}") from None
         if not self.sql.strip():
             raise TopologyError(f"query {self.name!r} has no SQL text")
         _ = self.start_us
@@ -298,6 +321,7 @@ class Topology:
     links: tuple[Link, ...] = ()
     default_link: Link | None = None
     link_transport: LinkTransport = LinkTransport()
+    stats: Stats = field(default_factory=Stats)
 
     def __post_init__(self) -> None:
         for what, names in (
@@ -326,6 +350,9 @@ class Topology:
             pairs.add(frozenset(link.between))
         if self.default_link is not None and self.default_link.between != EVERY_PAIR:
             raise TopologyError("default_link is for every pair of sites; leave out between, or move it to links")
+        for name in self.stats.streams:
+            if name not in self.columns:
+                raise TopologyError(f"stats: unknown stream {name!r}; {did_you_mean(name, self.columns)}")
 
     def stream(self, name: str) -> Stream:
         """The stream of that name; case does not count, as in SQL."""
@@ -436,17 +463,31 @@ def load_topology(path: str | Path) -> Topology:
     sites = _sites(top["sites"]) if "sites" in top else (Site("here"),)
     site_names = [site.name for site in sites]
     streams, queries = [], []
+    given: dict[str, StreamStats] = {}
     for name, entry in _distinct("stream", top["streams"].mapping("streams").items()):
         with _located(entry):
             streams.append(_stream(name, entry, directory, site_names))
+            if "stats" in entry.value:
+                given[name] = read_stream_stats(entry.value["stats"], name, streams[-1].columns)
     for name, entry in _distinct("query", top["queries"].mapping("queries").items()):
         with _located(entry):
             queries.append(_query(name, entry, directory, site_names))
     links = _links(top["links"], site_names) if "links" in top else ()
     default = _default_link(top["default_link"]) if "default_link" in top else None
     transport = _link_transport(top["link_transport"], directory) if "link_transport" in top else LinkTransport()
+    stats = Stats(given)
+    if "stats_file" in top:
+        columns = {stream.name: stream.columns for stream in streams}
+        stats = filled(stats, _stats_file(top["stats_file"], directory, columns))
     with _located(root):
-        return Topology(tuple(streams), tuple(queries), sites, str(directory), links, default, transport)
+        return Topology(tuple(streams), tuple(queries), sites, str(directory), links, default, transport, stats)
+
+
+def _stats_file(entry: Entry, directory: Path, columns: Mapping[str, Sequence[str]]) -> Stats:
+    path = directory / entry.text("stats_file")
+    if not path.exists():
+        raise entry.fail(f"stats_file {path} does not exist; `watersmeet stats --output` makes it")
+    return read_stats(path, columns)
 
 
 def _distinct(what: str, named: Iterable[tuple[str, Entry]]) -> Iterator[tuple[str, Entry]]:
@@ -525,7 +566,7 @@ def _link(entry: Entry, between: tuple[str, str], keys: Mapping[str, Entry]) -> 
             settings["latency_us"] = parse_duration(keys["latency"].text("latency"))
     if "bandwidth" in keys:
         with _located(keys["bandwidth"], f"{what}: bandwidth "):
-            bandwidth = _parse_amount(keys["bandwidth"].text("bandwidth"), _BANDWIDTH_BPS, "100 Mbps")
+            bandwidth = parse_amount(keys["bandwidth"].text("bandwidth"), _BANDWIDTH_BPS, "100 Mbps")
             settings["bandwidth_bps"] = float(bandwidth)
     if "price_per_gb" in keys:
         settings["price_per_gb"] = keys["price_per_gb"].number("price_per_gb")
@@ -543,7 +584,7 @@ def _link_transport(entry: Entry, directory: Path) -> LinkTransport:
     if "max_pending" in keys:
         with _located(keys["max_pending"], "link_transport: max_pending "):
             text = keys["max_pending"].text("max_pending")
-            size = _parse_amount(text, _SIZE_BYTES, "256 MB")
+            size = parse_amount(text, SIZE_BYTES, "256 MB")
             if size.denominator != 1:
                 raise InputError(f"{text!r} is not a whole number of bytes; round it")
             settings["max_pending_bytes"] = int(size)
@@ -551,21 +592,23 @@ def _link_transport(entry: Entry, directory: Path) -> LinkTransport:
         return LinkTransport(**settings)
 
 
-def _parse_amount(text: str, units: Mapping[str, int], example: str) -> Fraction:
-    """A number with a unit, whose case does not count, in the smallest of the units."""
-    match = _AMOUNT.fullmatch(text)
-    if not match:
-        raise InputError(f"{text!r} is not understood; write it like {example!r}")
-    for unit, multiple in units.items():
-        if unit.casefold() == match.group(2).casefold():
-            return Fraction(match.group(1)) * multiple
-    raise InputError(f"{text!r}: unknown unit {match.group(2)!r}; units: {', '.join(units)}")
-
-
-_TOPOLOGY_KEYS = ("sites", "links", "default_link", "link_transport", "streams", "queries")
+_TOPOLOGY_KEYS = ("sites", "links", "default_link", "link_transport", "stats_file", "streams", "queries")
 _LINK_KEYS = ("latency", "bandwidth", "price_per_gb")
-_STREAM_KEYS = ("site", "schema", "event_time", "watermark", "idle_timeout", "source", "late")
-_QUERY_KEYS = ("sql", "site", "plan", "planner", "sink", "allow_cross", "start", "checkpoint")
+_STREAM_KEYS = ("site", "schema", "event_time", "watermark", "idle_timeout", "source", "late", "stats")
+_QUERY_KEYS = (
+    "sql",
+    "site",
+    "plan",
+    "planner",
+    "objective",
+    "limits",
+    "parts",
+    "assume_defaults",
+    "sink",
+    "allow_cross",
+    "start",
+    "checkpoint",
+)
 
 
 def _stream(name: str, entry: Entry, directory: Path, sites: Sequence[str]) -> Stream:
@@ -601,7 +644,41 @@ def _query(name: str, entry: Entry, directory: Path, sites: Sequence[str]) -> Qu
         site=_site_of(keys["site"], what, sites) if "site" in keys else None,
         plan=_plan(keys["plan"], f"the plan of {what}", sites) if "plan" in keys else None,
         planner=keys["planner"].text("planner") if "planner" in keys else None,
+        objective=_objective(keys["objective"], what) if "objective" in keys else (),
+        parts=_whole(keys["parts"], "parts") if "parts" in keys else 16,
+        assume_defaults=keys["assume_defaults"].flag("assume_defaults") if "assume_defaults" in keys else False,
+        **(_limits(keys["limits"], what, sites) if "limits" in keys else {}),
     )
+
+
+def _objective(entry: Entry, what: str) -> tuple[tuple[str, float], ...]:
+    if isinstance(entry.value, str):
+        return ((entry.text("objective"), 1.0),)
+    keys = entry.mapping(f"the objective of {what}", OBJECTIVES)
+    return tuple((name, _number(weight, name)) for name, weight in keys.items())
+
+
+def _limits(entry: Entry, what: str, sites: Sequence[str]) -> dict[str, Any]:
+    keys = entry.mapping(f"the limits of {what}", ("delay", "barred"))
+    limits: dict[str, Any] = {}
+    if "delay" in keys:
+        limits["max_delay"] = keys["delay"].text("delay")
+    if "barred" in keys:
+        names = keys["barred"].sequence(f"barred in the limits of {what}", "barred: [nyc]")
+        limits["barred"] = tuple(_site_of(one, f"barred in the limits of {what}", sites, "barred") for one in names)
+    return limits
+
+
+def _whole(entry: Entry, what: str) -> int:
+    if isinstance(entry.value, bool) or not isinstance(entry.value, int):
+        raise entry.fail(f"{what} must be a whole number, not {entry.value!r}")
+    return entry.value
+
+
+def _number(entry: Entry, what: str) -> float:
+    if isinstance(entry.value, bool) or not isinstance(entry.value, int | float):
+        raise entry.fail(f"{what} must be a number, not {entry.value!r}")
+    return float(entry.value)
 
 
 def _plan(entry: Entry, what: str, sites: Sequence[str]) -> tuple[HeadSteps, ...]:

@@ -10,6 +10,8 @@ and new ones come at  R(A) = sum over heads i in A of  rate_i * N(A) / W_i,  PMJ
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import log10
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +28,6 @@ UNBOUNDED_S = 3_600.0  # an unbounded window is priced as if it held this long
 DEFAULTS = {"rate": 100.0, "distinct values": 1_000.0, "bytes a value": 8.0}
 _BUFFER_BYTES = 10.7
 TIMESTAMP_SIZES = (6.4, 3.2, 2.4)  # measured, rows of a second
-_BATCHES = np.log10([10.0, 100.0, 1_000.0])
 
 
 class MissingStatistic(InputError):
@@ -45,6 +46,7 @@ class Domain:
     size: F64
     shares: F64
     members: NDArray[np.bool_]
+    is_known: bool = True  # whether the values are really these, or only as many
 
     @property
     def cells(self) -> int:
@@ -82,13 +84,12 @@ class Workload:
 
     def shared(self, some: int, others: int) -> tuple[int, ...]:
         """The key classes that tie two sets of aliases."""
-        return tuple(
-            number for number in range(len(self.domains)) if self._in(number, some) & 1 and self._in(number, others)
-        )
+        return tuple(number for number, mask in enumerate(self._masks) if mask & some and mask & others)
 
-    def _in(self, number: int, mask: int) -> bool:
-        members = self.domains[number].members
-        return any(members[one] for one in members_of(mask))
+    @cached_property
+    def _masks(self) -> tuple[int, ...]:
+        """The members of each key class."""
+        return tuple(sum(1 << int(one) for one in np.flatnonzero(domain.members)) for domain in self.domains)
 
     def selectivity(self, mask: int) -> float:
         """The share of all combinations of a set of aliases that agree on every key."""
@@ -119,7 +120,11 @@ class Workload:
 
     def meet_rate(self, mask: int) -> float:
         """Combinations a second of a set of aliases, whoever is their head."""
-        return sum(self.head_rate(head, mask) for head in members_of(mask))
+        found = self._memory.get((mask, 0))
+        if found is None:
+            found = sum(self.head_rate(head, mask) for head in members_of(mask))
+            self._memory[mask, 0] = found
+        return found
 
     def lifetime_s(self, mask: int) -> float:
         """For how long a combination is live: until the first of its rows is out of its window.
@@ -138,8 +143,13 @@ class Workload:
         """
         if answers:
             return sum(size_at(size, batch_rows) for size in self.answer_sizes)
-        values = sum(size_at(size, batch_rows) for one in members_of(mask) for size in self.sizes[one])
-        return values + times * size_at(TIMESTAMP_SIZES, batch_rows)
+        total = self._summed[members_of(mask)].sum(axis=0) + times * np.array(TIMESTAMP_SIZES)
+        return size_at(tuple(total), batch_rows, self.columns(mask, times=times))
+
+    @cached_property
+    def _summed(self) -> F64:
+        """The sizes of each alias's values together."""
+        return np.array([np.sum(of, axis=0) if of else np.zeros(3) for of in self.sizes]).reshape(-1, 3)
 
     def columns(self, mask: int, *, times: int = 1) -> int:
         """How many columns a row or combination has."""
@@ -153,7 +163,9 @@ class Workload:
         mass = np.where(one.members, kept.sum(axis=1), 1.0)
         shares = np.divide(kept, mass[:, None], out=np.zeros_like(kept), where=mass[:, None] > 0)
         inside = shares[:, cells]
-        domains[partition.key_class] = Domain(one.low[cells], one.high[cells], one.size[cells], inside, one.members)
+        domains[partition.key_class] = Domain(
+            one.low[cells], one.high[cells], one.size[cells], inside, one.members, one.is_known
+        )
         return replace(self, rate=self.rate * mass, domains=tuple(domains), _memory={})
 
     def way_of_cells(self, partition: Partition) -> I64:
@@ -171,11 +183,14 @@ def members_of(mask: int) -> list[int]:
     return [number for number in range(mask.bit_length()) if mask >> number & 1]
 
 
-def size_at(sizes: tuple[float, float, float], batch_rows: float) -> float:
-    """Bytes of a value in batches of so many rows, between the sizes known."""
-    known = float(np.interp(np.log10(max(batch_rows, 1.0)), _BATCHES, sizes))
+def size_at(sizes: Sequence[float], batch_rows: float, values: int = 1) -> float:
+    """Bytes of some values together in batches of so many rows, between the sizes known."""
+    rows = max(batch_rows, 1.0)
+    place = min(max(log10(rows) - 1.0, 0.0), 2.0)
+    low = min(int(place), 1)
+    known = sizes[low] + (sizes[low + 1] - sizes[low]) * (place - low)
     # A buffer has a length and is padded: with few rows, that is most of it.
-    return known + max(0.0, _BUFFER_BYTES * (1 / max(batch_rows, 1.0) - 0.1))
+    return float(known) + values * max(0.0, _BUFFER_BYTES * (1 / rows - 0.1))
 
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -357,7 +372,7 @@ def _nested(distinct: Mapping[int, float], members: NDArray[np.bool_]) -> Domain
         shares[number, inside] = size[inside] / count
     low = np.concatenate([[0.0], edges[:-1]]).astype(np.int64) if edges else np.empty(0, np.int64)
     high = np.array(edges, np.int64) - 1
-    return Domain(low, np.maximum(high, low), size, shares, members)
+    return Domain(low, np.maximum(high, low), size, shares, members, is_known=False)
 
 
 def _aligned(histograms: Mapping[int, Histogram], distinct: Mapping[int, float], members: NDArray[np.bool_]) -> Domain:

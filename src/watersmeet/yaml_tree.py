@@ -1,13 +1,18 @@
 """A YAML document as plain values that remember the line each key stood on, so that errors can point at it."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from watersmeet.errors import TopologyError, did_you_mean
+from watersmeet.errors import InputError, TopologyError, did_you_mean
+
+SIZE_BYTES = {"B": 1, "kB": 1_000, "MB": 1_000_000, "GB": 1_000_000_000}
+_AMOUNT = re.compile(r"\s*([+-]?\d{1,18}(?:\.\d{1,18})?)\s*([a-zA-Z]+)\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +64,32 @@ class Entry:
         return self.value
 
 
-def read(path: Path) -> Entry:
+def parse_amount(text: str, units: Mapping[str, int], example: str) -> Fraction:
+    """A number with a unit, whose case does not count, in the smallest of the units.
+
+    >>> parse_amount("2.5 kb", SIZE_BYTES, "500 B")
+    Fraction(2500, 1)
+    """
+    match = _AMOUNT.fullmatch(text)
+    if not match:
+        raise InputError(f"{text!r} is not understood; write it like {example!r}")
+    for unit, multiple in units.items():
+        if unit.casefold() == match.group(2).casefold():
+            return Fraction(match.group(1)) * multiple
+    raise InputError(f"{text!r}: unknown unit {match.group(2)!r}; units: {', '.join(units)}")
+
+
+def dump(value: Any) -> str:
+    """Plain values as a YAML document; what holds nothing but scalars goes on one line.
+
+    >>> print(dump({"b": {"x": 1}, "a": [2, "3"]}), end="")
+    b: {x: 1}
+    a: [2, '3']
+    """
+    return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, default_flow_style=None, width=1_000_000))
+
+
+def read(path: Path, needs: str = "it needs at least `streams` and `queries`") -> Entry:
     """Parse one YAML file; scalars stay text, so that `1.10` is never 1.1 and `no` never false."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -83,7 +113,7 @@ def read(path: Path) -> Entry:
             f"{path}, line {line}: not valid YAML: the character U+{character:04X} is not allowed; remove it"
         ) from None
     if node is None:
-        raise TopologyError(f"{path}: the file is empty; it needs at least `streams` and `queries`")
+        raise TopologyError(f"{path}: the file is empty; {needs}")
     return _convert(node, str(path))
 
 

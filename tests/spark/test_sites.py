@@ -438,7 +438,7 @@ def test_the_simulator_ships_the_same_bytes(
     assert read(scene.out) == scene.expected()
     assert all(job.ledger.batch == 2 for job in handle._jobs)
 
-    _, plan = plan_query(spark, scene.topology, scene.topology.query("q"))
+    plan = plan_query(spark, scene.topology, scene.topology.query("q"))[1].plan
     never = 10**15
     sites = SimulatedSites(
         plan,

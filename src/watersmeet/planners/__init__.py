@@ -1,7 +1,4 @@
-"""Planners: functions from a query to a plan, in tuples; adding one is a file, its golden cases and a line here."""
+"""Planners: functions from a problem to the ways of a plan, in tables; adding one is a file, its cases and a line.
 
-from watersmeet.planners.local import local
-from watersmeet.planners.sited import central
-
-PLANNERS = (local,)
-SITE_PLANNERS = (central,)  # for streams at several sites
+`local` plans streams at one place; `sited` what needs no figures; `auto` names all others and takes the cheapest.
+"""

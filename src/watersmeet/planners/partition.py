@@ -23,6 +23,7 @@ from watersmeet.workload import F64, I64, Workload
 
 Parts = HashParts | RangeParts | ValueParts
 PartMethod = Literal["hash", "range", "rate"]
+METHODS: tuple[PartMethod, ...] = ("hash", "range", "rate")
 PickMethod = Literal["heuristic", "random", "alternative"]
 Ways = tuple[tuple[Meet, ...], Partition | None]
 

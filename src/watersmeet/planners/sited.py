@@ -14,7 +14,7 @@ def central(query: JoinQuery, columns: Mapping[str, Sequence[str]], homes: Mappi
     shape = shape_of(query, columns)
     heads = tuple(
         HeadPlan(
-            head, tuple(Hop(alias, Method.SP_S, at=site) for alias in _connected(query.aliases, head, shape.classes))
+            head, tuple(Hop(alias, Method.SP_S, at=site) for alias in connected(query.aliases, head, shape.classes))
         )
         for head in query.aliases
     )
@@ -36,7 +36,7 @@ def explicit(
     heads = []
     for head in query.aliases:
         if head not in asked:
-            default = _connected(query.aliases, head, shape.classes)
+            default = connected(query.aliases, head, shape.classes)
             heads.append(HeadPlan(head, tuple(Hop(alias, Method.SP_S, at=site) for alias in default)))
             continue
         _check_hops(query, head, asked[head])
@@ -71,7 +71,7 @@ def _plan(query: JoinQuery, shape: Shape, homes: Mapping[str, str], site: str, h
     )
 
 
-def _connected(aliases: Sequence[str], head: str, classes: Sequence[KeyClass]) -> list[str]:
+def connected(aliases: Sequence[str], head: str, classes: Sequence[KeyClass]) -> list[str]:
     """The other aliases, each as soon as an equality ties it to those before it."""
     bound, order = {head}, []
     while len(bound) < len(aliases):

@@ -1,5 +1,6 @@
 """Starting queries and the handle to a running one, with PySpark's names."""
 
+import hashlib
 import json
 import threading
 import time
@@ -7,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +16,14 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from watersmeet.cost import Cost
 from watersmeet.errors import InputError, NothingToDo, WatersmeetError, did_you_mean
-from watersmeet.explain import explain_text
-from watersmeet.plan import Hop, Method, Plan, SitedJoin, bottom_of, sited_join_of
-from watersmeet.planners import SITE_PLANNERS
-from watersmeet.planners.local import local
-from watersmeet.planners.sited import central, explicit
+from watersmeet.explain import explain_data, explain_text
+from watersmeet.plan import Plan, SitedJoin, bottom_of, sited_join_of
+from watersmeet.planners.choose import Chosen, choose, estimate
 from watersmeet.program.ledger import Ledger
 from watersmeet.program.operators import SiteProgram, compile_sites
 from watersmeet.program.site import SiteLedger
-from watersmeet.query.model import JoinQuery
 from watersmeet.query.sql import canonical_sql
 from watersmeet.query.windows import parse_duration
 from watersmeet.spark.binding import Bound, bind, readable
@@ -35,6 +35,8 @@ from watersmeet.spark.session import start_session
 from watersmeet.spark.sinks import FileWriter, Writer, check_sink, open_sink
 from watersmeet.spark.site_job import SiteJob
 from watersmeet.spark.sources import check_source
+from watersmeet.stats import Stats
+from watersmeet.stats_yaml import filled, write_stats
 from watersmeet.topology import Query, Topology
 from watersmeet.traffic import LinkTraffic
 
@@ -183,8 +185,20 @@ class RunningQuery:
 class RunningSites:
     """A query that runs at several sites, or one site's part of it; the members are those of `RunningQuery`."""
 
-    def __init__(self, query: Query, topology: Topology, parts: "Sequence[RunningQuery]", *, once: bool) -> None:
+    def __init__(
+        self,
+        query: Query,
+        topology: Topology,
+        parts: "Sequence[RunningQuery]",
+        chosen: Chosen,
+        place: Path,
+        *,
+        once: bool,
+    ) -> None:
+        self.chosen = chosen  # the plan, who made it, and what it was expected to cost
+        self._expected: tuple[int, Cost | None] = (-1, None)
         self._query = query
+        self._place = place
         self._topology = topology
         self._parts = tuple(parts)
         self._once = once
@@ -234,7 +248,40 @@ class RunningSites:
             self._topology,
             {job.site: (job.program, job.ledger) for job in self._jobs},
             self._topology.query_site(self._query),
+            *self._estimate(),
         )
+
+    def _estimate(self) -> tuple[Cost | None, float]:
+        """What the plan is expected to cost with batches as they have come, and for how long streams have run.
+
+        The time is told by the rows that have come at the rates that were planned with.
+        """
+        if self.chosen.problem is None:
+            return None, 0.0
+        known = self._topology.stats
+        read = {name: state.rows for job in self._jobs for name, state in job.ledger.streams.items()}
+        rates = {name: rate.value for name in read if (rate := known.stream(name).rate) is not None}
+        batches = max((job.ledger.batch + 1 for job in self._jobs), default=0)
+        seconds = sum(read[name] for name in rates) / max(sum(rates.values()), 1e-9)
+        if not batches or not seconds:
+            return None, 0.0
+        if self._expected[0] != batches:
+            self._expected = (batches, estimate(self.chosen, turn_s=seconds / batches))
+        return self._expected[1], seconds
+
+    @property
+    def observed(self) -> Stats:
+        """What the sites that run here have observed of their streams, across restarts."""
+        return reduce(filled, (job.observed for job in self._jobs), Stats())
+
+    def write_observed(self) -> Path | None:
+        """Write what was observed beside the checkpoint, as YAML that `stats_file:` can name; None if nothing was."""
+        stats = self.observed
+        if not stats.streams:
+            return None
+        path = self._place / "observed-stats.yaml"
+        path.write_text(write_stats(stats), encoding="utf-8")
+        return path
 
     @property
     def _jobs(self) -> list[SiteJob]:
@@ -289,43 +336,29 @@ def _take_parcels(parts: Iterable[RunningQuery]) -> bool:
     return sum(part._job.take_parcels() for part in parts if isinstance(part._job, SiteJob)) > 0
 
 
-def plan_query(spark: SparkSession, topology: Topology, query: Query) -> tuple[Bound, Plan]:
-    """Check a query against its streams and plan it; nothing is read or written."""
+def plan_query(spark: SparkSession, topology: Topology, query: Query, *, every: bool = False) -> tuple[Bound, Chosen]:
+    """Check a query against its streams and plan it, by every planner if asked for; nothing is read or written."""
     bound = bind(spark, topology, query)
-    return bound, make_plan(topology, query, bound.query)
-
-
-def make_plan(topology: Topology, query: Query, parsed: JoinQuery) -> Plan:
-    """The plan of a query: as the user says, or by the planner asked for; one that is all at one site needs none."""
-    homes = {stream.name: stream.site for stream in topology.streams}
-    site = topology.query_site(query)
-    names = [planner.__name__ for planner in SITE_PLANNERS]
-    if query.planner is not None and query.planner not in names:
-        raise InputError(f"unknown planner {query.planner!r}; {did_you_mean(query.planner, names)}")
-    if query.plan is not None:
-        asked = {
-            steps.head: [Hop(step.join, Method(step.method), step.at, step.bloom) for step in steps.steps]
-            for steps in query.plan
-        }
-        return explicit(parsed, topology.columns, homes, site, asked)
-    if {homes[source.stream] for source in parsed.sources} == {site}:
-        return local(parsed, topology.columns)
-    planner = next((one for one in SITE_PLANNERS if one.__name__ == query.planner), central)
-    return planner(parsed, topology.columns, homes, site)
+    return bound, choose(topology, query, bound.query, every=every)
 
 
 def check_query(
-    spark: SparkSession, topology: Topology, query: Query, *, once: bool = False, site: str | None = None
-) -> tuple[Bound, Plan]:
+    spark: SparkSession,
+    topology: Topology,
+    query: Query,
+    *,
+    once: bool = False,
+    site: str | None = None,
+) -> tuple[Bound, Chosen]:
     """Everything that can be found wrong with a query, or with its part at one site, before it runs."""
-    bound, plan = plan_query(spark, topology, query)
+    bound, chosen = plan_query(spark, topology, query)
     for source in bound.query.sources:
         stream = topology.stream(source.stream)
         if site is None or stream.site == site:
             check_source(stream, bound.schemas[source.stream], once=once)
     if site is None or site == topology.query_site(query):
         check_sink(spark, query)
-    return bound, plan
+    return bound, chosen
 
 
 def default_checkpoint(topology: Topology) -> Path:
@@ -347,6 +380,7 @@ class _Settings:
     spark: SparkSession
     bound: Bound
     plan: Plan
+    chosen: Chosen
     root: Path
     trigger_us: int
     once: bool
@@ -381,7 +415,7 @@ def start(
         for handle in started:
             handle.stop()
         raise
-    return RunningSites(settings.query, topology, started, once=once)
+    return RunningSites(settings.query, topology, started, settings.chosen, settings.root, once=once)
 
 
 def start_site(
@@ -411,7 +445,8 @@ def start_site(
     programs = compile_sites(sited_join_of(settings.plan))
     if site not in programs or not (programs[site].operators or programs[site].ships or programs[site].is_query_site):
         raise NothingToDo(f"query {settings.query.name!r} has nothing to do at site {site!r}")
-    return RunningSites(settings.query, topology, [_start_site(settings, programs[site], alone=True)], once=once)
+    part = _start_site(settings, programs[site], alone=True)
+    return RunningSites(settings.query, topology, [part], settings.chosen, settings.root / site, once=once)
 
 
 def _settings(
@@ -430,9 +465,9 @@ def _settings(
     if trigger is not None and trigger_us <= 0:
         raise InputError(f"trigger {trigger!r} must be longer than nothing")
     session = spark or start_session()
-    bound, plan = check_query(session, topology, asked, once=once, site=site)
+    bound, chosen = check_query(session, topology, asked, once=once, site=site)
     root = Path(checkpoint or asked.checkpoint or default_checkpoint(topology)) / asked.name
-    return _Settings(topology, asked, session, bound, plan, root, trigger_us, once, show, warn)
+    return _Settings(topology, asked, session, bound, chosen.plan, chosen, root, trigger_us, once, show, warn)
 
 
 def _start_here(settings: _Settings) -> RunningQuery:
@@ -452,6 +487,7 @@ def _start_site(settings: _Settings, program: SiteProgram, *, alone: bool = Fals
     identity = _identity(settings.topology, asked, settings.bound) | {
         "site": program.site,
         "plan": explain_text(settings.plan),
+        "ways": hashlib.sha256(json.dumps(explain_data(settings.plan)).encode()).hexdigest(),
     }
     held = Checkpoint(settings.root / program.site, identity, SiteLedger(), SiteLedger.from_json)
     with _letting_go(held, asked):

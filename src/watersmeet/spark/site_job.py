@@ -16,14 +16,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from watersmeet.errors import CheckpointMismatch
+from watersmeet.observation import Observer
 from watersmeet.plan import Plan, sited_join_of
 from watersmeet.program.filing import Made, Payload
 from watersmeet.program.ledger import Segment, segments_of, watermark
 from watersmeet.program.operators import SiteProgram
 from watersmeet.program.site import Arrivals, Ingested, SiteEngine, SiteLedger, Traffic, Turn
 from watersmeet.program.wire import UNKNOWN, ParcelIndex
+from watersmeet.sketches import StreamSketch
 from watersmeet.spark.binding import Bound
-from watersmeet.spark.checkpoint import Checkpoint
+from watersmeet.spark.checkpoint import Checkpoint, replace_file
 from watersmeet.spark.delivery import Delivery, LateRows, map_rows, reports, run_each
 from watersmeet.spark.engine import Report, total
 from watersmeet.spark.files import FileShelf
@@ -32,11 +34,13 @@ from watersmeet.spark.links import PARCEL, DirectoryLinks, LinkUnwritable
 from watersmeet.spark.sinks import Writer
 from watersmeet.spark.sources import ingest_columns, open_stream, raw_columns
 from watersmeet.spark.tasks import FileAtSite, Ingest
+from watersmeet.stats import Stats
 from watersmeet.topology import Query, Topology
 
 _FILE = "path string, modificationTime timestamp, length bigint, content binary"
 _MOUTHFUL = 16_000_000  # bytes of parcels taken in one turn, about
 _PARCEL_SECONDS = 0.1  # how often a site looks for parcels between its batches
+_OBSERVED_SECONDS = 30.0  # how often what was observed is written down: a crash forgets so much of it
 _LOOKS = 5  # after so many, also whether links can be written again and whether a stream is idle
 
 
@@ -87,6 +91,10 @@ class SiteJob:
         self._closing = threading.Event()
         self._at_links = threading.Lock()  # turns and the keeper both write to them
         self._keeper: threading.Thread | None = None
+        self._observed_path = checkpoint.directory / "observed.json"
+        self._observer = self._observed_before()
+        self._observed_at = time.monotonic()
+        self._has_observed = False
         self.last_report: BatchReport | None = None
 
     @property
@@ -97,6 +105,34 @@ class SiteJob:
     def ledger(self) -> SiteLedger:
         """The state after the last finished turn."""
         return self._checkpoint.ledger
+
+    @property
+    def observed(self) -> Stats:
+        """What was observed of the site's own streams, across restarts."""
+        with self._in_turn:
+            return self._observer.stats(float(int(time.time())))
+
+    def _observed_before(self) -> Observer:
+        try:
+            return Observer.from_json(self._join, self._observed_path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, KeyError, TypeError):
+            return Observer(self._join)  # nothing there, or of another version: it can be observed anew
+
+    def _observe(self, told: Sequence[Report]) -> None:
+        """Take what ingest tasks have seen; it is no part of the ledger, which is written at every turn."""
+        for row in told:
+            if "observed" in row:
+                self._observer.take(row["alias"], StreamSketch.from_data(row["observed"]))
+                self._has_observed = True
+        if time.monotonic() - self._observed_at >= _OBSERVED_SECONDS:
+            self._keep_observed()
+
+    def _keep_observed(self) -> None:
+        self._observed_at = time.monotonic()
+        if self._has_observed:
+            self._has_observed = False
+            with contextlib.suppress(OSError):  # figures to plan with are not worth failing for
+                replace_file(self._observed_path, self._observer.to_json())
 
     def open(self) -> None:
         """Make ready the links and deliver what an earlier run left in the outbox."""
@@ -174,6 +210,7 @@ class SiteJob:
         clock.lap("publish")
         self._late.keep(told, turn.ledger.turn, self._engine.speaker, replay=self._is_first)
         self._checkpoint.commit(ledger)
+        self._observe(told)
         self._is_first = False
         self._publish()
         self._acknowledge()
@@ -356,6 +393,7 @@ class SiteJob:
         if self._delivery is not None:
             self._delivery.close()
         self._late.close()
+        self._keep_observed()
         self._checkpoint.close()
 
 

@@ -3,8 +3,9 @@
 import glob
 import os
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
 from watersmeet.errors import InputError, TopologyError
@@ -45,15 +46,19 @@ def check_source(stream: Stream, schema: StructType, *, once: bool) -> None:
             )
 
 
-def open_stream(spark: SparkSession, stream: Stream, schema: StructType) -> DataFrame:
-    """The stream's rows as Spark delivers them, with a column for malformed text where the format can have it."""
+def open_stream(spark: SparkSession, stream: Stream, schema: StructType, *, batch: bool = False) -> DataFrame:
+    """The stream's rows as Spark delivers them, with a column for malformed text where the format can have it.
+
+    `batch` opens what a source has now as a table instead.
+    """
     if stream.frame is not None:
         return stream.frame  # type: ignore[return-value]
     source = stream.source
     assert source is not None, "a stream has a source or a frame"
     if source.format == generator.FORMAT:
         generator.register(spark)
-    reader = spark.readStream.format(source.format)
+    reader: DataFrameReader | DataStreamReader = spark.read if batch else spark.readStream
+    reader = reader.format(source.format)
     if catches_malformed(source):
         schema = StructType([*schema.fields, CORRUPT_FIELD])
         reader = reader.option("columnNameOfCorruptRecord", CORRUPT).option("columnPruning", "false")

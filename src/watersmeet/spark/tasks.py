@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from watersmeet.observation import observe
 from watersmeet.plan import Key, MultiJoin, Scan
 from watersmeet.program.ledger import Part, Segment, StreamState, index_name, watermark
 from watersmeet.program.operators import SiteProgram
@@ -113,7 +114,8 @@ class FileAtSite:
     alias: str
 
     def __call__(self, table: pa.Table) -> dict[str, Any]:
-        return asdict(ingest(self.program, self.shelf, self.alias, table))
+        observed = observe(self.program.join, self.alias, table)
+        return {**asdict(ingest(self.program, self.shelf, self.alias, table)), "observed": observed.to_data()}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,281 @@
+"""The cheapest plan of all planners, and of what none of them has: methods and parts of the key space together.
+
+Values of a key are put together by the plan that suits them: STREAMJOINOPT is asked about every cell of values, cells
+with the same tree form a group, and each group gets the best way of its own: an optimal tree with its inputs reduced
+by semijoins, or greedy sequences. PMJoin's partitions are tried likewise. One cost model decides, over whole plans.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from watersmeet.cost import Cost
+from watersmeet.errors import InputError
+from watersmeet.plan import HeadPlan, Hop, Linear, Meet, Method, Partition, RangeParts, SitedJoin, ValueParts, Way
+from watersmeet.planners.exhaustive import MOST_STREAMS as MOST_EXHAUSTIVE
+from watersmeet.planners.exhaustive import exhaustive
+from watersmeet.planners.greedy import FEW_STREAMS, greedy
+from watersmeet.planners.ordering import MOST_STREAMS as MOST_TREE
+from watersmeet.planners.ordering import tree
+from watersmeet.planners.partition import METHODS, Parts, parts_of, pmjoin_plan, rate_parts
+from watersmeet.planners.problem import NoPlan, Problem, check_connected
+from watersmeet.planners.reduce import Carrier, reduced
+from watersmeet.planners.sited import connected
+from watersmeet.planners.trees import MOST_STREAMS as MOST_OPTIMAL
+from watersmeet.planners.trees import local_first, optimal, simple, stream_join_opt
+from watersmeet.workload import I64, Workload, ways_of
+
+Ways = tuple[tuple[Way, ...], Partition | None]
+
+_MOST_ASKED = 200  # groups of values that are planned one by one; more are put together by their rates first
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What one planner came to: a plan and its cost, or why it has none."""
+
+    planner: str
+    join: SitedJoin | None = None
+    cost: Cost | None = None
+    value: float = float("inf")
+    reason: str = ""
+
+
+def central_ways(problem: Problem) -> Ways:
+    """Everything at the query's site; where answers may stay anywhere, at the site with the most."""
+    site = problem.site or simple(problem.workload, Carrier(problem).shipping()).at
+    heads = tuple(
+        HeadPlan(
+            head,
+            tuple(Hop(alias, Method.SP_S, site) for alias in connected(problem.aliases, head, problem.shape.classes)),
+        )
+        for head in problem.aliases
+    )
+    return (Linear(heads),), None
+
+
+def greedy_ways(problem: Problem) -> Ways:
+    """Sequences by algorithm 10."""
+    return (greedy(problem),), None
+
+
+def exhaustive_ways(problem: Problem) -> Ways:
+    """The best sequences there are."""
+    return (exhaustive(problem),), None
+
+
+def tree_ways(problem: Problem) -> Ways:
+    """One join order for all streams, with reductions."""
+    _need_time(problem, "tree")
+    return (tree(problem),), None
+
+
+def simple_ways(problem: Problem) -> Ways:
+    """Everything to the site of the largest stream."""
+    _need_time(problem, "simple")
+    return (simple(problem.workload, Carrier(problem).shipping()),), None
+
+
+def local_first_ways(problem: Problem) -> Ways:
+    """STREAMJOINOPT after all joins within sites."""
+    _need_time(problem, "local-first")
+    return (local_first(problem.workload, Carrier(problem).shipping()),), None
+
+
+def optimal_ways(problem: Problem) -> Ways:
+    """The best tree of whole streams and results."""
+    _need_time(problem, "optimal")
+    return (optimal(problem.workload, Carrier(problem).shipping(), deliver=True),), None
+
+
+def pmjoin_ways(problem: Problem) -> Ways:
+    """The cheapest of PMJoin's three partitions, and the plan without one."""
+    _need_time(problem, "pmjoin")
+    shipping = Carrier(problem).shipping()
+    plans: list[Ways] = [((stream_join_opt(problem.workload, shipping),), None)]
+    if _partitionable(problem):
+        plans += [pmjoin_plan(problem.workload, method, problem.parts, shipping) for method in METHODS]
+    return min(plans, key=lambda ways: problem.value(problem.join(*ways)))
+
+
+def parted_ways(problem: Problem) -> Iterator[Ways]:
+    """Partitions whose parts have the best way each, of any kind."""
+    if problem.in_order:
+        return
+    for number in _partitionable(problem):
+        for parts in _partitions(problem, number):
+            yield _best_ways(problem, Partition(number, parts))
+
+
+PLANNERS: dict[str, Callable[[Problem], Ways]] = {
+    "central": central_ways,
+    "greedy": greedy_ways,
+    "exhaustive": exhaustive_ways,
+    "tree": tree_ways,
+    "pmjoin": pmjoin_ways,
+    "simple": simple_ways,
+    "local-first": local_first_ways,
+    "optimal": optimal_ways,
+}
+
+
+def plan_with(problem: Problem, name: str) -> Tried:
+    """What one planner comes to."""
+    return _tried(problem, name, PLANNERS[name])
+
+
+def try_all(problem: Problem) -> list[Tried]:
+    """What every planner comes to, and `auto` last: the cheapest of them and of parts with the best way each."""
+    check_connected(problem)
+    tried = [plan_with(problem, name) for name in PLANNERS if not _too_many(problem, name)]
+    mixed = [_priced(problem, "auto", ways) for ways in (*_whole_ways(problem), *parted_ways(problem))]
+    allowed = [one for one in (*tried, *mixed) if one.join is not None]
+    if not allowed:
+        raise NoPlan("no plan keeps to the limits; " + "; ".join(f"{one.planner}: {one.reason}" for one in tried))
+    best = min(allowed, key=lambda one: one.value)
+    return [*tried, Tried("auto", best.join, best.cost, best.value, "" if best.planner == "auto" else best.planner)]
+
+
+def auto(problem: Problem) -> Tried:
+    """The cheapest plan that keeps to the limits."""
+    return try_all(problem)[-1]
+
+
+def _tried(problem: Problem, name: str, planner: Callable[[Problem], Ways]) -> Tried:
+    try:
+        return _priced(problem, name, planner(problem))
+    except NoPlan as error:
+        return Tried(name, reason=str(error))
+
+
+def _priced(problem: Problem, name: str, ways: Ways) -> Tried:
+    join = problem.join(*ways)
+    cost = problem.cost(join)
+    broken = problem.broken(join, cost)
+    if broken:
+        return Tried(name, None, cost, reason="; ".join(broken))
+    return Tried(name, join, cost, problem.objective.value(cost, problem.topology))
+
+
+def _too_many(problem: Problem, name: str) -> bool:
+    """Whether a planner that is not asked for by name is left out: it cannot do this, or would take too long."""
+    count = len(problem.aliases)
+    most = {"exhaustive": MOST_EXHAUSTIVE, "tree": MOST_TREE, "optimal": MOST_OPTIMAL}
+    needs_time = name in ("tree", "pmjoin", "simple", "local-first", "optimal")
+    return count > most.get(name, count) or (needs_time and problem.in_order)
+
+
+def _need_time(problem: Problem, name: str) -> None:
+    check_connected(problem)
+    if problem.in_order:
+        raise InputError(f"the planner {name} makes trees, which need windows over time, not ROWS; use greedy or auto")
+
+
+def _partitionable(problem: Problem) -> list[int]:
+    """Key classes by whose values combinations can be told apart: those that 64 bits hold, known by their values."""
+    return [
+        one.number
+        for one in problem.shape.classes
+        if one.exact
+        and problem.workload.domains[one.number].is_known
+        and problem.workload.domains[one.number].cells > 1
+    ]
+
+
+def _partitions(problem: Problem, number: int) -> Iterator[Parts]:
+    yield _by_plan(problem, number)
+    for method in METHODS:
+        yield parts_of(problem.workload, number, method, problem.parts)
+
+
+def _by_plan(problem: Problem, number: int) -> Parts:
+    """Cells together that STREAMJOINOPT has the same tree for; those that ship least join the largest group."""
+    workload, domain = problem.workload, problem.workload.domains[number]
+    shipping = Carrier(problem).shipping()
+    whole = Partition(number, RangeParts((), (0,)))
+    alike = rate_parts(workload, number, _MOST_ASKED)[0] if domain.cells > _MOST_ASKED else np.arange(domain.cells)
+    trees: dict[Meet, list[int]] = {}
+    for group in np.unique(alike):
+        cells = alike == group
+        found = stream_join_opt(workload.limited(whole, cells), shipping)
+        trees.setdefault(found, []).extend(np.flatnonzero(cells).tolist())
+    mass = (domain.shares * workload.rate[:, None]).sum(axis=0)
+    groups = sorted(trees.values(), key=lambda cells: -mass[cells].sum())
+    part = np.zeros(domain.cells, np.int64)
+    for way, cells in enumerate(groups):
+        part[cells] = way if way < problem.parts else 0
+    return _parts_value(domain.low, domain.high, part)
+
+
+def _parts_value(low: I64, high: I64, part: I64) -> Parts:
+    if (low == high).all():
+        others = int(np.bincount(part).argmax())
+        own = part != others
+        return ValueParts(tuple(low[own].tolist()), tuple(part[own].tolist()), others)
+    return RangeParts(tuple(low[1:].tolist()), tuple(part.tolist()))
+
+
+def _best_ways(problem: Problem, partition: Partition) -> Ways:
+    """The best way for each part; parts with the same one go together."""
+    way_of_cell = problem.workload.way_of_cells(partition)
+    found: dict[Way, int] = {}
+    renumbered = {}
+    for part in np.unique(way_of_cell):
+        own = problem.limited(problem.workload.limited(partition, way_of_cell == part))
+        renumbered[int(part)] = found.setdefault(_best_way(own), len(found))
+    ways = tuple(found)
+    if len(ways) == 1:
+        return ways, None
+    return ways, Partition(partition.key_class, _renumbered(partition.parts, renumbered))
+
+
+def _renumbered(parts: Parts, numbers: dict[int, int]) -> Parts:
+    ways = tuple(numbers.get(way, 0) for way in parts.ways)
+    match parts:
+        case ValueParts():
+            return ValueParts(parts.values, ways, numbers.get(parts.others, 0))
+        case RangeParts():
+            return RangeParts(parts.bounds, ways)
+        case _:
+            return type(parts)(ways)
+
+
+def _best_way(problem: Problem) -> Way:
+    return min(_single_ways(problem), key=lambda way: problem.value(problem.join((way,))))
+
+
+def _whole_ways(problem: Problem) -> Iterator[Ways]:
+    """Ways of our own for the whole key space."""
+    if not problem.in_order:
+        for way in _single_ways(problem):
+            yield (way,), None
+
+
+def _single_ways(problem: Problem) -> Iterator[Way]:
+    shipping = Carrier(problem).shipping()
+    count = len(problem.aliases)
+    best = (
+        optimal(problem.workload, shipping, deliver=True)
+        if count <= MOST_OPTIMAL
+        else stream_join_opt(problem.workload, shipping)
+    )
+    yield best
+    yield reduced(problem, best)
+    if count <= MOST_TREE:
+        yield tree(problem)
+    if count <= FEW_STREAMS:
+        yield greedy(problem)
+
+
+def describe(tried: Sequence[Tried]) -> list[tuple[str, str]]:
+    """What each planner came to, in a line."""
+    return [(one.planner, f"{one.value:.4g}" if one.join is not None else one.reason) for one in tried]
+
+
+def ways_used(partition: Partition, workload: Workload) -> list[float]:
+    """The share of all rows that take each way."""
+    domain = workload.domains[partition.key_class]
+    mass = (domain.shares * workload.rate[:, None]).sum(axis=0)
+    ways = ways_of(partition, domain.low)
+    return [float(mass[ways == way].sum() / mass.sum()) for way in range(int(ways.max()) + 1)]

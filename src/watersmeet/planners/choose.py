@@ -1,0 +1,148 @@
+"""Which plan a query gets: as the user says, by the planner asked for, or the cheapest where enough is known."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from watersmeet.calibrate import default_units_path, load_units
+from watersmeet.cost import DEFAULT_UNITS, TURN_S, Cost, price
+from watersmeet.errors import InputError, did_you_mean
+from watersmeet.plan import Hop, Method, Plan, sited_join_of
+from watersmeet.planners.auto import PLANNERS, Tried, plan_with, try_all
+from watersmeet.planners.local import local
+from watersmeet.planners.problem import Limits, NoPlan, Objective, Problem, problem_of
+from watersmeet.planners.sited import central, explicit
+from watersmeet.query.model import JoinQuery
+from watersmeet.query.windows import parse_duration
+from watersmeet.topology import Query, Topology
+from watersmeet.workload import MissingStatistic
+
+NAMES = (*PLANNERS, "auto")
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A plan, who made it, what it is expected to cost where that can be told, and what other planners came to."""
+
+    plan: Plan
+    planner: str
+    cost: Cost | None = None
+    problem: Problem | None = None
+    tried: tuple[Tried, ...] = ()
+    note: str = ""  # why there is no estimate, or why it is not the plan one might expect
+
+
+def choose(topology: Topology, query: Query, parsed: JoinQuery, *, every: bool = False) -> Chosen:
+    """The plan of a query; `every` asks every planner, to compare.
+
+    It depends on the topology alone, not on the machine or how often batches are taken: every site plans by itself.
+    """
+    homes = {stream.name: stream.site for stream in topology.streams}
+    site = topology.query_site(query)
+    check_planner(query)
+    if query.plan is None and {homes[source.stream] for source in parsed.sources} == {site}:
+        return Chosen(local(parsed, topology.columns), "local", note="all streams arrive where answers are wanted")
+    if query.plan is not None:
+        asked = {
+            steps.head: [Hop(step.join, Method(step.method), step.at, step.bloom) for step in steps.steps]
+            for steps in query.plan
+        }
+        plan = explicit(parsed, topology.columns, homes, site, asked)
+        return _estimated(topology, query, parsed, plan, "as given", every=every)
+    if query.planner == "central":
+        plan = central(parsed, topology.columns, homes, site)
+        return _estimated(topology, query, parsed, plan, "central", every=every)
+    try:
+        problem = _problem(topology, query, parsed)
+    except MissingStatistic as error:
+        if query.planner is not None:
+            raise
+        note = f"central, since not enough is known to plan: {error}"
+        return Chosen(central(parsed, topology.columns, homes, site), "central", note=note)
+    if query.planner in (None, "auto") or every:
+        tried = tuple(_all(problem, must=query.planner not in (None, "auto")))
+        chosen = next(one for one in tried if one.planner == (query.planner or "auto"))
+    else:
+        chosen = plan_with(problem, query.planner)
+        tried = (chosen,)
+    if chosen.join is None:
+        raise NoPlan(f"the plan of {chosen.planner} breaks a limit: {chosen.reason}")
+    note = f"the plan of {chosen.reason}" if chosen.planner == "auto" and chosen.reason else ""
+    if problem.workload.defaults:
+        note = "; ".join(filter(None, [note, f"assumed: {', '.join(problem.workload.defaults)}"]))
+    return Chosen(problem.plan(chosen.join), chosen.planner, chosen.cost, problem, tried, note)
+
+
+def make_plan(topology: Topology, query: Query, parsed: JoinQuery) -> Plan:
+    """The plan of a query."""
+    return choose(topology, query, parsed).plan
+
+
+def check_plan(topology: Topology, query: Query, parsed: JoinQuery) -> None:
+    """Find what is wrong with what a query asks of planners, without planning."""
+    if query.plan is not None or query.planner in (None, "central"):
+        homes = {stream.name: stream.site for stream in topology.streams}
+        check_planner(query)
+        site = topology.query_site(query)
+        if query.plan is not None:
+            make_plan(topology, query, parsed)
+        elif {homes[source.stream] for source in parsed.sources} == {site}:
+            local(parsed, topology.columns)
+        return
+    check_planner(query)
+    _problem(topology, query, parsed)
+
+
+def check_planner(query: Query) -> None:
+    """Refuse a planner that nobody knows."""
+    if query.planner is not None and query.planner not in NAMES:
+        raise InputError(f"unknown planner {query.planner!r}; {did_you_mean(query.planner, NAMES)}")
+
+
+def estimate(chosen: Chosen, *, turn_s: float = TURN_S) -> Cost | None:
+    """What a plan is expected to cost on this machine, with a batch every so many seconds."""
+    if chosen.problem is None:
+        return None
+    path = default_units_path()
+    units = load_units(path) if path.exists() else DEFAULT_UNITS
+    problem = chosen.problem
+    return price(sited_join_of(chosen.plan), problem.workload, problem.topology, units, turn_s, problem.reaction_s)
+
+
+def _all(problem: Problem, *, must: bool) -> Sequence[Tried]:
+    """All planners; one that was asked for by name is told of even if it fails."""
+    try:
+        return try_all(problem)
+    except NoPlan:
+        if must:
+            return [plan_with(problem, name) for name in PLANNERS]
+        raise
+
+
+def _estimated(topology: Topology, query: Query, parsed: JoinQuery, plan: Plan, planner: str, *, every: bool) -> Chosen:
+    """A plan that needs no figures, with an estimate where they are known."""
+    try:
+        problem = _problem(topology, query, parsed)
+    except MissingStatistic as error:
+        return Chosen(plan, planner, note=f"no estimate: {error}")
+    cost = problem.cost(sited_join_of(plan))
+    tried = tuple(try_all(problem)) if every else ()
+    return Chosen(plan, planner, cost, problem, tried)
+
+
+def _problem(topology: Topology, query: Query, parsed: JoinQuery) -> Problem:
+    limits = Limits(
+        None if query.max_delay is None else parse_duration(query.max_delay) / 1e6,
+        query.barred,
+    )
+    weights = dict(query.objective)
+    objective = Objective(**{"bytes": 0.0, **weights}) if weights else Objective()
+    return problem_of(
+        parsed,
+        topology,
+        topology.query_site(query),
+        topology.stats,
+        objective=objective,
+        limits=limits,
+        parts=query.parts,
+        defaults=query.assume_defaults,
+    )

@@ -1,0 +1,251 @@
+"""The one-way joins of a head's sequence as choices with a price: the plan space of `greedy` and `exhaustive`.
+
+A choice costs something of its own, and may need things that other heads' choices share: the rows of a stream at a
+site, or the announcements of its keys there. Those are paid once. The formulas are those of `cost`.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from watersmeet.cost import (
+    Content,
+    announced,
+    asked,
+    bloom_bytes,
+    false_positives,
+    fetched,
+    met,
+    seen,
+    wanted,
+)
+from watersmeet.plan import HeadPlan, Hop, Linear, Method
+from watersmeet.planners.problem import NoPlan, Problem
+from watersmeet.program.operators import Form
+from watersmeet.program.wire import overhead_bytes
+from watersmeet.workload import size_at
+
+_KEY_SIZES = (7.0, 4.0, 3.5)
+Shared = tuple[str, int, tuple[int, ...], str]  # rows, keys or filters; of which alias; by which key; at which site
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One way to do one one-way join."""
+
+    hop: Hop
+    end: str  # where the combinations are afterwards
+    own: float
+    shared: tuple[Shared, ...] = ()
+
+
+class OneWay:
+    """Prices one-way joins for a problem; remembers what it has priced."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._workload = problem.workload
+        self._turn_s = problem.turn_s
+        self._prices: dict[Shared, float] = {}
+        self._choices: dict[tuple[int, int, int, str], tuple[Choice, ...]] = {}
+
+    @cached_property
+    def full(self) -> int:
+        return (1 << len(self._problem.aliases)) - 1
+
+    def next_aliases(self, mask: int) -> list[int]:
+        """The aliases that may come next: those tied to what is there; all where none is."""
+        rest = [number for number in range(len(self._problem.aliases)) if not mask >> number & 1]
+        return [number for number in rest if self._workload.shared(mask, 1 << number)] or rest
+
+    def choices(self, head: int, mask: int, site: str, alias: int) -> tuple[Choice, ...]:
+        """All ways to join the combinations of a head at a site with the window of an alias."""
+        slot = (head, mask, alias, site)
+        if slot not in self._choices:
+            self._choices[slot] = tuple(self._priced(head, mask, site, alias))
+        return self._choices[slot]
+
+    def price_of(self, shared: Shared) -> float:
+        """What something that choices share costs, once."""
+        if shared not in self._prices:
+            kind, alias, key, site = shared
+            home = self._problem.homes[alias]
+            if kind == "rows":
+                value = self._rows(1 << alias, float(self._workload.rate[alias]), home, site)
+            else:
+                rate = announced(self._workload, 1 << alias, key)
+                value = self._filters(rate, home, site) if kind == "filters" else self._keys(rate, home, site)
+            self._prices[shared] = value
+        return self._prices[shared]
+
+    def delivery(self, head: int, site: str) -> float:
+        """What it costs to bring a head's answers from a site to where they are wanted."""
+        wanted_at = self._problem.site
+        if wanted_at is None or wanted_at == site:
+            return 0.0
+        rate = self._workload.head_rate(head, self.full)
+        messages, batch = self._messages(rate)
+        columns = max(1, len(self._workload.answer_sizes))
+        size = messages * overhead_bytes(columns) + rate * self._workload.row_bytes(0, batch, answers=True)
+        return self._value(size, messages, site, wanted_at)
+
+    def value(self, heads: Sequence[HeadPlan]) -> float:
+        """What sequences come to together."""
+        total, used = 0.0, set()
+        for number, plan in enumerate(heads):
+            own, shared = self.walk(number, plan)
+            total += own
+            used |= shared
+        return total + sum(self.price_of(one) for one in used)
+
+    def walk(self, head: int, plan: HeadPlan) -> tuple[float, set[Shared]]:
+        """What one sequence costs of its own, and what it shares."""
+        mask, site, total = 1 << head, self._problem.homes[head], 0.0
+        used: set[Shared] = set()
+        for hop in plan.hops:
+            alias = self._workload.number(hop.alias)
+            choice = next(
+                one
+                for one in self.choices(head, mask, site, alias)
+                if one.end == self._problem.homes[alias] == site
+                or (one.hop.method is hop.method and one.hop.bloom == hop.bloom)
+            )
+            total += choice.own
+            used |= set(choice.shared)
+            mask, site = mask | 1 << alias, choice.end
+        return total + self.delivery(head, site), used
+
+    def _priced(self, head: int, mask: int, site: str, alias: int) -> Iterable[Choice]:
+        problem, workload = self._problem, self._workload
+        name, home, window = problem.aliases[alias], problem.homes[alias], 1 << alias
+        if site == home:
+            yield Choice(Hop(name), home, 0.0)
+            return
+        rate = workload.head_rate(head, mask)
+        to_home = problem.allows(site, home)
+        to_site = problem.allows(home, site)
+        is_head = mask == 1 << head
+        delay = problem.delay_weight
+        if to_site:
+            yield Choice(Hop(name, Method.SP_S), site, delay[home, site], (("rows", alias, (), site),))
+        if to_home and is_head:
+            yield Choice(Hop(name, Method.SP_D), home, delay[site, home], (("rows", head, (), home),))
+        elif to_home:
+            yield Choice(Hop(name, Method.SP_D), home, self._rows(mask, rate, site, home) + delay[site, home])
+        key = workload.shared(mask, window)
+        if not key or not (to_home and to_site):
+            return
+        left = Content(Form.POINT, mask, lambda one: one.head_rate(head, mask), head)
+        row_rate = float(workload.rate[alias])
+        asks = asked(workload, left, window, self._turn_s)
+        hits = row_rate * fetched(workload, window, left, spans=False)
+        trips = delay[site, home] + delay[home, site]
+        back = self._rows(window, hits, home, site)
+        yield Choice(Hop(name, Method.SM_S1), site, self._keys(asks, site, home) + back + trips)
+        yield Choice(Hop(name, Method.SM_S1, bloom=True), site, self._filters(asks, site, home) + back + trips)
+        found = wanted(workload, window, left)
+        spans = self._rows(window, row_rate * fetched(workload, window, left, spans=True), home, site)
+        keys, filters = ("keys", alias, key, site), ("filters", alias, key, site)
+        yield Choice(Hop(name, Method.SM_S2), site, self._keys(found, site, home) + spans + trips, (keys,))
+        false = false_positives(float(workload.window_s[alias]), self._turn_s)
+        share, loose = met(workload, mask, window, 0.0), met(workload, mask, window, false)
+        yield Choice(
+            Hop(name, Method.SM_S2, bloom=True), site, self._keys(asks * loose, site, home) + back + trips, (filters,)
+        )
+        there = delay[site, home]
+        yield Choice(Hop(name, Method.SM_D1), home, self._rows(mask, rate * share, site, home) + there, (keys,))
+        yield Choice(
+            Hop(name, Method.SM_D1, bloom=True), home, self._rows(mask, rate * loose, site, home) + there, (filters,)
+        )
+        for bloom, passed in ((False, share), (True, loose)):
+            carry = self._filters if bloom else self._keys
+            own = carry(asks, site, home) + carry(found, home, site) + self._rows(mask, rate * passed, site, home)
+            yield Choice(Hop(name, Method.SM_D2, bloom=bloom), home, own + trips + there)
+
+    def _messages(self, rate: float) -> tuple[float, float]:
+        """Messages a second of a flow, and rows in each."""
+        rows = rate * self._turn_s
+        messages = float(seen(rows)) / self._turn_s
+        return messages, rows / max(messages * self._turn_s, 1e-12)
+
+    def _rows(self, mask: int, rate: float, origin: str, to: str) -> float:
+        messages, batch = self._messages(rate)
+        size = messages * overhead_bytes(self._workload.columns(mask)) + rate * self._workload.row_bytes(mask, batch)
+        return self._value(size, messages, origin, to)
+
+    def _keys(self, rate: float, origin: str, to: str) -> float:
+        messages, batch = self._messages(rate)
+        return self._value(messages * overhead_bytes(3) + rate * 3 * size_at(_KEY_SIZES, batch), messages, origin, to)
+
+    def _filters(self, rate: float, origin: str, to: str) -> float:
+        messages, batch = self._messages(rate)
+        return self._value(messages * bloom_bytes(batch), messages, origin, to)
+
+    def _value(self, size: float, messages: float, origin: str, to: str) -> float:
+        return size * self._problem.byte_weight[origin, to] + messages * self._problem.trip_weight[origin, to]
+
+
+def best_sequence(prices: OneWay, problem: Problem, head: int, paid: Iterable[Shared] = ()) -> HeadPlan:
+    """The cheapest sequence of one head, where some of what is shared is paid for already."""
+    free = set(paid)
+    start = (1 << head, problem.homes[head])
+    best: dict[tuple[int, str], tuple[float, tuple[Hop, ...]]] = {start: (0.0, ())}
+    for _ in range(len(problem.aliases) - 1):
+        reached: dict[tuple[int, str], tuple[float, tuple[Hop, ...]]] = {}
+        for (mask, site), (cost, hops) in best.items():
+            for alias in prices.next_aliases(mask):
+                for choice in prices.choices(head, mask, site, alias):
+                    more = cost + choice.own + sum(prices.price_of(one) for one in choice.shared if one not in free)
+                    slot = (mask | 1 << alias, choice.end)
+                    if slot not in reached or more < reached[slot][0]:
+                        reached[slot] = (more, (*hops, choice.hop))
+        best = reached
+    ends = [(cost + prices.delivery(head, site), hops) for (_, site), (cost, hops) in best.items()]
+    return HeadPlan(problem.aliases[head], min(ends, key=lambda one: one[0])[1])
+
+
+def greedy_sequence(prices: OneWay, problem: Problem, head: int, paid: Iterable[Shared] = ()) -> HeadPlan:
+    """A sequence by the semijoin paper's rule: always the one-way join that is the cheapest now."""
+    free = set(paid)
+    mask, site, hops = 1 << head, problem.homes[head], []
+    while mask != prices.full:
+        aliases = prices.next_aliases(mask)
+        is_last = (mask | 1 << aliases[0]) == prices.full
+        best: tuple[float, int, Choice] | None = None
+        for alias in aliases:
+            for choice in prices.choices(head, mask, site, alias):
+                value = choice.own + sum(prices.price_of(one) for one in choice.shared if one not in free)
+                value += prices.delivery(head, choice.end) if is_last else 0.0
+                if best is None or value < best[0]:
+                    best = (value, alias, choice)
+        if best is None:
+            raise NoPlan(f"new rows of {problem.aliases[head]} can meet the others nowhere: every site is barred")
+        _, alias, choice = best
+        free |= set(choice.shared)
+        mask, site = mask | 1 << alias, choice.end
+        hops.append(choice.hop)
+    return HeadPlan(problem.aliases[head], tuple(hops))
+
+
+def improved(
+    prices: OneWay,
+    problem: Problem,
+    heads: Sequence[HeadPlan],
+    plan_one: Callable[[OneWay, Problem, int, Iterable[Shared]], HeadPlan],
+    rounds: int = 3,
+) -> Linear:
+    """Sequences planned again one by one, each knowing what the others pay for, as long as that helps."""
+    current = list(heads)
+    value = prices.value(current)
+    for _ in range(rounds):
+        before = value
+        for number in range(len(current)):
+            others = [prices.walk(one, plan)[1] for one, plan in enumerate(current) if one != number]
+            paid = set().union(*others)
+            tried = [*current[:number], plan_one(prices, problem, number, paid), *current[number + 1 :]]
+            tried_value = prices.value(tried)
+            if tried_value < value - 1e-9 * abs(value):
+                current, value = tried, tried_value
+        if value >= before:
+            break
+    return Linear(tuple(current))

@@ -1,0 +1,232 @@
+"""What a planner is asked: a query in figures, where its streams arrive, what is to be small, and what is barred."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from math import inf
+
+from watersmeet.cost import DEFAULT_UNITS, REACTION_S, TURN_S, Cost, Units, price
+from watersmeet.errors import InputError, did_you_mean
+from watersmeet.plan import Partition, Plan, SitedJoin, Way
+from watersmeet.planners.shape import Shape, above, shape_of
+from watersmeet.program.operators import Purpose
+from watersmeet.query.model import JoinQuery
+from watersmeet.query.windows import Rows
+from watersmeet.stats import Stats
+from watersmeet.topology import Topology
+from watersmeet.workload import Workload, workload_of
+
+_GIGA = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """What a plan is judged by, as weights: of a byte, of money, of a second of delay, of a second of work.
+
+    Work is the semijoin paper's measure: the time that messages spend on links, and processors on joins.
+
+    >>> Objective(money=1.0, bytes=0.0)
+    Objective(bytes=0.0, money=1.0, latency=0.0, work=0.0)
+    """
+
+    bytes: float = 1.0
+    money: float = 0.0
+    latency: float = 0.0
+    work: float = 0.0
+
+    def __post_init__(self) -> None:
+        weights = [getattr(self, item.name) for item in fields(self)]
+        if any(not 0 <= weight < inf for weight in weights) or not any(weights):
+            raise InputError("the weights of an objective must be 0 or more, and one of them more than 0")
+
+    @staticmethod
+    def named(name: str) -> "Objective":
+        """The objective that is all about one thing."""
+        names = [item.name for item in fields(Objective)]
+        if name not in names:
+            raise InputError(f"unknown objective {name!r}; {did_you_mean(name, names)}")
+        return Objective(**dict.fromkeys(names, 0.0) | {name: 1.0})
+
+    def value(self, cost: Cost, topology: Topology) -> float:
+        """What a cost comes to."""
+        total = self.bytes * cost.bytes_s + self.money * cost.money_s + self.latency * cost.delay_s
+        if self.work:
+            total += self.work * (cost.seconds_on_links(topology) + sum(cost.cpu.values()))
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a plan must keep to: a longest delay, and sites to which nothing of other sites' streams may go."""
+
+    delay_s: float | None = None
+    barred: tuple[str, ...] = ()
+
+
+FEWEST_BYTES, NO_LIMITS = Objective(), Limits()
+
+
+class NoPlan(InputError):
+    """No plan keeps to the limits."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A question for planners."""
+
+    query: JoinQuery
+    shape: Shape
+    workload: Workload
+    topology: Topology
+    objective: Objective = FEWEST_BYTES
+    limits: Limits = NO_LIMITS
+    units: Units = DEFAULT_UNITS
+    turn_s: float = TURN_S
+    reaction_s: float = REACTION_S
+    parts: int = 16  # at most so many parts of the key space
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        return self.workload.aliases
+
+    @property
+    def homes(self) -> tuple[str, ...]:
+        return self.workload.homes
+
+    @property
+    def site(self) -> str | None:
+        return self.workload.site
+
+    @property
+    def in_order(self) -> bool:
+        """Whether any window counts rows: trees need windows over time."""
+        return any(isinstance(scan.window, Rows) for scan in self.shape.scans)
+
+    def join(self, ways: Sequence[Way], partition: Partition | None = None) -> SitedJoin:
+        """The join that goes these ways."""
+        shape = self.shape
+        return SitedJoin(
+            shape.classes, shape.scans, self.homes, tuple(ways), self.site, shape.verify, shape.output, partition
+        )
+
+    def plan(self, join: SitedJoin) -> Plan:
+        """The whole plan over a join."""
+        return above(self.query, join)
+
+    def cost(self, join: SitedJoin) -> Cost:
+        return price(join, self.workload, self.topology, self.units, self.turn_s, self.reaction_s)
+
+    def value(self, join: SitedJoin) -> float:
+        return self.objective.value(self.cost(join), self.topology)
+
+    def limited(self, workload: Workload) -> "Problem":
+        """The same question about a part of the key space."""
+        return replace(self, workload=workload)
+
+    def allows(self, origin: str, to: str) -> bool:
+        """Whether rows or keys may go from a site to another."""
+        return origin == to or to not in self.limits.barred
+
+    def broken(self, join: SitedJoin, cost: Cost) -> list[str]:
+        """The limits that a plan does not keep to, and by how much."""
+        found = []
+        limit = self.limits.delay_s
+        if limit is not None and cost.delay_s > limit:
+            found.append(f"the delay is {cost.delay_s:.3g} s, {cost.delay_s - limit:.3g} s above the limit")
+        for site in self.limits.barred:
+            held = sum(
+                one.bytes_s
+                for one in cost.flows
+                if one.to == site and one.purpose not in (Purpose.RESULTS, Purpose.WATERMARKS)
+            )
+            if held > 0:
+                found.append(f"{held:.3g} bytes a second of other sites' streams go to {site}, which is barred")
+        return found
+
+    @cached_property
+    def byte_weight(self) -> Mapping[tuple[str, str], float]:
+        """What a byte on each link is worth."""
+        weights = {}
+        for one in self.sites:
+            for other in self.sites:
+                link = self.topology.link(one, other)
+                per_byte = self.objective.bytes + self.objective.money * link.price_per_gb / _GIGA
+                if self.objective.work and link.bandwidth_bps:
+                    per_byte += self.objective.work * 8 / link.bandwidth_bps
+                weights[one, other] = per_byte if one != other else 0.0
+        return weights
+
+    @cached_property
+    def trip_weight(self) -> Mapping[tuple[str, str], float]:
+        """What a message on each link is worth, and what a trip over it adds to the delay."""
+        return {
+            (one, other): self.objective.work * self.topology.link(one, other).latency_us / 1e6 if one != other else 0.0
+            for one in self.sites
+            for other in self.sites
+        }
+
+    @cached_property
+    def delay_weight(self) -> Mapping[tuple[str, str], float]:
+        """What a trip over each link adds, where the delay counts."""
+        return {
+            (one, other): self.objective.latency * (self.topology.link(one, other).latency_us / 1e6 + self.reaction_s)
+            if one != other
+            else 0.0
+            for one in self.sites
+            for other in self.sites
+        }
+
+    @cached_property
+    def sites(self) -> tuple[str, ...]:
+        """The sites that a plan may use, in order."""
+        known = {*self.homes} | ({self.site} if self.site is not None else set())
+        return tuple(site for site in self.topology.site_names if site in known)
+
+
+def problem_of(
+    query: JoinQuery,
+    topology: Topology,
+    site: str | None,
+    stats: Stats,
+    *,
+    objective: Objective = FEWEST_BYTES,
+    limits: Limits = NO_LIMITS,
+    units: Units = DEFAULT_UNITS,
+    turn_s: float = TURN_S,
+    parts: int = 16,
+    defaults: bool = False,
+) -> Problem:
+    """The question that a query asks; a figure that is missing is an error, or a stated default if asked for."""
+    for one in limits.barred:
+        if one not in topology.site_names:
+            raise InputError(f"limits: unknown site {one!r}; {did_you_mean(one, topology.site_names)}")
+    shape = shape_of(query, topology.columns)
+    homes = tuple(topology.stream(source.stream).site for source in query.sources)
+    workload = workload_of(
+        shape.scans,
+        shape.classes,
+        shape.output,
+        homes,
+        site,
+        stats,
+        residuals=[one.sql for one in query.residuals],
+        defaults=defaults,
+    )
+    return Problem(query, shape, workload, topology, objective, limits, units, turn_s, parts=parts)
+
+
+def check_connected(problem: Problem) -> None:
+    """Refuse streams that no equality ties to the others: products are only run as asked."""
+    workload = problem.workload
+    reached, rest = 1, (1 << len(problem.aliases)) - 2
+    while rest:
+        left = [number for number in range(len(problem.aliases)) if rest >> number & 1]
+        tied = [number for number in left if workload.shared(reached, 1 << number)]
+        if not tied:
+            apart = [problem.aliases[number] for number in left]
+            raise InputError(
+                f"no equality ties {', '.join(apart)} to the other streams; add one, or use the planner central"
+            )
+        for number in tied:
+            reached |= 1 << number
+            rest &= ~(1 << number)

@@ -1,0 +1,261 @@
+"""Estimating statistics: a bounded sample of every stream's source is sketched in Spark tasks, and merged here.
+
+Files are read whole and in the order in which a run would take them, until there are enough rows: rows from here and
+there would tell nothing of the rate.
+"""
+
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from urllib.parse import unquote, urlparse
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import DataType
+
+from watersmeet.errors import RunError, WatersmeetError
+from watersmeet.planners.shape import shape_of
+from watersmeet.program.segments import TS, column
+from watersmeet.sketches import StreamSketch
+from watersmeet.spark import generator
+from watersmeet.spark.binding import CORRUPT, bind, micros_sql, readable, stream_schema
+from watersmeet.spark.delivery import map_rows, reports
+from watersmeet.spark.sources import FILE_FORMATS, catches_malformed, check_source, open_stream
+from watersmeet.spark.tasks import Batches, report
+from watersmeet.stats import Number, Origin, Stats, StreamStats
+from watersmeet.topology import Query, Stream, Topology
+
+ROWS = 100_000
+SECONDS = 60.0
+_MEASURED_ROWS = 10_000  # of each task, from which slices are packed
+
+Tell = Callable[[str, int], None]  # the stream being read and the rows of it so far
+
+
+@dataclass(frozen=True)
+class _Predicate:
+    """A filter of a query: its text, over columns by the flat names of one alias."""
+
+    alias: str
+    sql: str
+
+
+@dataclass(frozen=True)
+class SketchRows:
+    """Sketch the rows of a partition: all of them are counted, and the values of the first ones taken."""
+
+    columns: tuple[str, ...]
+    predicates: tuple[str, ...]
+    most: int
+
+    def __call__(self, batches: Batches) -> Batches:
+        sketch = StreamSketch()
+        sample: list[pa.Table] = []
+        for batch in batches:
+            table = pa.Table.from_batches([batch])
+            sketch.count(column(table, TS))
+            for number, predicate in enumerate(self.predicates):
+                passed = pc.sum(table.column(_predicate_name(number))).as_py() or 0
+                sketch.passed(predicate, passed, table.num_rows)
+            values = table.select(list(self.columns)).slice(0, max(self.most - sketch.sketched, 0))
+            if values.num_rows:
+                if sketch.sketched < _MEASURED_ROWS:
+                    sample.append(values.slice(0, _MEASURED_ROWS - sketch.sketched))
+                sketch.add(values)
+        if sample:
+            sketch.measure(pa.concat_tables(sample))
+        yield report([sketch.to_data()])
+
+
+def _predicate_name(number: int) -> str:
+    return f"#predicate{number}"
+
+
+def estimate(
+    spark: SparkSession,
+    topology: Topology,
+    queries: Sequence[Query] | None = None,
+    *,
+    rows: int = ROWS,
+    seconds: float = SECONDS,
+    tell: Tell = lambda stream, rows: None,
+) -> Stats:
+    """Statistics of the streams that some queries read, or of all, each from about so many rows or so many seconds.
+
+    Queries also say which filters are to be counted.
+    """
+    asked = topology.queries if queries is None else tuple(queries)
+    predicates: dict[str, list[_Predicate]] = {}
+    for query in asked:
+        for scan in shape_of(bind(spark, topology, query).query, topology.columns).scans:
+            wanted = [_Predicate(scan.alias, one.sql) for one in scan.filters]
+            known = predicates.setdefault(scan.stream, [])
+            known += [one for one in wanted if one not in known]
+    streams: dict[str, StreamStats] = {}
+    selectivities: dict[str, Number] = {}
+    for stream in topology.streams:
+        if queries is not None and stream.name not in predicates:
+            continue
+        sampler = _Sampler(spark, stream, predicates.get(stream.name, ()), rows, seconds, tell)
+        sketch, seen = sampler.read()
+        taken_at = float(int(time.time()))
+        streams[stream.name] = sketch.stats(Origin.ESTIMATED, taken_at, seen)
+        selectivities |= sketch.selectivities(Origin.ESTIMATED, taken_at, seen)
+    return Stats(streams, selectivities)
+
+
+class _Sampler:
+    """Reads a stream until there are enough rows."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        stream: Stream,
+        predicates: Sequence[_Predicate],
+        rows: int,
+        seconds: float,
+        tell: Tell,
+    ) -> None:
+        self._spark = spark
+        self._stream = stream
+        self._predicates = predicates
+        self._rows = rows
+        self._deadline = time.monotonic() + seconds
+        self._tell = tell
+        self._schema = stream_schema(spark, stream)
+        self._sketch = StreamSketch()
+        check_source(stream, self._schema, once=False)
+
+    def read(self) -> tuple[StreamSketch, float]:
+        """What was sketched, and the share of the whole source that it is; 0 where that is unknown."""
+        self._tell(self._stream.name, 0)
+        source = self._stream.source
+        try:
+            if source is not None and source.format in FILE_FORMATS:
+                seen = self._read_files()
+            elif source is not None and source.format == generator.FORMAT:
+                seen = self._generate(source.options)
+            else:
+                self._read_stream(self._stream, available_now=False)
+                seen = 0.0
+        except WatersmeetError:
+            raise
+        except Exception as error:
+            raise RunError(f"stream {self._stream.name!r}: its source cannot be read: {readable(error)}") from error
+        return self._sketch, seen
+
+    @property
+    def _is_enough(self) -> bool:
+        return self._sketch.sketched >= self._rows or time.monotonic() >= self._deadline
+
+    def _read_files(self) -> float:
+        opened = open_stream(self._spark, self._stream, self._schema, batch=True)
+        files = sorted(opened.inputFiles(), key=_arrival)
+        taken = 0
+        while taken < len(files) and not self._is_enough:
+            group = files[taken : taken + max(taken, 1)]  # as many again each time
+            names = [*group, *(file.replace("file:///", "file:/") for file in group)]  # Spark itself has two spellings
+            self._take(opened.where(F.col("_metadata.file_path").isin(names)))
+            taken += len(group)
+        return taken / len(files) if files else 0.0
+
+    def _generate(self, options: Mapping[str, str]) -> float:
+        """Rows of a generator are the same however many are asked for and however fast."""
+        spec = generator.spec_of(self._schema, options)
+        rows = self._rows if spec.rows is None else min(self._rows, spec.rows)
+        others = {name: value for name, value in options.items() if name.casefold() not in ("rows", "rows_per_batch")}
+        wanted = {**others, "rows": str(rows), "rows_per_batch": str(max(rows, 1))}
+        assert self._stream.source is not None, "it has the options"
+        self._read_stream(
+            replace(self._stream, source=replace(self._stream.source, options=wanted)), available_now=True
+        )
+        return self._sketch.rows / spec.rows if spec.rows else 0.0
+
+    def _read_stream(self, stream: Stream, *, available_now: bool) -> None:
+        """Read a stream as a run would, until there is enough."""
+        enough, in_batch = threading.Event(), threading.Lock()
+        failures: list[BaseException] = []
+
+        def take(frame: DataFrame, batch: int) -> None:
+            with in_batch:
+                if enough.is_set():
+                    return
+                try:
+                    self._take(frame)
+                except BaseException as error:
+                    failures.append(error)
+                    raise
+                if self._is_enough:
+                    enough.set()
+
+        opened = open_stream(self._spark, stream, self._schema)
+        with tempfile.TemporaryDirectory(prefix="watersmeet-") as place:
+            writer = opened.writeStream.option("checkpointLocation", place).foreachBatch(take)
+            writer = writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime="0 seconds")
+            running = writer.start()
+            try:
+                while not running.awaitTermination(0.1):  # type: ignore[arg-type]
+                    if enough.is_set() or time.monotonic() >= self._deadline:
+                        break
+            except Exception as error:
+                raise (failures or [error])[0] from error
+            finally:
+                enough.set()
+                with in_batch:  # Spark does not take it well to be stopped in the middle of a batch
+                    pass
+                running.stop()
+
+    def _take(self, rows: DataFrame) -> None:
+        """Sketch some rows, and tell how far it has come."""
+        names = tuple(field.name for field in self._schema.fields if _has_arrow_type(field.dataType))
+        task = SketchRows(
+            tuple(names), tuple(one.sql for one in self._predicates), max(self._rows - self._sketch.sketched, 0)
+        )
+        for told in reports(map_rows(self._laid_out(rows, names), task)):
+            self._sketch.merge(StreamSketch.from_data(told))
+        self._tell(self._stream.name, self._sketch.rows)
+
+    def _laid_out(self, rows: DataFrame, names: Sequence[str]) -> DataFrame:
+        """Event time, predicates and columns of the rows that are well formed."""
+        if catches_malformed(self._stream.source):
+            rows = rows.where(F.col(CORRUPT).isNull())
+        aliases = sorted({one.alias for one in self._predicates})
+        columns = [(f"`{_quoted(field.name)}`", field.name) for field in self._schema.fields]
+        flat = rows.select(
+            *(F.col(place).alias(f"#{name}") for place, name in columns),
+            *(F.col(place).alias(f"{alias}.{name}") for alias in aliases for place, name in columns),
+        )
+        ts = self._stream.event_time_column
+        kind = self._schema[ts].dataType.simpleString()
+        laid_out = [F.expr(micros_sql(f"`#{_quoted(ts)}`", kind)).alias(TS)]
+        laid_out += [F.expr(one.sql).alias(_predicate_name(n)) for n, one in enumerate(self._predicates)]
+        laid_out += [F.col(f"`#{_quoted(name)}`").alias(name) for name in names]
+        return flat.where(F.col(f"`#{_quoted(ts)}`").isNotNull()).select(*laid_out)
+
+
+def _quoted(name: str) -> str:
+    return name.replace("`", "``")
+
+
+def _has_arrow_type(kind: DataType) -> bool:
+    try:
+        to_arrow_type(kind, timezone="UTC")
+    except PySparkException:
+        return False
+    return True
+
+
+def _arrival(file: str) -> tuple[float, str]:
+    """Files in the order in which a run takes them: by time where it can be seen, else by name."""
+    place = urlparse(file)
+    try:
+        return (os.stat(unquote(place.path)).st_mtime if place.scheme == "file" else 0.0), file
+    except OSError:
+        return 0.0, file
