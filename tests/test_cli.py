@@ -323,7 +323,7 @@ SITED_SLIPS: list[tuple[str, Any, str]] = [
     ("queries.q.plan.a", [{"join": "b", "method": "SP-D", "bloom": True}, {"join": "c"}],
      "bloom replaces the set of keys that an SM method sends, and SP-D sends none"),
     ("queries.q", {"sql": SITED_SQL, "planner": "centrall", "site": "nyc"},
-     "query 'q': unknown planner 'centrall'; did you mean 'central'? known: central"),
+     "query 'q': unknown planner 'centrall'; did you mean 'central'? known: auto, central, exhaustive"),
     ("queries.q", {"sql": SITED_SQL},
      "query 'q' does not say where its answers are wanted; add `site:` to the query with one of: ams, fra, nyc, tok"),
 ]  # fmt: skip
@@ -347,8 +347,9 @@ def test_slips_in_a_file_of_several_sites(
     ("arguments", "told"),
     [
         (["site", "nyk"], "unknown site 'nyk'; did you mean 'nyc'? known: ams, fra, nyc, tok"),
-        (["site", "ams", "--planner", "greedy"], "query 'q': unknown planner 'greedy'; known: central"),
-        (["run", "--planner", "centrl"], "query 'q': unknown planner 'centrl'; did you mean 'central'? known: central"),
+        (["site", "ams", "--planner", "thrifty"], "query 'q': unknown planner 'thrifty'; known: auto, central"),
+        (["run", "--planner", "greedy"], "query 'q': no rate is known of stream 'a'; run `watersmeet stats`"),
+        (["run", "--planner", "centrl"], "query 'q': unknown planner 'centrl'; did you mean 'central'? known: auto, central, exhaustive"),
         (["site", "ams", "--trigger", "soon"], "--trigger: duration 'soon' is not understood"),
         (["site", "ams", "--query", "r"], "unknown query 'r'; known: q"),
     ],
@@ -411,7 +412,7 @@ def test_explain_of_several_sites(spark: SparkSession, place: Place, command: Ru
     assert (code, err) == (0, "")
     join = json.loads(out)["q"]["child"]
     assert (join["node"], join["site"], join["homes"]) == ("SitedJoin", "nyc", ["ams", "fra", "nyc"])
-    assert join["heads"][0]["hops"][0] == {"node": "Hop", "alias": "b", "method": "SM-D1", "at": None, "bloom": True}
+    assert join["ways"][0]["heads"][0]["hops"][0] == {"node": "Hop", "alias": "b", "method": "SM-D1", "at": None, "bloom": True}
 
     central = command("explain", place.file, "--planner", "central")[1]
     assert "    new rows of a: b by SP-S at nyc, c by SP-S at nyc" in central.splitlines()

@@ -45,7 +45,6 @@ from watersmeet.workload import F64, TIMESTAMP_SIZES, Workload, members_of, size
 
 TURN_S = 1.0  # the interval between batches of a site's own streams, if nobody says
 REACTION_S = 0.3  # how soon a site takes what has come over a link, if that is before its next batch
-_KEY_SIZES = (7.0, 4.0, 3.5)  # a key or a place in time among others, as it travels
 _GIGA = 1e9
 
 
@@ -392,7 +391,7 @@ class _Pricing:
             case Form.CLOCK:
                 return size_at(TIMESTAMP_SIZES, batch), 1
             case Form.SPAN | Form.ASK:
-                return 3 * size_at(_KEY_SIZES, batch), 3
+                return workload.keys_bytes(self._key_of(flow), batch), 3
             case Form.RESULT:
                 return workload.row_bytes(0, batch, answers=True), max(1, len(workload.answer_sizes))
             case Form.PIECE:
@@ -400,6 +399,9 @@ class _Pricing:
                 return own, workload.columns(content.mask, times=2)
             case _:
                 return workload.row_bytes(content.mask, batch), workload.columns(content.mask)
+
+    def _key_of(self, flow: Flow) -> tuple[int, ...]:
+        return self._made_at[_plain(flow)][1].key
 
     def _operator(self, site: str, operator: Operator) -> OperatorCost:
         units, workload = self._units, self._of(operator.ways)
@@ -534,9 +536,7 @@ def _leading(operator: Operator) -> tuple[str, ...]:
     match operator:
         case Join():
             return (operator.left.name,)
-        case Semijoin() if operator.head and operator.out.form is Form.POINT:
-            return (operator.subject.name,)
-        case Semijoin() if operator.head:
+        case Semijoin() if operator.head and operator.witness.form is Form.ASK:
             return (operator.witness.name,)
         case _:
             return tuple(flow.name for flow in operator.inputs)

@@ -27,7 +27,9 @@ I64 = NDArray[np.int64]
 UNBOUNDED_S = 3_600.0  # an unbounded window is priced as if it held this long
 DEFAULTS = {"rate": 100.0, "distinct values": 1_000.0, "bytes a value": 8.0}
 _BUFFER_BYTES = 10.7
+_MARK_BYTES = 1.1  # of a value that compression has seen before
 TIMESTAMP_SIZES = (6.4, 3.2, 2.4)  # measured, rows of a second
+PLACE_SIZES = (6.4, 3.5, 3.1)  # the same in another order than that of time
 
 
 class MissingStatistic(InputError):
@@ -68,6 +70,9 @@ class Workload:
     ordered: tuple[bool, ...] = ()  # aliases with ROWS windows
     defaults: tuple[str, ...] = ()  # figures that nobody gave
     residual: float = 1.0  # the share of finished combinations that pass the other predicates
+    answer_owners: tuple[int, ...] = ()  # the alias of each value of an answer
+    key_sizes: tuple[tuple[float, float, float], ...] = ()  # of a value of each key class
+    hidden: tuple[tuple[int, ...], ...] = ()  # classes of each alias whose key travels beside what is kept of a row
     _memory: dict[tuple[int, int | None], float] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -142,18 +147,57 @@ class Workload:
         What a batch takes beside its values is not in it.
         """
         if answers:
-            return sum(size_at(size, batch_rows) for size in self.answer_sizes)
-        total = self._summed[members_of(mask)].sum(axis=0) + times * np.array(TIMESTAMP_SIZES)
+            owners = self.answer_owners or (0,) * len(self.answer_sizes)
+            fresh = self._first_times(batch_rows)
+            sizes = (
+                _again(np.array(size), fresh[owner]) for size, owner in zip(self.answer_sizes, owners, strict=True)
+            )
+            return sum(size_at(tuple(size), batch_rows) for size in sizes)
+        members = members_of(mask)
+        total = times * np.array(TIMESTAMP_SIZES)
+        if len(members) == 1:
+            total = total + self._summed[members[0]]
+        else:
+            fresh = self._first_times(batch_rows)
+            for one in members:
+                for size in self.sizes[one]:
+                    total = total + _again(np.array(size), fresh[one])
+        for number, spare in self._spare(mask).items():
+            total = total - spare * np.array(self.key_sizes[number])
         return size_at(tuple(total), batch_rows, self.columns(mask, times=times))
+
+    def _first_times(self, batch_rows: float) -> F64:
+        """Of each alias, the share of combinations in a batch whose row of it is there for the first time."""
+        pool = np.maximum(self.window, 1.0)
+        found: F64 = pool * -np.expm1(-batch_rows / pool) / max(batch_rows, 1e-9)
+        return np.minimum(found, 1.0)
+
+    def _spare(self, mask: int) -> dict[int, int]:
+        """How often the key of each class is counted too many: a combination has it once, while it is needed."""
+        found: dict[int, int] = {}
+        if not self.hidden or mask & (mask - 1) == 0:
+            return found
+        for number, members in enumerate(self._masks):
+            carriers = [one for one in members_of(mask & members) if number in self.hidden[one]]
+            if carriers:
+                is_kept = len(carriers) < (mask & members).bit_count()
+                is_needed = bool(members & ~mask) and not is_kept
+                found[number] = len(carriers) - is_needed
+        return found
 
     @cached_property
     def _summed(self) -> F64:
         """The sizes of each alias's values together."""
         return np.array([np.sum(of, axis=0) if of else np.zeros(3) for of in self.sizes]).reshape(-1, 3)
 
+    def keys_bytes(self, key: tuple[int, ...], batch_rows: float) -> float:
+        """Bytes that a key with the time it stands for takes on a link, in batches of so many rows."""
+        one = self.key_sizes[key[0]] if len(key) == 1 and self.key_sizes else (8.0, 8.0, 8.0)
+        return size_at(one, batch_rows) + 2 * size_at(PLACE_SIZES, batch_rows)
+
     def columns(self, mask: int, *, times: int = 1) -> int:
         """How many columns a row or combination has."""
-        return times + sum(len(self.sizes[one]) for one in members_of(mask))
+        return times + sum(len(self.sizes[one]) for one in members_of(mask)) - sum(self._spare(mask).values())
 
     def limited(self, partition: Partition, cells: NDArray[np.bool_]) -> "Workload":
         """The workload of those combinations whose value lies in some cells of a key class."""
@@ -172,6 +216,11 @@ class Workload:
         """The way that each cell of the partition's key class takes."""
         domain = self.domains[partition.key_class]
         return ways_of(partition, domain.low)
+
+
+def _again(sizes: F64, fresh: float) -> F64:
+    """The size of a value that is in a batch before, but for some of the rows: then it is little more than a mark."""
+    return fresh * sizes + (1 - fresh) * np.minimum(sizes, _MARK_BYTES)
 
 
 def members_of(mask: int) -> list[int]:
@@ -248,6 +297,7 @@ def workload_of(
         for kept in scan.kept
         if kept.name in output
     )
+    owners = tuple(number for number, scan in enumerate(scans) for kept in scan.kept if kept.name in output)
     share = float(np.prod([gather.selectivity(sql) for sql in residuals])) if residuals else 1.0
     return Workload(
         tuple(scan.alias for scan in scans),
@@ -261,6 +311,9 @@ def workload_of(
         tuple(isinstance(scan.window, Rows) for scan in scans),
         tuple(gather.used),
         share,
+        owners,
+        tuple(_key_sizes(key_class, scans, gather) for key_class in classes),
+        tuple(tuple(number for number in scan.classes if _is_hidden(scan, classes[number])) for scan in scans),
     )
 
 
@@ -333,13 +386,25 @@ def _travelling_sizes(
 ) -> tuple[tuple[float, float, float], ...]:
     """Sizes of what travels of a row beside its time: what is kept of it, and keys that are not among that."""
     sizes = [gather.sizes(scan, kept.expression.columns[0].name) for kept in scan.kept]
-    kept_names = {kept.name for kept in scan.kept}
     for number in scan.classes:
-        member = classes[number].member(scan.alias)
-        assert member is not None
-        if not (classes[number].exact and member.is_plain and member.columns[0].flat in kept_names):
-            sizes.append((8.0, 8.0, 8.0) if not classes[number].exact else gather.sizes(scan, member.columns[0].name))
+        if _is_hidden(scan, classes[number]):
+            sizes.append(_key_sizes(classes[number], (scan,), gather))
     return tuple(sizes)
+
+
+def _is_hidden(scan: Scan, key_class: KeyClass) -> bool:
+    """Whether the key of a row is not among what is kept of it."""
+    member = key_class.member(scan.alias)
+    assert member is not None
+    return not (key_class.exact and member.is_plain and member.columns[0].flat in {kept.name for kept in scan.kept})
+
+
+def _key_sizes(key_class: KeyClass, scans: Sequence[Scan], gather: _Gather) -> tuple[float, float, float]:
+    """Bytes of a key on a link: of the first member, or of a hash."""
+    if not key_class.exact:
+        return 8.0, 8.0, 8.0
+    scan, member = next((scan, member) for scan in scans if (member := key_class.member(scan.alias)) is not None)
+    return gather.sizes(scan, member.columns[0].name)
 
 
 def _domain(key_class: KeyClass, scans: Sequence[Scan], gather: _Gather) -> Domain:

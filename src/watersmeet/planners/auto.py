@@ -6,6 +6,7 @@ by semijoins, or greedy sequences. PMJoin's partitions are tried likewise. One c
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -242,7 +243,14 @@ def _renumbered(parts: Parts, numbers: dict[int, int]) -> Parts:
 
 
 def _best_way(problem: Problem) -> Way:
-    return min(_single_ways(problem), key=lambda way: problem.value(problem.join((way,))))
+    """The cheapest way for a part that keeps to the limits, if any does."""
+
+    def rank(way: Way) -> tuple[bool, float]:
+        join = problem.join((way,))
+        cost = problem.cost(join)
+        return bool(problem.broken(join, cost)), problem.objective.value(cost, problem.topology)
+
+    return min(_single_ways(problem), key=rank)
 
 
 def _whole_ways(problem: Problem) -> Iterator[Ways]:
@@ -262,10 +270,10 @@ def _single_ways(problem: Problem) -> Iterator[Way]:
     )
     yield best
     yield reduced(problem, best)
-    if count <= MOST_TREE:
-        yield tree(problem)
-    if count <= FEW_STREAMS:
-        yield greedy(problem)
+    for planner, most in ((tree, MOST_TREE), (greedy, FEW_STREAMS)):
+        if count <= most:
+            with suppress(NoPlan):
+                yield planner(problem)
 
 
 def describe(tried: Sequence[Tried]) -> list[tuple[str, str]]:

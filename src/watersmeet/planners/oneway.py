@@ -6,7 +6,7 @@ site, or the announcements of its keys there. Those are paid once. The formulas 
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from watersmeet.cost import (
     Content,
@@ -23,9 +23,7 @@ from watersmeet.plan import HeadPlan, Hop, Linear, Method
 from watersmeet.planners.problem import NoPlan, Problem
 from watersmeet.program.operators import Form
 from watersmeet.program.wire import overhead_bytes
-from watersmeet.workload import size_at
 
-_KEY_SIZES = (7.0, 4.0, 3.5)
 Shared = tuple[str, int, tuple[int, ...], str]  # rows, keys or filters; of which alias; by which key; at which site
 
 
@@ -47,6 +45,7 @@ class OneWay:
         self._workload = problem.workload
         self._turn_s = problem.turn_s
         self._prices: dict[Shared, float] = {}
+        self._deliveries: dict[tuple[int, str], float] = {}
         self._choices: dict[tuple[int, int, int, str], tuple[Choice, ...]] = {}
 
     @cached_property
@@ -74,7 +73,7 @@ class OneWay:
                 value = self._rows(1 << alias, float(self._workload.rate[alias]), home, site)
             else:
                 rate = announced(self._workload, 1 << alias, key)
-                value = self._filters(rate, home, site) if kind == "filters" else self._keys(rate, home, site)
+                value = self._filters(rate, home, site) if kind == "filters" else self._keys(key, rate, home, site)
             self._prices[shared] = value
         return self._prices[shared]
 
@@ -83,6 +82,11 @@ class OneWay:
         wanted_at = self._problem.site
         if wanted_at is None or wanted_at == site:
             return 0.0
+        if (head, site) not in self._deliveries:
+            self._deliveries[head, site] = self._delivered(head, site, wanted_at)
+        return self._deliveries[head, site]
+
+    def _delivered(self, head: int, site: str, wanted_at: str) -> float:
         rate = self._workload.head_rate(head, self.full)
         messages, batch = self._messages(rate)
         columns = max(1, len(self._workload.answer_sizes))
@@ -141,16 +145,19 @@ class OneWay:
         hits = row_rate * fetched(workload, window, left, spans=False)
         trips = delay[site, home] + delay[home, site]
         back = self._rows(window, hits, home, site)
-        yield Choice(Hop(name, Method.SM_S1), site, self._keys(asks, site, home) + back + trips)
+        yield Choice(Hop(name, Method.SM_S1), site, self._keys(key, asks, site, home) + back + trips)
         yield Choice(Hop(name, Method.SM_S1, bloom=True), site, self._filters(asks, site, home) + back + trips)
         found = wanted(workload, window, left)
         spans = self._rows(window, row_rate * fetched(workload, window, left, spans=True), home, site)
         keys, filters = ("keys", alias, key, site), ("filters", alias, key, site)
-        yield Choice(Hop(name, Method.SM_S2), site, self._keys(found, site, home) + spans + trips, (keys,))
+        yield Choice(Hop(name, Method.SM_S2), site, self._keys(key, found, site, home) + spans + trips, (keys,))
         false = false_positives(float(workload.window_s[alias]), self._turn_s)
         share, loose = met(workload, mask, window, 0.0), met(workload, mask, window, false)
         yield Choice(
-            Hop(name, Method.SM_S2, bloom=True), site, self._keys(asks * loose, site, home) + back + trips, (filters,)
+            Hop(name, Method.SM_S2, bloom=True),
+            site,
+            self._keys(key, asks * loose, site, home) + back + trips,
+            (filters,),
         )
         there = delay[site, home]
         yield Choice(Hop(name, Method.SM_D1), home, self._rows(mask, rate * share, site, home) + there, (keys,))
@@ -158,7 +165,7 @@ class OneWay:
             Hop(name, Method.SM_D1, bloom=True), home, self._rows(mask, rate * loose, site, home) + there, (filters,)
         )
         for bloom, passed in ((False, share), (True, loose)):
-            carry = self._filters if bloom else self._keys
+            carry = self._filters if bloom else partial(self._keys, key)
             own = carry(asks, site, home) + carry(found, home, site) + self._rows(mask, rate * passed, site, home)
             yield Choice(Hop(name, Method.SM_D2, bloom=bloom), home, own + trips + there)
 
@@ -173,9 +180,10 @@ class OneWay:
         size = messages * overhead_bytes(self._workload.columns(mask)) + rate * self._workload.row_bytes(mask, batch)
         return self._value(size, messages, origin, to)
 
-    def _keys(self, rate: float, origin: str, to: str) -> float:
+    def _keys(self, key: tuple[int, ...], rate: float, origin: str, to: str) -> float:
         messages, batch = self._messages(rate)
-        return self._value(messages * overhead_bytes(3) + rate * 3 * size_at(_KEY_SIZES, batch), messages, origin, to)
+        each = self._workload.keys_bytes(key, batch)
+        return self._value(messages * overhead_bytes(3) + rate * each, messages, origin, to)
 
     def _filters(self, rate: float, origin: str, to: str) -> float:
         messages, batch = self._messages(rate)

@@ -12,11 +12,11 @@ from watersmeet.cost import announcements, bloom_bytes, false_positives, seen
 from watersmeet.errors import InputError
 from watersmeet.plan import Input, Leaf, Meet, Reduction, Tree
 from watersmeet.planners.problem import NoPlan, Problem, check_connected
-from watersmeet.planners.reduce import KEY_SIZES, TOO_MUCH, Carrier
+from watersmeet.planners.reduce import TOO_MUCH, Carrier
 from watersmeet.planners.sweep import coarse
 from watersmeet.program.bloom import BITS_PER_KEY
 from watersmeet.program.wire import overhead_bytes
-from watersmeet.workload import F64, TIMESTAMP_SIZES, members_of, size_at
+from watersmeet.workload import F64, TIMESTAMP_SIZES, members_of
 
 MOST_STREAMS = 12
 _CELLS = 64
@@ -129,6 +129,7 @@ class _Figures:
     def __init__(self, problem: Problem) -> None:
         workload = problem.workload
         self._turn_s = problem.turn_s
+        self._key_bytes = workload.keys_bytes((0,), 100.0) if workload.domains else 0.0
         count = len(problem.aliases)
         sets = np.arange(1 << count)
         self._has = (sets[:, None] >> np.arange(count) & 1).astype(bool)  # [set, alias]
@@ -269,7 +270,7 @@ class _Figures:
 
     def _keys(self, rate: F64) -> tuple[F64, F64]:
         messages, _ = self._messages(rate)
-        return messages * overhead_bytes(3) + rate * 3 * size_at(KEY_SIZES, 100.0), messages
+        return messages * overhead_bytes(3) + rate * self._key_bytes, messages
 
     def _filters(self, rate: F64) -> tuple[F64, F64]:
         messages, _ = self._messages(rate)

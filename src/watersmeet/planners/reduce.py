@@ -9,9 +9,8 @@ from watersmeet.planners.problem import Problem
 from watersmeet.planners.trees import Shipping, site_of
 from watersmeet.program.operators import Form
 from watersmeet.program.wire import overhead_bytes
-from watersmeet.workload import Workload, size_at
+from watersmeet.workload import Workload
 
-KEY_SIZES = (7.0, 4.0, 3.5)
 TOO_MUCH = 1e15  # what a byte counts for on a way that is barred
 
 
@@ -101,9 +100,9 @@ class Carrier:
         found = wanted(workload, partner, rows)
         exact, rough = self._rows(mask, share), self._rows(mask, loose)
         return [
-            (Reduction.ONE_STEP, False, [exact], [self._keys(keys)]),
+            (Reduction.ONE_STEP, False, [exact], [self._keys(key, keys)]),
             (Reduction.ONE_STEP, True, [rough], [self._filter(keys)]),
-            (Reduction.TWO_STEP, False, [exact, self._keys(asks)], [self._keys(found)]),
+            (Reduction.TWO_STEP, False, [exact, self._keys(key, asks)], [self._keys(key, found)]),
             (Reduction.TWO_STEP, True, [rough, self._filter(asks)], [self._filter(found)]),
         ]
 
@@ -119,9 +118,9 @@ class Carrier:
         columns = overhead_bytes(self._workload.columns(mask, times=times))
         return messages * columns + rate * self._workload.row_bytes(mask, batch, times=times), messages
 
-    def _keys(self, rate: float) -> tuple[float, float]:
+    def _keys(self, key: tuple[int, ...], rate: float) -> tuple[float, float]:
         messages, batch = self._messages(rate)
-        return messages * overhead_bytes(3) + rate * 3 * size_at(KEY_SIZES, batch), messages
+        return messages * overhead_bytes(3) + rate * self._workload.keys_bytes(key, batch), messages
 
     def _filter(self, rate: float) -> tuple[float, float]:
         messages, batch = self._messages(rate)

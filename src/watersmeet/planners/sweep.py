@@ -17,7 +17,7 @@ from watersmeet.program.wire import overhead_bytes
 from watersmeet.workload import F64, I64, TIMESTAMP_SIZES, Domain, size_at
 
 _BATCH = 100.0
-_KEY_BYTES = 12.0
+_KEY_BYTES = 10.0
 _CHOICES = (
     (Method.SP_S, False),
     (Method.SP_D, False),

@@ -1,0 +1,62 @@
+"""An experiment of a paper as a value: its points, how one is run, and what the outcome says about the paper."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import fsum
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]  # by column; a figure that was not run is None
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """Points to run, each to one row; functions are of modules, so that other processes can run them too."""
+
+    name: str
+    title: str
+    paper: str
+    keys: tuple[str, ...]  # columns that tell points apart, but for the draw
+    figures: tuple[str, ...]  # columns that are measured or published
+    points: Callable[[bool], tuple[Any, ...]]  # quick or in full
+    run: Callable[[Any], Row]
+    plot: Callable[[Sequence[Row], Path], None]
+    verdict: Callable[[Sequence[Row]], list[str]]
+    published: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    unit: str = "tuples/s"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of a row."""
+        return (*self.keys, "draw", *self.figures)
+
+
+def averaged(rows: Sequence[Row], keys: Sequence[str], figures: Sequence[str]) -> list[Row]:
+    """One row for all draws with the same keys: the means over those in which every figure could be run.
+
+    >>> averaged([{"x": 1, "y": 2.0}, {"x": 1, "y": 4.0}, {"x": 1, "y": None}], ["x"], ["y"])
+    [{'x': 1, 'y': 3.0}]
+    """
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
+    found = []
+    for group in groups.values():
+        whole = [row for row in group if all(row[figure] is not None for figure in figures)]
+        first = {key: group[0][key] for key in keys}
+        found.append(first | {figure: mean(row[figure] for row in whole) for figure in figures})
+    return found
+
+
+def mean(values: Iterable[Any]) -> Any:
+    """The mean of numbers, None of nothing; what is no number must be the same throughout."""
+    known = list(values)
+    if not known:
+        return None
+    return known[0] if isinstance(known[0], str) else fsum(known) / len(known)
+
+
+def told(agrees: bool, sentence: str) -> str:
+    """A sentence of a verdict."""
+    return f"{'agrees' if agrees else 'differs'}: {sentence}"

@@ -1,0 +1,50 @@
+"""What an experiment leaves behind: its rows as CSV, its plot as PNG and SVG, and a table of means as plain text."""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+from watersmeet.reproduce.experiment import Experiment, Row, averaged
+
+
+def write(experiment: Experiment, rows: Sequence[Row], directory: Path) -> list[Path]:
+    """Write all rows and the plot into a directory, and tell the files."""
+    directory.mkdir(parents=True, exist_ok=True)
+    table = directory / f"{experiment.name}.csv"
+    with table.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, experiment.columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(
+            {name: "not run" if row[name] is None else row[name] for name in experiment.columns} for row in rows
+        )
+    plots = [directory / f"{experiment.name}.{kind}" for kind in ("png", "svg")]
+    for path in plots:
+        experiment.plot(rows, path)
+    return [table, *plots]
+
+
+def table(experiment: Experiment, rows: Sequence[Row]) -> list[list[str]]:
+    """Headings, then the means over all draws, as text."""
+    names = [*experiment.keys, *experiment.figures]
+    means = averaged(rows, experiment.keys, experiment.figures)
+    return [names, *([shown(row[name]) for name in names] for row in means)]
+
+
+def markdown(experiment: Experiment, rows: Sequence[Row]) -> str:
+    """The table of means in Markdown."""
+    head, *lines = table(experiment, rows)
+    rule = ["---" if name in experiment.keys else "---:" for name in head]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *lines))
+
+
+def shown(value: object) -> str:
+    """A value as it stands in a table.
+
+    >>> shown(3409.61), shown(0.069612), shown(None)
+    ('3,410', '0.06961', 'not run')
+    """
+    if value is None:
+        return "not run"
+    if isinstance(value, int) or not isinstance(value, float):
+        return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -1,0 +1,181 @@
+"""Every planner: exact answers on the simulator, never better than the optimum of its space, limits kept or named."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scenes import Scene, scene
+
+from watersmeet.errors import InputError
+from watersmeet.plan import Leaf, Linear, Meet
+from watersmeet.planners.auto import PLANNERS, auto, plan_with, try_all
+from watersmeet.planners.exhaustive import exhaustive
+from watersmeet.planners.greedy import _at_once, greedy
+from watersmeet.planners.oneway import OneWay
+from watersmeet.planners.problem import Limits, NoPlan, Objective, Problem
+from watersmeet.query.oracle import answer
+from watersmeet.sim.rows import finish
+from watersmeet.sim.trial import bag_of
+from watersmeet.stats import Stats
+from watersmeet.workload import MissingStatistic
+
+GRAPHS = ("chain", "star", "cycle", "clique")
+
+
+def small(graph: str, seed: int, *, one_key: bool = True, streams: int = 3) -> Scene:
+    """A few streams with values of mixed popularity, small enough for the oracle."""
+    spreads = [[1.0 / (1 + (value * (number + 2)) % 7) for value in range(7)] for number in range(streams)]
+    rates = [2.0 + (seed * (number + 3)) % 5 for number in range(streams)]
+    windows = [f"RANGE {1 + (seed + number) % 3} SECONDS" for number in range(streams)]
+    homes = [f"n{number % 3}" for number in range(streams)]
+    return scene(graph, rates, windows, spreads, homes, seconds=8, seed=seed, one_key=one_key)
+
+
+def assert_exact(of: Scene, problem: Problem, planner: str) -> None:
+    tried = auto(problem) if planner == "auto" else plan_with(problem, planner)
+    assert tried.join is not None, tried.reason
+    plan = problem.plan(tried.join)
+    sites = of.run(plan)
+    sites.run()
+    law = answer(of.query, of.tables, dict.fromkeys(of.tables, "ts"))
+    expected: Counter[tuple[object, ...]] = bag_of(law)
+    assert expected.total() > 0
+    assert bag_of(finish(plan, sites.answers, of.schemas)) == expected
+
+
+@pytest.mark.parametrize("planner", [*PLANNERS, "auto"])
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_every_planner_gives_the_answers_of_the_law(planner: str, graph: str) -> None:
+    for seed, one_key in ((1, True), (2, False)):
+        of = small(graph, seed, one_key=one_key)
+        assert_exact(of, of.problem("n1"), planner)
+
+
+@pytest.mark.parametrize("objective", ["bytes", "money", "latency", "work"])
+def test_four_streams_by_every_objective(objective: str) -> None:
+    of = small("star", 3, streams=4)
+    assert_exact(of, of.problem("n0", objective=Objective.named(objective)), "auto")
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10_000), graph=st.sampled_from(GRAPHS), one_key=st.booleans())
+def test_exhaustive_is_never_beaten(seed: int, graph: str, one_key: bool) -> None:
+    problem = small(graph, seed, one_key=one_key).problem(None, objective=Objective.named("work"))
+    prices = OneWay(problem)
+    best = prices.value(exhaustive(problem).heads)
+    for way in (greedy(problem), _at_once(problem)):
+        assert isinstance(way, Linear)
+        assert prices.value(way.heads) >= best * (1 - 1e-9)
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 10_000), graph=st.sampled_from(GRAPHS), streams=st.integers(2, 4))
+def test_auto_is_never_above_any_planner(seed: int, graph: str, streams: int) -> None:
+    problem = small(graph, seed, streams=streams).problem("n0")
+    *others, best = try_all(problem)
+    assert best.planner == "auto"
+    for one in others:
+        if one.join is not None:
+            assert best.value <= one.value
+
+
+@settings(max_examples=4, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_planning_twice_gives_the_same(seed: int) -> None:
+    problem = small("chain", seed).problem("n0")
+    assert auto(problem).join == auto(small("chain", seed).problem("n0")).join
+
+
+def test_many_streams_are_planned_at_once() -> None:
+    names = 12
+    of = scene(
+        "chain",
+        [3.0] * names,
+        ["RANGE 1 SECOND"] * names,
+        [[1.0] * 5] * names,
+        [f"n{i}" for i in range(names)],
+        seconds=2,
+        one_key=False,
+    )
+    problem = of.problem("n0")
+    way = greedy(problem)
+    assert [plan.head for plan in way.heads] == list(problem.aliases)
+    assert problem.value(problem.join((way,))) > 0
+
+
+def test_a_barred_site_gets_nothing_of_others() -> None:
+    of = small("star", 4)
+    for barred in ("n0", "n1", "n2"):
+        tried = auto(of.problem("n0", limits=Limits(barred=(barred,))))
+        assert tried.join is not None and tried.cost is not None
+        held = {one.purpose.value for one in tried.cost.flows if one.to == barred and one.bytes_s > 0}
+        assert held <= {"results"}
+
+
+def test_limits_that_no_plan_meets_are_named() -> None:
+    of = small("star", 5)
+    with pytest.raises(NoPlan, match=r"no plan keeps to the limits.*the delay is .* s above the limit"):
+        auto(of.problem("n0", limits=Limits(delay_s=0.001)))
+    everywhere = Limits(barred=("n0", "n1", "n2"))
+    with pytest.raises(NoPlan, match="no plan keeps to the limits"):
+        auto(of.problem("n0", limits=everywhere))
+
+
+def test_latency_is_kept_small_when_asked() -> None:
+    of = small("chain", 6)
+    fast = auto(of.problem("n0", objective=Objective.named("latency")))
+    lean = auto(of.problem("n0"))
+    assert fast.cost is not None and lean.cost is not None
+    assert fast.cost.delay_s <= lean.cost.delay_s
+    assert lean.cost.bytes_s <= fast.cost.bytes_s
+
+
+def test_a_missing_figure_is_named_and_assumed_only_when_asked() -> None:
+    from dataclasses import replace
+
+    from watersmeet.planners.problem import problem_of
+
+    of = small("chain", 7)
+    bare = replace(of.topology, stats=Stats({**of.topology.stats.streams, "b": of.topology.stats.stream("none")}))
+    with pytest.raises(MissingStatistic, match=r"no rate is known of stream 'b'; run `watersmeet stats`"):
+        problem_of(of.query, bare, "n0", bare.stats)
+    assumed = problem_of(of.query, bare, "n0", bare.stats, defaults=True)
+    assert "rate of stream 'b': 100" in assumed.workload.defaults
+
+
+def test_streams_that_nothing_ties_are_named() -> None:
+    from watersmeet.planners.problem import problem_of
+    from watersmeet.query.sql import parse_query
+
+    of = small("chain", 8)
+    sql = "SELECT a.id AS x FROM a [RANGE 1 SECOND], b [RANGE 1 SECOND], c [RANGE 1 SECOND] WHERE a.k = b.k"
+    query = parse_query(sql, of.topology.columns, allow_cross=True)
+    problem = problem_of(query, of.topology, "n0", of.topology.stats)
+    for planner in ("greedy", "tree", "pmjoin", "optimal"):
+        with pytest.raises(InputError, match="no equality ties c to the other streams"):
+            plan_with(problem, planner)
+
+
+def test_rows_windows_are_left_to_sequences() -> None:
+    of = scene(
+        "chain", [4.0] * 3, ["ROWS 3", "RANGE 2 SECONDS", "ROWS 5"], [[1.0] * 4] * 3, ["n0", "n1", "n2"], seconds=6
+    )
+    problem = of.problem("n0")
+    with pytest.raises(InputError, match="trees, which need windows over time, not ROWS"):
+        plan_with(problem, "tree")
+    tried = auto(problem)
+    assert tried.join is not None and all(isinstance(way, Linear) for way in tried.join.ways)
+
+
+def test_a_tree_reaches_each_stream_once() -> None:
+    of = small("clique", 9, streams=4)
+    tried = plan_with(of.problem("n0"), "tree")
+    assert tried.join is not None
+    (way,) = tried.join.ways
+    assert isinstance(way, Meet)
+
+    def leaves(node: object) -> list[str]:
+        return [node.alias] if isinstance(node, Leaf) else [a for one in node.inputs for a in leaves(one.node)]  # type: ignore[attr-defined]
+
+    assert sorted(leaves(way)) == ["a", "b", "c", "d"]

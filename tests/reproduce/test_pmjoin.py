@@ -1,0 +1,206 @@
+"""PMJoin's experiments: the published examples, the order of plans at small points, and the counting itself."""
+
+import csv
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pyspark.sql import SparkSession
+
+from watersmeet.errors import InputError, RunError
+from watersmeet.plan import Input, Leaf, Meet
+from watersmeet.planners.partition import cost_of_ways, pmjoin_plan
+from watersmeet.reproduce import (
+    EXPERIMENTS,
+    experiment_named,
+    pmjoin_example2,
+    pmjoin_fig5,
+    pmjoin_fig6,
+    pmjoin_fig7,
+    pmjoin_fig8,
+    pmjoin_fig9,
+    pmjoin_fig10,
+    pmjoin_fig11,
+    report,
+    runner,
+)
+from watersmeet.reproduce.experiment import Experiment
+from watersmeet.reproduce.workloads import (
+    Source,
+    different_shares,
+    draw_rows,
+    measure,
+    normal,
+    one_way,
+    pairs_per_s,
+    self_similar,
+    ship_rates,
+    uniform,
+    workload_of_sources,
+    zipf,
+)
+
+NOISE = 1.05
+
+
+def test_example_1_measured_is_as_published(tmp_path: Path) -> None:
+    experiment = experiment_named("pmjoin-example1")
+    rows = runner.run_all(experiment, experiment.points(True))
+    measured = {row["scheme"]: row["measured"] for row in rows}
+    assert measured["centralised"] == pytest.approx(100.1, rel=0.001)
+    assert measured["distributed"] == pytest.approx(54.03, rel=0.01)
+    assert measured["partitioned"] == pytest.approx(0.07, rel=0.1)
+    assert all(sentence.startswith("agrees") for sentence in experiment.verdict(rows))
+    files = report.write(experiment, rows, tmp_path / "out")
+    assert sorted(path.suffix for path in files) == [".csv", ".png", ".svg"]
+    assert all(path.stat().st_size > 100 for path in files)
+    with files[0].open() as file:
+        assert [row["scheme"] for row in csv.DictReader(file)] == [row["scheme"] for row in rows]
+    assert report.table(experiment, rows)[1][:2] == ["centralised", "100.1"]
+
+
+def test_example_2_measured_is_as_published() -> None:
+    experiment = experiment_named("pmjoin-example2")
+    rows = runner.run_all(experiment, experiment.points(True))
+    for row in rows:
+        if row["published"] != "":
+            assert row["measured"] == pytest.approx(row["published"], rel=0.12), row
+    by_name = {row["figure"]: row for row in rows}
+    assert by_name["plan of figure 3 ships"]["plan"] == pmjoin_example2.FIGURE_3
+    assert by_name["optimal plan ships"]["measured"] < by_name["plan of figure 3 ships"]["measured"]
+
+
+@pytest.mark.parametrize(
+    ("experiment", "point", "worst", "better"),
+    [
+        (pmjoin_fig5.EXPERIMENT, pmjoin_fig5.Point("LASW SD", 10_000, 0), "simple", ["heuristic", "optimal"]),
+        (pmjoin_fig6.EXPERIMENT, pmjoin_fig6.Point(10, 6, 0), "simple", ["heuristic", "optimal"]),
+        (pmjoin_fig7.EXPERIMENT, pmjoin_fig7.Point(8, 0), "local", ["heuristic", "optimal"]),
+        (pmjoin_fig8.EXPERIMENT, pmjoin_fig8.Point("RHS DD", 10, 0), "hash", ["rate"]),
+        (pmjoin_fig8.EXPERIMENT, pmjoin_fig8.Point("CHS DD", 10, 0), "hash", ["range", "rate"]),
+        (pmjoin_fig10.EXPERIMENT, pmjoin_fig10.Point("random hot spot", 6, 0), "none", ["hash 500", "rate 1000"]),
+        (pmjoin_fig11.EXPERIMENT, pmjoin_fig11.Point(10_000, 1), "none", ["heuristic"]),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_plans_are_in_order(experiment: Experiment, point: object, worst: str, better: list[str]) -> None:
+    row = experiment.run(point)
+    assert set(row) == set(experiment.columns)
+    for one in better:
+        assert 0 < row[one] <= NOISE * row[worst]
+    assert row[better[-1]] <= NOISE * row[better[0]]
+
+
+def test_routing_is_timed() -> None:
+    row = pmjoin_fig9.EXPERIMENT.run(pmjoin_fig9.Point("CHS SD", 10, 0))
+    assert set(row) == set(pmjoin_fig9.EXPERIMENT.columns)
+    assert all(0 < row[f"{method} routing"] < row[f"{method} turns"] for method in pmjoin_fig8.METHODS)
+
+
+def test_the_same_seed_gives_the_same_row() -> None:
+    point = pmjoin_fig8.Point("CHS DD", 10, 0)
+    first = pmjoin_fig8.EXPERIMENT.run(point)
+    assert first == pmjoin_fig8.EXPERIMENT.run(point)
+    assert first != pmjoin_fig8.EXPERIMENT.run(replace(point, draw=1)) | {"draw": 0}
+
+
+def three_streams() -> list[Source]:
+    return [Source(f"n{i}", 40.0 + 10 * i, 2.0 + i, {0: zipf(20, 0.5)}) for i in range(3)]
+
+
+def test_combinations_are_counted_by_their_latest_row() -> None:
+    sources, seconds = three_streams(), 4.0
+    tables, full_us = draw_rows(sources, seconds, 1)
+    tree = Meet("n2", (Input(Leaf("s2")), Input(Meet("n0", (Input(Leaf("s0")), Input(Leaf("s1")))))))
+    found = measure(sources, one_way(tree), tables, full_us, seconds)
+    (a, b), (k, m) = ([tables[name].column(column).to_numpy() for name in ("s0", "s1")] for column in ("ts", "k0"))
+    a, b = (ts.astype("datetime64[us]").astype(np.int64) for ts in (a, b))
+    latest = np.maximum(a[:, None], b[None, :])
+    meet = (k[:, None] == m[None, :]) & (latest - a[:, None] <= 2_000_000) & (latest - b[None, :] <= 3_000_000)
+    assert found.flows == {"s1": 50.0, "(s0 s1)": (meet & (latest >= full_us)).sum() / seconds}
+    assert found.rows_per_s == found.tuples_per_s + found.flows["(s0 s1)"]
+    assert measure(sources, one_way(tree), tables, full_us, seconds, feeds=3).flows == found.flows
+
+
+def test_what_is_counted_is_what_the_model_expects() -> None:
+    sources = pmjoin_fig8.hot_spot_sources("RHS DD", 8, 3)
+    workload = workload_of_sources(sources)
+    ways = pmjoin_plan(workload, "rate", 50, seed=1)
+    assert len(ways[0]) > 5
+    rates = ship_rates(sources, {"rate": ways}, 5.0, 1)
+    assert rates["rate"] == pytest.approx(cost_of_ways(*ways, workload), rel=0.05)
+
+
+def test_a_plan_that_explodes_is_not_run() -> None:
+    sources = [Source(f"n{i}", 1_000.0, 1_000.0, {0: uniform(2)}) for i in range(3)]
+    tree = Meet("n2", (Input(Leaf("s2")), Input(Meet("n0", (Input(Leaf("s0")), Input(Leaf("s1")))))))
+    assert pairs_per_s(workload_of_sources(sources), one_way(tree)) == pytest.approx(1e9)
+    sources = [replace(one, window_s=100.0) for one in sources]
+    assert ship_rates(sources, {"fat": one_way(tree)}, 1.0, 1) == {"fat": None}
+
+
+def test_distributions() -> None:
+    for shares in (uniform(50), normal(50, 0.1), zipf(50, 1.2), self_similar(50, 0.3)):
+        assert shares.sum() == pytest.approx(1.0)
+        assert shares.shape == (50,)
+    assert self_similar(100, 0.2)[:20].sum() == pytest.approx(0.8)
+    assert self_similar(100, 0.9)[:90].sum() == pytest.approx(0.1)
+    assert normal(51, 0.1).argmax() == 25
+    assert zipf(10, 1.0)[0] == pytest.approx(2 * zipf(10, 1.0)[1])
+    rng = np.random.default_rng(1)
+    assert all(different_shares(rng, 30).sum() == pytest.approx(1.0) for _ in range(20))
+
+
+def test_every_experiment_is_whole() -> None:
+    names = [one.name for one in EXPERIMENTS]
+    assert len(names) == len(set(names))
+    for one in EXPERIMENTS:
+        assert 0 < len(one.points(True)) <= len(one.points(False))
+        assert one.published and one.notes and one.title
+    with pytest.raises(InputError, match="did you mean 'pmjoin-fig5'"):
+        experiment_named("pmjoin-fig55")
+
+
+@dataclass(frozen=True)
+class Number:
+    """A point that is no experiment."""
+
+    value: int
+
+
+def doubled(point: Number) -> dict[str, int]:
+    if point.value == 13:
+        raise ValueError("bad luck")
+    return {"value": 2 * point.value}
+
+
+def test_a_failing_point_is_named() -> None:
+    experiment = replace(EXPERIMENTS[0], run=doubled)
+    told: list[tuple[int, int]] = []
+    rows = runner.run_all(experiment, [Number(1), Number(2)], progress=lambda *one: told.append(one))
+    assert rows == [{"value": 2}, {"value": 4}]
+    assert told == [(0, 2), (1, 2), (2, 2)]
+    with pytest.raises(RunError, match=r"pmjoin-example1 failed at Number\(value=13\): bad luck"):
+        runner.run_all(experiment, [Number(13)])
+
+
+def test_points_run_on_spark(spark: SparkSession) -> None:
+    from watersmeet.spark.sweep import sweep
+
+    told: list[tuple[int, int]] = []
+    points = [pmjoin_fig6.Point(10, count, 0) for count in (4, 2, 3)]
+    rows = sweep(spark, pmjoin_fig6.EXPERIMENT.run, points, lambda *one: told.append(one))
+    assert [row["streams"] for row in rows] == [4, 2, 3]
+    assert rows[1] == pmjoin_fig6.EXPERIMENT.run(points[1])
+    assert told[0] == (0, 3) and told[-1] == (3, 3)
+    with pytest.raises(RunError, match=r"^Point\(longest_s=10, streams=0, draw=0\) failed: \w+: .+"):
+        sweep(spark, pmjoin_fig6.EXPERIMENT.run, [pmjoin_fig6.Point(10, 0, 0)])
+    assert sweep(spark, pmjoin_fig6.EXPERIMENT.run, []) == []
+
+
+def test_nothing_is_drawn_before_it_is_asked_for() -> None:
+    code = "import sys, watersmeet.reproduce; sys.exit('matplotlib' in sys.modules or 'pyspark' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

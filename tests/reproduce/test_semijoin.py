@@ -1,0 +1,171 @@
+"""The semijoin paper's experiments: the shape of its figures at small points, and the measure itself."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from watersmeet.plan import Method
+from watersmeet.program.operators import Form, Join, compile_sites
+from watersmeet.reproduce import (
+    experiment_named,
+    report,
+    semijoin_fig7,
+    semijoin_fig8,
+    semijoin_fig9,
+    semijoin_table3,
+)
+from watersmeet.reproduce.experiment import Row
+from watersmeet.reproduce.semijoin_fig7 import PAPER, one_way_join
+from watersmeet.reproduce.semijoin_runs import (
+    Counts,
+    Setting,
+    StreamSpec,
+    draw_tables,
+    only_for,
+    problem_for,
+    spent,
+)
+
+SMALL = Setting((StreamSpec(600, 10, 100.0, 0.6), StreamSpec(600, 10, 100.0, 0.6)))
+
+
+def taken_by(method: str, setting: Setting, *, bloom: bool = False, seconds: float = 0.6) -> float:
+    tables = draw_tables(setting, setting.window_s + seconds, 1)
+    way = one_way_join(Method(method), bloom=bloom)
+    return spent(setting, problem_for(setting), way, tables, seconds, head="s1").total
+
+
+def with_second(**changes: float) -> Setting:
+    one, other = SMALL.streams
+    return replace(SMALL, streams=(one, replace(other, **changes)))  # type: ignore[arg-type]
+
+
+def test_simple_joins_do_not_depend_on_selectivity_and_semijoins_do() -> None:
+    few, many = with_second(distinct=5), with_second(distinct=50)
+    for method in ("SP-S", "SP-D"):
+        assert taken_by(method, few) == pytest.approx(taken_by(method, many), rel=0.03)
+    for method in ("SM-S1", "SM-S2"):
+        assert taken_by(method, few) > 1.2 * taken_by(method, many)
+    for method in ("SM-D1", "SM-D2"):
+        assert taken_by(method, few) < 0.9 * taken_by(method, with_second(distinct=10))
+
+
+def test_what_source_joins_ship_grows_with_the_second_stream_only() -> None:
+    large = with_second(size_bytes=1800)
+    assert taken_by("SP-S", large) > 1.5 * taken_by("SP-S", SMALL)
+    assert taken_by("SM-S1", large) > 1.3 * taken_by("SM-S1", SMALL)
+    assert taken_by("SP-D", large) == pytest.approx(taken_by("SP-D", SMALL), rel=0.01)
+    assert taken_by("SM-D1", large) == pytest.approx(taken_by("SM-D1", SMALL), rel=0.01)
+
+
+@pytest.mark.parametrize("method", PAPER)
+def test_networks_count_as_they_should(method: str) -> None:
+    usual = taken_by(method, SMALL)
+    assert taken_by(method, replace(SMALL, bandwidth_bps=4 * SMALL.bandwidth_bps)) < usual
+    assert taken_by(method, replace(SMALL, latency_s=2 * SMALL.latency_s)) > usual
+    assert taken_by(method, replace(SMALL, tau_s=2 * SMALL.tau_s)) < usual
+
+
+def test_a_simple_join_takes_what_its_tuples_take() -> None:
+    seconds, one = 1.0, SMALL.streams[1]
+    tables = draw_tables(SMALL, SMALL.window_s + seconds, 1)
+    found = spent(SMALL, problem_for(SMALL), one_way_join(Method.SP_S), tables, seconds, head="s1")
+    shipped_s = one.rate * one.size_bytes * 8 / SMALL.bandwidth_bps
+    assert found.transmission == pytest.approx(shipped_s + 10 * SMALL.latency_s, rel=0.2)
+    assert found.transmission > shipped_s + 10 * SMALL.latency_s
+    assert 0 < found.processing < 0.2
+
+
+@pytest.mark.parametrize("method", PAPER)
+def test_only_one_head_is_run(method: str) -> None:
+    join = problem_for(SMALL).join((one_way_join(Method(method)),))
+    programs = only_for(compile_sites(join), "s1")
+    joins = [one for program in programs.values() for one in program.operators if isinstance(one, Join)]
+    assert [(one.head, one.out.form) for one in joins] == [("s1", Form.RESULT)]
+    shipped = {ship.arrives_as.name for program in programs.values() for ship in program.ships}
+    arriving = {flow.name for program in programs.values() for _, flow in program.inbound}
+    assert shipped == arriving
+    assert ("s2" in shipped) == (method == "SP-S")
+    assert ("s1" in shipped) == (method == "SP-D")
+
+
+def test_counts_are_of_what_happens_between() -> None:
+    late, early = Counts(100, 5, 4, 3, 2, 1, 7), Counts(60, 2, 1, 1, 1, 1, 2)
+    assert late - early == Counts(40, 3, 3, 2, 1, 0, 5)
+    setting = replace(SMALL, latency_s=0.5, bandwidth_bps=8.0)
+    assert (late - early).transmission_s(setting) == pytest.approx(3 * 0.5 + 40)
+
+
+def test_rows_are_as_the_paper_has_them() -> None:
+    setting = with_second(distinct=3, rate=50.0)
+    tables = draw_tables(setting, 2.0, 7)
+    assert {name: table.num_rows for name, table in tables.items()} == {"s1": 200, "s2": 100}
+    assert set(tables["s2"].column("k0").to_pylist()) == {1, 2, 3}
+    assert {len(load) for load in tables["s1"].column("load").to_pylist()} == {595}
+    gaps = np.diff(tables["s2"].column("ts").to_numpy().astype("datetime64[us]").astype(np.int64))
+    assert abs(gaps - 20_000).max() <= 1
+    assert tables == draw_tables(setting, 2.0, 7)
+
+
+def quick_rows(queries: int) -> list[Row]:
+    points = [
+        semijoin_table3.Point(topology, query, 0.3) for topology in semijoin_table3.EDGES for query in range(queries)
+    ]
+    return [semijoin_table3.run(point) for point in points]
+
+
+def test_greedy_plans_are_near_the_best(tmp_path: Path) -> None:
+    rows = quick_rows(2)
+    experiment = experiment_named("semijoin-table3")
+    assert set(rows[0]) == set(experiment.columns)
+    assert rows[0] == semijoin_table3.run(semijoin_table3.Point("star", 0, 0.3))
+    for row in rows:
+        assert row["planned T_G / T_E"] >= 1 - 1e-9
+        assert row["T_G / T_E"] >= 0.95
+        assert 0 < row["T_E"] < 20
+    measured = semijoin_table3.summary(rows)
+    assert list(measured) == list(semijoin_table3.EDGES)
+    assert all(mean <= 1.5 and median <= most for mean, median, _, most in measured.values())
+    assert len(experiment.verdict(rows)) == 8
+    figure_8 = experiment_named("semijoin-fig8")
+    shares = [semijoin_fig8.row_of(row) for row in rows]
+    assert set(shares[0]) == set(figure_8.columns)
+    assert all(sum(row[name] for name in semijoin_fig8.BINS) == 100 for row in shares)
+    assert len(figure_8.verdict(shares)) == 4
+    for one, found in ((experiment, rows), (figure_8, shares)):
+        assert all(path.stat().st_size > 100 for path in report.write(one, found, tmp_path))
+
+
+def test_greedy_is_the_best_where_streams_are_alike(tmp_path: Path) -> None:
+    experiment = experiment_named("semijoin-fig9")
+    points = [replace(experiment.points(True)[0], seconds=0.5), semijoin_fig9.Point("star", "rate (tuples/s)", 50, 0.5)]
+    rows = [experiment.run(point) for point in points]
+    for row in rows:
+        assert set(row) == set(experiment.columns)
+        if row["planned ratio"] == 1:
+            assert row["ratio"] == pytest.approx(1.0, abs=0.02)
+    assert any(row["ratio"] == 1 for row in rows)
+    assert len(experiment.verdict(rows)) == 2
+    assert all(path.exists() for path in report.write(experiment, rows, tmp_path))
+
+
+def test_a_panel_is_run_drawn_and_judged(tmp_path: Path) -> None:
+    experiment = experiment_named("semijoin-fig7c")
+    points = [replace(point, seconds=0.4) for point in experiment.points(True)]
+    rows = [experiment.run(point) for point in points[:1] + points[-1:]]
+    assert set(rows[0]) == set(experiment.columns)
+    assert all(path.stat().st_size > 100 for path in report.write(experiment, rows, tmp_path))
+    verdict = experiment.verdict(rows)
+    assert verdict[0].startswith("agrees: the simple joins")
+    assert all(rows[0][name] < rows[1][name] for name in ("SM-S1", "SM-S2"))
+    assert all(rows[0][name] > rows[1][name] for name in ("SM-D1", "SM-D2"))
+
+
+def test_every_panel_has_its_values() -> None:
+    for panel in semijoin_fig7.PANELS:
+        experiment = experiment_named(f"semijoin-fig7{panel.letter}")
+        points = experiment.points(False)
+        assert len(experiment.points(True)) == 3
+        assert len({semijoin_fig7.setting_of(point) for point in points}) == len(panel.values)
