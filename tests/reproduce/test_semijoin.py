@@ -91,6 +91,18 @@ def test_only_one_head_is_run(method: str) -> None:
     assert ("s1" in shipped) == (method == "SP-D")
 
 
+@pytest.mark.parametrize("method", PAPER)
+def test_every_method_makes_the_same_answers(method: str) -> None:
+    setting, seconds = with_second(distinct=15, rate=90.0), 1.0
+    tables = draw_tables(setting, setting.window_s + seconds, 1)
+    ts = [one.column("ts").to_numpy().astype("datetime64[us]").astype(np.int64) for one in tables.values()]
+    keys = [one.column("k0").to_numpy() for one in tables.values()]
+    age = ts[0][:, None] - ts[1][None, :]
+    meet = (age >= 0) & (age <= 600_000) & (keys[0][:, None] == keys[1][None, :])
+    found = spent(setting, problem_for(setting), one_way_join(Method(method)), tables, seconds, head="s1")
+    assert found.answers == pytest.approx(meet[ts[0] >= 600_000].sum(), abs=3)  # the last may wait for each other
+
+
 def test_counts_are_of_what_happens_between() -> None:
     late, early = Counts(100, 5, 4, 3, 2, 1, 7), Counts(60, 2, 1, 1, 1, 1, 2)
     assert late - early == Counts(40, 3, 3, 2, 1, 0, 5)

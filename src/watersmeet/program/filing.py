@@ -12,6 +12,7 @@ from watersmeet.program.ledger import Part, Segment
 from watersmeet.program.operators import Flow, Form, SiteProgram, Ways, ways_name
 from watersmeet.program.segments import (
     CLASS,
+    I64,
     KEY,
     ORDINAL,
     TS,
@@ -61,19 +62,30 @@ def relation_name(flow: str, key: Key, ways: Ways = None) -> str:
     return f"{flow}/{'-'.join(map(str, key))}{ways_name(ways)}"
 
 
-def rows_for(program: SiteProgram, table: pa.Table, ways: Ways, key: Key | None = None) -> pa.Table:
-    """Those rows that some ways of the plan are for, where their value of the partition's key is known."""
+def routes_of(program: SiteProgram, table: pa.Table, key: Key | None = None) -> I64 | None:
+    """The way of the plan that each row takes, where there are several and its value of the partition's key is known.
+
+    `key` is that of tables that have nothing but keys.
+    """
     partition = program.join.partition
-    if ways is None or partition is None:
-        return table
+    if partition is None:
+        return None
     name = class_column(partition.key_class)
     if name in table.column_names:
-        values = column(table, name).view(np.int64)
-    elif key == (partition.key_class,) and KEY in table.column_names:
-        values = unmixed(column(table, KEY)).view(np.int64)
-    else:
+        return ways_of(partition, column(table, name).view(np.int64))
+    if key == (partition.key_class,) and KEY in table.column_names:
+        return ways_of(partition, unmixed(column(table, KEY)).view(np.int64))
+    return None
+
+
+def rows_for(program: SiteProgram, table: pa.Table, routes: I64 | None, ways: Ways) -> pa.Table:
+    """Those rows that some ways of the plan are for."""
+    if ways is None or routes is None:
         return table
-    return table.filter(pa.array(np.isin(ways_of(partition, values), ways)))
+    wanted = np.zeros(len(program.join.ways), bool)
+    wanted[list(ways)] = True
+    mask = wanted[routes]
+    return table if mask.all() else table.filter(pa.array(mask))
 
 
 def file_flow(
@@ -82,33 +94,36 @@ def file_flow(
     """File rows of a flow by every key they are looked up by here, and pack them for every site they go to."""
     if not table.num_rows:
         return Made(flow.name)
-    payloads = pack_for_others(program, shelf, flow, table, key) if travels else {}
+    routes = routes_of(program, table, key)
+    payloads = pack_for_others(program, shelf, flow, table, routes) if travels else {}
     answers = None
     if flow.form is Form.RESULT and program.is_query_site:
         answers = shelf.put("answers", table).path
-    return Made(flow.name, table.num_rows, file_here(program, shelf, flow, table), payloads, answers)
+    return Made(flow.name, table.num_rows, file_here(program, shelf, flow, table, routes), payloads, answers)
 
 
-def file_here(program: SiteProgram, shelf: Shelf, flow: Flow, table: pa.Table) -> dict[str, Segment]:
+def file_here(
+    program: SiteProgram, shelf: Shelf, flow: Flow, table: pa.Table, routes: I64 | None
+) -> dict[str, Segment]:
     """Rows of a flow as a segment for every key they are looked up by here."""
     if not table.num_rows:
         return {}
     return {
         relation_name(flow.name, key, ways): file_sorted(shelf, _stem(flow.name), flow, rows, key)
         for key, ways in program.indexes.get(flow.name, ())
-        if (rows := rows_for(program, table, ways, key)).num_rows
+        if (rows := rows_for(program, table, routes, ways)).num_rows
     }
 
 
 def pack_for_others(
-    program: SiteProgram, shelf: Shelf, flow: Flow, table: pa.Table, key: Key | None = None
+    program: SiteProgram, shelf: Shelf, flow: Flow, table: pa.Table, routes: I64 | None
 ) -> dict[str, Payload]:
-    """Rows of a flow packed once for every form in which they go to other sites; `key` is that of keys alone."""
+    """Rows of a flow packed once for every form in which they go to other sites."""
     forms = {ship.payload: ship for ship in program.ships_of.get(flow.name, ())}
     return {
         name: pack_flow(program, shelf, ship.arrives_as, rows)
         for name, ship in forms.items()
-        if (rows := rows_for(program, table, ship.ways, key)).num_rows
+        if (rows := rows_for(program, table, routes, ship.ways)).num_rows
     }
 
 

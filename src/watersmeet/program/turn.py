@@ -24,6 +24,7 @@ from watersmeet.program.filing import (
     file_here,
     pack_for_others,
     relation_name,
+    routes_of,
     rows_for,
     shelve,
     sort_rows,
@@ -197,16 +198,18 @@ class _Bucket:
         others = len(reading) > len(readers)
         if readers:
             fresh = sort_rows(table, operator.key)
+            fresh_routes = routes_of(self._program, fresh, operator.key)
             for ways in {o.ways for o in readers}:
-                rows = rows_for(self._program, fresh, ways, operator.key)
+                rows = rows_for(self._program, fresh, fresh_routes, ways)
                 if rows.num_rows:
                     self._fresh.setdefault(relation_name(flow.name, operator.key, ways), []).append(rows)
             if flow.form is Form.POINT and not others:
                 keeping = table.filter(
                     pa.array(column(table, TS) >= min(horizon(o, self._join, self._task.now) for o in readers))
                 )
-                kept = file_here(self._program, self._task.shelf, flow, keeping)
-                sent = pack_for_others(self._program, self._task.shelf, flow, table, operator.key)
+                program, shelf = self._program, self._task.shelf
+                kept = file_here(program, shelf, flow, keeping, routes_of(program, keeping, operator.key))
+                sent = pack_for_others(program, shelf, flow, table, routes_of(program, table, operator.key))
                 return Made(flow.name, table.num_rows, kept, sent)
         return file_flow(self._program, self._task.shelf, flow, table, key=operator.key)
 

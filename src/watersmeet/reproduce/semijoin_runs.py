@@ -6,7 +6,7 @@ takes on a machine (`cost.Units`), so that the same seed gives the same figure e
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any
 
@@ -144,6 +144,7 @@ class Steps:
     busy: int = 0  # operators that had something to do
     taken: int = 0  # rows that operators took
     made: int = 0  # rows that operators made
+    answers: int = 0  # those of them that are answers
 
     def __call__(self, task: Callable[[int], list[Any]], count: int, rows: int) -> list[Any]:
         """Run a task for each number, here and now."""
@@ -156,6 +157,7 @@ class Steps:
                 taken = sum(_new_rows(task, operator, flow.name, fresh) for flow in dict.fromkeys(operator.inputs))
                 self.busy += taken > 0
                 self.taken += taken
+                self.answers += fresh.get(operator.out.name, 0) if operator.out.form is Form.RESULT else 0
             self.made += sum(fresh.values())
         return results
 
@@ -176,17 +178,10 @@ class Counts:
     taken: int = 0
     made: int = 0
     shipped: int = 0  # rows of any kind on links
+    answers: int = 0
 
     def __sub__(self, other: "Counts") -> "Counts":
-        return Counts(
-            self.bytes - other.bytes,
-            self.parcels - other.parcels,
-            self.turns - other.turns,
-            self.busy - other.busy,
-            self.taken - other.taken,
-            self.made - other.made,
-            self.shipped - other.shipped,
-        )
+        return Counts(*(getattr(self, one.name) - getattr(other, one.name) for one in fields(self)))
 
     def transmission_s(self, setting: Setting) -> float:
         """The time that parcels spend on links."""
@@ -209,6 +204,7 @@ class Spent:
 
     transmission: float
     processing: float
+    answers: float = 0.0  # that were made in it
 
     @property
     def total(self) -> float:
@@ -255,7 +251,7 @@ def spent(
     _feed(sites, tables, [full_us + number * tau_us for number in range(feeds + 1)], tau_us)
     found = _counts(sites, steps) - before
     length_s = feeds * setting.tau_s
-    return Spent(found.transmission_s(setting) / length_s, found.processing_s() / length_s)
+    return Spent(found.transmission_s(setting) / length_s, found.processing_s() / length_s, found.answers / length_s)
 
 
 def _feed(sites: SimulatedSites, tables: Mapping[str, pa.Table], edges_us: Sequence[int], tau_us: int) -> None:
@@ -281,6 +277,7 @@ def _counts(sites: SimulatedSites, steps: Steps) -> Counts:
         steps.taken,
         steps.made,
         sum(one.tuples for one in traffic),
+        steps.answers,
     )
 
 
