@@ -2,13 +2,14 @@
 
 A file has a heading and the sections `-- streams` (schema, then rows in arrival order; `|` ends a micro-batch; ts in
 seconds), `-- sql`, `-- plan` and `-- rows`. `GOLDEN=write pytest tests/test_golden.py` writes the last two anew.
-A case of several sites has the section `-- sites` too: homes, site and plan as in a topology. It runs in the simulator,
-where every batch has come to an end before the next one comes.
+A case of several sites has the section `-- sites` too: homes, site and plan as in a topology, or a planner with the
+statistics of streams. It runs in the simulator, where every batch has come to an end before the next one comes.
 """
 
 import os
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,6 +17,7 @@ import yaml
 
 from watersmeet.explain import explain_text
 from watersmeet.plan import Hop, Method, Plan
+from watersmeet.planners.choose import choose
 from watersmeet.planners.sited import central, explicit
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.oracle import answer
@@ -24,7 +26,7 @@ from watersmeet.sim.rows import finish, typed
 from watersmeet.sim.sites import SimulatedSites
 from watersmeet.sim.trial import horizon
 from watersmeet.testing import InProcess, bag
-from watersmeet.topology import parse_schema
+from watersmeet.topology import load_topology, parse_schema
 
 CASES = sorted((Path(__file__).parent / "golden").glob("*.test"))
 TYPES = {"long": pa.int64(), "string": pa.string(), "timestamp": pa.timestamp("us", "UTC")}
@@ -69,13 +71,38 @@ def run_here(query: JoinQuery, streams: dict[str, list[pa.Table]], directory: Pa
     return process.plan, got, process.ledger.released_to if process.join.ordered else None
 
 
-def run_at_sites(query: JoinQuery, streams: dict[str, list[pa.Table]], text: str) -> tuple[Plan, Counter, int | None]:
+def planned(query: JoinQuery, asked: dict[str, Any], schemas: dict[str, pa.Schema], directory: Path) -> Plan:
+    """What a planner makes of a query and the statistics of its streams."""
+    kinds = {kind: name for name, kind in TYPES.items()}
+    streams = {
+        name: {
+            "site": asked["homes"][name],
+            "schema": ", ".join(f"{field.name} {kinds[field.type]}" for field in schema),
+            "event_time": "ts",
+            "source": {"format": "parquet", "path": "rows"},
+            "stats": asked["stats"][name],
+        }
+        for name, schema in schemas.items()
+    }
+    settings = {key: asked[key] for key in ("site", "planner", "objective", "limits", "parts") if key in asked}
+    sites = sorted({*asked["homes"].values(), asked["site"]})
+    file = directory / "topology.yaml"
+    file.write_text(yaml.safe_dump({"sites": sites, "streams": streams, "queries": {"q": {"sql": "-", **settings}}}))
+    topology = load_topology(file)
+    return choose(topology, topology.query("q"), query).plan
+
+
+def run_at_sites(
+    query: JoinQuery, streams: dict[str, list[pa.Table]], text: str, directory: Path
+) -> tuple[Plan, Counter, int | None]:
     """The same of a query over several sites."""
     schemas = {name: batches[0].schema for name, batches in streams.items()}
     columns = {name: schema.names for name, schema in schemas.items()}
     asked = yaml.safe_load(text)
     query = typed(query, schemas)
-    if "plan" in asked:
+    if "planner" in asked:
+        plan = planned(query, asked, schemas, directory)
+    elif "plan" in asked:
         hops = {
             head: [Hop(s["join"], Method(s.get("method", "SP-D")), s.get("at"), s.get("bloom", False)) for s in steps]
             for head, steps in asked["plan"].items()
@@ -99,7 +126,7 @@ def test_golden(path: Path, tmp_path: Path) -> None:
     columns = {name: batches[0].schema.names for name, batches in streams.items()}
     query = parse_query(sections["sql"], columns, allow_cross=True)
     if "sites" in sections:
-        made, got, before_us = run_at_sites(query, streams, sections["sites"])
+        made, got, before_us = run_at_sites(query, streams, sections["sites"], tmp_path)
     else:
         made, got, before_us = run_here(query, streams, tmp_path)
     plan = explain_text(made)

@@ -655,7 +655,7 @@ def _objective(entry: Entry, what: str) -> tuple[tuple[str, float], ...]:
     if isinstance(entry.value, str):
         return ((entry.text("objective"), 1.0),)
     keys = entry.mapping(f"the objective of {what}", OBJECTIVES)
-    return tuple((name, _number(weight, name)) for name, weight in keys.items())
+    return tuple((name, weight.number(name)) for name, weight in keys.items())
 
 
 def _limits(entry: Entry, what: str, sites: Sequence[str]) -> dict[str, Any]:
@@ -670,15 +670,10 @@ def _limits(entry: Entry, what: str, sites: Sequence[str]) -> dict[str, Any]:
 
 
 def _whole(entry: Entry, what: str) -> int:
-    if isinstance(entry.value, bool) or not isinstance(entry.value, int):
+    number = entry.number(what)
+    if number != int(number):
         raise entry.fail(f"{what} must be a whole number, not {entry.value!r}")
-    return entry.value
-
-
-def _number(entry: Entry, what: str) -> float:
-    if isinstance(entry.value, bool) or not isinstance(entry.value, int | float):
-        raise entry.fail(f"{what} must be a number, not {entry.value!r}")
-    return float(entry.value)
+    return int(number)
 
 
 def _plan(entry: Entry, what: str, sites: Sequence[str]) -> tuple[HeadSteps, ...]:

@@ -140,7 +140,7 @@ def test_greedy_plans_are_near_the_best(tmp_path: Path) -> None:
     measured = semijoin_table3.summary(rows)
     assert list(measured) == list(semijoin_table3.EDGES)
     assert all(mean <= 1.5 and median <= most for mean, median, _, most in measured.values())
-    assert len(experiment.verdict(rows)) == 8
+    assert len(experiment.verdict(rows)) == 12
     figure_8 = experiment_named("semijoin-fig8")
     shares = [semijoin_fig8.row_of(row) for row in rows]
     assert set(shares[0]) == set(figure_8.columns)

@@ -73,6 +73,7 @@ def _run(point: Point) -> Row:
         "greedy": found.greedy,
         "exhaustive": found.exhaustive,
         "ratio": found.greedy / found.exhaustive,
+        "central": found.central,
         "apart ratio": found.greedy_apart / found.exhaustive_apart,
         "planned ratio": found.planned,
     }
@@ -107,7 +108,7 @@ EXPERIMENT = Experiment(
     title="Greedy and exhaustive plans where all streams are alike",
     paper="Semijoin paper, figure 9",
     keys=("topology", "parameter", "value"),
-    figures=("greedy", "exhaustive", "ratio", "apart ratio", "planned ratio"),
+    figures=("greedy", "exhaustive", "central", "ratio", "apart ratio", "planned ratio"),
     points=_points,
     run=_run,
     plot=_plot,
