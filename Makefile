@@ -38,6 +38,7 @@ bench: setup
 	$(BIN)/python benchmarks/links.py --table spark
 	$(BIN)/python benchmarks/links.py --table throughput
 	$(BIN)/python benchmarks/links.py --table delay
+	$(BIN)/python benchmarks/planners.py
 
 clean:
 	rm -rf $(VENV) build dist examples/*/out .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -17,6 +17,7 @@ try:
     import links
     import oracle
     import ours
+    import planners
     import workload as w
     from measure import measure
 finally:
@@ -166,3 +167,41 @@ def test_keys_first_ships_a_tenth_of_central_where_few_keys_match() -> None:
     }
     central, best = shipped.values()
     assert best <= central / 10
+
+
+def cells_of(text: str) -> list[list[str]]:
+    """The lines of Markdown tables, without those below their heads."""
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    return [line for line in lines if not line[0].startswith("---")]
+
+
+def test_planning_time_is_measured_for_every_planner_and_join_graph(capsys: pytest.CaptureFixture[str]) -> None:
+    planners.time_table(1, 2, greedy_at=(3, 8), optimal_at=(4,), auto_at=(3,), most_in_clique=3, values=20)
+    _, *lines = cells_of(capsys.readouterr().out)
+    assert Counter(line[0] for line in lines) == {"greedy": 7, "exhaustive": 4, "optimal": 1, "auto": 1}
+    for line in lines:
+        assert line[3] == "2" and 0 <= float(line[4]) <= float(line[5])
+
+
+def test_greedy_is_compared_with_the_best_by_their_own_prices(capsys: pytest.CaptureFixture[str]) -> None:
+    planners.ratio_table(1, 2)
+    _, *lines = cells_of(capsys.readouterr().out)
+    assert [line[0] for line in lines] == list(planners.TOPOLOGIES)
+    assert all(1 <= float(line[3]) <= float(line[6]) for line in lines)
+
+
+def test_planners_are_compared_over_values_of_mixed_popularity(capsys: pytest.CaptureFixture[str]) -> None:
+    mixed = planners.Mixed(streams=3, values=100, rates=(100.0, 3_000.0), windows_s=(0.1, 0.3))
+    assert planners.Mixed(seed=2).drawn[0][0] != planners.Mixed(seed=3).drawn[0][0]
+    planners.mixed_table(mixed, 2, seconds=10, small_streams=3)
+    lines = cells_of(capsys.readouterr().out)
+    head, small = lines[0], next(number for number, line in enumerate(lines) if line[0] == "planner")
+    assert head[-2:] == ["auto", "ways of auto"] and [line[0] for line in lines[1:small]][:2] == ["1", "2"]
+    for line in lines[1 : small - 1]:
+        assert float(line[head.index("auto")]) == min(float(cell) for cell in line[1:-1])
+    shipped = {
+        line[0]: (float(line[1].replace(",", "")), float(line[2].replace(",", ""))) for line in lines[small + 1 :]
+    }
+    assert list(shipped) == head[1:-1]
+    for foreseen, found in shipped.values():
+        assert foreseen == pytest.approx(found, rel=0.25)

@@ -349,7 +349,10 @@ def test_slips_in_a_file_of_several_sites(
         (["site", "nyk"], "unknown site 'nyk'; did you mean 'nyc'? known: ams, fra, nyc, tok"),
         (["site", "ams", "--planner", "thrifty"], "query 'q': unknown planner 'thrifty'; known: auto, central"),
         (["run", "--planner", "greedy"], "query 'q': no rate is known of stream 'a'; run `watersmeet stats`"),
-        (["run", "--planner", "centrl"], "query 'q': unknown planner 'centrl'; did you mean 'central'? known: auto, central, exhaustive"),
+        (
+            ["run", "--planner", "centrl"],
+            "query 'q': unknown planner 'centrl'; did you mean 'central'? known: auto, central, exhaustive",
+        ),
         (["site", "ams", "--trigger", "soon"], "--trigger: duration 'soon' is not understood"),
         (["site", "ams", "--query", "r"], "unknown query 'r'; known: q"),
     ],
@@ -412,7 +415,13 @@ def test_explain_of_several_sites(spark: SparkSession, place: Place, command: Ru
     assert (code, err) == (0, "")
     join = json.loads(out)["q"]["child"]
     assert (join["node"], join["site"], join["homes"]) == ("SitedJoin", "nyc", ["ams", "fra", "nyc"])
-    assert join["ways"][0]["heads"][0]["hops"][0] == {"node": "Hop", "alias": "b", "method": "SM-D1", "at": None, "bloom": True}
+    assert join["ways"][0]["heads"][0]["hops"][0] == {
+        "node": "Hop",
+        "alias": "b",
+        "method": "SM-D1",
+        "at": None,
+        "bloom": True,
+    }
 
     central = command("explain", place.file, "--planner", "central")[1]
     assert "    new rows of a: b by SP-S at nyc, c by SP-S at nyc" in central.splitlines()

@@ -115,7 +115,7 @@ def test_a_drawing_names_sites_streams_and_links(tmp_path: Path) -> None:
         assert f"{alias}:" in lines
     assert "b by SM-D1 at fra, c by SM-D1 at nyc" in lines
     assert lines.count("answers") == 1, "the query's site is marked"
-    assert len([line for line in lines if "B/s (measured 1.2)" in line]) == len(cost.link_bytes)
+    assert len([line for line in lines if "B/s (measured 1" in line]) == len(cost.link_bytes)
 
 
 def test_a_tree_and_its_reductions(tmp_path: Path) -> None:

@@ -52,12 +52,12 @@ _GIGA = 1e9
 class Units:
     """What the steps of a turn take on a machine, in seconds; `watersmeet calibrate` measures them."""
 
-    turn_s: float = 3e-3  # a turn in which anything happens
-    operator_s: float = 4e-4  # an operator that has something to do
+    turn_s: float = 1.1e-3  # a turn in which anything happens
+    operator_s: float = 1.3e-3  # an operator that has something to do
     row_s: float = 2.5e-7  # a row that is filed under a key
-    probe_s: float = 4e-7  # a row that looks something up
-    match_s: float = 1.5e-7  # a pair that is found
-    pack_s: float = 3e-7  # a row that is packed or unpacked
+    probe_s: float = 2e-8  # a row that looks something up
+    match_s: float = 5e-8  # a pair that is found
+    pack_s: float = 4e-8  # a row that is packed or unpacked
 
     def __post_init__(self) -> None:
         for item in fields(self):

@@ -55,6 +55,7 @@ SCHEMA = pa.schema(
     [("k", pa.int64()), ("m", pa.int32()), ("s", pa.string()), ("id", pa.int64()), ("ts", pa.timestamp("us", "UTC"))]
 )
 KEYS = 30
+RATES = (10.0, 12.0, 14.0)
 APART = {"a": "ams", "b": "fra", "c": "nyc"}
 R, T = "[RANGE 3 SECONDS]", "[TUMBLE 4 SECONDS]"
 IDS = "a.id AS a_id, b.id AS b_id, c.id AS c_id"
@@ -72,14 +73,12 @@ def popularity(stream: int, times: float = 20.0, keys: int = KEYS, streams: int 
 def mixed_batches(stream: int, batches: int = 3, rows: int = 70, first: int = 0) -> list[pa.Table]:
     """A stream of 10 rows a second: disorder inside the watermark, rows far too late, NULL keys and no times."""
     chance = np.random.default_rng([stream, first])
-    count = batches * rows
+    count, shares = batches * rows, popularity(stream, times=3.0)
     ts = (first + np.arange(count)) * (SECOND_US // 10) - chance.integers(0, 3, count) * (SECOND_US // 2)
     ts -= np.where(chance.random(count) < 0.02, 9 * SECOND_US, 0)
     table = pa.table(
         {
-            "k": pa.array(
-                chance.choice(KEYS, count, p=popularity(stream, times=3.0)), mask=chance.random(count) < 0.02
-            ),
+            "k": pa.array(chance.choice(KEYS, count, p=shares), mask=chance.random(count) < 0.02),
             "m": pa.array(chance.integers(0, 6, count), pa.int32()),
             "s": pa.array([f"s{number}" for number in chance.integers(0, KEYS, count)]),
             "id": pa.array(first + np.arange(count)),
@@ -122,7 +121,7 @@ def figures(rate: float, shares: Sequence[float], load_bytes: float = 2_000.0) -
     return StreamStats(Number(rate), None, columns)
 
 
-def known(rates: Sequence[float] = (10.0, 12.0, 14.0)) -> Stats:
+def known(rates: Sequence[float] = RATES) -> Stats:
     """What planners are told of the three streams."""
     return Stats({name: figures(rate, popularity(n)) for n, (name, rate) in enumerate(zip(APART, rates, strict=True))})
 
@@ -349,6 +348,13 @@ def test_a_plan_in_parts_goes_on_in_the_middle_with_every_answer_once(
     assert join_of(again) == join_of(handle)
     assert read(scene.out) == expected
     assert (again.totals["rows_in"], again.totals["rows_out"]) == (scene.rows, expected.total())
+    # Other values for each of the ways are another plan, even if the ways are the same.
+    turned = {
+        name: figures(rate, popularity((n + 1) % 3)) for n, (name, rate) in enumerate(zip(APART, RATES, strict=True))
+    }
+    with pytest.raises(wm.CheckpointMismatch, match="belongs to a different query"):
+        replace(scene, stats=Stats(turned)).run(spark)
+    assert read(scene.out) == expected
 
 
 def test_statistics_that_change_the_plan_need_another_checkpoint(spark: Any, make_scene: Callable[..., Scene]) -> None:
@@ -397,8 +403,8 @@ def measured_figures(table: pa.Table, rate: float, shares: np.ndarray) -> Stream
 
 def test_a_steady_workload_ships_what_was_estimated(spark: Any, make_scene: Callable[..., Scene]) -> None:
     seconds, homes = 60, {"a": "ams", "b": "nyc"}
-    rates = {"a": 100, "b": 125}
-    shares = {name: popularity(number, 100.0, keys=400, streams=2) for number, name in enumerate(homes)}
+    rates = {"a": 400, "b": 500}
+    shares = {name: popularity(number, 100.0, keys=1_600, streams=2) for number, name in enumerate(homes)}
     tables = {name: steady_rows(n, rates[name], seconds, shares[name]) for n, name in enumerate(homes)}
     batches = {
         name: [table.slice(low, rates[name]) for low in range(0, table.num_rows, rates[name])]

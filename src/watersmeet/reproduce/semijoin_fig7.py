@@ -27,7 +27,6 @@ class Panel:
     values: tuple[float, ...]
     change: Callable[[Setting, float], Setting]
     published: tuple[str, ...]
-    logx: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,6 @@ PANELS = (
             "SM-S1 and SM-S2 grow up to the factor of S1, 0.1, and are nearly constant from there on",
             "SM-D1 and SM-D2 fall",
         ),
-        logx=True,
     ),
     Panel(
         "d",
@@ -96,7 +94,6 @@ PANELS = (
         (256, 512, 1024, 2048, 4096),
         lambda setting, value: replace(setting, bandwidth_bps=value * 1e3),
         ("all fall, and what semijoins are better by with them",),
-        logx=True,
     ),
     Panel(
         "g",
@@ -140,7 +137,7 @@ def _run(point: Point) -> Row:
 
 def _plot(rows: Sequence[Row], path: Path, panel: Panel) -> None:
     series = {name: name for name in (*PAPER, "SM-S1 Bloom", "SM-D1 Bloom")}
-    plots.lines(rows, path, x=panel.parameter, series=series, xlabel=panel.parameter, ylabel="s/s", logx=panel.logx)
+    plots.lines(rows, path, x=panel.parameter, series=series, xlabel=panel.parameter, ylabel="s/s")
 
 
 def _verdict(rows: Sequence[Row], panel: Panel) -> list[str]:

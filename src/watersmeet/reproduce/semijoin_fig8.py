@@ -1,6 +1,7 @@
 """Semijoin paper, figure 8 (section 5.3.2): how often greedy plans take how much more than the best ones."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from watersmeet.reproduce import plots, semijoin_table3
@@ -8,6 +9,7 @@ from watersmeet.reproduce.experiment import Experiment, Row, averaged, told
 from watersmeet.reproduce.semijoin_table3 import EDGES, Point
 
 BINS = ("up to 0.9", "1.0", "1.1", "1.2", "1.3", "1.4", "1.5", "1.6", "from 1.7")
+SLACK = 3.0  # percent by which a frequency may be above the one before
 _PERCENT = 100.0
 
 
@@ -42,7 +44,7 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
     means = averaged(rows, ["topology"], BINS)
     return [
         told(
-            row["1.0"] == max(row[name] for name in BINS) and row["1.0"] > row["1.1"] >= row["from 1.7"],
+            all(row[one] >= row[other] - SLACK for one, other in pairwise(BINS[1:])) and row["1.0"] > 50,
             f"{row['topology']}: 1.0 in {row['1.0']:.0f} % of the queries, 1.1 in {row['1.1']:.0f} %, more in "
             f"{sum(row[name] for name in BINS[3:]):.0f} %, and less than 0.95 in {row[BINS[0]]:.0f} %",
         )

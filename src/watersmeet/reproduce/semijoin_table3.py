@@ -183,12 +183,12 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
     gathering = summary(rows, "central / T_E")
     for topology, measured in summary(rows).items():
         own = [row for row in rows if row["topology"] == topology]
-        low, high = min(row["seconds"] for row in own), max(row["seconds"] for row in own)
+        least = min(row["seconds"] for row in own)
         found.append(
             told(
                 abs(measured[0] - PUBLISHED[topology][0]) <= 0.1,
                 f"{topology}: mean, median, standard deviation and maximum {_figures(measured)} where the paper has "
-                f"{_figures(PUBLISHED[topology])} ({len(own)} queries, measured over {low:g} to {high:g} s each)",
+                f"{_figures(PUBLISHED[topology])} ({len(own)} queries, each measured over {least:g} s or more)",
             )
         )
         found.append(
@@ -216,6 +216,9 @@ NOTES = (
     "share; they search with the prices of one-way joins, and both plans are then run and measured.",
     "Apart: every head is planned on its own, greedily or at best, as the paper does; what heads then happen to have "
     "in common still travels once.",
+    "Central: all streams are shipped to one site, that where it is the cheapest; a plan that the search does not have "
+    "where a stream is tied to only some of the others.",
+    "A mean agrees if it is at most 0.1 from the published one.",
     "The last joins are not run: they make the same answers in every plan, which are too many. So are joins that only "
     "they need.",
     f"Counted over {SECONDS:g} s after the windows have filled, less where a plan makes more than "
