@@ -858,3 +858,76 @@ def test_ctrl_c_ends_a_run_cleanly_and_the_next_one_resumes(spark: SparkSession,
     assert command("run", place.file, "--once", "--quiet", "--checkpoint", tmp_path / "undisturbed") == (0, "", "")
     assert resumed == place.answers()
     assert resumed.total() > rows
+
+
+STATS = {
+    "rate": 50,
+    "columns": {"k": {"bytes": 2, "histogram": [{"low": 0, "high": 99, "share": 1}]}, "id": {"bytes": 3}},
+}
+
+
+def test_plans_by_cost_and_their_pictures(
+    spark: SparkSession, place: Place, command: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_sited(place)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(place.directory / "cache"))
+    del place.topology["queries"]["q"]["plan"]
+    place.save()
+    code, text, err = command("explain", place.file)
+    assert (code, err) == (0, "")
+    assert "planned by central: central, since not enough is known to plan: no rate is known of stream 'a'" in text
+    for name in "abc":
+        place.topology["streams"][name]["stats"] = STATS
+    place.save()
+    code, text, err = command("explain", place.file, "--every", "--draw", str(place.directory / "plan.svg"))
+    assert code == 0 and "plan.svg" in err
+    assert (place.directory / "plan.svg").read_text().startswith("<?xml")
+    assert "planned by auto" in text and "estimate, with a batch every 1 s:" in text
+    listed = text[text.index("planners, by what they come to:") :]
+    for planner in ("central", "greedy", "exhaustive", "tree", "pmjoin", "simple", "local-first", "optimal", "auto"):
+        assert f"  {planner}: " in listed
+    assert command("explain", place.file, "--every")[1] == text  # the same on every run
+    code, out, err = command("explain", place.file, "--format", "json", "--planner", "tree", "--trigger", "10 seconds")
+    assert (code, err) == (0, "")
+    estimate = json.loads(out)["q"]["estimate"]
+    assert (estimate["planner"], estimate["batch_every_s"]) == ("tree", 10)
+    assert estimate["bytes_s"] == pytest.approx(sum(link["bytes_s"] for link in estimate["links"]))
+    code, out, err = command("explain", place.file, "--draw", "plan.pdf")
+    assert code == 2
+    assert_one_sentence(err)
+
+
+def test_limits_that_cannot_be_kept(spark: SparkSession, place: Place, command: Run) -> None:
+    make_sited(place)
+    del place.topology["queries"]["q"]["plan"]
+    for name in "abc":
+        place.topology["streams"][name]["stats"] = STATS
+    place.topology["queries"]["q"]["limits"] = {"delay": "1 ms"}
+    place.save()
+    code, out, err = command("explain", place.file)
+    assert (code, out) == (2, "")
+    assert_one_sentence(err)
+    assert "no plan keeps to the limits" in err and "s above the limit" in err
+
+
+def test_calibrate_leaves_units_where_estimates_find_them(
+    tmp_path: Path, command: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    code, out, err = command("calibrate", "--seconds", "0.1")
+    assert (code, err) == (0, "")
+    assert "written to" in out and (tmp_path / "watersmeet" / "units.json").exists()
+
+
+def test_experiments_are_listed_and_run(tmp_path: Path, command: Run) -> None:
+    code, out, err = command("reproduce", "--list")
+    assert (code, err) == (0, "")
+    for name in ("pmjoin-example1", "pmjoin-fig11", "semijoin-table3", "semijoin-fig7a"):
+        assert name in out
+    code, out, err = command("reproduce", "pmjoin-example1", "--quick", "--here", "--output", str(tmp_path))
+    assert (code, err) == (0, "")
+    assert "54.03" in out
+    assert {path.name for path in tmp_path.iterdir()} == {f"pmjoin-example1.{kind}" for kind in ("csv", "png", "svg")}
+    code, out, err = command("reproduce", "pmjoin-exampel1")
+    assert code == 2 and "did you mean 'pmjoin-example1'" in err
+    assert_one_sentence(err)

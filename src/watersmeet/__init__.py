@@ -7,6 +7,7 @@
 from typing import TYPE_CHECKING, Any
 
 from watersmeet.errors import CheckpointMismatch, InputError, RunError, WatersmeetError
+from watersmeet.stats import Bin, ColumnStats, Histogram, Number, Stats, StreamStats
 from watersmeet.topology import (
     HeadSteps,
     Link,
@@ -28,11 +29,15 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Bin",
     "CheckpointMismatch",
+    "ColumnStats",
     "HeadSteps",
+    "Histogram",
     "InputError",
     "Link",
     "LinkTransport",
+    "Number",
     "PlanStep",
     "Query",
     "RunError",
@@ -41,7 +46,9 @@ __all__ = [
     "Sink",
     "Site",
     "Source",
+    "Stats",
     "Stream",
+    "StreamStats",
     "Topology",
     "WatersmeetError",
     "__version__",

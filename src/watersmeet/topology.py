@@ -402,6 +402,11 @@ class Topology:
         first, second = sorted((a, b), key=self.site_names.index)
         return replace(self.default_link or Link(), between=(first, second))
 
+    def is_linked(self, a: str, b: str) -> bool:
+        """Whether two sites have a link; where nothing is said of any link, all have."""
+        named = any(set(link.between) == {a, b} for link in self.links)
+        return a == b or named or self.default_link is not None or not self.links
+
     @property
     def site_names(self) -> tuple[str, ...]:
         """The names of the sites, in order."""

@@ -1,6 +1,7 @@
 """Every planner: exact answers on the simulator, never better than the optimum of its space, limits kept or named."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -132,8 +133,6 @@ def test_latency_is_kept_small_when_asked() -> None:
 
 
 def test_a_missing_figure_is_named_and_assumed_only_when_asked() -> None:
-    from dataclasses import replace
-
     from watersmeet.planners.problem import problem_of
 
     of = small("chain", 7)
@@ -179,3 +178,17 @@ def test_a_tree_reaches_each_stream_once() -> None:
         return [node.alias] if isinstance(node, Leaf) else [a for one in node.inputs for a in leaves(one.node)]  # type: ignore[attr-defined]
 
     assert sorted(leaves(way)) == ["a", "b", "c", "d"]
+
+
+def test_sites_without_a_link() -> None:
+    from watersmeet.planners.problem import problem_of
+    from watersmeet.topology import Link
+
+    of = small("star", 10)
+    alone = replace(of.topology, default_link=None, links=(Link(("n0", "n1")),))
+    with pytest.raises(InputError, match="site n2 has no link to n0 or n1; add one under `links:`, or a default_link"):
+        problem_of(of.query, alone, "n0", alone.stats)
+    around = replace(of.topology, default_link=None, links=(Link(("n0", "n1")), Link(("n1", "n2"))))
+    tried = auto(problem_of(of.query, around, "n0", around.stats))
+    assert tried.join is not None and tried.cost is not None
+    assert not {("n0", "n2"), ("n2", "n0")} & set(tried.cost.link_bytes)

@@ -7,6 +7,7 @@ site, or the announcements of its keys there. Those are paid once. The formulas 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from math import inf
 
 from watersmeet.cost import (
     Content,
@@ -82,6 +83,8 @@ class OneWay:
         wanted_at = self._problem.site
         if wanted_at is None or wanted_at == site:
             return 0.0
+        if not self._problem.topology.is_linked(site, wanted_at):
+            return inf
         if (head, site) not in self._deliveries:
             self._deliveries[head, site] = self._delivered(head, site, wanted_at)
         return self._deliveries[head, site]

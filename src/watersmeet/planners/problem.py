@@ -125,7 +125,7 @@ class Problem:
 
     def allows(self, origin: str, to: str) -> bool:
         """Whether rows or keys may go from a site to another."""
-        return origin == to or to not in self.limits.barred
+        return origin == to or (to not in self.limits.barred and self.topology.is_linked(origin, to))
 
     def broken(self, join: SitedJoin, cost: Cost) -> list[str]:
         """The limits that a plan does not keep to, and by how much."""
@@ -133,6 +133,9 @@ class Problem:
         limit = self.limits.delay_s
         if limit is not None and cost.delay_s > limit:
             found.append(f"the delay is {cost.delay_s:.3g} s, {cost.delay_s - limit:.3g} s above the limit")
+        for (origin, to), size in cost.link_bytes.items():
+            if not self.topology.is_linked(origin, to):
+                found.append(f"{size:.3g} bytes a second go from {origin} to {to}, which have no link")
         for site in self.limits.barred:
             held = sum(
                 one.bytes_s
@@ -201,6 +204,13 @@ def problem_of(
         if one not in topology.site_names:
             raise InputError(f"limits: unknown site {one!r}; {did_you_mean(one, topology.site_names)}")
     shape = shape_of(query, topology.columns)
+    needed = sorted({topology.stream(source.stream).site for source in query.sources} | ({site} if site else set()))
+    for one in needed:
+        if len(needed) > 1 and not any(topology.is_linked(one, other) for other in needed if other != one):
+            raise InputError(
+                f"site {one} has no link to {' or '.join(other for other in needed if other != one)}; "
+                "add one under `links:`, or a default_link"
+            )
     homes = tuple(topology.stream(source.stream).site for source in query.sources)
     workload = workload_of(
         shape.scans,

@@ -245,7 +245,7 @@ _PANEL_VERDICTS: dict[str, Callable[[Sequence[Row]], list[str]]] = {
 NOTES = (
     "Defaults as published: 1250 bytes, selectivity factor 0.1, 300 tuples/s, 3 s, 25 ms, 1024 kbps, 100 ms.",
     "Only what new tuples of S1 need is run; seconds of transmission and of processing for a second of the streams.",
-    "Processing is counted step by step in the run, times what steps take by default (watersmeet.cost.Units).",
+    "Processing is counted step by step in the run, times fixed costs of the steps (semijoin_runs.UNITS).",
     "Links have their latency in the run but no limit of bandwidth, since totals above 1 s/s would never get through.",
     f"Counted over {SECONDS:g} s ({QUICK_SECONDS:g} s in quick runs) after the windows have filled; seed {SEED}.",
 )
