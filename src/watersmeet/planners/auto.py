@@ -5,7 +5,7 @@ with the same tree form a group, and each group gets the best way of its own: an
 by semijoins, or greedy sequences. PMJoin's partitions are tried likewise. One cost model decides, over whole plans.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -29,6 +29,7 @@ from watersmeet.workload import I64, Workload, ways_of
 
 Ways = tuple[tuple[Way, ...], Partition | None]
 
+_PLANNED_ANEW = 4
 _MOST_ASKED = 200  # groups of values that are planned one by one; more are put together by their rates first
 
 
@@ -186,7 +187,7 @@ def _partitionable(problem: Problem) -> list[int]:
 
 def _partitions(problem: Problem, number: int) -> Iterator[Parts]:
     yield _by_plan(problem, number)
-    for method in METHODS:
+    for method in METHODS if len(problem.aliases) <= FEW_STREAMS else ("rate",):
         yield parts_of(problem.workload, number, method, problem.parts)
 
 
@@ -222,13 +223,19 @@ def _best_ways(problem: Problem, partition: Partition) -> Ways:
     way_of_cell = problem.workload.way_of_cells(partition)
     found: dict[Way, int] = {}
     renumbered = {}
-    for part in np.unique(way_of_cell):
+    domain = problem.workload.domains[partition.key_class]
+    mass = (domain.shares * problem.workload.rate[:, None]).sum(axis=0)
+    parts = sorted(np.unique(way_of_cell).tolist(), key=lambda part: -mass[way_of_cell == part].sum())
+    for number, part in enumerate(parts):
         own = problem.limited(problem.workload.limited(partition, way_of_cell == part))
-        renumbered[int(part)] = found.setdefault(_best_way(own), len(found))
-    ways = tuple(found)
-    if len(ways) == 1:
-        return ways, None
-    return ways, Partition(partition.key_class, _renumbered(partition.parts, renumbered))
+        if len(problem.aliases) <= FEW_STREAMS or number < _PLANNED_ANEW:
+            ways = [*_single_ways(own)]
+        else:  # with many streams only the largest parts are worth a search of their own
+            ways = [*found, stream_join_opt(own.workload, Carrier(own).shipping())]
+        renumbered[part] = found.setdefault(_best_way(own, ways), len(found))
+    if len(found) == 1:
+        return tuple(found), None
+    return tuple(found), Partition(partition.key_class, _renumbered(partition.parts, renumbered))
 
 
 def _renumbered(parts: Parts, numbers: dict[int, int]) -> Parts:
@@ -242,7 +249,7 @@ def _renumbered(parts: Parts, numbers: dict[int, int]) -> Parts:
             return type(parts)(ways)
 
 
-def _best_way(problem: Problem) -> Way:
+def _best_way(problem: Problem, ways: Iterable[Way]) -> Way:
     """The cheapest way for a part that keeps to the limits, if any does."""
 
     def rank(way: Way) -> tuple[bool, float]:
@@ -250,7 +257,7 @@ def _best_way(problem: Problem) -> Way:
         cost = problem.cost(join)
         return bool(problem.broken(join, cost)), problem.objective.value(cost, problem.topology)
 
-    return min(_single_ways(problem), key=rank)
+    return min(ways, key=rank)
 
 
 def _whole_ways(problem: Problem) -> Iterator[Ways]:
@@ -270,15 +277,10 @@ def _single_ways(problem: Problem) -> Iterator[Way]:
     )
     yield best
     yield reduced(problem, best)
-    for planner, most in ((tree, MOST_TREE), (greedy, FEW_STREAMS)):
+    for planner, most in ((tree, MOST_TREE), (greedy, MOST_EXHAUSTIVE)):
         if count <= most:
             with suppress(NoPlan):
                 yield planner(problem)
-
-
-def describe(tried: Sequence[Tried]) -> list[tuple[str, str]]:
-    """What each planner came to, in a line."""
-    return [(one.planner, f"{one.value:.4g}" if one.join is not None else one.reason) for one in tried]
 
 
 def ways_used(partition: Partition, workload: Workload) -> list[float]:

@@ -72,11 +72,6 @@ def choose(topology: Topology, query: Query, parsed: JoinQuery, *, every: bool =
     return Chosen(problem.plan(chosen.join), chosen.planner, chosen.cost, problem, tried, note)
 
 
-def make_plan(topology: Topology, query: Query, parsed: JoinQuery) -> Plan:
-    """The plan of a query."""
-    return choose(topology, query, parsed).plan
-
-
 def check_plan(topology: Topology, query: Query, parsed: JoinQuery) -> None:
     """Find what is wrong with what a query asks of planners, without planning."""
     if query.plan is not None or query.planner in (None, "central"):
@@ -84,7 +79,7 @@ def check_plan(topology: Topology, query: Query, parsed: JoinQuery) -> None:
         check_planner(query)
         site = topology.query_site(query)
         if query.plan is not None:
-            make_plan(topology, query, parsed)
+            choose(topology, query, parsed)
         elif {homes[source.stream] for source in parsed.sources} == {site}:
             local(parsed, topology.columns)
         return

@@ -170,7 +170,6 @@ class _Figures:
         self._in_class = in_class
         self._alone = [1 << number for number in range(count)]
         self._false = np.array([false_positives(float(one), self._turn_s) for one in self._window_s])
-        self._made: dict[int, tuple[list[_Carried], list[_Carried]]] = {}
         self._announced = [self._announced_by(number) for number in range(len(self._size))]
         self._asked = [
             (size * seen(np.minimum(self._meet, 1e12)[:, None] * self._turn_s * share / size)).sum(axis=1)
