@@ -48,9 +48,18 @@ def exhaustive(problem: Problem) -> Linear:
     worth = np.array([prices.price_of(one) for one in items])
     needs = [_bits(ways, len(items)) for ways in found]
     own = [np.array([way.own for way in ways]) for ways in found]
-    chosen = _search(own, needs, worth, prices.value(start.heads))
-    if chosen is None:
+    bound = prices.value(start.heads)
+    hopeful = _hopeful(own, needs, worth, bound)
+    if not all(hopeful):
         return start
+    order = sorted(range(count), key=lambda head: len(hopeful[head]))
+    found = [[found[head][which] for which in hopeful[head]] for head in range(count)]
+    own = [own[head][hopeful[head]] for head in range(count)]
+    needs = [needs[head][hopeful[head]] for head in range(count)]
+    best = _search([own[head] for head in order], [needs[head] for head in order], worth, bound)
+    if best is None:
+        return start
+    chosen = [which for _, which in sorted(zip(order, best, strict=True))]
     return Linear(tuple(HeadPlan(problem.aliases[head], found[head][which].hops) for head, which in enumerate(chosen)))
 
 
@@ -67,12 +76,12 @@ def _ways(problem: Problem, prices: OneWay, head: int, items: dict[Shared, int])
                     )
         worth = np.array([prices.price_of(one) for one in items])
         states = {state: _unbeaten(ways, worth) for state, ways in reached.items()}
-    ends = [
-        _Way(way.own + prices.delivery(head, site), way.needs, way.hops)
-        for (_, site), ways in states.items()
-        for way in ways
-    ]
-    return _unbeaten(ends, worth)
+    ends = []
+    for (_, site), ways in states.items():
+        last, links = prices.delivery(head, site)
+        needs = sum(1 << items.setdefault(one, len(items)) for one in links)
+        ends += [_Way(way.own + last, way.needs | needs, way.hops) for way in ways]
+    return _unbeaten(ends, np.array([prices.price_of(one) for one in items]))
 
 
 def _unbeaten(ways: Sequence[_Way], worth: F64) -> list[_Way]:
@@ -95,6 +104,22 @@ def _unbeaten(ways: Sequence[_Way], worth: F64) -> list[_Way]:
 
 def _bits(ways: Sequence[_Way], count: int) -> Bits:
     return np.array([[way.needs >> bit & 1 for bit in range(count)] for way in ways], bool).reshape(len(ways), count)
+
+
+def _hopeful(own: Sequence[F64], needs: Sequence[Bits], worth: F64, bound: float) -> list[list[int]]:
+    """Of each head, the ways that can be in a combination below a bound: the rest costs too much at the very least."""
+    left = [np.arange(len(one)) for one in own]
+    while True:
+        users = np.sum([need[one].any(axis=0) for need, one in zip(needs, left, strict=True)], axis=0)
+        fair = worth / np.maximum(users, 1)
+        least = [cost[one] + need[one] @ fair for cost, need, one in zip(own, needs, left, strict=True)]
+        if any(not len(one) for one in least):
+            return [[] for _ in own]
+        rest = sum(float(one.min()) for one in least)
+        kept = [one[cost + (rest - cost.min()) < bound] for one, cost in zip(left, least, strict=True)]
+        if all(len(one) == len(other) for one, other in zip(kept, left, strict=True)):
+            return [one.tolist() for one in left]
+        left = kept
 
 
 def _search(own: Sequence[F64], needs: Sequence[Bits], worth: F64, bound: float) -> tuple[int, ...] | None:

@@ -1,11 +1,12 @@
 """The one-way joins of a head's sequence as choices with a price: the plan space of `greedy` and `exhaustive`.
 
 A choice costs something of its own, and may need things that other heads' choices share: the rows of a stream at a
-site, or the announcements of its keys there. Those are paid once. The formulas are those of `cost`.
+site, the announcements of its keys there, and links, on which a parcel goes every turn whatever is in it. Those are
+paid once. The formulas are those of `cost`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import inf
 
@@ -23,9 +24,10 @@ from watersmeet.cost import (
 from watersmeet.plan import HeadPlan, Hop, Linear, Method
 from watersmeet.planners.problem import NoPlan, Problem
 from watersmeet.program.operators import Form
-from watersmeet.program.wire import overhead_bytes
+from watersmeet.program.wire import PARCEL_BYTES, overhead_bytes
 
-Shared = tuple[str, int, tuple[int, ...], str]  # rows, keys or filters; of which alias; by which key; at which site
+# Rows, keys or filters, of which alias, by which key, at which site; or a link, from which site by number, to which.
+Shared = tuple[str, int, tuple[int, ...], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +64,28 @@ class OneWay:
         """All ways to join the combinations of a head at a site with the window of an alias."""
         slot = (head, mask, alias, site)
         if slot not in self._choices:
-            self._choices[slot] = tuple(self._priced(head, mask, site, alias))
+            self._choices[slot] = tuple(self._with_links(self._priced(head, mask, site, alias), site, alias))
         return self._choices[slot]
+
+    def _with_links(self, choices: Iterable[Choice], site: str, alias: int) -> Iterable[Choice]:
+        """Choices that also need the links over which their flows go: there, back, or both."""
+        home = self._problem.homes[alias]
+        for one in choices:
+            if site != home:
+                there, back = self.link(site, home), self.link(home, site)
+                links = {Method.SP_S: (back,), Method.SP_D: (there,)}.get(one.hop.method, (there, back))
+                one = replace(one, shared=(*one.shared, *links))
+            yield one
 
     def price_of(self, shared: Shared) -> float:
         """What something that choices share costs, once."""
         if shared not in self._prices:
             kind, alias, key, site = shared
+            if kind == "link":
+                pair = (self._problem.sites[alias], site)
+                weight = PARCEL_BYTES * self._problem.byte_weight[pair] + self._problem.trip_weight[pair]
+                self._prices[shared] = weight / self._turn_s
+                return self._prices[shared]
             home = self._problem.homes[alias]
             if kind == "rows":
                 value = self._rows(1 << alias, float(self._workload.rate[alias]), home, site)
@@ -78,23 +95,27 @@ class OneWay:
             self._prices[shared] = value
         return self._prices[shared]
 
-    def delivery(self, head: int, site: str) -> float:
-        """What it costs to bring a head's answers from a site to where they are wanted."""
+    def link(self, origin: str, to: str) -> Shared:
+        """The parcels between two sites, as something to share."""
+        return ("link", self._problem.sites.index(origin), (), to)
+
+    def delivery(self, head: int, site: str) -> tuple[float, tuple[Shared, ...]]:
+        """What it costs, and needs, to bring a head's answers from a site to where they are wanted."""
         wanted_at = self._problem.site
         if wanted_at is None or wanted_at == site:
-            return 0.0
+            return 0.0, ()
         if not self._problem.topology.is_linked(site, wanted_at):
-            return inf
+            return inf, ()
         if (head, site) not in self._deliveries:
             self._deliveries[head, site] = self._delivered(head, site, wanted_at)
-        return self._deliveries[head, site]
+        return self._deliveries[head, site], (self.link(site, wanted_at),)
 
     def _delivered(self, head: int, site: str, wanted_at: str) -> float:
         rate = self._workload.head_rate(head, self.full)
         messages, batch = self._messages(rate)
         columns = max(1, len(self._workload.answer_sizes))
         size = messages * overhead_bytes(columns) + rate * self._workload.row_bytes(0, batch, answers=True)
-        return self._value(size, messages, site, wanted_at)
+        return self._value(size, site, wanted_at)
 
     def value(self, heads: Sequence[HeadPlan]) -> float:
         """What sequences come to together."""
@@ -120,7 +141,8 @@ class OneWay:
             total += choice.own
             used |= set(choice.shared)
             mask, site = mask | 1 << alias, choice.end
-        return total + self.delivery(head, site), used
+        last, links = self.delivery(head, site)
+        return total + last, used | set(links)
 
     def _priced(self, head: int, mask: int, site: str, alias: int) -> Iterable[Choice]:
         problem, workload = self._problem, self._workload
@@ -181,19 +203,19 @@ class OneWay:
     def _rows(self, mask: int, rate: float, origin: str, to: str) -> float:
         messages, batch = self._messages(rate)
         size = messages * overhead_bytes(self._workload.columns(mask)) + rate * self._workload.row_bytes(mask, batch)
-        return self._value(size, messages, origin, to)
+        return self._value(size, origin, to)
 
     def _keys(self, key: tuple[int, ...], rate: float, origin: str, to: str) -> float:
         messages, batch = self._messages(rate)
         each = self._workload.keys_bytes(key, batch)
-        return self._value(messages * overhead_bytes(3) + rate * each, messages, origin, to)
+        return self._value(messages * overhead_bytes(3) + rate * each, origin, to)
 
     def _filters(self, rate: float, origin: str, to: str) -> float:
         messages, batch = self._messages(rate)
-        return self._value(messages * bloom_bytes(batch), messages, origin, to)
+        return self._value(messages * bloom_bytes(batch), origin, to)
 
-    def _value(self, size: float, messages: float, origin: str, to: str) -> float:
-        return size * self._problem.byte_weight[origin, to] + messages * self._problem.trip_weight[origin, to]
+    def _value(self, size: float, origin: str, to: str) -> float:
+        return size * self._problem.byte_weight[origin, to]
 
 
 def best_sequence(prices: OneWay, problem: Problem, head: int, paid: Iterable[Shared] = ()) -> HeadPlan:
@@ -211,7 +233,10 @@ def best_sequence(prices: OneWay, problem: Problem, head: int, paid: Iterable[Sh
                     if slot not in reached or more < reached[slot][0]:
                         reached[slot] = (more, (*hops, choice.hop))
         best = reached
-    ends = [(cost + prices.delivery(head, site), hops) for (_, site), (cost, hops) in best.items()]
+    ends = []
+    for (_, site), (cost, hops) in best.items():
+        last, links = prices.delivery(head, site)
+        ends.append((cost + last + sum(prices.price_of(one) for one in links if one not in free), hops))
     return HeadPlan(problem.aliases[head], min(ends, key=lambda one: one[0])[1])
 
 
@@ -226,7 +251,9 @@ def greedy_sequence(prices: OneWay, problem: Problem, head: int, paid: Iterable[
         for alias in aliases:
             for choice in prices.choices(head, mask, site, alias):
                 value = choice.own + sum(prices.price_of(one) for one in choice.shared if one not in free)
-                value += prices.delivery(head, choice.end) if is_last else 0.0
+                if is_last:
+                    last, links = prices.delivery(head, choice.end)
+                    value += last + sum(prices.price_of(one) for one in links if one not in free)
                 if best is None or value < best[0]:
                     best = (value, alias, choice)
         if best is None:
