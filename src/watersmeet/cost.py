@@ -339,6 +339,7 @@ class _Pricing:
     def _reduced(self, operator: Semijoin) -> Content:
         subject, witness = self.content(operator.subject), self.content(operator.witness)
         turn_s = max(self._turn_s.values())
+        slack_s = turn_s if operator.witness.bloom else 0.0  # a filter stands for all the time of its keys
         false = (
             false_positives(float(self._workload.window_s[self._workload.number(operator.alias)]), turn_s)
             if operator.witness.bloom
@@ -350,17 +351,22 @@ class _Pricing:
         if operator.out.form is Form.POINT:  # partial combinations whose key is there
             other = witness.of
             return Content(
-                Form.POINT, subject.mask, lambda w: subject.rate(w) * met(w, subject.mask, other, false), subject.head
+                Form.POINT,
+                subject.mask,
+                lambda w: subject.rate(w) * met(w, subject.mask, other, false, slack_s),
+                subject.head,
             )
         if operator.head:  # rows that are asked for
             left = self._asking(witness)
             spans = witness.form is Form.SPAN
             return Content(
-                Form.ROW, subject.mask, lambda w: subject.rate(w) * fetched(w, subject.mask, left, spans=spans)
+                Form.ROW,
+                subject.mask,
+                lambda w: subject.rate(w) * fetched(w, subject.mask, left, spans=spans, slack_s=slack_s),
             )
         other = witness.of if witness.of != subject.mask else 0
         return Content(
-            subject.form, subject.mask, lambda w: subject.rate(w) * overlapping(w, subject.mask, other, false)
+            subject.form, subject.mask, lambda w: subject.rate(w) * overlapping(w, subject.mask, other, false, slack_s)
         )
 
     def _asking(self, keys: Content) -> Content:
@@ -588,18 +594,19 @@ def visits(workload: Workload, rows: Content, bound: Tie) -> F64:
     return rate / clump * bound.share / size
 
 
-def met(workload: Workload, mask: int, other: int, false: float) -> float:
-    """The share of partial combinations whose key is in a window."""
+def met(workload: Workload, mask: int, other: int, false: float, slack_s: float = 0.0) -> float:
+    """The share of partial combinations whose key is in a window, or was within the slack of a filter's time."""
     bound = tie(workload, mask, other)
-    there = seen(workload.count(other) * bound.others / np.maximum(bound.size, 1e-300) * bound.agree)
+    expected = workload.count(other) + workload.meet_rate(other) * slack_s
+    there = seen(expected * bound.others / np.maximum(bound.size, 1e-300) * bound.agree)
     share = float((bound.share * there).sum())
     return share + (1 - share) * false
 
 
-def overlapping(workload: Workload, mask: int, other: int, false: float) -> float:
+def overlapping(workload: Workload, mask: int, other: int, false: float, slack_s: float = 0.0) -> float:
     """The share of a tree's rows that meet a row of the other side while they live."""
     bound = tie(workload, mask, other)
-    time = workload.lifetime_s(mask)
+    time = workload.lifetime_s(mask) + slack_s
     expected = workload.count(other) + workload.meet_rate(other) * time
     there = seen(expected * bound.others / np.maximum(bound.size, 1e-300) * bound.agree)
     key = workload.shared(mask, other)
@@ -613,14 +620,14 @@ def overlapping(workload: Workload, mask: int, other: int, false: float) -> floa
     return share + (1 - share) * false
 
 
-def fetched(workload: Workload, mask: int, left: Content, *, spans: bool) -> float:
+def fetched(workload: Workload, mask: int, left: Content, *, spans: bool, slack_s: float = 0.0) -> float:
     """The share of a window's rows that are asked for while they are seen."""
     bound = tie(workload, left.mask, mask)
     asked = visits(workload, left, bound) * bound.agree
-    time = workload.lifetime_s(mask)
+    time = workload.lifetime_s(mask) + slack_s
     if spans:  # a whole span is wanted, and every row that touches it comes
         _, per_value, _ = presence(workload, mask, workload.shared(left.mask, mask)[:1])
-        _, length = announcements(per_value, time)
+        _, length = announcements(per_value, workload.lifetime_s(mask))
         return float((bound.others * seen(asked * (time + length))).sum())
     return float((bound.others * seen(asked * time)).sum())
 

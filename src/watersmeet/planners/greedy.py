@@ -2,12 +2,13 @@
 
 The paper prices every head on its own. Here heads share what is at a site already, so the rule is applied again and
 again, each head knowing what the others pay for: from heads on their own, and from all streams at one site, for each.
+With few streams, the best sequence of one head beside the others is found outright, and tried too.
 """
 
 import numpy as np
 
 from watersmeet.plan import Linear
-from watersmeet.planners.oneway import OneWay, Shared, greedy_sequence, improved
+from watersmeet.planners.oneway import OneWay, Shared, best_sequence, greedy_sequence, improved
 from watersmeet.planners.problem import Problem, check_connected
 from watersmeet.planners.sweep import Sweep
 
@@ -34,6 +35,7 @@ def _with_care(problem: Problem) -> Linear:
     for paid in starts:
         alone = [greedy_sequence(prices, problem, head, paid) for head in count]
         found = improved(prices, problem, alone, greedy_sequence)
+        found = improved(prices, problem, found.heads, best_sequence)
         value = prices.value(found.heads)
         if best is None or value < best[0]:
             best = (value, found)

@@ -171,13 +171,15 @@ class OneWay:
         trips = delay[site, home] + delay[home, site]
         back = self._rows(window, hits, home, site)
         yield Choice(Hop(name, Method.SM_S1), site, self._keys(key, asks, site, home) + back + trips)
-        yield Choice(Hop(name, Method.SM_S1, bloom=True), site, self._filters(asks, site, home) + back + trips)
+        more = row_rate * fetched(workload, window, left, spans=False, slack_s=self._turn_s)
+        widely = self._rows(window, more, home, site)
+        yield Choice(Hop(name, Method.SM_S1, bloom=True), site, self._filters(asks, site, home) + widely + trips)
         found = wanted(workload, window, left)
         spans = self._rows(window, row_rate * fetched(workload, window, left, spans=True), home, site)
         keys, filters = ("keys", alias, key, site), ("filters", alias, key, site)
         yield Choice(Hop(name, Method.SM_S2), site, self._keys(key, found, site, home) + spans + trips, (keys,))
         false = false_positives(float(workload.window_s[alias]), self._turn_s)
-        share, loose = met(workload, mask, window, 0.0), met(workload, mask, window, false)
+        share, loose = met(workload, mask, window, 0.0), met(workload, mask, window, false, self._turn_s)
         yield Choice(
             Hop(name, Method.SM_S2, bloom=True),
             site,

@@ -198,7 +198,10 @@ class _Figures:
         """What it takes to bring an alias to each set, and each set to the alias: [set, way] of four figures."""
         one = self._alone[number]
         sets = len(self._has)
-        shares = {name: np.ones(sets) for name in ("comes", "goes", "found_comes", "found_goes", "keys", "asks")}
+        shares = {
+            name: np.ones(sets)
+            for name in ("comes", "comes_loose", "goes", "goes_loose", "found_comes", "found_goes", "keys", "asks")
+        }
         own_keys, own_asks = np.zeros(sets), np.zeros(sets)
         for main in range(len(self._size)):
             if not self._members[main, number]:
@@ -215,8 +218,11 @@ class _Figures:
                 rows = self._rate[alias] * (self._window_s[alias] + time) * self._dense[main][alias]
                 there = np.where(self._has[here][:, [alias]], np.minimum(there, seen(rows)), there)
             shares["comes"][here] = there @ mine
+            shares["comes_loose"][here] = seen(met + self._turn_s * self._meet[here][:, None] * theirs / size) @ mine
             window = (self._window[number] + self._rate[number] * self._life[here])[:, None]
             shares["goes"][here] = (theirs * seen(window * mine / size * agree)).sum(axis=1)
+            window = window + self._rate[number] * self._turn_s
+            shares["goes_loose"][here] = (theirs * seen(window * mine / size * agree)).sum(axis=1)
             _, often, length = self._announced[main]
             visits = self._rate[number] * mine / size * agree
             shares["found_comes"][here] = (often[here] * size * seen(visits * length[here])).sum(axis=1)
@@ -227,8 +233,9 @@ class _Figures:
         loose = self._false[number]
         every = np.arange(sets)
         alone = np.full(sets, one)
-        comes = self._ways(alone, shares["comes"], loose, shares["keys"], own_asks, shares["found_comes"])
-        goes = self._ways(every, shares["goes"], loose, own_keys, shares["asks"], shares["found_goes"])
+        rough_comes, rough_goes = (shares[name] + (1 - shares[name]) * loose for name in ("comes_loose", "goes_loose"))
+        comes = self._ways(alone, shares["comes"], rough_comes, shares["keys"], own_asks, shares["found_comes"])
+        goes = self._ways(every, shares["goes"], rough_goes, own_keys, shares["asks"], shares["found_goes"])
         return comes, goes
 
     def _others_agree(self, sets: np.ndarray, number: int, main: int) -> F64:
@@ -240,9 +247,8 @@ class _Figures:
                 agree = np.where(self._in_class[other][sets], agree * (self._share[other][sets] @ own), agree)
         return agree
 
-    def _ways(self, sets: np.ndarray, share: F64, false: float, keys: F64, asks: F64, found: F64) -> tuple[F64, ...]:
+    def _ways(self, sets: np.ndarray, share: F64, loose: F64, keys: F64, asks: F64, found: F64) -> tuple[F64, ...]:
         rate = np.minimum(self._meet[sets], 1e12)
-        loose = share + (1 - share) * false
         zero = np.zeros(len(sets))
         whole, exact, rough = (self._rows(sets, rate * part) for part in (np.ones(len(sets)), share, loose))
         key_out, ask_out, found_out = self._keys(keys), self._keys(asks), self._keys(found)

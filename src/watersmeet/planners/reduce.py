@@ -95,7 +95,10 @@ class Carrier:
         rows = Content(Form.PIECE, mask, lambda one: one.meet_rate(mask))
         window_s = min(float(workload.window_s[one]) for one in range(len(workload.aliases)) if partner >> one & 1)
         false = false_positives(window_s, self._turn_s)
-        share, loose = overlapping(workload, mask, partner, 0.0), overlapping(workload, mask, partner, false)
+        share, loose = (
+            overlapping(workload, mask, partner, 0.0),
+            overlapping(workload, mask, partner, false, self._turn_s),
+        )
         keys, asks = announced(workload, partner, key), asked(workload, rows, partner, self._turn_s)
         found = wanted(workload, partner, rows)
         exact, rough = self._rows(mask, share), self._rows(mask, loose)

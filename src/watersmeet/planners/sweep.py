@@ -166,7 +166,10 @@ class Sweep:
         here, there = state.site[heads], self.home[aliases]
         links = self._links
         trip, back = links.trip[here, there], links.trip[there, here]
-        loose = met + (1 - met) * self._false[aliases]
+        wide = self.window[aliases] + self.rate[aliases] * self._turn_s  # a filter stands for all the time of its keys
+        loose = (share * seen(wide[:, None] * dense * agree[:, None])).sum(axis=1)
+        loose = loose + (1 - loose) * self._false[aliases]
+        widely = row_rate * (theirs * seen(visits * (window_s + self._turn_s))).sum(axis=1)
         row_price = np.where(state.rows_at, 0.0, self._row_price)
         sp_d = np.where(
             state.is_fresh[heads],
@@ -186,7 +189,10 @@ class Sweep:
         both = np.isfinite(links.byte[here, there]) & np.isfinite(links.byte[there, here]) & is_tied
         semijoins = [
             ask_keys + came + trip + back,
-            ask_filters + came + trip + back,
+            ask_filters
+            + self._priced_rows(widely, self.bytes[aliases], self.columns[aliases], there, here)
+            + trip
+            + back,
             keys + self._priced_keys(wanted, here, there) + spans + trip + back,
             keys + reduced + trip,
             filters + loosely + trip,

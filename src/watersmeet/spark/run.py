@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from watersmeet.cost import Cost
 from watersmeet.errors import InputError, NothingToDo, WatersmeetError, did_you_mean
-from watersmeet.explain import explain_data, explain_text
+from watersmeet.explain import explain_text, partition_text
 from watersmeet.plan import Plan, SitedJoin, bottom_of, sited_join_of
 from watersmeet.planners.choose import Chosen, choose, estimate
 from watersmeet.program.ledger import Ledger
@@ -487,7 +487,7 @@ def _start_site(settings: _Settings, program: SiteProgram, *, alone: bool = Fals
     identity = _identity(settings.topology, asked, settings.bound) | {
         "site": program.site,
         "plan": explain_text(settings.plan),
-        "ways": hashlib.sha256(json.dumps(explain_data(settings.plan)).encode()).hexdigest(),
+        "parts of the key space": _parts_told(sited_join_of(settings.plan)),
     }
     held = Checkpoint(settings.root / program.site, identity, SiteLedger(), SiteLedger.from_json)
     with _letting_go(held, asked):
@@ -509,6 +509,14 @@ def _start_site(settings: _Settings, program: SiteProgram, *, alone: bool = Fals
         )
         job.open()
         return _stream(settings, job, held, f"{asked.name} at {program.site}")
+
+
+def _parts_told(join: SitedJoin) -> str:
+    """The partition of a plan, short enough for a sentence and different for different ones."""
+    if join.partition is None:
+        return "one"
+    digest = hashlib.sha256(repr(join.partition).encode()).hexdigest()
+    return f"{partition_text(join.partition, len(join.ways))} (which values go where: {digest[:8]})"
 
 
 def _open_writer(settings: _Settings, held: "Checkpoint[Any]") -> Writer:
