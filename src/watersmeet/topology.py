@@ -26,6 +26,9 @@ EVERY_PAIR = ("*", "*")
 # What a plan may be judged by: bytes a second on links, their price, delay, or the semijoin paper's execution time.
 OBJECTIVES = ("bytes", "money", "latency", "work")
 
+# How PMJoin puts values of a key into parts: at random, by ranges, or by which streams have most of them.
+PARTITIONS = ("hash", "range", "rate")
+
 _BANDWIDTH_BPS = {"bps": 1, "kbps": 1_000, "Mbps": 1_000_000, "Gbps": 1_000_000_000}
 
 
@@ -212,12 +215,17 @@ class Query:
     max_delay: str | None = None
     barred: tuple[str, ...] = ()  # sites to which nothing of other sites' streams may go
     parts: int = 16  # at most so many parts of the key space have a plan of their own
+    partition: str | None = None  # how pmjoin makes parts; the cheapest way where it is not said
     assume_defaults: bool = False  # whether planners take defaults for figures that nobody gave
 
     def __post_init__(self) -> None:
         _check_name(self.name, "query")
         if self.parts < 1:
             raise TopologyError(f"query {self.name!r}: parts must be 1 or more, not {self.parts}")
+        if self.partition is not None and self.partition not in PARTITIONS:
+            raise TopologyError(
+                f"query {self.name!r}: unknown partition {self.partition!r}; {did_you_mean(self.partition, PARTITIONS)}"
+            )
         for weighed, weight in self.objective:
             if weighed not in OBJECTIVES:
                 raise TopologyError(
@@ -392,14 +400,15 @@ class Topology:
         >>> Topology((), sites=sites, default_link=Link(latency_us=80_000)).link("nyc", "ams").latency_us
         80000
         """
+        names = self.site_names
         for site in (a, b):
-            _check_site(site, "link", self.site_names)
+            _check_site(site, "link", names)
         if a == b:
             return Link((a, b))
         for link in self.links:
             if set(link.between) == {a, b}:
                 return link
-        first, second = sorted((a, b), key=self.site_names.index)
+        first, second = sorted((a, b), key=names.index)
         return replace(self.default_link or Link(), between=(first, second))
 
     def is_linked(self, a: str, b: str) -> bool:
@@ -608,6 +617,7 @@ _QUERY_KEYS = (
     "objective",
     "limits",
     "parts",
+    "partition",
     "assume_defaults",
     "sink",
     "allow_cross",
@@ -651,6 +661,7 @@ def _query(name: str, entry: Entry, directory: Path, sites: Sequence[str]) -> Qu
         planner=keys["planner"].text("planner") if "planner" in keys else None,
         objective=_objective(keys["objective"], what) if "objective" in keys else (),
         parts=_whole(keys["parts"], "parts") if "parts" in keys else 16,
+        partition=keys["partition"].text("partition") if "partition" in keys else None,
         assume_defaults=keys["assume_defaults"].flag("assume_defaults") if "assume_defaults" in keys else False,
         **(_limits(keys["limits"], what, sites) if "limits" in keys else {}),
     )

@@ -192,3 +192,15 @@ def test_sites_without_a_link() -> None:
     tried = auto(problem_of(of.query, around, "n0", around.stats))
     assert tried.join is not None and tried.cost is not None
     assert not {("n0", "n2"), ("n2", "n0")} & set(tried.cost.link_bytes)
+
+
+@pytest.mark.parametrize("method", ["hash", "range", "rate"])
+def test_pmjoin_makes_parts_as_asked(method: str) -> None:
+    of = small("star", 11)
+    problem = replace(of.problem("n0"), partition=method)
+    tried = plan_with(problem, "pmjoin")
+    assert tried.join is not None
+    if tried.join.partition is not None:
+        kind = {"hash": "HashParts", "range": "RangeParts", "rate": "ValueParts"}[method]
+        assert type(tried.join.partition.parts).__name__ == kind
+    assert_exact(of, problem, "pmjoin")

@@ -97,7 +97,9 @@ def pmjoin_ways(problem: Problem) -> Ways:
     shipping = Carrier(problem).shipping()
     plans: list[Ways] = [((stream_join_opt(problem.workload, shipping),), None)]
     if _partitionable(problem):
-        plans += [pmjoin_plan(problem.workload, method, problem.parts, shipping) for method in METHODS]
+        methods = [method for method in METHODS if problem.partition in (None, method)]
+        parted: list[Ways] = [pmjoin_plan(problem.workload, method, problem.parts, shipping) for method in methods]
+        plans = parted if problem.partition is not None else [*plans, *parted]
     return min(plans, key=lambda ways: problem.value(problem.join(*ways)))
 
 

@@ -139,5 +139,6 @@ def _problem(topology: Topology, query: Query, parsed: JoinQuery) -> Problem:
         objective=objective,
         limits=limits,
         parts=query.parts,
+        partition=query.partition,
         defaults=query.assume_defaults,
     )

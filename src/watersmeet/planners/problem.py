@@ -13,7 +13,7 @@ from watersmeet.program.operators import Purpose
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.windows import Rows
 from watersmeet.stats import Stats
-from watersmeet.topology import Topology
+from watersmeet.topology import Link, Topology
 from watersmeet.workload import Workload, workload_of
 
 _GIGA = 1e9
@@ -84,6 +84,7 @@ class Problem:
     turn_s: float = TURN_S
     reaction_s: float = REACTION_S
     parts: int = 16  # at most so many parts of the key space
+    partition: str | None = None  # how pmjoin makes them; None tries all
 
     @property
     def aliases(self) -> tuple[str, ...]:
@@ -149,35 +150,34 @@ class Problem:
     @cached_property
     def byte_weight(self) -> Mapping[tuple[str, str], float]:
         """What a byte on each link is worth."""
-        weights = {}
-        for one in self.sites:
-            for other in self.sites:
-                link = self.topology.link(one, other)
-                per_byte = self.objective.bytes + self.objective.money * link.price_per_gb / _GIGA
-                if self.objective.work and link.bandwidth_bps:
-                    per_byte += self.objective.work * 8 / link.bandwidth_bps
-                weights[one, other] = per_byte if one != other else 0.0
-        return weights
+        objective = self.objective
+        return {
+            pair: objective.bytes
+            + objective.money * link.price_per_gb / _GIGA
+            + (objective.work * 8 / link.bandwidth_bps if link.bandwidth_bps else 0.0)
+            for pair, link in self._links.items()
+        } | {(one, one): 0.0 for one in self.sites}
 
     @cached_property
     def trip_weight(self) -> Mapping[tuple[str, str], float]:
-        """What a message on each link is worth, and what a trip over it adds to the delay."""
-        return {
-            (one, other): self.objective.work * self.topology.link(one, other).latency_us / 1e6 if one != other else 0.0
-            for one in self.sites
-            for other in self.sites
-        }
+        """What a parcel on each link is worth."""
+        return {pair: self.objective.work * link.latency_us / 1e6 for pair, link in self._links.items()}
 
     @cached_property
     def delay_weight(self) -> Mapping[tuple[str, str], float]:
         """What a trip over each link adds, where the delay counts."""
         return {
-            (one, other): self.objective.latency * (self.topology.link(one, other).latency_us / 1e6 + self.reaction_s)
-            if one != other
-            else 0.0
-            for one in self.sites
-            for other in self.sites
+            pair: self.objective.latency * (link.latency_us / 1e6 + self.reaction_s) if pair[0] != pair[1] else 0.0
+            for pair, link in self._links.items()
         }
+
+    @cached_property
+    def _links(self) -> Mapping[tuple[str, str], Link]:
+        found = {}
+        for number, one in enumerate(self.sites):
+            for other in self.sites[number:]:
+                found[one, other] = found[other, one] = self.topology.link(one, other)
+        return found
 
     @cached_property
     def sites(self) -> tuple[str, ...]:
@@ -197,6 +197,7 @@ def problem_of(
     units: Units = DEFAULT_UNITS,
     turn_s: float = TURN_S,
     parts: int = 16,
+    partition: str | None = None,
     defaults: bool = False,
 ) -> Problem:
     """The question that a query asks; a figure that is missing is an error, or a stated default if asked for."""
@@ -222,7 +223,7 @@ def problem_of(
         residuals=[one.sql for one in query.residuals],
         defaults=defaults,
     )
-    return Problem(query, shape, workload, topology, objective, limits, units, turn_s, parts=parts)
+    return Problem(query, shape, workload, topology, objective, limits, units, turn_s, parts=parts, partition=partition)
 
 
 def check_connected(problem: Problem) -> None:
