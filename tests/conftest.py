@@ -42,3 +42,18 @@ def write_batches(directory: Path, batches: Sequence[pa.Table]) -> Path:
         pq.write_table(batch, path)
         os.utime(path, (1_700_000_000 + 10 * number,) * 2)
     return directory
+
+
+_LONG = (
+    "test_recovery.py",
+    "test_site_faults.py",
+    "test_sites.py",
+    "test_planned.py",
+    "test_cli.py",
+    "test_recordings.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first, so that no worker is left alone with one of them at the end."""
+    items.sort(key=lambda item: item.path.name not in _LONG)

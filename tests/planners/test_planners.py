@@ -70,7 +70,7 @@ def test_exhaustive_is_never_beaten(seed: int, graph: str, one_key: bool) -> Non
         assert prices.value(way.heads) >= best * (1 - 1e-9)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(seed=st.integers(0, 10_000), graph=st.sampled_from(GRAPHS), streams=st.integers(2, 4))
 def test_auto_is_never_above_any_planner(seed: int, graph: str, streams: int) -> None:
     problem = small(graph, seed, streams=streams).problem("n0")
@@ -81,7 +81,7 @@ def test_auto_is_never_above_any_planner(seed: int, graph: str, streams: int) ->
             assert best.value <= one.value
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(seed=st.integers(0, 10_000))
 def test_planning_twice_gives_the_same(seed: int) -> None:
     problem = small("chain", seed).problem("n0")
