@@ -14,7 +14,7 @@ Keys of several classes are taken cell by cell in the first, and on average in t
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from math import inf
 
@@ -264,10 +264,7 @@ class _Pricing:
             self._delay(),
             {site: self._turn(program) for site, program in self._programs.items()},
         )
-        return Cost(
-            **{item.name: getattr(cost, item.name) for item in fields(Cost) if item.name != "busiest"},
-            busiest=self._busiest(cost),
-        )
+        return replace(cost, busiest=self._busiest(cost))
 
     def _by_link(self) -> dict[tuple[str, str], list[Ship]]:
         found: dict[tuple[str, str], list[Ship]] = {}

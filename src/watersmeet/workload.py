@@ -26,7 +26,7 @@ I64 = NDArray[np.int64]
 
 UNBOUNDED_S = 3_600.0  # an unbounded window is priced as if it held this long
 DEFAULTS = {"rate": 100.0, "distinct values": 1_000.0, "bytes a value": 8.0}
-_BUFFER_BYTES = 10.7
+BUFFER_BYTES = 10.7  # what a column with few rows takes beside them
 _MARK_BYTES = 1.1  # of a value that compression has seen before
 TIMESTAMP_SIZES = (6.4, 3.2, 2.4)  # measured, rows of a second
 PLACE_SIZES = (6.4, 3.5, 3.1)  # the same in another order than that of time
@@ -239,7 +239,7 @@ def size_at(sizes: Sequence[float], batch_rows: float, values: int = 1) -> float
     low = min(int(place), 1)
     known = sizes[low] + (sizes[low + 1] - sizes[low]) * (place - low)
     # A buffer has a length and is padded: with few rows, that is most of it.
-    return float(known) + values * max(0.0, _BUFFER_BYTES * (1 / rows - 0.1))
+    return float(known) + values * max(0.0, BUFFER_BYTES * (1 / rows - 0.1))
 
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)

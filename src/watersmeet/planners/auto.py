@@ -156,7 +156,7 @@ def _tried(problem: Problem, name: str, planner: Callable[[Problem], Ways]) -> T
 def _priced(problem: Problem, name: str, ways: Ways) -> Tried:
     join = problem.join(*ways)
     cost = problem.cost(join)
-    broken = problem.broken(join, cost)
+    broken = problem.broken(cost)
     if broken:
         return Tried(name, None, cost, reason="; ".join(broken))
     return Tried(name, join, cost, problem.objective.value(cost, problem.topology))
@@ -257,7 +257,7 @@ def _best_way(problem: Problem, ways: Iterable[Way]) -> Way:
     def rank(way: Way) -> tuple[bool, float]:
         join = problem.join((way,))
         cost = problem.cost(join)
-        return bool(problem.broken(join, cost)), problem.objective.value(cost, problem.topology)
+        return bool(problem.broken(cost)), problem.objective.value(cost, problem.topology)
 
     return min(ways, key=rank)
 

@@ -14,17 +14,16 @@ from watersmeet.cost import (
     Content,
     announced,
     asked,
-    bloom_bytes,
     false_positives,
     fetched,
     met,
-    seen,
     wanted,
 )
 from watersmeet.plan import HeadPlan, Hop, Linear, Method
 from watersmeet.planners.problem import NoPlan, Problem
+from watersmeet.planners.sizes import Sizes
 from watersmeet.program.operators import Form
-from watersmeet.program.wire import PARCEL_BYTES, overhead_bytes
+from watersmeet.program.wire import PARCEL_BYTES
 
 # Rows, keys or filters, of which alias, by which key, at which site; or a link, from which site by number, to which.
 Shared = tuple[str, int, tuple[int, ...], str]
@@ -47,6 +46,7 @@ class OneWay:
         self._problem = problem
         self._workload = problem.workload
         self._turn_s = problem.turn_s
+        self._sizes = Sizes(problem.workload, problem.turn_s)
         self._prices: dict[Shared, float] = {}
         self._deliveries: dict[tuple[int, str], float] = {}
         self._choices: dict[tuple[int, int, int, str], tuple[Choice, ...]] = {}
@@ -112,10 +112,7 @@ class OneWay:
 
     def _delivered(self, head: int, site: str, wanted_at: str) -> float:
         rate = self._workload.head_rate(head, self.full)
-        messages, batch = self._messages(rate)
-        columns = max(1, len(self._workload.answer_sizes))
-        size = messages * overhead_bytes(columns) + rate * self._workload.row_bytes(0, batch, answers=True)
-        return self._value(size, site, wanted_at)
+        return self._sizes.answers(rate)[0] * self._problem.byte_weight[site, wanted_at]
 
     def value(self, heads: Sequence[HeadPlan]) -> float:
         """What sequences come to together."""
@@ -196,28 +193,14 @@ class OneWay:
             own = carry(asks, site, home) + carry(found, home, site) + self._rows(mask, rate * passed, site, home)
             yield Choice(Hop(name, Method.SM_D2, bloom=bloom), home, own + trips + there)
 
-    def _messages(self, rate: float) -> tuple[float, float]:
-        """Messages a second of a flow, and rows in each."""
-        rows = rate * self._turn_s
-        messages = float(seen(rows)) / self._turn_s
-        return messages, rows / max(messages * self._turn_s, 1e-12)
-
     def _rows(self, mask: int, rate: float, origin: str, to: str) -> float:
-        messages, batch = self._messages(rate)
-        size = messages * overhead_bytes(self._workload.columns(mask)) + rate * self._workload.row_bytes(mask, batch)
-        return self._value(size, origin, to)
+        return self._sizes.rows(mask, rate)[0] * self._problem.byte_weight[origin, to]
 
     def _keys(self, key: tuple[int, ...], rate: float, origin: str, to: str) -> float:
-        messages, batch = self._messages(rate)
-        each = self._workload.keys_bytes(key, batch)
-        return self._value(messages * overhead_bytes(3) + rate * each, origin, to)
+        return self._sizes.keys(key, rate)[0] * self._problem.byte_weight[origin, to]
 
     def _filters(self, rate: float, origin: str, to: str) -> float:
-        messages, batch = self._messages(rate)
-        return self._value(messages * bloom_bytes(batch), origin, to)
-
-    def _value(self, size: float, origin: str, to: str) -> float:
-        return size * self._problem.byte_weight[origin, to]
+        return self._sizes.filters(rate)[0] * self._problem.byte_weight[origin, to]
 
 
 def best_sequence(prices: OneWay, problem: Problem, head: int, paid: Iterable[Shared] = ()) -> HeadPlan:

@@ -16,7 +16,7 @@ from watersmeet.planners.reduce import TOO_MUCH, Carrier
 from watersmeet.planners.sweep import coarse
 from watersmeet.program.bloom import BITS_PER_KEY
 from watersmeet.program.wire import overhead_bytes
-from watersmeet.workload import F64, TIMESTAMP_SIZES, members_of
+from watersmeet.workload import BUFFER_BYTES, F64, TIMESTAMP_SIZES, members_of
 
 MOST_STREAMS = 12
 _CELLS = 64
@@ -270,7 +270,7 @@ class _Figures:
         sizes = self._bytes[sets]
         each = sizes[np.arange(len(sets)), low]
         each = each + (sizes[np.arange(len(sets)), low + 1] - each) * (place - low)
-        each += self._columns[sets] * np.maximum(0.0, 10.7 * (1 / np.maximum(batch, 1.0) - 0.1))
+        each += self._columns[sets] * np.maximum(0.0, BUFFER_BYTES * (1 / np.maximum(batch, 1.0) - 0.1))
         return messages * self._overhead[self._columns[sets] - 1] + rate * each, messages
 
     def _keys(self, rate: F64) -> tuple[F64, F64]:

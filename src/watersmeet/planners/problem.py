@@ -128,7 +128,7 @@ class Problem:
         """Whether rows or keys may go from a site to another."""
         return origin == to or (to not in self.limits.barred and self.topology.is_linked(origin, to))
 
-    def broken(self, join: SitedJoin, cost: Cost) -> list[str]:
+    def broken(self, cost: Cost) -> list[str]:
         """The limits that a plan does not keep to, and by how much."""
         found = []
         limit = self.limits.delay_s

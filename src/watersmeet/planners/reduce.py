@@ -3,12 +3,12 @@
 from dataclasses import dataclass, replace
 from functools import cache
 
-from watersmeet.cost import Content, announced, asked, bloom_bytes, false_positives, overlapping, seen, wanted
+from watersmeet.cost import Content, announced, asked, false_positives, overlapping, wanted
 from watersmeet.plan import Input, Leaf, Meet, Reduction, Tree, leaves_of
 from watersmeet.planners.problem import Problem
+from watersmeet.planners.sizes import Sizes
 from watersmeet.planners.trees import Shipping, site_of
 from watersmeet.program.operators import Form
-from watersmeet.program.wire import overhead_bytes
 from watersmeet.workload import Workload
 
 TOO_MUCH = 1e15  # what a byte counts for on a way that is barred
@@ -47,15 +47,9 @@ class Carrier:
         return Shipping(row, self.weight)
 
     def _plain_of(self, workload: Workload, mask: int) -> tuple[float, float]:
+        sizes, rate = Sizes(workload, self._turn_s), workload.meet_rate(mask)
         is_answer = mask == (1 << len(workload.aliases)) - 1
-        rate = workload.meet_rate(mask)
-        messages, batch = self._messages(rate)
-        if is_answer:
-            columns = max(1, len(workload.answer_sizes))
-            return messages * overhead_bytes(columns) + rate * workload.row_bytes(0, batch, answers=True), messages
-        times = 1 if mask & (mask - 1) == 0 else 2
-        each = workload.row_bytes(mask, batch, times=times)
-        return messages * overhead_bytes(workload.columns(mask, times=times)) + rate * each, messages
+        return sizes.answers(rate) if is_answer else sizes.rows(mask, rate, times=_times(mask))
 
     def _whole(self, mask: int) -> tuple[float, float]:
         return self._plain_of(self._workload, mask)
@@ -101,33 +95,19 @@ class Carrier:
         )
         keys, asks = announced(workload, partner, key), asked(workload, rows, partner, self._turn_s)
         found = wanted(workload, partner, rows)
-        exact, rough = self._rows(mask, share), self._rows(mask, loose)
+        sizes, rate = Sizes(workload, self._turn_s), workload.meet_rate(mask)
+        exact, rough = (sizes.rows(mask, rate * part, times=_times(mask)) for part in (share, loose))
         return [
-            (Reduction.ONE_STEP, False, [exact], [self._keys(key, keys)]),
-            (Reduction.ONE_STEP, True, [rough], [self._filter(keys)]),
-            (Reduction.TWO_STEP, False, [exact, self._keys(key, asks)], [self._keys(key, found)]),
-            (Reduction.TWO_STEP, True, [rough, self._filter(asks)], [self._filter(found)]),
+            (Reduction.ONE_STEP, False, [exact], [sizes.keys(key, keys)]),
+            (Reduction.ONE_STEP, True, [rough], [sizes.filters(keys)]),
+            (Reduction.TWO_STEP, False, [exact, sizes.keys(key, asks)], [sizes.keys(key, found)]),
+            (Reduction.TWO_STEP, True, [rough, sizes.filters(asks)], [sizes.filters(found)]),
         ]
 
-    def _messages(self, rate: float) -> tuple[float, float]:
-        rows = rate * self._turn_s
-        messages = float(seen(rows)) / self._turn_s
-        return messages, rows / max(messages * self._turn_s, 1e-12)
 
-    def _rows(self, mask: int, share: float) -> tuple[float, float]:
-        rate = self._workload.meet_rate(mask) * share
-        messages, batch = self._messages(rate)
-        times = 1 if mask & (mask - 1) == 0 else 2
-        columns = overhead_bytes(self._workload.columns(mask, times=times))
-        return messages * columns + rate * self._workload.row_bytes(mask, batch, times=times), messages
-
-    def _keys(self, key: tuple[int, ...], rate: float) -> tuple[float, float]:
-        messages, batch = self._messages(rate)
-        return messages * overhead_bytes(3) + rate * self._workload.keys_bytes(key, batch), messages
-
-    def _filter(self, rate: float) -> tuple[float, float]:
-        messages, batch = self._messages(rate)
-        return messages * bloom_bytes(batch), messages
+def _times(mask: int) -> int:
+    """A row has its time, a combination from when to when it lasts."""
+    return 1 if mask & (mask - 1) == 0 else 2
 
 
 def reduced(problem: Problem, root: Meet) -> Meet:
