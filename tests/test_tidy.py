@@ -17,6 +17,7 @@ LAYERS = [
     "stats_yaml",
     "topology",
     "plan",
+    "parts",
     "workload",
     "program",
     "sketches",

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watersmeet.errors import InputError
-from watersmeet.plan import HashParts, KeyClass, Partition, RangeParts, Scan, ValueParts
+from watersmeet.parts import ways_of
+from watersmeet.plan import KeyClass, Partition, Scan
 from watersmeet.query.windows import Range, Rows, Tumble, Unbounded, Window
 from watersmeet.stats import ColumnStats, Histogram, Stats
 
@@ -240,33 +241,6 @@ def size_at(sizes: Sequence[float], batch_rows: float, values: int = 1) -> float
     known = sizes[low] + (sizes[low + 1] - sizes[low]) * (place - low)
     # A buffer has a length and is padded: with few rows, that is most of it.
     return float(known) + values * max(0.0, BUFFER_BYTES * (1 / rows - 0.1))
-
-
-_MIX = np.uint64(0x9E3779B97F4A7C15)
-
-
-def ways_of(partition: Partition, values: I64) -> I64:
-    """The way that each key value takes.
-
-    >>> ways_of(Partition(0, RangeParts((10,), (1, 0))), np.array([9, 10])).tolist()
-    [1, 0]
-    """
-    parts = partition.parts
-    match parts:
-        case HashParts(ways):
-            with np.errstate(over="ignore"):
-                mixed = values.astype(np.int64).view(np.uint64) * _MIX
-            bucket = (mixed ^ (mixed >> np.uint64(29))) % np.uint64(len(ways))
-            return np.asarray(ways, np.int64)[bucket.astype(np.int64)]
-        case RangeParts(bounds, ways):
-            return np.asarray(ways, np.int64)[np.searchsorted(np.asarray(bounds, np.int64), values, "right")]
-        case ValueParts(known, ways, others):
-            if not known:
-                return np.full(len(values), others, np.int64)
-            where = np.searchsorted(np.asarray(known, np.int64), values)
-            where = np.minimum(where, len(known) - 1)
-            hit = np.asarray(known, np.int64)[where] == values
-            return np.where(hit, np.asarray(ways, np.int64)[where], others)
 
 
 def workload_of(

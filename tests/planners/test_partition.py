@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from watersmeet.errors import InputError
+from watersmeet.parts import ways_of
 from watersmeet.plan import HashParts, Input, Leaf, Meet, Partition, RangeParts, Tree, ValueParts, leaves_of
 from watersmeet.planners.partition import (
     Parts,
@@ -24,7 +25,7 @@ from watersmeet.planners.partition import (
     rate_parts,
 )
 from watersmeet.planners.trees import BYTES, TUPLES, cost_of, optimal, shipments_of, stream_join_opt
-from watersmeet.workload import I64, Domain, Workload, ways_of
+from watersmeet.workload import I64, Domain, Workload
 
 repeatable = settings(derandomize=True, deadline=None, max_examples=60)
 METHODS = ["hash", "range", "rate"]

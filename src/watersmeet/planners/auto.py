@@ -13,6 +13,7 @@ import numpy as np
 
 from watersmeet.cost import Cost
 from watersmeet.errors import InputError
+from watersmeet.parts import ways_of
 from watersmeet.plan import HeadPlan, Hop, Linear, Meet, Method, Partition, RangeParts, SitedJoin, ValueParts, Way
 from watersmeet.planners.exhaustive import MOST_STREAMS as MOST_EXHAUSTIVE
 from watersmeet.planners.exhaustive import exhaustive
@@ -25,7 +26,7 @@ from watersmeet.planners.reduce import Carrier, reduced
 from watersmeet.planners.sited import connected
 from watersmeet.planners.trees import MOST_STREAMS as MOST_OPTIMAL
 from watersmeet.planners.trees import local_first, optimal, simple, stream_join_opt
-from watersmeet.workload import I64, Workload, ways_of
+from watersmeet.workload import I64, Workload
 
 Ways = tuple[tuple[Way, ...], Partition | None]
 

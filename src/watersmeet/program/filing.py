@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from watersmeet.parts import ways_of
 from watersmeet.plan import Key
 from watersmeet.program import bloom
 from watersmeet.program.ledger import Part, Segment
@@ -29,7 +30,6 @@ from watersmeet.program.segments import (
 )
 from watersmeet.program.shelf import Shelf
 from watersmeet.program.wire import pack_rows, pack_schema
-from watersmeet.workload import ways_of
 
 LOW, HIGH = "#low", "#high"  # int64, from where to where a key is present or asked for
 
