@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from watersmeet.plan import Distinct, Kept, KeyClass, MultiJoin, Plan, Project, Restrict, Scan, SitedJoin
+from watersmeet.query.classes import equal_sides
 from watersmeet.query.model import Column, Expression, JoinQuery
 
 
@@ -66,15 +67,10 @@ def key_classes(
 
     Two expressions of one alias in the same class imply a filter of that alias.
     """
-    groups: list[set[Expression]] = []
-    for equality in query.equalities:
-        joined = {equality.left, equality.right}
-        joined = joined.union(*(group for group in groups if group & joined))
-        groups = [group for group in groups if not group & joined] + [joined]
     classes, class_of, implied = [], {}, []
-    for number, group in enumerate(sorted(groups, key=lambda group: min(member.sql for member in group))):
+    for number, group in enumerate(equal_sides(query)):
         members: dict[str, Expression] = {}
-        for member in sorted(group, key=lambda member: member.sql):
+        for member in group:
             class_of[member] = number
             (alias,) = member.aliases
             first = members.setdefault(alias, member)

@@ -264,6 +264,46 @@ def to_duckdb(expression: Expression) -> str:
     return str(statement.expressions[0].transform(_whole_units).sql(dialect="duckdb"))
 
 
+def with_values(expression: Expression, values: Mapping[Column, object]) -> Expression:
+    """The expression with values in the place of columns.
+
+    >>> b, c = Column("r", "b"), Column("s", "c")
+    >>> with_values(Expression("`r.b` + `s.c`", (b, c)), {b: 5}).sql
+    '5 + `s.c`'
+    """
+    if not values.keys() & set(expression.columns):
+        return expression
+    (statement,) = _SPARK.parse(f"SELECT {expression.sql}")
+    assert isinstance(statement, exp.Select)
+    by_name = {column.flat: value for column, value in values.items()}
+
+    def put(node: exp.Expr) -> exp.Expr:
+        return exp.convert(by_name[node.name]) if isinstance(node, exp.Column) and node.name in by_name else node
+
+    sql = str(statement.expressions[0].transform(put).sql(dialect="spark"))
+    return Expression(sql, tuple(column for column in expression.columns if column not in values), expression.type)
+
+
+def constant_of(predicate: Expression) -> tuple[Column, int | str] | None:
+    """The column and the value of a predicate `column = constant`, for whole numbers and strings.
+
+    >>> constant_of(Expression("7 = `r.a`", (Column("r", "a"),)))
+    (Column(alias='r', name='a'), 7)
+    """
+    if len(predicate.columns) != 1:
+        return None
+    (statement,) = _SPARK.parse(f"SELECT {predicate.sql}")
+    assert isinstance(statement, exp.Select)
+    node = statement.expressions[0].unnest()
+    if not isinstance(node, exp.EQ):
+        return None
+    sides = sorted((node.this.unnest(), node.expression.unnest()), key=lambda side: not isinstance(side, exp.Column))
+    if not isinstance(sides[0], exp.Column) or not isinstance(sides[1], exp.Literal):
+        return None
+    value = sides[1].to_py()
+    return (predicate.columns[0], value) if isinstance(value, int | str) else None
+
+
 def _whole_units(node: exp.Expr) -> exp.Expr:
     """Spark's timestampdiff counts whole units passed; sqlglot's translation would count boundaries crossed."""
     if isinstance(node, exp.TimestampDiff):

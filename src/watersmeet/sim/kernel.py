@@ -9,16 +9,22 @@ from heapq import heapify, heappop, heappush
 from random import Random
 from typing import Any, TypeAlias
 
-Event: TypeAlias = int  # a handle, for `Kernel.cancel` alone
-NO_EVENT: Event = 0  # never a handle: a place for one starts with it, and cancelling it does nothing
 
-# An event's place in the order is one integer: time, then 16 bits of priority, then 48 bits of sequence. What it does
-# is found by its sequence. With 10^5 events to come this is nearly twice as fast as a heap of tuples or lists, which
-# follows two or three pointers into cold memory for each comparison; and cancelling is forgetting what to do.
-_TIME_SHIFT, _PRIORITY_SHIFT = 64, 48
-_SEQUENCE_MASK = (1 << _PRIORITY_SHIFT) - 1
+class _NoEvent(list[Any]):
+    """Hashable, so that it can be the default of a dataclass's field."""
+
+    __slots__ = ()
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
+Event: TypeAlias = list[Any]  # a handle, for `Kernel.cancel` alone
+NO_EVENT: Event = _NoEvent()  # never a handle: a place for one starts with it, and cancelling it does nothing
+
+# An event is a list: its action (None once it has happened or is cancelled), its arguments, and those that follow it at
+# the same instant, if any. Each instant has one place in the heap, a plain integer, and leads to its first event. So
+# comparisons follow no pointers, and many events at one instant cost the heap no more than one.
+_ACTION, _ARGS, _FOLLOWERS = 0, 1, 2
 _PRIORITY_LIMIT = 1 << 15
-_PRIORITY_ZERO = _PRIORITY_LIMIT << _PRIORITY_SHIFT  # the middle, so that negative priorities borrow nothing from time
 _END_OF_TIME = 1 << 256
 
 # Below this many cancelled events a sweep costs more than the memory it gives back.
@@ -35,54 +41,61 @@ class Kernel:
     (1, 5)
     """
 
-    __slots__ = ("_actions", "_heap", "_running", "_sequence", "now_us", "random")
+    __slots__ = ("_cancelled", "_first", "_heap", "_ranked", "_running", "_sequence", "_sweep_at", "now_us", "random")
 
     def __init__(self, seed: int) -> None:
         self.now_us = 0
         self.random = Random(seed)
-        self._heap: list[int] = []
-        self._actions: dict[Event, tuple[Callable[..., object], tuple[Any, ...]]] = {}
-        self._sequence = NO_EVENT
+        self._heap: list[int] = []  # the instants to come
+        self._first: dict[int, Event] = {}  # of each instant
+        # Events of other priorities than 0 as (time, priority, sequence, event). They are few, so the others need not
+        # pay for them; where both meet at one instant, those of that instant are put in here too.
+        self._ranked: list[tuple[int, int, int, Event]] = []
+        self._sequence = 0
+        self._cancelled, self._sweep_at = 0, _SWEEP_AT
         self._running = False
 
     @property
     def pending(self) -> int:
-        """How many events are still to happen."""
-        return len(self._actions)
+        """How many events are still to happen; it counts them."""
+        return sum(event[_ACTION] is not None for event in self._all_events())
 
     def at(self, time_us: int, action: Callable[..., object], *args: Any, priority: int = 0) -> Event:
         """Let `action(*args)` happen at a time that is not past; lower priorities go first at the same time."""
         if time_us < self.now_us:
             raise ValueError(f"cannot schedule at {time_us} us: it is already {self.now_us} us")
-        self._sequence = sequence = self._sequence + 1
-        key = (time_us << _TIME_SHIFT) + _PRIORITY_ZERO + sequence
-        if priority:
-            if not -_PRIORITY_LIMIT <= priority < _PRIORITY_LIMIT:
-                raise ValueError(f"priority must fit into 16 bits: {priority}")
-            key += priority << _PRIORITY_SHIFT
-        self._actions[sequence] = (action, args)
-        heappush(self._heap, key)
-        return sequence
+        if not priority:
+            return self.after(time_us - self.now_us, action, *args)
+        if not -_PRIORITY_LIMIT <= priority < _PRIORITY_LIMIT:
+            raise ValueError(f"priority must fit into 16 bits: {priority}")
+        event: Event = [action, args, None]
+        self._rank(time_us, priority, event)
+        return event
 
     def after(self, delay_us: int, action: Callable[..., object], *args: Any, priority: int = 0) -> Event:
         """Let `action(*args)` happen `delay_us` from now."""
         if priority or delay_us < 0:
             return self.at(self.now_us + delay_us, action, *args, priority=priority)
-        # The usual case again in full: packing the arguments for a second call is over a third of an event's cost.
-        self._sequence = sequence = self._sequence + 1
-        self._actions[sequence] = (action, args)
-        heappush(self._heap, (self.now_us + delay_us << _TIME_SHIFT) + _PRIORITY_ZERO + sequence)
-        return sequence
+        event: Event = [action, args, None]
+        time_us = self.now_us + delay_us
+        first = self._first.setdefault(time_us, event)
+        if first is event:
+            heappush(self._heap, time_us)
+        elif first[2] is None:  # a number and not its name: this is run for every event
+            first[2] = [event]
+        else:
+            first[2].append(event)
+        return event
 
     def cancel(self, event: Event) -> None:
         """Take an event back; one that has happened or is cancelled already is left alone."""
-        actions, heap = self._actions, self._heap
-        if actions.pop(event, None) is None:
+        if not event or event[_ACTION] is None:
             return
-        # Timeouts are nearly always cancelled long before they are due: without a sweep their keys would fill the heap.
-        if len(heap) > 2 * len(actions) + _SWEEP_AT:
-            heap[:] = [key for key in heap if key & _SEQUENCE_MASK in actions]  # in place: `run` holds it
-            heapify(heap)
+        event[_ACTION], event[_ARGS] = None, ()
+        # Timeouts are nearly always cancelled long before they are due: without a sweep they would fill the heap.
+        self._cancelled += 1
+        if self._cancelled >= self._sweep_at:
+            self._sweep()
 
     def run(self, until_us: int | None = None, max_events: int | None = None) -> int:
         """Execute events until none is left, the next is after `until_us`, or `max_events` are done; say how many.
@@ -97,27 +110,102 @@ class Kernel:
         if max_events is not None and max_events < 0:
             raise ValueError(f"max_events must not be negative: {max_events}")
         limit = -1 if max_events is None else max_events
-        end = _END_OF_TIME if until_us is None else until_us + 1 << _TIME_SHIFT
-        heap, actions, pop, take = self._heap, self._actions, heappop, self._actions.pop
-        time_shift, sequence_mask = _TIME_SHIFT, _SEQUENCE_MASK
+        end_us = _END_OF_TIME if until_us is None else until_us
+        heap, firsts, ranked, pop = self._heap, self._first, self._ranked, heappop
         executed = 0
         self._running = True
         try:
-            while heap:
-                key = heap[0]
-                if key >= end:
-                    break
-                if executed == limit and key & sequence_mask in actions:
-                    return executed
-                pop(heap)
-                to_do = take(key & sequence_mask, None)
-                if to_do is None:  # cancelled
+            while True:
+                if ranked and not (heap and heap[0] < ranked[0][0]):
+                    if heap and heap[0] == ranked[0][0]:
+                        self._rank_all(pop(heap))
+                    time_us, _, _, event = ranked[0]
+                    if time_us > end_us:
+                        break
+                    action = event[0]
+                    if action is not None:
+                        if executed == limit:
+                            return executed
+                        self.now_us = time_us
+                        executed += 1
+                        event[0] = None
+                    pop(ranked)
+                    if action is not None:
+                        action(*event[1])
                     continue
-                self.now_us = key >> time_shift
-                executed += 1
-                to_do[0](*to_do[1])
+                if not heap:
+                    break
+                time_us = heap[0]
+                if time_us > end_us:
+                    break
+                first = firsts[time_us]
+                action = first[0]
+                if action is not None:
+                    if executed == limit:
+                        return executed
+                    self.now_us = time_us
+                    executed += 1
+                    first[0] = None
+                    action(*first[1])
+                if first[2]:
+                    for event in first[2]:  # it may grow meanwhile
+                        if ranked and ranked[0][0] == time_us:
+                            break
+                        action = event[0]
+                        if action is not None:
+                            if executed == limit:
+                                return executed
+                            self.now_us = time_us
+                            executed += 1
+                            event[0] = None
+                            action(*event[1])
+                    else:
+                        pop(heap)
+                        del firsts[time_us]
+                        first[2] = None  # whoever keeps a handle keeps that event only
+                    continue
+                # Only now, so that an action finds its own instant there, and so does the next run if it raises.
+                pop(heap)
+                del firsts[time_us]
         finally:
             self._running = False
         if until_us is not None:
             self.now_us = until_us
         return executed
+
+    def _rank(self, time_us: int, priority: int, event: Event) -> None:
+        self._sequence += 1
+        heappush(self._ranked, (time_us, priority, self._sequence, event))
+
+    def _rank_all(self, time_us: int) -> None:
+        first = self._first.pop(time_us)
+        for event in (first, *(first[_FOLLOWERS] or ())):
+            if event[_ACTION] is not None:
+                self._rank(time_us, 0, event)
+
+    def _all_events(self) -> list[Event]:
+        events = [event for _, _, _, event in self._ranked]
+        for first in self._first.values():
+            events.append(first)
+            events.extend(first[_FOLLOWERS] or ())
+        return events
+
+    def _sweep(self) -> None:
+        """Forget what is cancelled; in place, since `run` holds the heaps, and its own instant must stay."""
+        firsts, left = self._first, 0
+        for time_us, first in list(firsts.items()):
+            if time_us == self.now_us:
+                continue
+            alive = [event for event in (first, *(first[_FOLLOWERS] or ())) if event[_ACTION] is not None]
+            left += len(alive)
+            if alive:
+                firsts[time_us] = alive[0]
+                alive[0][_FOLLOWERS] = alive[1:] or None
+            else:
+                del firsts[time_us]
+        self._heap[:] = [time_us for time_us in self._heap if time_us in firsts]
+        heapify(self._heap)
+        self._ranked[:] = [ranked for ranked in self._ranked if ranked[3][_ACTION] is not None]
+        heapify(self._ranked)
+        # The next one when as much can be dropped as is kept now: then sweeping costs each cancelled event O(1).
+        self._cancelled, self._sweep_at = 0, _SWEEP_AT + left + len(self._ranked)

@@ -48,7 +48,7 @@ def lay_out(scan: Scan, classes: Sequence[KeyClass], rows: pa.Table, event_time:
     if scan.filters:
         columns.append(" AND ".join(f"({to_duckdb(f)})" for f in scan.filters) + f' AS "{KEEP}"')
     columns += [f'{to_duckdb(item.expression)} AS "{item.name}"' for item in scan.kept]
-    return _duckdb(f"SELECT {', '.join(columns)} FROM flat", flat=flat)
+    return query_rows(f"SELECT {', '.join(columns)} FROM flat", flat=flat)
 
 
 def finish(plan: Plan, combinations: Sequence[pa.Table], schemas: Mapping[str, pa.Schema]) -> pa.Table:
@@ -63,7 +63,7 @@ def finish(plan: Plan, combinations: Sequence[pa.Table], schemas: Mapping[str, p
     types = {f"{scan.alias}.{field.name}": field.type for scan in join.scans for field in schemas[scan.stream]}
     empty = pa.schema([(name, types[name]) for name in join.output])
     rows = pa.concat_tables(combinations) if combinations else empty.empty_table()
-    return _duckdb(f"SELECT {select} FROM combinations WHERE {where}", combinations=rows)
+    return query_rows(f"SELECT {select} FROM combinations WHERE {where}", combinations=rows)
 
 
 @cache
@@ -75,7 +75,8 @@ def _connection() -> Any:
     return connection
 
 
-def _duckdb(sql: str, **tables: pa.Table) -> pa.Table:
+def query_rows(sql: str, **tables: pa.Table) -> pa.Table:
+    """What a statement makes of tables."""
     connection = _connection()
     for name, table in tables.items():
         connection.register(name, table)

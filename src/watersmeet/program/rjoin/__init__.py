@@ -1,0 +1,1 @@
+"""RJoin: queries that wait where their tuples will come, and move on rewritten when one has come."""

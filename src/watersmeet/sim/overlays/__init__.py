@@ -1,0 +1,1 @@
+"""Structured overlays: routers that bring a message to the node responsible for an identifier."""
