@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from watersmeet.sim.dht import VALUE_BYTES, Dht, DhtSettings, Item
+from watersmeet.sim.dht import VALUE_BYTES, Dht, DhtSettings, Get, Instance, Item, Put, Renew
 from watersmeet.sim.internet import Internet
 from watersmeet.sim.kernel import Kernel
 from watersmeet.sim.latency import Constant
@@ -151,13 +151,15 @@ def test_objects_are_with_the_owner_of_their_name_and_found_from_everywhere(over
 @both
 def test_of_two_instances_the_one_published_later_stays(overlay: str) -> None:
     world = World(overlay, seed=2)
-    for number in range(10):
+    keys = [f"k{number}" for number in range(10)]
+    for key in keys:
         publisher = world.anyone()
-        for value in ("first", "second"):  # in one instant
-            publisher.put("t", f"k{number}", "s", value, HOUR_US)
-        publisher.send("t", f"k{number}", "other", "sent", HOUR_US)
+        publisher.put("t", key, "a", "first", HOUR_US)
+        publisher.put("t", key, "a", "second", HOUR_US)
+        publisher.put("t", key, "b", "first", HOUR_US)
+        publisher.send("t", key, "b", "second", HOUR_US)  # without a lookup before it, so it is there earlier
     world.run()
-    assert set(map(tuple, world.fetch([f"k{number}" for number in range(10)]).values())) == {("sent", "second")}
+    assert world.fetch(keys) == {key: ["second", "second"] for key in keys}
 
 
 @both
@@ -378,12 +380,26 @@ def test_requests_without_an_answer_end_after_all_tries() -> None:
 
 
 @both
+def test_one_who_is_not_responsible_any_more_neither_stores_nor_answers(overlay: str) -> None:
+    world = World(overlay, seed=17)
+    other, asker = [dht for dht in world.dhts if dht is not world.owner("k")][:2]
+    instance = Instance(Item("t", "k", "s", 1, HOUR_US), identifier_of("t.k"), (0, asker.node.address))
+    answers: list[object] = []
+    asker.node.on_direct(lambda sender, payload: answers.append(payload))
+    for message in (Put(1, instance), Get(2, instance.target, "t", "k"), Renew(3, instance.target, ("t", "k", "s"), 9)):
+        asker.node.direct(other.node.address, message, message.size_bytes)
+    world.run()
+    assert answers == []
+    assert other.owned_total == 0
+
+
+@both
 def test_an_owner_that_dies_between_the_phases_is_replaced(overlay: str) -> None:
     world = World(overlay, seed=12)
     owner, results = world.owner("k"), []
     owner.node.on_deliver(lambda *_: owner.stop())
     world.dhts[owner.node.address - 9].put("t", "k", "s", "v", HOUR_US, done=results.append)
-    world.run(25)
+    world.run(4)  # not even one timeout: the net says that the owner is not there
     assert results == [True]
     assert not owner.node.is_up
     assert [item.value for item in world.owner("k").local_scan("t")] == ["v"]
@@ -492,8 +508,10 @@ def test_copies_live_no_longer_than_their_object_and_are_renewed_with_it(overlay
     world.anyone().put("t", "k", "s", "v", 10 * SECOND_US)
     world.run(8)
     world.anyone().renew("t", "k", "s", 20 * SECOND_US, lambda _: None)
-    world.run(6)
-    assert sum(dht.copies_total for dht in world.dhts) == 2
+    world.run(1.9)
+    for _ in range(40):
+        world.run(0.1)
+        assert sum(dht.copies_total for dht in world.dhts) == 2
     world.owner("k").stop()
     world.run(10)
     assert world.fetch(["k"], 2) == {"k": ["v"]}

@@ -695,3 +695,15 @@ def tuples_at(keys, store, key):  # type: ignore[no-untyped-def]
         count += 1
         entry = store.tuple_after[entry]
     return found[:count]
+
+
+@njit(cache=True)
+def recall(table, node, keys):  # type: ignore[no-untyped-def]
+    """Rates, hosts and times of learning that a node has for keys; the time is NONE where it has none."""
+    rates, hosts = np.zeros(len(keys), np.float32), np.zeros(len(keys), np.int32)
+    learned_us = np.full(len(keys), NONE, np.int64)
+    for i in range(len(keys)):
+        at = find_candidate(table, node, keys[i])
+        if table.slots[at] != NONE:
+            rates[i], hosts[i], learned_us[i] = table.rate[at], table.host[at], table.learned_us[at]
+    return rates, hosts, learned_us

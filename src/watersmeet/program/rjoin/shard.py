@@ -99,6 +99,16 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
+class Hints:
+    """Rates and hosts of keys, and when that was learned."""
+
+    packed: Longs
+    rates: NDArray[np.float32]
+    hosts: Ints
+    learned_us: Longs
+
+
+@dataclass(frozen=True, slots=True)
 class CheckMail:
     """Complete rows on their way to where all tuples of a stream come by, which knows the rows of a ROWS window."""
 
@@ -165,7 +175,7 @@ class Shard:
         self.load = Load.of(self.nodes)
         self.answers = np.zeros(16, np.int64)  # of each query, made here
         self._classes = max(1, self.known.widths.classes)
-        self._width = CLASSES + self._classes + (self.known.widths.aliases if self.settings.members else 0)
+        self.width = CLASSES + self._classes + (self.known.widths.aliases if self.settings.members else 0)
         self._keys = Keys(
             slots=np.full(256, NONE, np.int64),
             number=np.zeros(256, np.int32),
@@ -178,7 +188,7 @@ class Shard:
             epoch=np.full(128, NONE, np.int64),
         )
         self._store = Store(
-            row=np.zeros((64, self._width), np.int32),
+            row=np.zeros((64, self.width), np.int32),
             after=np.zeros(64, np.int32),
             alike=np.full(128, NONE, np.int32),
             tuple_of=np.zeros(64, np.int32),
@@ -220,13 +230,13 @@ class Shard:
             senders.append(np.full(len(numbers), node, np.int32))
         return Out(tuples=TupleMail(np.concatenate(senders), np.concatenate(keys), np.concatenate(refs)))
 
-    def submit(self, queries: Sequence[int], now_us: int) -> Out:
-        """Input queries go to one of their pairs of relation and attribute, chosen at their homes."""
+    def submit(self, queries: Sequence[int], nodes: Ints, now_us: int) -> Out:
+        """Input queries go to one of their pairs of relation and attribute, chosen where they are asked."""
         if not self.settings.members:
             for number in queries:
                 self._check_countable(number)
-        rows = np.stack([self.known.first_row(number, self._width) for number in queries])
-        return self._place(rows, self.known.query_arrays.home[rows[:, QUERY]], now_us)
+        rows = np.stack([self.known.first_row(number, self.width) for number in queries])
+        return self._place(rows, nodes, now_us)
 
     def ask_for(self, keys: Ints, now_us: int) -> NDArray[np.float32]:
         """The rates of keys hosted here."""
@@ -340,6 +350,39 @@ class Shard:
         self._name_keys(before, known)
         return numbers  # type: ignore[no-any-return]
 
+    def packed(self, keys: Ints) -> Longs:
+        """Keys as everybody knows them: attribute and value in one number."""
+        return self._keys.packed[keys]
+
+    def numbers(self, packed: Longs) -> Ints:
+        """The numbers keys have here."""
+        return self.keys_of((packed >> 32).astype(np.int32), (packed & 0xFFFFFFFF).astype(np.int32))
+
+    def rows_at(self, key: int) -> Ints:
+        """The queries that wait at a key."""
+        rows: Ints = self._store.row[: self._counts[0]][self._keys_of_rows[: self._counts[0]] == key]
+        return rows
+
+    def tuples_at(self, key: int) -> Ints:
+        """The tuples kept for a key, as they came."""
+        found: Ints = np.sort(compiled.tuples_at(self._keys, self._store, key))
+        return found
+
+    def hints(self, rows: Ints, node: int) -> Hints:
+        """What a node knows of the keys at which queries could wait next, to go along with them."""
+        slots = np.unique(self._candidate_keys(rows))
+        keys = slots[slots != NONE]
+        rates, hosts, learned_us = compiled.recall(self._table, node, keys)
+        is_known = learned_us != NONE
+        return Hints(self.packed(keys[is_known]), rates[is_known], hosts[is_known], learned_us[is_known])
+
+    def hear(self, hints: Hints, node: int) -> None:
+        """Take what came along with queries."""
+        self._room_for_entries(len(hints.packed))
+        nodes = np.full(len(hints.packed), node, np.int32)
+        keys = self.numbers(hints.packed)
+        self._entries += compiled.learn(self._table, nodes, keys, hints.rates, hints.hosts, hints.learned_us)
+
     def host_of(self, keys: Ints) -> Ints:
         """Who hosts keys."""
         return self._keys.host[keys]
@@ -395,7 +438,7 @@ class Shard:
         elif replies.any():
             nobody = np.zeros(0, np.int32)
             messages = np.repeat(hosts, replies)
-            out = Out(answers=AnswerMail(nobody, np.zeros((0, self._width), np.int32), messages))
+            out = Out(answers=AnswerMail(nobody, np.zeros((0, self.width), np.int32), messages))
         if not len(rows):
             return out
         nodes = self._keys.host[made_at]
@@ -492,11 +535,7 @@ class Shard:
     def _name_keys(self, before: int, known: int) -> None:
         if known == before:
             return
-        names = []
-        for packed in self._keys.packed[before:known].tolist():
-            stream, column = self.known.catalog.attributes[packed >> 32]
-            value = packed & 0xFFFFFFFF
-            names.append(f"{stream}+{column}" + (f"+{self.known.values.values[value]!r}" if value else ""))
+        names = [self.known.key_name(packed) for packed in self._keys.packed[before:known].tolist()]
         self.names += names
         self._keys.host[before:known] = self.hosts_of(names)
 

@@ -331,6 +331,12 @@ class Known:
                 arrays.passes[first : first + count, place] = self.judge(alias, predicates, rows)
         return np.arange(first, first + count, dtype=np.int32)
 
+    def key_name(self, packed: int) -> str:
+        """What is hashed to find a key's node: relation, attribute, and value if it has one."""
+        stream, column = self.catalog.attributes[packed >> 32]
+        value = packed & 0xFFFFFFFF
+        return f"{stream}+{column}" + (f"+{self.values.values[value]!r}" if value else "")
+
     def rows_of(self, tuples: Ints) -> pa.Table:
         """Tuples of one stream as they came."""
         return pa.concat_tables(

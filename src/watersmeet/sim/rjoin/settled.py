@@ -112,13 +112,13 @@ class SettledRJoin:
         numbers = [
             self.known.add_query(query, home, self.now_us, until_us) for query, home in zip(queries, homes, strict=True)
         ]
-        self._send(self.shard.submit(numbers, self.now_us))
+        self._send(self.shard.submit(numbers, np.array(homes, np.int32), self.now_us))
         return numbers
 
     def ask_once(self, query: JoinQuery, home: int) -> int:
         """Ask about the tuples there are: those published up to now."""
         number = self.known.add_query(query, home, -int(FOREVER), self.now_us)
-        self._send(self.shard.submit([number], self.now_us))
+        self._send(self.shard.submit([number], np.array([home], np.int32), self.now_us))
         return number
 
     def remove(self, query: int) -> None:
