@@ -39,6 +39,11 @@ bench: setup
 	$(BIN)/python benchmarks/links.py --table throughput
 	$(BIN)/python benchmarks/links.py --table delay
 	$(BIN)/python benchmarks/planners.py
+	$(BIN)/python benchmarks/overlays.py --table hops
+	$(BIN)/python benchmarks/overlays.py --table scale
+	$(BIN)/python benchmarks/rjoin.py
+	$(BIN)/python benchmarks/rjoin.py --table growth
+	$(BIN)/python benchmarks/rjoin.py --table long
 
 clean:
 	rm -rf $(VENV) build dist examples/*/out .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -27,12 +27,21 @@ Route = Callable[[NDArray[np.int64], NDArray[np.uint64]], NDArray[np.int64]]
 
 
 def chord(nodes: int, seed: int) -> Route:
+    """Fingers and successors; imported here, so that loading is part of building."""
     from watersmeet.sim.overlays.ring import Ring
 
     return Ring.random(nodes, seed).hops
 
 
-OVERLAYS: dict[str, Callable[[int, int], Route]] = {"chord": chord}
+def bamboo(nodes: int, seed: int) -> Route:
+    """Prefix routing, with the nearest of 16 candidates by King-like latencies in each place of a table."""
+    from watersmeet.sim.latency import King
+    from watersmeet.sim.overlays.prefixes import Prefixes
+
+    return Prefixes.random(nodes, seed, King(nodes, seed)).hops
+
+
+OVERLAYS: dict[str, Callable[[int, int], Route]] = {"bamboo": bamboo, "chord": chord}
 
 
 def measure(overlay: str, nodes: int, lookups: int, seed: int) -> dict[str, float]:

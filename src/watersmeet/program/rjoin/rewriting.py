@@ -41,6 +41,8 @@ def rewrite(waiting: Rewritten, alias: str, row: Row) -> Rewritten | None:
     """
     query = waiting.query
     values = {Column(alias, name): value for name, value in row.items()}
+    if _contradicts(query, values):
+        return None
     equalities, selections = [], []
     for equality in query.equalities:
         if any(side.is_plain and values.get(side.columns[0], 0) is None for side in (equality.left, equality.right)):
@@ -83,7 +85,7 @@ def candidates(waiting: Rewritten) -> list[tuple[str, Key]]:
     """
     query = waiting.query
     stream_of = {source.alias: source.stream for source in query.sources}
-    constants = dict(one for predicate in query.filters if (one := constant_of(predicate)) is not None)
+    constants = _constants(query)
     groups = equal_sides(query)
     found: dict[Column, Key] = {}
     for side in _sides(query):
@@ -96,6 +98,19 @@ def candidates(waiting: Rewritten) -> list[tuple[str, Key]]:
     for column, value in constants.items():
         found.setdefault(column, (stream_of[column.alias], column.name, value))
     return [(column.alias, key) for column, key in found.items()]
+
+
+def _contradicts(query: JoinQuery, values: Mapping[Column, object]) -> bool:
+    """Whether attributes that must be equal would not be, those of a tuple and those with a constant."""
+    told = {**_constants(query), **values}
+    for group in equal_sides(query):
+        if len({told[side.columns[0]] for side in group if side.is_plain and side.columns[0] in told}) > 1:
+            return True
+    return False
+
+
+def _constants(query: JoinQuery) -> dict[Column, object]:
+    return dict(one for predicate in query.filters if (one := constant_of(predicate)) is not None)
 
 
 def _sides(query: JoinQuery) -> list[Expression]:

@@ -215,6 +215,8 @@ class Shard:
 
     def publish(self, node: int, tuples: Ints) -> Out:
         """Procedure 1: every tuple goes to each of its attributes, and to each of them with its value."""
+        if not len(tuples):
+            return Out()
         arrays, catalog = self.known.tuple_arrays, self.known.catalog
         senders, keys, refs = [], [], []
         for one in tuples:
@@ -232,6 +234,8 @@ class Shard:
 
     def submit(self, queries: Sequence[int], nodes: Ints, now_us: int) -> Out:
         """Input queries go to one of their pairs of relation and attribute, chosen where they are asked."""
+        if not len(queries):
+            return Out()
         if not self.settings.members:
             for number in queries:
                 self._check_countable(number)
@@ -301,7 +305,7 @@ class Shard:
             self._entries += compiled.learn(self._table, ask.nodes, ask.keys, rates, hosts, learned)
         parked = [self._parked.pop(ask.number) for ask, _, _ in told]
         rows, nodes = (np.concatenate(parts) for parts in zip(*parked, strict=True))
-        return self._place(rows, nodes, now_us)
+        return self._place(rows, nodes, now_us, asks=False)  # what aged meanwhile is believed, or it would never end
 
     def take_checks(self, mail: CheckMail, now_us: int) -> Out:
         """Complete rows wait here for tuples still under way, then go on if they keep to a ROWS window."""
@@ -494,12 +498,12 @@ class Shard:
         later = held[is_later & (stamps[held] >= start_us)]
         return int(np.count_nonzero(stamps[later] <= self._latest_us(row))) < source.window.count
 
-    def _place(self, rows: Ints, nodes: Ints, now_us: int) -> Out:
+    def _place(self, rows: Ints, nodes: Ints, now_us: int, asks: bool = True) -> Out:
         """Choose the next keys of rows at the nodes where they are; rows whose choice needs rates wait for them."""
         settings = self.settings
         slots = self._candidate_keys(rows)
         ask = None
-        if settings.strategy is Strategy.RJOIN:
+        if settings.strategy is Strategy.RJOIN and asks:
             oldest_us = now_us - settings.rate_age_us
             lacks, asking, asked, hosts = compiled.missing(self._table, slots, nodes, oldest_us)
             if len(asked):

@@ -80,6 +80,10 @@ class Catalog:
     def __init__(self, schemas: Mapping[str, pa.Schema], event_times: Mapping[str, str]) -> None:
         self.schemas, self.event_times = dict(schemas), dict(event_times)
         self.streams = tuple(sorted(schemas))
+        self._indexed = {
+            stream: [one.name for one in schema if one.name != event_times[stream] and not pa.types.is_nested(one.type)]
+            for stream, schema in schemas.items()
+        }
         self.first_attribute: list[int] = []
         self.attributes: list[tuple[str, str]] = []
         for stream in self.streams:
@@ -88,8 +92,7 @@ class Catalog:
 
     def indexed(self, stream: str) -> list[str]:
         """The columns under which tuples can be found: all but the event time, and those that cannot be compared."""
-        schema, event_time = self.schemas[stream], self.event_times[stream]
-        return [one.name for one in schema if one.name != event_time and not pa.types.is_nested(one.type)]
+        return self._indexed[stream]
 
     def shape(self, query: JoinQuery) -> Shape:
         """Where a query can wait and what makes its attributes equal."""
@@ -283,18 +286,17 @@ class Known:
         arrays.until_us[number] = FOREVER if until_us is None else until_us
         arrays.home[number] = home
         arrays.shown[number] = NONE
-        shown = self._shown(query)
+        shown = self._shown(query, shape)
         if shown is not None:
             arrays.shown[number, : len(shown)] = shown
         return number
 
-    def _shown(self, query: JoinQuery) -> list[int] | None:
+    def _shown(self, query: JoinQuery, shape: Shape) -> list[int] | None:
         """The columns of each alias that make DISTINCT answers differ, as bits; None if rows must be told apart."""
         if not query.distinct or not all(isinstance(source.window, Unbounded) for source in query.sources):
             return None
         asked = {column for item in query.select for column in item.expression.columns}
-        asked |= {column for residual in query.residuals for column in residual.columns}
-        asked |= {c for e in query.equalities for side in (e.left, e.right) if not side.is_plain for c in side.columns}
+        asked |= {column for residual in shape.residuals for column in residual.columns}
         bits = []
         for source in query.sources:
             indexed = self.catalog.indexed(source.stream)

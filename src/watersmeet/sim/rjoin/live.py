@@ -158,6 +158,15 @@ class LivePeer:
         """Ask queries that are known by number."""
         self._send(self.shard.submit(queries, np.zeros(len(queries), np.int32), self._kernel.now_us))
 
+    def leave(self) -> None:
+        """Go politely: who takes over gets all that is kept here."""
+        heirs = self.node.router.successors(1)
+        for key in sorted(self._kept) if heirs else ():
+            rows, tuples = self._state(key)
+            self.node.direct(heirs[0], StateMoves(key, rows, tuples), _size(rows, tuples))
+        self._kept.clear()
+        self.node.leave()
+
     # ---- mail in
 
     def _delivered(self, origin: Address, target: int, payload: object, hops: int) -> None:
@@ -190,6 +199,7 @@ class LivePeer:
                 self._take_answers(query, rows)
             case StateMoves(key, rows, tuples):
                 self._absorb(key, rows, tuples)
+                self._kernel.after(self.care.look_us, self._hand_on)  # perhaps it is for another neighbour
             case StateCopied(key, rows, tuples):
                 copies = self._copies.setdefault(key, _Copies())
                 copies.rows.append(rows)
@@ -315,14 +325,16 @@ class LivePeer:
             return
         for key in sorted(key for key in self._kept if not is_between(self._point(key), *arc)):
             self._kept.discard(key)
-            (number,) = self._numbers(key, 1)
-            rows, tuples = self.shard.rows_at(number), self.shard.tuples_at(number)
-            size = _HEADER_BYTES + rows.nbytes + _VALUE_BYTES * len(tuples)
-            self.node.route(self._point(key), StateMoves(key, rows.copy(), tuples), size)
+            rows, tuples = self._state(key)
+            self.node.route(self._point(key), StateMoves(key, rows, tuples), _size(rows, tuples))
         for key in sorted(key for key in self._copies if is_between(self._point(key), *arc)):
             copies = self._copies.pop(key)
             rows = np.concatenate([np.zeros((0, self.shard.width), np.int32), *copies.rows])
             self._absorb(key, rows, np.array(sorted(copies.tuples), np.int32))
+
+    def _hand_on(self) -> None:
+        if self.is_up and self.node.router.is_ready:
+            self._moved(self.node.router.arc)
 
     def _absorb(self, key: int, rows: Ints, tuples: Ints) -> None:
         """Take over a key; what meets here anew may have met before, which the guards see to."""
@@ -333,8 +345,7 @@ class LivePeer:
 
     def _copy(self, key: int, rows: Ints, tuples: Ints) -> None:
         for address in self._copied_to:
-            size = _HEADER_BYTES + rows.nbytes + _VALUE_BYTES * len(tuples)
-            self.node.direct(address, StateCopied(key, rows, tuples), size)
+            self.node.direct(address, StateCopied(key, rows, tuples), _size(rows, tuples))
 
     def _look_around(self) -> None:
         """Give new successors a copy of everything."""
@@ -344,11 +355,9 @@ class LivePeer:
         fresh = [address for address in successors if address not in self._copied_to]
         self._copied_to = successors
         for key in sorted(self._kept) if fresh else ():
-            (number,) = self._numbers(key, 1)
-            rows, tuples = self.shard.rows_at(number).copy(), self.shard.tuples_at(number)
-            size = _HEADER_BYTES + rows.nbytes + _VALUE_BYTES * len(tuples)
+            rows, tuples = self._state(key)
             for address in fresh:
-                self.node.direct(address, StateCopied(key, rows, tuples), size)
+                self.node.direct(address, StateCopied(key, rows, tuples), _size(rows, tuples))
         self._kernel.after(self.care.look_us, self._look_around)
 
     def _renew(self) -> None:
@@ -365,6 +374,11 @@ class LivePeer:
             self._send(self.shard.publish(HERE, tuples))
         self._kernel.after(self.care.renew_us, self._renew)
 
+    def _state(self, key: int) -> tuple[Ints, Ints]:
+        """The queries and tuples kept for a key."""
+        (number,) = self._numbers(key, 1)
+        return self.shard.rows_at(number).copy(), self.shard.tuples_at(number)
+
     def _alias_at(self, query: int, key: int) -> int:
         return next(slot.alias for slot in self.known.shapes[query].slots if slot.attribute == key >> 32)
 
@@ -378,6 +392,10 @@ class LivePeer:
 
     def _numbers(self, key: int, count: int) -> Ints:
         return np.repeat(self.shard.numbers(np.array([key], np.int64)), count)
+
+
+def _size(rows: Ints, tuples: Ints) -> int:
+    return _HEADER_BYTES + rows.nbytes + _VALUE_BYTES * len(tuples)
 
 
 class LiveRJoin:

@@ -92,7 +92,7 @@ def run(scene: Scene, latency: Callable[[int, int], Latency] = King) -> Found:
             scene.session,
             join=lambda address: _join(kernel, net, scene, network, address, random.choice(users)),
             fail=lambda address: network.peers[address].node.stop(),
-            leave=lambda address: network.peers[address].node.leave(),
+            leave=lambda address: network.peers[address].leave(),
             polite_share=scene.polite_share,
             until_us=end_us,
         )

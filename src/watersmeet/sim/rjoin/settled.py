@@ -101,7 +101,6 @@ class SettledRJoin:
         self._delays = delays or steady(50_000)
         self._answered, self._epoch_us = answered, epoch_us
         self._boxes: dict[int, _Box] = {}
-        self._uses_rates = settings.strategy.value == "rjoin"
 
     @property
     def now_us(self) -> int:
@@ -123,7 +122,8 @@ class SettledRJoin:
 
     def remove(self, query: int) -> None:
         """Let a query have no answers with tuples from now on; every node hears of it by a broadcast along fingers."""
-        self.known.query_arrays.until_us[query] = self.now_us - 1
+        until_us = self.known.query_arrays.until_us
+        until_us[query] = min(until_us[query], self.now_us - 1)  # what has ended already does not begin again
         self.traffic.queries[:-1] += 1  # a spanning tree: one message to each node but the first
 
     def places(self) -> NDArray[np.uint64]:

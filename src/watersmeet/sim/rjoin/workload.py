@@ -62,7 +62,11 @@ class ZipfWorkload:
             yield f"r{relation}", pa.table([[value] for value in row], schema=schema)
 
     def _query(self, chance: np.random.Generator) -> JoinQuery:
-        relations = chance.choice(self.relations, self.ways, replace=self.ways > self.relations).tolist()
+        if self.ways <= self.relations:
+            relations = chance.choice(self.relations, self.ways, replace=False).tolist()
+        else:  # each is some way further on than the one before, and never all the way round
+            first, steps = chance.integers(self.relations), chance.integers(1, self.relations, self.ways - 1)
+            relations = ((first + np.array([0, *steps.cumsum()])) % self.relations).tolist()
         equalities = []
         for number in range(self.ways - 1):
             left, right = chance.integers(0, self.attributes, 2).tolist()
