@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -41,6 +41,7 @@ from watersmeet.topology import OBJECTIVES, Query, Topology, load_topology
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from watersmeet.sim.simulate import Outcome, Summary
     from watersmeet.spark.run import RunningQuery, RunningSites
 
     Handle = RunningQuery | RunningSites
@@ -56,6 +57,7 @@ examples:
   watersmeet explain topology.yaml --every --draw plan.svg    what all planners come to, and a picture
   watersmeet calibrate                         what the steps of a plan take on this machine
   watersmeet reproduce --list                  the papers' experiments; NAME runs one again
+  watersmeet simulate scenario.yaml            thousands of peers that answer queries by RJoin, without Spark
 """
 
 
@@ -209,6 +211,26 @@ def _parser() -> argparse.ArgumentParser:
     reproduce.add_argument("--master", metavar="URL", default="local[*]", help="Spark master (default: %(default)s)")
     reproduce.add_argument("--debug", action="store_true", help="show stack traces and Spark's own log")
     reproduce.set_defaults(command=_reproduce)
+
+    simulate = commands.add_parser(
+        "simulate",
+        help="let thousands of simulated peers answer queries by RJoin",
+        description="Run a scenario, or the finite streams and the queries of a topology, on a simulated network of "
+        "peers without Spark, and tell what every node had to do. The same file and seed give the same result.",
+    )
+    simulate.add_argument("scenario", help="the scenario or topology file (YAML)")
+    simulate.add_argument("--strategy", metavar="NAME", help="how RJoin chooses: rjoin, random, first or worst")
+    simulate.add_argument("--nodes", metavar="N", type=int, help="how many peers, instead of what the file says")
+    simulate.add_argument("--overlay", metavar="NAME", help="how they find each other: chord or bamboo")
+    simulate.add_argument("--seed", metavar="S", type=int, help="another seed, another network; it is always printed")
+    simulate.add_argument("--tuples", metavar="N", type=int, help="publish so many tuples only, the earliest")
+    simulate.add_argument("--trace", metavar="FILE", help="write what happens as JSON lines")
+    simulate.add_argument("--out", metavar="DIR", help="write the answers of each query to DIR/NAME.parquet")
+    simulate.add_argument("--plot", metavar="FILE", help="plot how load is spread over the peers (.svg or .png)")
+    simulate.add_argument("--format", choices=("text", "json"), default="text", help="(default: %(default)s)")
+    simulate.add_argument("--quiet", action="store_true", help="no progress bar, and one line instead of the table")
+    simulate.add_argument("--debug", action="store_true", help="show stack traces")
+    simulate.set_defaults(command=_simulate)
     return parser
 
 
@@ -350,6 +372,111 @@ def _reproduce(options: argparse.Namespace) -> int:
     for path in write(experiment, rows, Path(options.output)):
         console.print(f"written to {path}", soft_wrap=True)
     return 0
+
+
+def _simulate(options: argparse.Namespace) -> int:
+    from watersmeet.sim.scenario import UserLoad, load_scenario
+    from watersmeet.sim.simulate import simulate
+    from watersmeet.sim.trace import Trace
+
+    scenario = load_scenario(options.scenario).changed(
+        nodes=options.nodes,
+        overlay=options.overlay,
+        strategy=options.strategy,
+        seed=options.seed,
+        tuples=options.tuples,
+    )
+    for name, path in (("--trace", options.trace), ("--plot", options.plot)):
+        if path is not None and (Path(path).is_dir() or not Path(path).absolute().parent.is_dir()):
+            raise InputError(f"{name} {path}: there is no such directory; make it or name another file")
+    if options.plot is not None and Path(options.plot).suffix not in (".svg", ".png"):
+        raise InputError(f"--plot {options.plot}: a plot is a .svg or a .png")
+    if options.out is not None and not isinstance(scenario.load, UserLoad):
+        raise InputError("--out: answers of generated queries are counted and not made; give streams and queries")
+    began = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        trace = None
+        if options.trace is not None:
+            trace = Trace(stack.enter_context(open(options.trace, "w", encoding="utf-8")))
+        progress = stack.enter_context(
+            Progress(
+                TextColumn(f"{scenario.network.nodes:,} peers, seed {scenario.network.seed}"),
+                BarColumn(),
+                TextColumn("{task.completed:,} of {task.total:,} tuples"),
+                TimeRemainingColumn(),
+                console=Console(stderr=True),
+                transient=True,
+                disable=options.quiet or not sys.stderr.isatty(),
+            )
+        )
+        bar = progress.add_task("", total=1)
+        outcome = simulate(
+            scenario, tell=lambda done, total: progress.update(bar, completed=done, total=total), trace=trace
+        )
+    wall_s = time.monotonic() - began
+    summary = outcome.summary
+    written = []
+    if options.out is not None:
+        for name in outcome.numbers:
+            written.append(Path(options.out) / f"{name}.parquet")
+            outcome.write(name, written[-1])
+    if options.plot is not None:
+        _plot_loads(outcome, Path(options.plot))
+        written.append(Path(options.plot))
+    console = Console(highlight=False)
+    if options.format == "json":
+        print(json.dumps({**summary.data, "wall_s": round(wall_s, 3)}, indent=2))
+    elif options.quiet:
+        console.print(f"seed {summary.seed}: {summary.answers:,} answers, {summary.messages_total:,} messages")
+    else:
+        console.print(_simulation_table(summary, wall_s))
+        for path in written:
+            console.print(f"written to {path}", soft_wrap=True)
+    return 0
+
+
+def _simulation_table(summary: "Summary", wall_s: float) -> Table:
+    """What a simulation came to."""
+    table = Table(title=f"simulation with seed {summary.seed}", title_justify="left", show_header=False)
+    table.add_row("nodes", f"{summary.nodes:,}, {summary.overlay}, latency {summary.latency}")
+    table.add_row("strategy", summary.strategy)
+    table.add_row("tuples", f"{summary.tuples:,}")
+    table.add_row("queries", f"{summary.queries:,}")
+    mean = summary.answers / max(1, summary.queries)
+    table.add_row("answers", f"{summary.answers:,} ({mean:,.1f} a query)")
+    for name, count in summary.answers_by_query.items():
+        table.add_row(Text(f"  of {name}"), f"{count:,}")
+    table.add_section()
+    table.add_row("messages", f"{summary.messages_total:,}")
+    names = {"tuples": "tuples", "queries": "queries", "rates": "rates (RIC)", "answers": "answers"}
+    for purpose, count in summary.messages.items():
+        table.add_row(f"  for {names[purpose]}", f"{count:,}")
+    table.add_row("  per tuple and node", f"{summary.messages_per_tuple_and_node:,.4g}")
+    table.add_section()
+    for what, spread in (("query processing load", summary.load), ("storage load", summary.storage)):
+        table.add_row(what, f"{spread.total:,} in all, {spread.highest:,} at most, {spread.mean:,.2f} a node")
+        table.add_row("  nodes taking part", f"{spread.nodes:,} ({spread.nodes / summary.nodes:.0%})")
+    table.add_section()
+    table.add_row("virtual time", f"{summary.virtual_us / 1e6:,.1f} s")
+    table.add_row("wall time", f"{wall_s:,.1f} s")
+    return table
+
+
+def _plot_loads(outcome: "Outcome", path: Path) -> None:
+    """The load of peers, the highest first."""
+    from watersmeet.reproduce.plots import lines
+    from watersmeet.sim.simulate import ranked_loads
+
+    lines(
+        ranked_loads(outcome),
+        path,
+        x="rank",
+        series={"load": "query processing load", "storage": "storage load"},
+        xlabel="peers, the most loaded first",
+        ylabel="queries and tuples",
+        logx=True,
+        logy=True,
+    )
 
 
 def _check(options: argparse.Namespace) -> int:

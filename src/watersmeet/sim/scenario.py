@@ -64,7 +64,9 @@ class Network:
             raise InputError(f"seed must be 0 or more, not {self.seed}")
         if self.hop_us is not None:
             if self.latency is LatencyKind.TRANSIT_STUB:
-                raise InputError("hop does not go with latency: transit-stub, which has delays of its own; leave it out")
+                raise InputError(
+                    "hop does not go with latency: transit-stub, which has delays of its own; leave it out"
+                )
             if self.hop_us < 1:
                 raise InputError(f"hop must be longer than nothing, not {format_duration(self.hop_us)}")
 

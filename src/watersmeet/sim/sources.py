@@ -1,4 +1,4 @@
-"""Whole streams as tables, without Spark: files read by Arrow, and made-up rows. What never ends cannot be simulated."""
+"""Whole streams as tables, without Spark: files read by Arrow, and made-up rows. What never ends is refused."""
 
 import glob
 import os
@@ -17,7 +17,12 @@ from watersmeet.topology import Source, Stream
 
 FORMATS = ("parquet", "csv", "json", "generator")
 _OPTIONS = {"csv": ("header", "sep", "delimiter")}
-_LEFT_ALONE = ("maxfilespertrigger", "maxbytespertrigger", "latestfirst", "recursivefilelookup")  # how Spark takes files
+_LEFT_ALONE = (
+    "maxfilespertrigger",
+    "maxbytespertrigger",
+    "latestfirst",
+    "recursivefilelookup",
+)  # how Spark takes files
 _ALIASES = {
     "byte": "tinyint",
     "short": "smallint",
@@ -141,7 +146,9 @@ def _read_file(stream: Stream, source: Source, path: str, schema: pa.Schema) -> 
 
 def _cast(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     texts = [
-        one for one in schema if pa.types.is_timestamp(one.type) and pa.types.is_string(rows.schema.field(one.name).type)
+        one
+        for one in schema
+        if pa.types.is_timestamp(one.type) and pa.types.is_string(rows.schema.field(one.name).type)
     ]
     for one in texts:
         kind = "TIMESTAMP" if one.type.tz is None else "TIMESTAMPTZ"
