@@ -11,8 +11,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# Every Java of a test lives for seconds: the optimising compiler would take more of the cores than it gives back.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# Every Java of a test lives for seconds or minutes: the optimising compiler would take more of the cores than it gives
+# back. Without it the store of compiled code is by default too small for Spark, and what it loses is compiled again;
+# and it would collect garbage each time that some more classes are loaded.
+os.environ.setdefault(
+    "JDK_JAVA_OPTIONS",
+    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=200m -XX:+UseSerialGC -XX:MetaspaceSize=256m",
+)
 
 
 @pytest.fixture(scope="session")

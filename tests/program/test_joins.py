@@ -1,5 +1,6 @@
 """Random queries over random streams, run in this process, against the DuckDB oracle."""
 
+import os
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -14,6 +15,9 @@ from watersmeet.program.ledger import FAN_OUT
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
 from watersmeet.testing import InProcess, bag, split
+
+LONG = pytest.mark.skipif(not os.environ.get("WATERSMEET_SOAK"), reason="long; run by `make soak`")
+repeatable = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 SECOND = 1_000_000
 COLUMNS = ("k", "m", "s", "id", "ts")
@@ -115,12 +119,24 @@ def expected(sql: str, tables: dict[str, pa.Table], process: InProcess) -> Count
     return bag(answer(query, tables, dict.fromkeys(tables, "ts"), heads_before_us=horizon))
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(cases())
-def test_random_queries_give_the_bag_of_the_law(case: tuple) -> None:
+def check(case: tuple) -> None:
     sql, tables, delay, batches, buckets = case
     got, process = run(sql, batches, delay, buckets)
     assert got == expected(sql, tables, process)
+
+
+@settings(repeatable, max_examples=70)
+@given(cases())
+def test_random_queries_give_the_bag_of_the_law(case: tuple) -> None:
+    check(case)
+
+
+@pytest.mark.soak
+@LONG
+@settings(repeatable, max_examples=1_500)
+@given(cases())
+def test_a_thousand_random_queries_give_the_bag_of_the_law(case: tuple) -> None:
+    check(case)
 
 
 def steady(rows: int, keys: int, step_us: int, seed: int) -> pa.Table:
@@ -136,10 +152,11 @@ def steady(rows: int, keys: int, step_us: int, seed: int) -> pa.Table:
 @pytest.mark.parametrize("window", ["[RANGE 20 SECONDS]", "[TUMBLE 20 SECONDS]", "[ROWS 100]"])
 @pytest.mark.parametrize("where", ["a.k = b.k AND b.k = c.k", "a.k = b.k AND b.m = c.m AND b.k = c.id"])
 def test_state_stays_flat_and_answers_exact_over_many_small_batches(window: str, where: str) -> None:
-    tables = {name: steady(3000, 50, SECOND // 5, seed) for seed, name in enumerate("abc")}
+    rows, a_batch = 1_400, 20
+    tables = {name: steady(rows, 50, SECOND // 5, seed) for seed, name in enumerate("abc")}
     sql = f"SELECT a.id AS a, b.id AS b, c.id AS c FROM a {window}, b {window}, c {window} WHERE {where}"
-    pieces = {name: split(table, range(20, 3000, 20)) for name, table in tables.items()}
-    batches = [{name: pieces[name][number] for name in tables} for number in range(150)]
+    pieces = {name: split(table, range(a_batch, rows, a_batch)) for name, table in tables.items()}
+    batches = [{name: pieces[name][number] for name in tables} for number in range(rows // a_batch)]
     query = parse_query(sql, dict.fromkeys(tables, COLUMNS))
     with tempfile.TemporaryDirectory() as directory:
         process = InProcess(query, dict.fromkeys(tables, SCHEMA), dict.fromkeys(tables, "ts"), Path(directory))

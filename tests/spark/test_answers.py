@@ -22,6 +22,8 @@ from watersmeet.query.sql import parse_query
 from watersmeet.query.windows import Rows
 from watersmeet.testing import bag, split
 
+LONG = pytest.mark.skipif(not os.environ.get("WATERSMEET_SOAK"), reason="long; run by `make soak`")
+
 EPOCH = datetime(2025, 1, 1, tzinfo=UTC)
 DDL = "k long, m int, d decimal(10,2), f float, x double, host string, id long, ts timestamp"
 SCHEMA = pa.schema(
@@ -300,9 +302,10 @@ def random_queries(draw: st.DrawFn) -> str:
     return f"SELECT {select} FROM {sources} WHERE {' AND '.join(conditions)}"
 
 
-@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(random_queries(), st.integers(0, 10**6), st.integers(1, 3))
-def test_random_queries_over_random_streams(spark: Any, sql: str, seed: int, batches: int) -> None:
+repeatable = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+def check_random(spark: Any, sql: str, seed: int, batches: int) -> None:
     given_rows = {name: rows(seed + number, 40, 6) for number, name in enumerate("abc")}
     with tempfile.TemporaryDirectory() as directory:
         tmp = Path(directory)
@@ -310,3 +313,17 @@ def test_random_queries_over_random_streams(spark: Any, sql: str, seed: int, bat
         (tmp / "out").mkdir()
         got, _ = run(spark, tmp, streams, sql)
         assert bag(got) == bag(law(streams, given_rows, sql))
+
+
+@settings(repeatable, max_examples=8)
+@given(random_queries(), st.integers(0, 10**6), st.integers(1, 3))
+def test_random_queries_over_random_streams(spark: Any, sql: str, seed: int, batches: int) -> None:
+    check_random(spark, sql, seed, batches)
+
+
+@pytest.mark.soak
+@LONG
+@settings(repeatable, max_examples=150)
+@given(random_queries(), st.integers(0, 10**6), st.integers(1, 3))
+def test_many_random_queries_over_random_streams(spark: Any, sql: str, seed: int, batches: int) -> None:
+    check_random(spark, sql, seed, batches)

@@ -402,7 +402,7 @@ def measured_figures(table: pa.Table, rate: float, shares: np.ndarray) -> Stream
 
 
 def test_a_steady_workload_ships_what_was_estimated(spark: Any, make_scene: Callable[..., Scene]) -> None:
-    seconds, homes = 60, {"a": "ams", "b": "nyc"}
+    seconds, homes = 36, {"a": "ams", "b": "nyc"}
     rates = {"a": 400, "b": 500}
     shares = {name: popularity(number, 100.0, keys=1_600, streams=2) for number, name in enumerate(homes)}
     tables = {name: steady_rows(n, rates[name], seconds, shares[name]) for n, name in enumerate(homes)}

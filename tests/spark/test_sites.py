@@ -4,6 +4,8 @@ Answers are compared with DuckDB's over the rows that are neither late nor malfo
 the matter of test_site_faults.py.
 """
 
+import errno
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,6 +30,7 @@ from watersmeet.query.windows import Rows
 from watersmeet.sim.rows import finish
 from watersmeet.sim.sites import SimulatedSites
 from watersmeet.spark import run as run_module
+from watersmeet.spark.files import FileShelf
 from watersmeet.spark.links import DirectoryLinks, LinkDamaged
 from watersmeet.spark.run import plan_query
 from watersmeet.spark.site_job import SiteJob
@@ -549,6 +552,42 @@ def test_a_damaged_parcel_is_named_and_sent_again_once_it_is_gone(
         run_site("ams")
         assert parcels[1].read_bytes() == whole
     assert {link.number for link in job.ledger.links.values()} == {3}, "nothing was made anew"
+    scene.run(spark)
+    assert read(scene.out) == scene.expected()
+    assert list(way.glob("*.parcel")) == []
+
+
+def test_parcels_that_go_out_of_reach_within_a_turn_are_taken_by_a_later_one(
+    spark: Any, tmp_path: Path, write_stream: WriteStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = small_scene(tmp_path, way=("SP-D", False)).write(write_stream)
+    told: list[str] = []
+
+    def run_site(site: str) -> SiteJob:
+        handle = wm.start_site(
+            scene.topology, site, "q", spark=spark, checkpoint=scene.checkpoint, once=True, warn=told.append
+        )
+        handle.awaitTermination()
+        (job,) = handle._jobs
+        return job
+
+    run_site("ams")
+    way = scene.links / "q/nyc/ams"
+    with monkeypatch.context() as broken:
+        get_bytes = FileShelf.get_bytes
+
+        def out_of_reach(shelf: FileShelf, path: str, start: int = 0, size: int | None = None) -> bytes:
+            if Path(path).parent == way:
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+            return get_bytes(shelf, path, start, size)
+
+        broken.setattr(FileShelf, "get_bytes", out_of_reach)
+        job = run_site("nyc")
+        assert job.ledger.streams["b"].rows == 3 * 70, "its own rows did not wait"
+        assert "ams" not in job.ledger.received
+    (sentence,) = set(told)
+    assert sentence.startswith(f"query 'q': link ams -> nyc cannot be read: Not a directory ({way}); nothing is lost")
+    assert len(list(way.glob("*.parcel"))) == 3
     scene.run(spark)
     assert read(scene.out) == scene.expected()
     assert list(way.glob("*.parcel")) == []

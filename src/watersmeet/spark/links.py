@@ -11,6 +11,7 @@ keeps in its checkpoint every parcel that is not acknowledged, and puts it here 
 
 import contextlib
 import os
+import re
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -29,8 +30,12 @@ class LinkUnwritable(RunError):
     """A link's directory cannot be written; what should go there waits in the sender's checkpoint."""
 
 
+class LinkUnreadable(RunError):
+    """A link's directory cannot be read; what lies there waits."""
+
+
 class LinkDamaged(RunError):
-    """A parcel cannot be read."""
+    """A parcel is not what was sent."""
 
 
 @dataclass(frozen=True)
@@ -67,18 +72,36 @@ class DirectoryLinks:
 
     def sender_of(self, sender: str) -> str | None:
         """The identity of the run that writes to us from a site; None before it has started."""
-        return _read(self._way(sender, self.site) / _SENDER)
+        way = self._way(sender, self.site)
+        with _reading(way, sender, self.site), contextlib.suppress(FileNotFoundError):
+            return (way / _SENDER).read_text(encoding="utf-8")
+        return None
 
     def has_arrived(self, sender: str, after: int) -> bool:
         """Whether the parcel after a number is there."""
-        return (self._way(sender, self.site) / _name(after + 1)).exists()
+        way = self._way(sender, self.site)
+        with _reading(way, sender, self.site), contextlib.suppress(FileNotFoundError):
+            os.stat(way / _name(after + 1))
+            return True
+        return False
 
     def arrived(self, sender: str, after: int) -> Iterator[tuple[str, str, ParcelIndex]]:
         """Parcels from a site beyond a number: sender, path and what is in them, as far as none is missing."""
+        way = self._way(sender, self.site)
         while self.has_arrived(sender, after):
             after += 1
-            path = self._way(sender, self.site) / _name(after)
-            yield sender, str(path), _index(path, sender, self.site)
+            path = way / _name(after)
+            index = None
+            with _reading(way, sender, self.site), contextlib.suppress(FileNotFoundError):
+                index = _index(path, sender, self.site)
+            if index is None:  # gone since it was seen: it is found again when the directory is back
+                return
+            yield sender, str(path), index
+
+    def why_unreadable(self, error: Exception, sender: str, path: str) -> LinkUnreadable | None:
+        """What is wrong with the link if an error, perhaps of another process, says that a parcel could not be read."""
+        cause = re.search(rf"\[Errno (\d+)\] [^\n]*{re.escape(path)}", str(error))
+        return cause and _unreadable(os.strerror(int(cause[1])), self._way(sender, self.site), sender, self.site)
 
     def publish(self, reader: str, outbox: Iterable[Outgoing]) -> None:
         """Put parcels where their reader finds them, in order; those that are there already stay as they are."""
@@ -158,6 +181,21 @@ def _writing(way: Path, sender: str, reader: str) -> Iterator[None]:
             f"link {sender} -> {reader} cannot be written: {error.strerror or error} ({way}); "
             "nothing is lost: it goes on when the directory can be written again"
         ) from None
+
+
+@contextlib.contextmanager
+def _reading(way: Path, sender: str, reader: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _unreadable(error.strerror or str(error), way, sender, reader) from None
+
+
+def _unreadable(cause: str, way: Path, sender: str, reader: str) -> LinkUnreadable:
+    return LinkUnreadable(
+        f"link {sender} -> {reader} cannot be read: {cause} ({way}); "
+        "nothing is lost: it goes on when the directory can be read again"
+    )
 
 
 def _index(path: Path, sender: str, reader: str) -> ParcelIndex:

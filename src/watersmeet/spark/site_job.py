@@ -7,7 +7,7 @@ the ledger, so that a batch which runs again takes neither more nor less than it
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 from typing import Any
@@ -30,7 +30,7 @@ from watersmeet.spark.delivery import Delivery, LateRows, map_rows, reports, run
 from watersmeet.spark.engine import Report, total
 from watersmeet.spark.files import FileShelf
 from watersmeet.spark.job import BatchReport, Clock
-from watersmeet.spark.links import PARCEL, DirectoryLinks, LinkUnwritable
+from watersmeet.spark.links import PARCEL, DirectoryLinks, LinkUnreadable, LinkUnwritable
 from watersmeet.spark.sinks import Writer
 from watersmeet.spark.sources import ingest_columns, open_stream, raw_columns
 from watersmeet.spark.tasks import FileAtSite, Ingest
@@ -87,6 +87,7 @@ class SiteJob:
         self._late = LateRows(spark, topology, query, schemas, f"{program.site}-{checkpoint.run_id}")
         self._is_first = True
         self._troubles: dict[str, str] = {}
+        self._runs: dict[str, str] = {}  # of whom the parcels are that were looked at last
         self._last_rows = dict.fromkeys(sorted(local), time.monotonic())
         self._closing = threading.Event()
         self._at_links = threading.Lock()  # turns and the keeper both write to them
@@ -189,7 +190,12 @@ class SiteJob:
     def has_parcels(self) -> bool:
         """Whether parcels wait to be taken."""
         taken = self.ledger.received
-        return any(self._links.has_arrived(sender, taken.get(sender, 0)) for sender in self.program.peers_in)
+        return any(self._has_arrived(sender, taken.get(sender, 0)) for sender in self.program.peers_in)
+
+    def _has_arrived(self, sender: str, after: int) -> bool:
+        with self._telling(sender):
+            return self._links.has_arrived(sender, after)
+        return False
 
     def _turn(self, told: Sequence[Report], batch: int | None) -> bool:
         clock = Clock()
@@ -202,11 +208,19 @@ class SiteJob:
         if not parcels and not arrivals.declared and batch is None:
             return False
         clock.lap("take")
-        turn = self._engine.turn(ledger, arrivals)
+        try:
+            turn = self._engine.turn(ledger, arrivals)
+        except Exception as error:
+            if not self._was_at_links(error, parcels):
+                raise
+            if not arrivals.declared and batch is None:
+                return False
+            parcels = []
+            turn = self._engine.turn(ledger, replace(arrivals, parcels=parcels))
         clock.lap("operators")
-        runs = {sender: self._links.sender_of(sender) for sender, _, _ in parcels}
+        runs = {sender: self._runs[sender] for sender, _, _ in parcels}
         ledger = self._deliver(turn)
-        ledger = replace(ledger, peers={**ledger.peers, **{s: run_id for s, run_id in runs.items() if run_id}})
+        ledger = replace(ledger, peers={**ledger.peers, **runs})
         clock.lap("publish")
         self._late.keep(told, turn.ledger.turn, self._engine.speaker, replay=self._is_first)
         self._checkpoint.commit(ledger)
@@ -233,7 +247,7 @@ class SiteJob:
 
     def _parcels(self, ledger: SiteLedger) -> list[tuple[str, str, ParcelIndex]]:
         """What has come over the links and is to be taken now: from every sender in turn, up to a good mouthful."""
-        waiting = [iter(self._arrived(sender, ledger.received.get(sender, 0))) for sender in self.program.peers_in]
+        waiting = [self._arrived(sender, ledger.received.get(sender, 0)) for sender in self.program.peers_in]
         parcels, size = [], 0
         while waiting and size <= _MOUTHFUL:
             for parcels_of_one in list(waiting):
@@ -245,17 +259,36 @@ class SiteJob:
                     size += sum(entry.size for entry in parcel[2].entries)
         return parcels
 
-    def _arrived(self, sender: str, after: int) -> Iterable[tuple[str, str, ParcelIndex]]:
-        run_id = self._links.sender_of(sender)
-        if run_id is None:
-            return []
-        known = self.ledger.peers.get(sender, run_id)
-        if known != run_id:
-            raise CheckpointMismatch(
-                f"link {sender} -> {self.site}: the parcels are of another run of {sender} than those taken so far; "
-                "start it with the checkpoint it had, or remove the links and the checkpoints of all sites"
-            )
-        return self._links.arrived(sender, after)
+    def _arrived(self, sender: str, after: int) -> Iterator[tuple[str, str, ParcelIndex]]:
+        """What has come from a site; nothing while its link cannot be read."""
+        with self._telling(sender):
+            run_id = self._links.sender_of(sender)
+            if run_id is None:
+                return
+            if self.ledger.peers.get(sender, run_id) != run_id:
+                raise CheckpointMismatch(
+                    f"link {sender} -> {self.site}: the parcels are of another run of {sender} than those taken so "
+                    "far; start it with the checkpoint it had, or remove the links and the checkpoints of all sites"
+                )
+            self._runs[sender] = run_id
+            yield from self._links.arrived(sender, after)
+
+    @contextlib.contextmanager
+    def _telling(self, sender: str) -> Iterator[None]:
+        """Say once that a link cannot be read, and go on without what lies there: it is looked at time and again."""
+        try:
+            yield
+            self._troubles.pop(f"reading {sender}", None)
+        except LinkUnreadable as error:
+            self._tell(f"reading {sender}", str(error))
+
+    def _was_at_links(self, error: Exception, parcels: Sequence[tuple[str, str, ParcelIndex]]) -> bool:
+        """Whether an error is that parcels went out of reach after they were looked at; it is told if so."""
+        troubles = [(sender, self._links.why_unreadable(error, sender, path)) for sender, path, _ in parcels]
+        for sender, trouble in troubles:
+            if trouble is not None:
+                self._tell(f"reading {sender}", str(trouble))
+        return any(trouble is not None for _, trouble in troubles)
 
     def _publish(self) -> None:
         with self._at_links:
