@@ -12,7 +12,8 @@ def estimated_nodes(identifier: int, successors: Sequence[int]) -> float:
     >>> estimated_nodes(0, [SPACE // 100, SPACE // 50])
     100.0
     """
-    return 1.0 if not successors else len(successors) * SPACE / distance(identifier, successors[-1])
+    reach = distance(identifier, successors[-1]) if successors else 0
+    return len(successors) * SPACE / reach if reach else 1.0
 
 
 def longest_route_us(nodes: float, hop_us: int) -> int:

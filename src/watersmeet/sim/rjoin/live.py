@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from watersmeet.program.rjoin.compiled import CLASSES, NONE, QUERY, Ints, Longs
+from watersmeet.program.rjoin.compiled import CLASSES, MASK, NONE, QUERY, WAITS, Ints, Longs
 from watersmeet.program.rjoin.shard import Ask, CheckMail, Hints, Out, QueryMail, Settings, Shard, TupleMail
 from watersmeet.program.rjoin.tables import Known
 from watersmeet.query.model import JoinQuery
@@ -141,7 +141,7 @@ class LivePeer:
         if care.renew_us is not None:
             kernel.after(care.renew_us, self._renew)
         if care.replicas:
-            kernel.after(care.look_us, self._look_around)
+            kernel.after(1, self._look_around)
 
     @property
     def is_up(self) -> bool:
@@ -159,8 +159,8 @@ class LivePeer:
         self._send(self.shard.submit(queries, np.zeros(len(queries), np.int32), self._kernel.now_us))
 
     def leave(self) -> None:
-        """Go politely: who takes over gets all that is kept here."""
-        heirs = self.node.router.successors(1)
+        """Go politely: who takes over gets all that is kept here, if what met here may meet again."""
+        heirs = self.node.router.successors(1) if self.shard.settings.is_guarded else ()
         for key in sorted(self._kept) if heirs else ():
             rows, tuples = self._state(key)
             self.node.direct(heirs[0], StateMoves(key, rows, tuples), _size(rows, tuples))
@@ -174,7 +174,10 @@ class LivePeer:
 
     def _received_directly(self, sender: Address, payload: object) -> None:
         """Mail from one who believes that this node has a key; if it has not, the overlay knows who has."""
-        if isinstance(payload, QueriesCome) and not self._is_mine(payload.key):
+        is_member = self.node.router.is_ready  # one that is just leaving keeps nothing any more
+        if isinstance(payload, StateMoves) and not is_member:
+            self.node.route(self._point(payload.key), payload, _size(payload.rows, payload.tuples))
+        elif isinstance(payload, QueriesCome) and not (is_member and self._is_mine(payload.key)):
             size = _HEADER_BYTES + payload.rows.nbytes + _HINT_BYTES * len(payload.hints.packed)
             self.node.route(self._point(payload.key), payload, size)
         else:
@@ -285,7 +288,7 @@ class LivePeer:
             own = mail.keys == key
             packed = int(self.shard.packed(np.array([key], np.int32))[0])
             rows = mail.rows[own]
-            for row in rows[rows[:, 2] == 0]:
+            for row in rows[rows[:, MASK] == 0]:
                 self._asked[int(row[QUERY])] = packed
             hints = self.shard.hints(rows, HERE)
             message = QueriesCome(packed, rows, hints)
@@ -366,10 +369,15 @@ class LivePeer:
         if not self.is_up:
             return
         empty = Hints(np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0, np.int32), np.zeros(0, np.int64))
+        arrays, before_us = self.known.query_arrays, self._kernel.now_us - self.shard.settings.delay_us
         for query, key in sorted(self._asked.items()):
+            if arrays.until_us[query] < before_us:
+                continue
             row = self.known.first_row(query, self.shard.width)
-            row[3] = self._alias_at(query, key)
+            row[WAITS] = self._alias_at(query, key)
             self.node.route(self._point(key), QueriesCome(key, row[None, :], empty), _HEADER_BYTES + row.nbytes)
+        keep_us, stamps = self.shard.settings.keep_us, self.known.tuple_arrays.ts_us
+        self._published = [tuples for tuples in self._published if stamps[tuples].max() + keep_us >= before_us]
         for tuples in self._published:
             self._send(self.shard.publish(HERE, tuples))
         self._kernel.after(self.care.renew_us, self._renew)

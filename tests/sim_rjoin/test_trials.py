@@ -1,0 +1,40 @@
+"""Theorems 1 and 2 at random: whatever the query, the network and the delays, every answer of the law comes once."""
+
+import os
+from collections import Counter
+
+import pytest
+
+from watersmeet.program.rjoin.shard import Strategy
+from watersmeet.sim.rjoin.trial import main, run
+
+LONG = pytest.mark.skipif(not os.environ.get("WATERSMEET_SOAK"), reason="long; run by `make soak`")
+
+
+def test_random_trials_give_the_answers_of_the_law() -> None:
+    outcomes = [run(seed) for seed in range(40)]
+    assert [outcome.verdict for outcome in outcomes if not outcome.is_right] == []
+    # Trials that show nothing would be right too.
+    strategies = Counter(outcome.settings.strategy for outcome in outcomes if outcome.expected)
+    assert strategies.keys() == set(Strategy)
+    assert sum(outcome.expected.total() for outcome in outcomes) > 1_000
+    assert {outcome.settings.pairs for outcome in outcomes if outcome.expected} == {False, True}
+
+
+def test_a_wrong_outcome_says_how_to_see_it_again(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["1"]) == 0
+    assert "as they should be" in capsys.readouterr().out
+    right = run(1)
+    lost = type(right)(
+        right.seed, right.sql, right.settings, right.answers - Counter(list(right.answers)[:1]), right.expected
+    )
+    assert not lost.is_right
+    assert lost.verdict.endswith(
+        f"1 missing and 0 too many of {right.expected.total()} answers; replay: python -m watersmeet.sim.rjoin.trial 1"
+    )
+
+
+@LONG
+@pytest.mark.parametrize("first", range(0, 1_500, 100))
+def test_many_random_trials(first: int) -> None:
+    assert main([str(first), str(first + 100)]) == 0
