@@ -1,0 +1,122 @@
+"""What RJoin's experiments (section 8) have in common: a point is a run, a row what its nodes had done at the end."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from watersmeet.reproduce.experiment import Experiment, Row, averaged
+from watersmeet.sim.rjoin.measured import Run, Seen, measure, ranked
+
+TRAFFIC = ("traffic", "grouped traffic", "RIC traffic")
+TOTALS = ("load", "storage")
+FIGURES = (*TRAFFIC, *TOTALS, "highest load", "highest storage", "nodes", "answers")
+RANKS = (1, 2, 5, 10, 20, 50, 100, 250, 500, 750, 900)
+RANK_COLUMNS = tuple(f"{kind} at {rank}" for kind in TOTALS for rank in RANKS)
+ONE_RANKING, OWN_RANKINGS = "one", "own"
+RANKINGS = {ONE_RANKING: "one ranking of values", OWN_RANKINGS: "rankings of their own"}
+UNIT = "traffic: messages per node and tuple; loads: rewritten queries and tuples"
+NOTES = (
+    "Traffic is messages sent per node and tuple, routing and the indexing of input queries included. In 'traffic' "
+    "every rewritten query is a message; in 'grouped traffic' all mail from one node for one key is one message.",
+    "Load is rewritten queries and tuples received, storage those kept at the value level at the end; 'nodes' have a "
+    "load. 200 tuples go by before the queries come, so that nodes have rates to tell; they are stored, not counted.",
+)
+RANKING_NOTE = (
+    "ranking one: the same value is the most frequent in every attribute; own: every attribute has its own; seed 1."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What tells a run from the others, and the run; the last of the numbers of tuples is looked at."""
+
+    keys: tuple[tuple[str, Any], ...]
+    run: Run
+
+
+@dataclass(frozen=True, slots=True)
+class RankedExperiment(Experiment):
+    """An experiment whose CSV also has the loads of nodes by rank, which are too many for a table."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of a row."""
+        return (*self.keys, "draw", *self.figures, *RANK_COLUMNS)
+
+
+def up_to(count: int, looks: Sequence[int]) -> tuple[int, ...]:
+    """Look where a longer run looks too: all comes to rest then, and so a shorter run is the beginning of a longer one.
+
+    >>> up_to(100, (50, 100, 200))
+    (50, 100)
+    """
+    return tuple(look for look in looks if look <= count)
+
+
+def run_point(point: Point) -> Row:
+    """Run a point; loads at ranks there are no nodes for are None."""
+    return row_of(point, measure(point.run)[-1])
+
+
+def row_of(point: Point, seen: Seen) -> Row:
+    """What was seen, as a row."""
+    nodes, loads = point.run.nodes, {"load": ranked(seen.load), "storage": ranked(seen.storage)}
+    per_node_and_tuple = 1 / (nodes * seen.tuples)
+    at_ranks = {
+        f"{kind} at {rank}": int(of_nodes[rank - 1]) if rank <= nodes else None
+        for kind, of_nodes in loads.items()
+        for rank in RANKS
+    }
+    return {
+        **dict(point.keys),
+        "draw": 0,
+        "traffic": seen.messages_apart * per_node_and_tuple,
+        "grouped traffic": seen.messages * per_node_and_tuple,
+        "RIC traffic": seen.messages_rates * per_node_and_tuple,
+        "load": int(seen.load.sum()),
+        "storage": int(seen.storage.sum()),
+        "highest load": at_ranks["load at 1"],
+        "highest storage": at_ranks["storage at 1"],
+        "nodes": seen.taking_part,
+        "answers": seen.answers,
+        **at_ranks,
+    }
+
+
+def rows_by(rows: Sequence[Row], *keys: str) -> dict[Any, Row]:
+    """Rows, averaged over draws, by their only key or by a tuple of keys."""
+    numbers = [name for name in rows[0] if name not in keys and name != "draw" and rows[0][name] is not None]
+    means = averaged(rows, keys, [name for name in numbers if not isinstance(rows[0][name], str)])
+    return {row[keys[0]] if len(keys) == 1 else tuple(row[key] for key in keys): row for row in means}
+
+
+def ratios(rows: Sequence[Row], others: Sequence[Row], figure: str) -> list[float]:
+    """A figure of rows as multiples of the same figure of others."""
+    return [row[figure] / other[figure] for row, other in zip(rows, others, strict=True)]
+
+
+def is_rising(values: Sequence[float]) -> bool:
+    """Whether each value is above the one before."""
+    return all(low < high for low, high in pairwise(values))
+
+
+def spread(values: Sequence[float], digits: int = 1) -> str:
+    """The lowest and the highest of values, in words.
+
+    >>> spread([3.14, 1.0]), spread([2.0])
+    ('1.0 to 3.1', '2.0')
+    """
+    low, high = (f"{value:,.{digits}f}" for value in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
+
+
+def shares(row: Row, kind: str, ranks: Sequence[int] = (10, 100, 500)) -> list[float]:
+    """How the loads at some ranks compare with the mean over nodes that take part: the pattern of a distribution."""
+    mean = row[kind] / row["nodes"]
+    return [row[f"{kind} at {rank}"] / mean for rank in ranks if row.get(f"{kind} at {rank}") is not None]
+
+
+def is_alike(patterns: Sequence[Sequence[float]], factor: float) -> bool:
+    """Whether distributions have the same pattern: at every rank within a factor."""
+    return all(max(at_rank) <= factor * min(at_rank) for at_rank in zip(*patterns, strict=True))
