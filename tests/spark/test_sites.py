@@ -427,7 +427,7 @@ def test_the_simulator_ships_the_same_bytes(
     are_batches_over = False
 
     def when_over(job: SiteJob, sender: str, after: int) -> Any:
-        return arrived(job, sender, after) if are_batches_over else []
+        return arrived(job, sender, after) if are_batches_over else iter(())
 
     def taking(parts: Iterable[Any]) -> bool:
         nonlocal are_batches_over
