@@ -122,7 +122,7 @@ _LAID_OUT: dict[object, tuple[object, pa.Table]] = {}
 # Random trials
 
 
-CHUNKS, SEEDS = 12, 17
+CHUNKS, SEEDS = 12, 10
 
 
 def failures(seeds: Iterable[int], size: Size = "small") -> tuple[list[str], int]:

@@ -247,7 +247,7 @@ class SiteJob:
 
     def _parcels(self, ledger: SiteLedger) -> list[tuple[str, str, ParcelIndex]]:
         """What has come over the links and is to be taken now: from every sender in turn, up to a good mouthful."""
-        waiting = [self._arrived(sender, ledger.received.get(sender, 0)) for sender in self.program.peers_in]
+        waiting = [iter(self._arrived(sender, ledger.received.get(sender, 0))) for sender in self.program.peers_in]
         parcels, size = [], 0
         while waiting and size <= _MOUTHFUL:
             for parcels_of_one in list(waiting):
