@@ -120,6 +120,7 @@ SLIPS = [
     (ZIPF, "attributes:", "atributes:", "line 3: unknown key 'atributes' in workload; did you mean 'attributes'?"),
     (ZIPF, "theta: 0.5", "theta: -1", "line 3: theta must be 0 or more, not -1"),
     (ZIPF, "theta: 0.5", "theta: nan", "line 3: theta must be 0 or more, not nan"),
+    (ZIPF, "relations: 4", "relations: 1", "line 3: relations must be 2 or more, not 1: neighbours in a chain differ"),
     (ZIPF, "ways: 3", "ways: 1", "line 3: ways must be from 2 to 16, not 1"),
     (ZIPF, "tuples: 6", "tuples: 0", "line 3: tuples must be 1 or more, not 0"),
     (ZIPF, "warm_up: 0", "warm_up: -2", "line 3: warm_up must be 0 or more, not -2"),

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from watersmeet.program.rjoin.compiled import Ints, Longs
+from watersmeet.program.rjoin.compiled import NONE, Ints, Longs
 from watersmeet.program.rjoin.shard import Settings, Strategy, table_of
 from watersmeet.program.rjoin.tables import Catalog, Known, Widths
 from watersmeet.query.oracle import answer
@@ -485,23 +485,15 @@ def test_answers_are_the_same_for_all_strategies(seen: dict[tuple[Strategy, bool
     assert seen[Strategy.RJOIN, False][1].answers > 1_000
 
 
-def test_counting_counts_what_is_made(seen: dict[tuple[Strategy, bool], list[Seen]]) -> None:
-    for counted, made in zip(seen[Strategy.FIRST, False], seen[Strategy.FIRST, True], strict=True):
+@pytest.mark.parametrize("strategy", list(Strategy))
+def test_counting_counts_what_is_made(strategy: Strategy, seen: dict[tuple[Strategy, bool], list[Seen]]) -> None:
+    for counted, made in zip(seen[strategy, False], seen[strategy, True], strict=True):
         assert (counted.load == made.load).all()
         assert (counted.storage == made.storage).all()
         assert counted.held == made.held
         assert counted.answers == made.answers
+        assert counted.messages_rates == made.messages_rates
         assert counted.rows < made.rows
-
-
-@pytest.mark.parametrize("strategy", list(Strategy))
-def test_chance_among_equals_is_all_that_counting_changes(
-    strategy: Strategy, seen: dict[tuple[Strategy, bool], list[Seen]]
-) -> None:
-    for counted, made in zip(seen[strategy, False], seen[strategy, True], strict=True):
-        assert counted.load.sum() == pytest.approx(made.load.sum(), rel=0.08)
-        assert counted.storage.sum() == pytest.approx(made.storage.sum(), rel=0.08)
-        assert counted.messages_apart == pytest.approx(made.messages_apart, rel=0.08)
 
 
 def test_rates_pay(seen: dict[tuple[Strategy, bool], list[Seen]]) -> None:
@@ -531,6 +523,7 @@ def test_a_move_loses_nothing_that_is_stored_or_under_way() -> None:
     world = World(CHAIN, nodes=30)
     world.submit()
     feeds = drawn(60, seed=13)
+    known_hosts = 0
     for number, one in enumerate(feeds):
         world.kernel.run(one.at_us)
         world.publish(one)
@@ -547,6 +540,20 @@ def test_a_move_loses_nothing_that_is_stored_or_under_way() -> None:
             for name in ("queries", "rows", "tuples", "held"):
                 assert getattr(before, name).sum() == getattr(after, name).sum()
             assert weights.sum() == (before.queries + before.tuples).sum()
+            known_hosts += _right_hosts(net)
+    assert known_hosts > 0
     world.kernel.run()
     assert world.answers() == world.law()
     assert world.answers().total() > 50
+
+
+def _right_hosts(net: SettledRJoin) -> int:
+    """How many hosts of keys nodes believe to know; all of them must be right."""
+    shard, known = net.shard, 0
+    rows = np.concatenate([shard.rows_at(key) for key in range(len(shard.names))])
+    for node in range(30):
+        hints = shard.hints(rows, node)
+        is_known = hints.hosts != NONE
+        assert (hints.hosts == shard.host_of(shard.numbers(hints.packed)))[is_known].all()
+        known += int(is_known.sum())
+    return known

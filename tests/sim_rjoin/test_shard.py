@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from watersmeet.errors import InputError
+from watersmeet.program.rjoin import compiled
 from watersmeet.program.rjoin.compiled import COUNT, MASK, NONE, QUERY, Ints
 from watersmeet.program.rjoin.shard import Out, Settings, Shard, Strategy, TupleMail
 from watersmeet.program.rjoin.tables import Catalog, Known, Widths, needs_pairs, reach_us
@@ -261,6 +262,20 @@ def test_a_query_wider_than_its_network_is_refused() -> None:
     for where in ("r.a = s.a AND s.b = t.b", "r.a = s.a AND s.a = t.a"):
         with pytest.raises(InputError, match="wider than the widths"):
             known.add_query(query_of(where), home=0, start_us=0)
+
+
+def test_a_stream_without_a_column_to_find_tuples_by_is_refused() -> None:
+    bare = pa.schema([("many", pa.list_(pa.int64())), ("ts", pa.timestamp("us", "UTC"))])
+    with pytest.raises(InputError, match="stream 's' has no column under which its tuples can be found"):
+        Catalog({"r": SCHEMA, "s": bare}, {"r": "ts", "s": "ts"})
+
+
+def test_alike_queries_are_not_miscounted_when_they_are_too_many() -> None:
+    rows = np.zeros((2, 6), np.int32)
+    rows[:, COUNT] = 1 << 30
+    assert compiled.merge(rows[:1].copy(), np.zeros(1, np.int32)) == 1
+    with pytest.raises(OverflowError, match="rewritten queries are alike"):
+        compiled.merge(rows, np.zeros(2, np.int32))
 
 
 def test_nothing_to_publish_or_to_ask_is_no_mail() -> None:

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -257,6 +258,7 @@ def canonical_sql(query: JoinQuery) -> str:
     return "\n".join(lines)
 
 
+@lru_cache(maxsize=4_096)  # a stream's filters are asked for with every batch
 def to_duckdb(expression: Expression) -> str:
     """The same expression in DuckDB's dialect."""
     (statement,) = _SPARK.parse(f"SELECT {expression.sql}")
@@ -298,7 +300,10 @@ def constant_of(predicate: Expression) -> tuple[Column, int | str] | None:
     if not isinstance(node, exp.EQ):
         return None
     sides = sorted((node.this.unnest(), node.expression.unnest()), key=lambda side: not isinstance(side, exp.Column))
-    if not isinstance(sides[0], exp.Column) or not isinstance(sides[1], exp.Literal):
+    literal = sides[1].this if isinstance(sides[1], exp.Neg) else sides[1]
+    if not isinstance(sides[0], exp.Column) or not isinstance(literal, exp.Literal):
+        return None
+    if literal is not sides[1] and literal.is_string:
         return None
     value = sides[1].to_py()
     return (predicate.columns[0], value) if isinstance(value, int | str) else None

@@ -107,6 +107,8 @@ class ZipfLoad:
         for name in ("relations", "attributes", "values", "queries", "tuples"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be 1 or more, not {getattr(self, name)}")
+        if self.relations < 2:
+            raise InputError("relations must be 2 or more, not 1: neighbours in a chain differ")
         if not 2 <= self.ways <= 16:
             raise InputError(f"ways must be from 2 to 16, not {self.ways}")
         if self.warm_up < 0:

@@ -21,6 +21,7 @@ NONE = -1
 NO_VALUE = 0  # a key's value part at the attribute level; codes of values begin with 1
 RANGE, TUMBLE, FREE = 0, 1, 2  # windows as far as one tuple tells their end; ROWS is seen to when a row is complete
 FOREVER = np.int64(1 << 62)
+_MOST_ALIKE = (1 << 31) - 1  # that one row can stand for
 
 RJOIN, WORST, RANDOM, FIRST = 0, 1, 2, 3
 
@@ -430,7 +431,7 @@ def meet_rows(  # type: ignore[no-untyped-def]
         if found != NONE and queries.shown[query, 0] != NONE and not is_guarded:
             continue  # its answers would be no others
         if found != NONE and not told_apart:
-            store.row[found, COUNT] += row[COUNT]
+            store.row[found, COUNT] = _sum_of(store.row[found, COUNT], row[COUNT])
         elif found == NONE or not is_guarded:
             entry = counts[0]
             counts[0] += 1
@@ -463,6 +464,14 @@ def meet_rows(  # type: ignore[no-untyped-def]
                 produced += 1
         replies[i] = answered
     return out[:produced], made[:produced], complete[:finished], made_complete[:finished], replies
+
+
+@njit(cache=True)
+def _sum_of(count, more):  # type: ignore[no-untyped-def]
+    both = np.int64(count) + np.int64(more)
+    if both > _MOST_ALIKE:
+        raise OverflowError("more than 2,147,483,647 rewritten queries are alike: count fewer queries or tuples")
+    return both
 
 
 @njit(cache=True)
@@ -510,7 +519,7 @@ def merge(rows, made):  # type: ignore[no-untyped-def]
             made[kept] = made[i]
             kept += 1
         else:
-            rows[table[at], COUNT] += rows[i, COUNT]
+            rows[table[at], COUNT] = _sum_of(rows[table[at], COUNT], rows[i, COUNT])
     return kept
 
 
@@ -631,13 +640,17 @@ def choose(  # type: ignore[no-untyped-def]
     """Let each row wait for the alias of its best slot: gives the key, and the key's owner where the node knows it.
 
     RJOIN takes the lowest rate the node has heard of, WORST the highest there is; among equals, and for RANDOM, chance
-    decides, by a number drawn from the seed, the row and its place in the batch.
+    decides, by a number drawn from the seed, the node, the moment and the row; so alike rows, whether they are one or
+    many, go the same way.
     """
     chosen, hosts = np.empty(len(rows), np.int32), np.full(len(rows), NONE, np.int32)
     for i in range(len(rows)):
         row = rows[i]
         best_slot, best_cost, ties = NONE, 0.0, 0
-        chance = mixed(np.uint64(seed) ^ mixed(np.uint64(i) ^ mixed(np.uint64(row[QUERY]) ^ mixed(now_us))))
+        chance = mixed(np.uint64(seed) ^ mixed(np.uint64(nodes[i]) ^ mixed(now_us)))
+        for column in range(CLASSES + queries.class_mask.shape[1]):
+            if column != COUNT and column != WAITS:
+                chance = mixed(chance ^ np.uint64(row[column] + 3))
         for slot in range(keys_of_slots.shape[1]):
             key = keys_of_slots[i, slot]
             if key == NONE:

@@ -122,7 +122,6 @@ class CheckMail:
 class AnswerMail:
     """Complete rows on their way to who asked; rows whose members are not told apart are left out, and counted."""
 
-    senders: Ints
     rows: Ints
     messages: Ints  # the sender of each message: all answers to one query from one node at one moment
 
@@ -392,10 +391,15 @@ class Shard:
         return self._keys.host[keys]
 
     def move(self, hosts: Ints) -> int:
-        """Give keys to other hosts, with all that is kept for them; how many keys have moved."""
-        moved = int(np.count_nonzero(self._keys.host[: len(hosts)] != hosts))
+        """Give keys to other hosts, with all that is kept for them; how many keys have moved.
+
+        Whoever knew the host of such a key has to look for it again.
+        """
+        has_moved = self._keys.host[: len(hosts)] != hosts
         self._keys.host[: len(hosts)] = hosts
-        return moved
+        used = np.flatnonzero(self._table.slots != NONE)
+        self._table.host[used[has_moved[self._table.slots[used] & 0xFFFFFFFF]]] = NONE
+        return int(np.count_nonzero(has_moved))
 
     def stored(self) -> Stored:
         """What each node keeps now."""
@@ -440,9 +444,7 @@ class Shard:
             if len(complete):
                 out = self._finish(complete, self._keys.host[completed_at])
         elif replies.any():
-            nobody = np.zeros(0, np.int32)
-            messages = np.repeat(hosts, replies)
-            out = Out(answers=AnswerMail(nobody, np.zeros((0, self.width), np.int32), messages))
+            out = Out(answers=AnswerMail(np.zeros((0, self.width), np.int32), np.repeat(hosts, replies)))
         if not len(rows):
             return out
         nodes = self._keys.host[made_at]
@@ -471,7 +473,7 @@ class Shard:
         if not len(rows):
             return None
         pairs = np.unique(nodes.astype(np.int64) << 32 | rows[:, QUERY])
-        return AnswerMail(nodes, rows, (pairs >> 32).astype(np.int32))
+        return AnswerMail(rows, (pairs >> 32).astype(np.int32))
 
     def _next_checks(self, rows: Ints, nodes: Ints) -> CheckMail:
         """Send rows on to the next of their ROWS windows; each has one left."""

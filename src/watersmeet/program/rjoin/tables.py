@@ -84,6 +84,12 @@ class Catalog:
             stream: [one.name for one in schema if one.name != event_times[stream] and not pa.types.is_nested(one.type)]
             for stream, schema in schemas.items()
         }
+        for stream, names in self._indexed.items():
+            if not names:
+                raise InputError(
+                    f"stream {stream!r} has no column under which its tuples can be found: it needs one that can be "
+                    "compared, besides its event time"
+                )
         self.first_attribute: list[int] = []
         self.attributes: list[tuple[str, str]] = []
         for stream in self.streams:
