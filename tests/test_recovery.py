@@ -339,7 +339,7 @@ RUN_TASKS = "run_told"
 
 
 class Tripwire:
-    """Counts the steps of batches that leave a trace on disk, from a batch on, and fails before a chosen one."""
+    """Counts the steps of batches that leave a trace on disk, by name, from a batch on; fails before a chosen one."""
 
     # All that a driver does to the disk; tasks and Spark do the rest in between.
     STEPS = (
@@ -355,41 +355,61 @@ class Tripwire:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, first_batch: int) -> None:
         self._first_batch = first_batch
-        self.tripped: list[str] = []
+        self.tripped: set[tuple[str, int]] = set()
         for owner, name in self.STEPS:
             monkeypatch.setattr(owner, name, self._before(getattr(owner, name), name))
+        monkeypatch.setattr(JoinJob, "begin", self._around_begin(JoinJob.begin))
         monkeypatch.setattr(JoinJob, "run_batch", self._around_batch(JoinJob.run_batch))
-        # A process that is killed does not tidy up; but its lock is gone.
-        close = JoinJob.close
-        monkeypatch.setattr(JoinJob, "close", lambda job: job._checkpoint.close() if self.has_tripped else close(job))
+        monkeypatch.setattr(JoinJob, "close", self._around_close(JoinJob.close))
 
-    def arm(self, step: int) -> None:
-        """Fail before the step of this number; number 0 is Spark's own commit of the first batch."""
-        self._chosen, self._steps, self._in_batch, self.has_tripped = step, 0, False, False
+    def arm(self, name: str, number: int) -> None:
+        """Fail before the first or a later step of this name."""
+        self._chosen, self._steps, self._in_batch, self.has_tripped = (name, number), Counter[str](), False, False
 
-    def _trip(self, name: str) -> None:
-        self.tripped.append(name)
-        self.has_tripped = True
-        raise Crash(name)
+    def disarm(self) -> None:
+        """Let all go well."""
+        self.arm("", 0)
+
+    def _count(self, name: str) -> None:
+        self._steps[name] += 1
+        if (name, self._steps[name]) == self._chosen:
+            self.tripped.add(self._chosen)
+            self.has_tripped = True
+            raise Crash(name)
 
     def _before(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
         @wraps(function)
         def step(*arguments: Any, **named: Any) -> Any:
             if self._in_batch:
-                self._steps += 1
-                if self._steps == self._chosen:
-                    self._trip(type(arguments[1]).__name__ if name == RUN_TASKS else name)
+                self._count(type(arguments[1]).__name__ if name == RUN_TASKS else name)
             return function(*arguments, **named)
 
         return step
 
+    def _around_begin(self, begin: Callable[..., None]) -> Callable[..., None]:
+        def around(job: JoinJob, failed: Any) -> None:
+            self._in_batch = job.ledger.taken_batch >= self._first_batch
+            begin(job, failed)
+
+        return around
+
     def _around_batch(self, run_batch: Callable[..., None]) -> Callable[..., None]:
         def around(job: JoinJob, reports: Any, batch: int) -> None:
-            self._in_batch = batch >= self._first_batch
+            self._in_batch = batch >= self._first_batch  # and while it is being finished, until the next one is taken
             run_batch(job, reports, batch)
+            if self._in_batch:
+                self._count(SPARKS_COMMIT)
+
+        return around
+
+    def _around_close(self, close: Callable[[JoinJob], None]) -> Callable[[JoinJob], None]:
+        def around(job: JoinJob) -> None:
+            job._worker.shutdown()  # a batch that was taken is finished, or fails here
             self._in_batch = False
-            if batch >= self._first_batch and self._chosen == 0:
-                self._trip(SPARKS_COMMIT)
+            if self.has_tripped:  # a process that is killed does not tidy up; but its lock is gone
+                job._checkpoint.close()
+            else:
+                close(job)
 
         return around
 
@@ -407,18 +427,18 @@ class Tripwire:
 def test_a_crash_before_any_step_of_a_batch_changes_nothing(
     spark: SparkSession, make_scene: MakeScene, monkeypatch: pytest.MonkeyPatch, query: str, tasks: set[str]
 ) -> None:
-    scene = make_scene([query], batches=8, rows=60, seed=7)
+    scene = make_scene([query], batches=16, rows=60, seed=7)
     wire = Tripwire(monkeypatch, first_batch=2)  # the next one is the first to merge segments
     topology = load_topology(scene.topology)
-    for step in range(100):
-        # Once past the end of a batch, a crash falls into one of the next ones.
-        wire.arm(step)
-        handle = start(topology, spark=spark, checkpoint=scene.checkpoint, once=True)
-        try:
-            handle.awaitTermination()
-            break
-        except Crash:
-            scene.check_what_readers_see_now()
+    names = [SPARKS_COMMIT, *sorted(tasks), *dict.fromkeys(name for _, name in Tripwire.STEPS if name != RUN_TASKS)]
+    # The second step of a name is in the same batch for some, in the next one for others.
+    crashes = {(name, number) for name in names for number in (1, 2)} - {("Merge", 2)}
+    for name, number in sorted(crashes, key=lambda crash: (crash[1], crash[0] == "Merge", names.index(crash[0]))):
+        wire.arm(name, number)
+        with pytest.raises(Crash):
+            start(topology, spark=spark, checkpoint=scene.checkpoint, once=True).awaitTermination()
+        scene.check_what_readers_see_now()
+    assert wire.tripped == crashes
+    wire.disarm()
+    start(topology, spark=spark, checkpoint=scene.checkpoint, once=True).awaitTermination()
     scene.check()
-    assert {*wire.tripped} == {SPARKS_COMMIT, *tasks, *(name for _, name in Tripwire.STEPS if name != RUN_TASKS)}
-    assert wire.tripped.count("move") > 2, "also between the files of a batch"

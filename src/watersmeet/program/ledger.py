@@ -1,7 +1,8 @@
 """The state of a query as one frozen value, and every decision about it: watermarks, expiry, merging.
 
 The ledger names the files that make up the windows after a batch. Whoever runs a batch reads the ledger of the batch
-before, writes new files under new names, and replaces the ledger last: that replacement is the commit.
+before, writes new files under new names, and replaces the ledger last: that replacement is the commit. A batch may have
+one commit more, when its rows are taken and filed but not yet joined: from then on it can be finished without them.
 """
 
 import json
@@ -68,7 +69,9 @@ class StreamState:
 class Ledger:
     """Everything that outlives a batch; `index_name` names the windows, aliases name pending rows and ordinals."""
 
-    batch: int = -1
+    batch: int = -1  # the last one that is finished
+    taken_batch: int = -1  # the last one whose rows are filed, and what was told of them if it is not finished
+    taken: tuple[dict[str, Any], ...] = ()
     streams: Mapping[str, StreamState] = field(default_factory=dict)
     windows: Mapping[str, tuple[Segment, ...]] = field(default_factory=dict)
     pending: Mapping[str, tuple[Segment, ...]] = field(default_factory=dict)
@@ -87,7 +90,13 @@ class Ledger:
     @property
     def paths(self) -> frozenset[str]:
         """Every file the ledger depends on."""
-        return frozenset(part.path for segment in self.segments for part in segment.parts)
+        kept = frozenset(part.path for segment in self.segments for part in segment.parts)
+        return kept.union(*(_files_told(told) for told in self.taken))
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all rows that were taken have been joined."""
+        return self.taken_batch <= self.batch
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))
@@ -102,8 +111,18 @@ class Ledger:
                 "windows": {name: segments_of(rows) for name, rows in data["windows"].items()},
                 "pending": {name: segments_of(rows) for name, rows in data["pending"].items()},
                 "seen": segments_of(data["seen"]),
+                "taken_batch": data.get("taken_batch", data["batch"]),  # ledgers of old know only finished batches
+                "taken": tuple(data.get("taken", ())),
             }
         )
+
+
+def _files_told(told: Any) -> frozenset[str]:
+    """The files in what a task has told, which is JSON: whatever is called a path or a file."""
+    if isinstance(told, Mapping):
+        named = (value for name, value in told.items() if name == "path" or name.endswith("_file"))
+        return frozenset(named).union(*map(_files_told, told.values()))
+    return frozenset().union(*map(_files_told, told)) if isinstance(told, list | tuple) else frozenset()
 
 
 def segments_of(rows: Sequence[dict[str, Any]]) -> tuple[Segment, ...]:

@@ -88,11 +88,12 @@ class Checkpoint(Generic[L]):
             )
         return False, stored["run_id"]
 
-    def commit(self, ledger: L) -> None:
-        """Make a batch's state the state; then give back what nothing refers to any more."""
+    def commit(self, ledger: L, *, forget: bool = True) -> None:
+        """Make a batch's state the state; then give back what nothing refers to any more, unless tasks are writing."""
         replace_file(Path(self.ledger_path), ledger.to_json())
         self.ledger = ledger
-        self.forget_unused()
+        if forget:
+            self.forget_unused()
 
     def forget_unused(self) -> None:
         remove_all_but(self.state, self.ledger.paths)

@@ -1,7 +1,12 @@
-"""One query as one Structured Streaming query: ingest, decide, probe, publish, commit; once for each micro-batch."""
+"""One query as one Structured Streaming query: ingest, decide, probe, publish, commit; once for each micro-batch.
+
+A batch is taken as soon as its rows are filed and the ledger says so. Then Spark may go on with the next one, which it
+lists, plans and ingests while the rows of this one are joined.
+"""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 
@@ -12,11 +17,11 @@ from watersmeet.program.ledger import Ledger
 from watersmeet.program.stages import carried_classes
 from watersmeet.spark.binding import Bound
 from watersmeet.spark.checkpoint import Checkpoint
-from watersmeet.spark.delivery import Delivery, LateRows, map_rows, reports, run_told
+from watersmeet.spark.delivery import Delivery, LateRows, run_told
 from watersmeet.spark.engine import Report, WindowEngine, total
+from watersmeet.spark.intake import Intake
 from watersmeet.spark.sinks import Writer
-from watersmeet.spark.sources import ingest_columns, open_stream, raw_columns
-from watersmeet.spark.tasks import FileWindows, Ingest
+from watersmeet.spark.tasks import FileWindows
 from watersmeet.topology import Query, Topology
 
 
@@ -51,10 +56,6 @@ class JoinJob:
         checkpoint: Checkpoint[Ledger],
         writer: Writer,
     ) -> None:
-        self._spark = spark
-        self._topology = topology
-        self._query = query
-        self._bound = bound
         self._checkpoint = checkpoint
         self._join = join_of(plan)
         self._engine = WindowEngine(
@@ -64,51 +65,68 @@ class JoinJob:
             buckets=max(1, int(spark.sparkContext.defaultParallelism)),
             run_tasks=partial(run_told, spark),
         )
+        self._intake = Intake(
+            spark,
+            topology,
+            query,
+            bound,
+            self._join,
+            [scan.alias for scan in self._join.scans],
+            checkpoint.state,
+            checkpoint.ledger_path,
+            self._engine.speaker,
+            lambda scan: FileWindows(checkpoint.state, scan, carried_classes(self._join), self._join.ordered),
+        )
         self._delivery = Delivery(spark, bound, plan, writer, checkpoint.state, self._engine.buckets)
         self._late = LateRows(spark, topology, query, bound.schemas, checkpoint.run_id)
         self._is_first = True
+        self._failed: Callable[[BaseException], object] = lambda error: None
+        self._worker = ThreadPoolExecutor(1, "finish")
+        self._finishing: Future[None] | None = None
         self.last_report: BatchReport | None = None
 
     @property
     def ledger(self) -> Ledger:
-        """The state after the last finished batch."""
+        """The state as it was last committed."""
         return self._checkpoint.ledger
 
     def ingest_frame(self) -> DataFrame:
         """The streaming frame whose every batch files the new rows of all aliases and tells where they are."""
-        opened = {
-            name: open_stream(self._spark, self._topology.stream(name), self._bound.schemas[name])
-            for name in sorted(self._bound.schemas)
-        }
-        frames = []
-        for scan in self._join.scans:
-            stream, schema = self._topology.stream(scan.stream), self._bound.schemas[scan.stream]
-            raw = raw_columns(stream, scan) if self._engine.speaker(scan.stream) == scan.alias else ()
-            rows = ingest_columns(opened[scan.stream], stream, schema, scan, self._join, keep_raw=bool(raw))
-            task = Ingest(
-                directory=self._checkpoint.state,
-                ledger_path=self._checkpoint.ledger_path,
-                scan=scan,
-                file=FileWindows(self._checkpoint.state, scan, carried_classes(self._join), self._join.ordered),
-                delay_us=stream.watermark_us,
-                start_us=self._query.start_us,
-                raw_columns=raw,
-                spare_columns=tuple(
-                    n for n in rows.columns if n.startswith(f"{scan.alias}.") and n not in scan.columns
-                ),
-            )
-            frames.append(map_rows(rows, task))
-        return reduce(DataFrame.union, frames)
+        return reduce(DataFrame.union, self._intake.frames())
+
+    def begin(self, failed: Callable[[BaseException], object]) -> None:
+        """Finish what was taken before a crash, if anything was; who is told when a batch that was taken fails."""
+        self._failed = failed
+        if not self.ledger.is_finished:
+            self._begin_to_finish(Clock())
 
     def run_batch(self, frame: DataFrame, batch: int) -> None:
-        """Answer one micro-batch; a batch that was finished before a crash is passed over."""
-        if batch <= self.ledger.batch:
+        """Take one micro-batch; one that was taken before a crash is passed over."""
+        if batch <= self.ledger.taken_batch:
             return
         clock = Clock()
-        told = reports(frame)
+        told = self._intake.told(frame)
         clock.lap("ingest")
-        ledger = self._engine.account(replace(self.ledger, batch=batch), told)
-        ledger, arrived = self._engine.arrive(ledger, told)
+        if self._finishing is not None:
+            self._finishing.result()
+        ledger = self._engine.account(self.ledger, told)
+        self._checkpoint.commit(replace(ledger, taken_batch=batch, taken=tuple(told)))
+        self._begin_to_finish(clock)
+
+    def _begin_to_finish(self, clock: "Clock") -> None:
+        self._finishing = self._worker.submit(self._finish, clock)
+        self._finishing.add_done_callback(self._tell_failure)
+
+    def _tell_failure(self, finished: "Future[None]") -> None:
+        error = finished.exception()
+        if error is not None:
+            self._failed(error)
+
+    def _finish(self, clock: "Clock") -> None:
+        """Join the rows that were taken, deliver what they answer, and put them into the windows."""
+        batch, told = self.ledger.taken_batch, self.ledger.taken
+        clock.skip()
+        ledger, arrived = self._engine.arrive(replace(self.ledger, batch=batch, taken=()), told)
         clock.lap("release")
         rows_out: int | None = 0
         if arrived.segments:
@@ -121,12 +139,15 @@ class JoinJob:
         clock.lap("publish")
         self._late.keep(told, batch, self._engine.speaker, replay=self._is_first)
         ledger = self._engine.tidy(replace(ledger, rows_out=ledger.rows_out + (rows_out or 0)), arrived)
-        self._checkpoint.commit(ledger)
+        null_keys = ledger.null_keys - self.ledger.null_keys + total(told, "null_keys")
+        self._checkpoint.commit(ledger, forget=False)  # the next batch may be writing its files
         clock.lap("tidy")
         self._is_first = False
-        self.last_report = self._report(ledger, told, rows_out, clock)
+        self.last_report = self._report(ledger, told, rows_out, null_keys, clock)
 
-    def _report(self, ledger: Ledger, told: Sequence[Report], rows_out: int | None, clock: "Clock") -> BatchReport:
+    def _report(
+        self, ledger: Ledger, told: Sequence[Report], rows_out: int | None, null_keys: int, clock: "Clock"
+    ) -> BatchReport:
         counted = self._engine.counted(told)
         segments = list(ledger.segments)
         return BatchReport(
@@ -135,7 +156,7 @@ class JoinJob:
             rows_out=rows_out,
             late=total(counted, "late"),
             malformed=total(counted, "malformed"),
-            null_keys=ledger.null_keys - self.ledger.null_keys,
+            null_keys=null_keys,
             state_rows=sum(segment.rows for segment in segments),
             state_bytes=sum(segment.bytes for segment in segments),
             segments=len(segments),
@@ -145,7 +166,9 @@ class JoinJob:
         )
 
     def close(self) -> None:
-        """Let go of the sink and the checkpoint."""
+        """Let go of the sink and the checkpoint, once the batch that was taken is finished or has failed."""
+        self._worker.shutdown()
+        self._checkpoint.forget_unused()
         self._delivery.close()
         self._late.close()
         self._checkpoint.close()
@@ -155,8 +178,12 @@ class Clock:
     """Where the time of a batch goes."""
 
     def __init__(self) -> None:
-        self._start = self._mark = time.perf_counter()
+        self._mark = time.perf_counter()
         self.laps: dict[str, float] = {}
+
+    def skip(self) -> None:
+        """What went by since the last lap is nobody's."""
+        self._mark = time.perf_counter()
 
     def lap(self, name: str) -> None:
         now = time.perf_counter()
@@ -165,4 +192,4 @@ class Clock:
 
     @property
     def total(self) -> float:
-        return self._mark - self._start
+        return sum(self.laps.values())

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import reduce
 from pathlib import Path
@@ -63,6 +63,15 @@ class RunningQuery:
 
     def _attach(self, spark_query: StreamingQuery) -> None:
         self._spark_query = spark_query
+        if self._failure is not None:
+            spark_query.stop()
+
+    def _fail(self, error: BaseException) -> None:
+        """Something went wrong while Spark waits for rows: it would wait for ever."""
+        self._failure = self._failure or error
+        if self._spark_query is not None:
+            with suppress(Py4JError, ConnectionError):
+                self._spark_query.stop()
 
     def _run_batch(self, reports: Any, batch: int) -> None:
         with self._in_batch:
@@ -71,7 +80,7 @@ class RunningQuery:
             try:
                 self._job.run_batch(reports, batch)
             except BaseException as error:
-                self._failure = error
+                self._failure = self._failure or error  # what came first may have interrupted this
                 raise
 
     @property
@@ -141,6 +150,8 @@ class RunningQuery:
             return True
         if ended or timeout is None:
             self._close()
+            if self._failure is not None:
+                raise explain(self._failure, self._query.name) from self._failure
         return ended
 
     def _await_quietly(self, timeout: float) -> bool:
@@ -155,7 +166,7 @@ class RunningQuery:
 
     def exception(self) -> WatersmeetError | None:
         """What ended the query, or None."""
-        error = self._running.exception()
+        error = self._running.exception() or self._failure
         if error is None:
             return None
         self._close()
@@ -542,6 +553,8 @@ def _stream(settings: _Settings, job: JoinJob | SiteJob, held: "Checkpoint[Any]"
     interval = f"{-(-max(settings.trigger_us, shortest_us) // 1_000)} milliseconds"
     stream = stream.trigger(availableNow=True) if settings.once else stream.trigger(processingTime=interval)
     settings.spark.conf.set("spark.sql.files.ignoreMissingFiles", "true" if gone else "false")
+    if isinstance(job, JoinJob):
+        job.begin(handle._fail)
     handle._attach(stream.start())
     return handle
 

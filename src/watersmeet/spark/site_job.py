@@ -26,18 +26,18 @@ from watersmeet.program.wire import UNKNOWN, ParcelIndex
 from watersmeet.sketches import StreamSketch
 from watersmeet.spark.binding import Bound
 from watersmeet.spark.checkpoint import Checkpoint, replace_file
-from watersmeet.spark.delivery import Delivery, LateRows, map_rows, reports, run_each
+from watersmeet.spark.delivery import Delivery, LateRows, run_each
 from watersmeet.spark.engine import Report, total
 from watersmeet.spark.files import FileShelf
+from watersmeet.spark.intake import Intake
 from watersmeet.spark.job import BatchReport, Clock
 from watersmeet.spark.links import PARCEL, DirectoryLinks, LinkUnreadable, LinkUnwritable
+from watersmeet.spark.parquet_files import FILE_SCHEMA
 from watersmeet.spark.sinks import Writer
-from watersmeet.spark.sources import ingest_columns, open_stream, raw_columns
-from watersmeet.spark.tasks import FileAtSite, Ingest
+from watersmeet.spark.tasks import FileAtSite
 from watersmeet.stats import Stats
 from watersmeet.topology import Query, Topology
 
-_FILE = "path string, modificationTime timestamp, length bigint, content binary"
 _MOUTHFUL = 16_000_000  # bytes of parcels taken in one turn, about
 _PARCEL_SECONDS = 0.1  # how often a site looks for parcels between its batches
 _OBSERVED_SECONDS = 30.0  # how often what was observed is written down: a crash forgets so much of it
@@ -68,8 +68,6 @@ class SiteJob:
         self._in_turn = threading.RLock()  # batches and the keeper both take turns
         self._spark = spark
         self._topology = topology
-        self._query = query
-        self._bound = bound
         self._join = sited_join_of(plan)
         self.program = program
         self._checkpoint = checkpoint
@@ -79,6 +77,18 @@ class SiteJob:
         self._delays_us = {s.stream: topology.stream(s.stream).watermark_us for s in self._join.scans}
         buckets = max(1, int(spark.sparkContext.defaultParallelism))
         self._engine = SiteEngine(program, self._delays_us, self._shelf, partial(run_each, spark), buckets)
+        self._intake = Intake(
+            spark,
+            topology,
+            query,
+            bound,
+            self._join,
+            program.local,
+            checkpoint.state,
+            checkpoint.ledger_path,
+            self._engine.speaker,
+            lambda scan: FileAtSite(program, self._shelf, scan.alias),
+        )
         self._delivery = None
         if writer is not None:
             self._delivery = Delivery(spark, bound, plan, writer, checkpoint.state, buckets)
@@ -144,32 +154,11 @@ class SiteJob:
 
     def ingest_frame(self) -> DataFrame:
         """The streaming frame whose every batch files new rows of the site's own aliases, or says that parcels came."""
-        opened = {
-            name: open_stream(self._spark, self._topology.stream(name), self._bound.schemas[name])
-            for name in sorted({self._join.scan(alias).stream for alias in self.program.local})
-        }
-        frames = [self._bell()]
-        for alias in self.program.local:
-            scan = self._join.scan(alias)
-            stream, schema = self._topology.stream(scan.stream), self._bound.schemas[scan.stream]
-            raw = raw_columns(stream, scan) if self._engine.speaker(scan.stream) == alias else ()
-            rows = ingest_columns(opened[scan.stream], stream, schema, scan, self._join, keep_raw=bool(raw))
-            task = Ingest(
-                directory=self._checkpoint.state,
-                ledger_path=self._checkpoint.ledger_path,
-                scan=scan,
-                file=FileAtSite(self.program, self._shelf, alias),
-                delay_us=stream.watermark_us,
-                start_us=self._query.start_us,
-                raw_columns=raw,
-                spare_columns=tuple(n for n in rows.columns if n.startswith(f"{alias}.") and n not in scan.columns),
-            )
-            frames.append(map_rows(rows, task))
-        return reduce(DataFrame.union, frames)
+        return reduce(DataFrame.union, [self._bell(), *self._intake.frames()])
 
     def _bell(self) -> DataFrame:
         reader = self._spark.readStream.format("binaryFile").option("pathGlobFilter", f"*{PARCEL}")
-        files = reader.schema(_FILE).option("ignoreMissingFiles", "true").load(f"{self._links.inbox}/*")
+        files = reader.schema(FILE_SCHEMA).option("ignoreMissingFiles", "true").load(f"{self._links.inbox}/*")
         return files.select(F.lit('{"bell": true}').alias("report"))
 
     def run_batch(self, frame: DataFrame, batch: int) -> None:
@@ -179,7 +168,7 @@ class SiteJob:
                 self.take_parcels()
                 return
             self._wait_for_room()  # before rows are filed: turns meanwhile would give back files that no ledger names
-            self._turn([row for row in reports(frame) if "alias" in row], batch)
+            self._turn(self._intake.told(frame), batch)
 
     def take_parcels(self) -> bool:
         """Take a turn for the links alone; tells whether anything had come."""
