@@ -41,7 +41,7 @@ from watersmeet.topology import OBJECTIVES, Query, Topology, load_topology
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from watersmeet.sim.simulate import Outcome, Summary
+    from watersmeet.sim.outcome import Outcome, Summary
     from watersmeet.spark.run import RunningQuery, RunningSites
 
     Handle = RunningQuery | RunningSites
@@ -216,7 +216,9 @@ def _parser() -> argparse.ArgumentParser:
         "simulate",
         help="let thousands of simulated peers answer queries by RJoin",
         description="Run a scenario, or the finite streams and the queries of a topology, on a simulated network of "
-        "peers without Spark, and tell what every node had to do. The same file and seed give the same result.",
+        "peers without Spark, and tell what every node had to do. A scenario with churn, loss, congestion, copies or "
+        "renewal runs on live nodes, and the share of the answers that came is told. The same file and seed give the "
+        "same result.",
     )
     simulate.add_argument("scenario", help="the scenario or topology file (YAML)")
     simulate.add_argument("--strategy", metavar="NAME", help="how RJoin chooses: rjoin, random, first or worst")
@@ -427,7 +429,8 @@ def _simulate(options: argparse.Namespace) -> int:
     if options.format == "json":
         print(json.dumps({**summary.data, "wall_s": round(wall_s, 3)}, indent=2))
     elif options.quiet:
-        console.print(f"seed {summary.seed}: {summary.answers:,} answers, {summary.messages_total:,} messages")
+        recall = "" if summary.live is None else f", recall {summary.live.recall:.4f}"
+        console.print(f"seed {summary.seed}: {summary.answers:,} answers, {summary.messages_total:,} messages{recall}")
     else:
         console.print(_simulation_table(summary, wall_s))
         for path in written:
@@ -438,7 +441,11 @@ def _simulate(options: argparse.Namespace) -> int:
 def _simulation_table(summary: "Summary", wall_s: float) -> Table:
     """What a simulation came to."""
     table = Table(title=f"simulation with seed {summary.seed}", title_justify="left", show_header=False)
-    table.add_row("nodes", f"{summary.nodes:,}, {summary.overlay}, latency {summary.latency}")
+    live = summary.live
+    kind = "" if live is None else ", live"
+    table.add_row("nodes", f"{summary.nodes:,}, {summary.overlay}, latency {summary.latency}{kind}")
+    if live is not None:
+        table.add_row("  came and went", f"{live.joins:,} joined, {live.failures:,} crashed, {live.leaves:,} left")
     table.add_row("strategy", summary.strategy)
     table.add_row("tuples", f"{summary.tuples:,}")
     table.add_row("queries", f"{summary.queries:,}")
@@ -446,16 +453,27 @@ def _simulation_table(summary: "Summary", wall_s: float) -> Table:
     table.add_row("answers", f"{summary.answers:,} ({mean:,.1f} a query)")
     for name, count in summary.answers_by_query.items():
         table.add_row(Text(f"  of {name}"), f"{count:,}")
+    if live is not None:
+        table.add_row(
+            "  recall", f"{live.recall:.4f}: {live.right:,} of {live.expected:,} came, {live.surplus:,} others"
+        )
+        if live.checked < summary.queries:
+            table.add_row("  checked", f"{live.checked:,} queries, drawn by the seed")
     table.add_section()
     table.add_row("messages", f"{summary.messages_total:,}")
-    names = {"tuples": "tuples", "queries": "queries", "rates": "rates (RIC)", "answers": "answers"}
     for purpose, count in summary.messages.items():
-        table.add_row(f"  for {names[purpose]}", f"{count:,}")
+        name = "rates (RIC)" if purpose == "rates" else purpose
+        size = "" if live is None else f", {live.bytes[purpose] / 1e6:,.2f} MB"
+        table.add_row(f"  for {name}", f"{count:,}{size}")
+    if live is not None:
+        table.add_row("  the overlay's own", f"{live.upkeep_messages:,}, {live.upkeep_bytes / 1e6:,.2f} MB")
+        table.add_row("  lost on the way", f"{live.lost:,}")
     table.add_row("  per tuple and node", f"{summary.messages_per_tuple_and_node:,.4g}")
     table.add_section()
     for what, spread in (("query processing load", summary.load), ("storage load", summary.storage)):
         table.add_row(what, f"{spread.total:,} in all, {spread.highest:,} at most, {spread.mean:,.2f} a node")
-        table.add_row("  nodes taking part", f"{spread.nodes:,} ({spread.nodes / summary.nodes:.0%})")
+        everyone = summary.nodes + (0 if live is None else live.joins)
+        table.add_row("  nodes taking part", f"{spread.nodes:,} ({spread.nodes / everyone:.0%})")
     table.add_section()
     table.add_row("virtual time", f"{summary.virtual_us / 1e6:,.1f} s")
     table.add_row("wall time", f"{wall_s:,.1f} s")
@@ -465,7 +483,7 @@ def _simulation_table(summary: "Summary", wall_s: float) -> Table:
 def _plot_loads(outcome: "Outcome", path: Path) -> None:
     """The load of peers, the highest first."""
     from watersmeet.reproduce.plots import lines
-    from watersmeet.sim.simulate import ranked_loads
+    from watersmeet.sim.outcome import ranked_loads
 
     lines(
         ranked_loads(outcome),

@@ -37,8 +37,8 @@ def test_remedies_change_nothing_while_nobody_goes(overlay: Overlay) -> None:
     assert found.expected > 100
 
 
-# Measured: recall 0.67 and 0.18 without care, 1.00 with either remedy.
-@pytest.mark.parametrize(("overlay", "seed", "most"), [("chord", 3, 0.8), ("bamboo", 4, 0.4)])
+# Measured: recall 0.64 and 0.42 without care, 1.00 with either remedy.
+@pytest.mark.parametrize(("overlay", "seed", "most"), [("chord", 1, 0.75), ("bamboo", 7, 0.55)])
 def test_either_remedy_gives_back_what_crashes_take(overlay: Overlay, seed: int, most: float) -> None:
     scene = replace(CHURN, overlay=overlay, seed=seed)
     bare = run(scene)
@@ -52,7 +52,7 @@ def test_either_remedy_gives_back_what_crashes_take(overlay: Overlay, seed: int,
     assert bare.messages < copied.messages < renewed.messages  # copies cost less than saying all again
 
 
-@pytest.mark.parametrize(("overlay", "seed"), [("chord", 2), ("chord", 3), ("chord", 6), ("bamboo", 4), ("bamboo", 7)])
+@pytest.mark.parametrize(("overlay", "seed"), [("chord", 4), ("chord", 5), ("chord", 7), ("bamboo", 3), ("bamboo", 7)])
 def test_polite_leaves_alone_lose_nothing_where_state_moves(overlay: Overlay, seed: int) -> None:
     found = run(replace(CHURN, overlay=overlay, seed=seed, polite_share=1.0, settings=GUARDED))
     assert (found.failures, found.surplus) == (0, 0)

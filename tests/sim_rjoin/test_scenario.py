@@ -2,18 +2,23 @@
 
 import re
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from watersmeet.cli import run_command
 from watersmeet.errors import InputError
 from watersmeet.program.rjoin.shard import Strategy
+from watersmeet.sim.internet import Congestion
 from watersmeet.sim.scenario import (
     Choice,
+    ChurnPlan,
     LatencyKind,
+    Live,
     Network,
     OverlayKind,
     Scenario,
+    SessionKind,
     UserLoad,
     ZipfLoad,
     load_scenario,
@@ -66,6 +71,68 @@ def test_every_key_is_taken(tmp_path: Path) -> None:
     )
 
 
+LIVE = """\
+network:
+  nodes: 50
+  congestion: fair
+  loss: 0.01
+  access: 1.5 Mbps
+  churn:
+    sessions: weibull
+    mean: 10 minutes
+    polite: 0.5
+    stay: 4
+rjoin:
+  replicas: 2
+  renew: 30 seconds
+workload: {kind: zipf}
+"""
+
+
+def test_every_key_of_a_live_network_is_taken(tmp_path: Path) -> None:
+    scenario = load_scenario(saved(tmp_path, LIVE))
+    churn = ChurnPlan(SessionKind.WEIBULL, 600_000_000, 0.5, 4)
+    assert scenario.network == Network(50, live=Live(Congestion.FAIR, 0.01, 1_500_000.0, churn))
+    assert scenario.choice == Choice(replicas=2, renew_us=30_000_000)
+    told = scenario.parameters
+    assert told["network"]["churn"] == {"sessions": "weibull", "mean_us": 600_000_000, "polite": 0.5, "stay": 4}
+    assert (told["network"]["runtime"], told["network"]["congestion"]) == ("live", "fair")
+    assert (told["rjoin"]["replicas"], told["rjoin"]["renew_us"]) == (2, 30_000_000)
+    assert "runtime" not in load_scenario(saved(tmp_path, ZIPF)).parameters["network"]
+
+
+@pytest.mark.parametrize(
+    ("text", "live"),
+    [
+        ("network: {runtime: live}\nworkload: {}\n", Live()),
+        ("network: {access: 64000}\nworkload: {}\n", Live(access_bps=64_000.0)),
+        ("network: {access: none}\nworkload: {}\n", Live(access_bps=None)),
+        ("network: {churn: {}}\nworkload: {}\n", Live(churn=ChurnPlan())),
+        ("rjoin: {replicas: 0}\nworkload: {}\n", Live()),
+        ("rjoin: {renew: 1 minute}\nworkload: {}\n", Live()),
+        ("network: {runtime: settled}\nworkload: {}\n", None),
+        ("rjoin: {pairs: false}\nworkload: {}\n", None),
+    ],
+)
+def test_a_key_of_live_networks_makes_it_one(tmp_path: Path, text: str, live: Live | None) -> None:
+    assert load_scenario(saved(tmp_path, text)).live == live
+
+
+def test_users_are_at_nodes_that_stay(tmp_path: Path) -> None:
+    assert load_scenario(saved(tmp_path, USER)).users == range(20)
+    churning = USER.replace("nodes: 20", "nodes: 20\n  churn: {stay: 5}")
+    users = load_scenario(saved(tmp_path, churning)).users
+    assert len(users) == 5 and {3, 4} < set(users) <= set(range(20))
+    assert load_scenario(saved(tmp_path, churning.replace("stay: 5", "stay: 1"))).users == [3, 4]  # homes do not go
+
+
+def test_sessions_have_the_mean_that_was_asked_for() -> None:
+    for kind, exact in ((kind, 0.05 if kind is not SessionKind.PARETO else 0.3) for kind in SessionKind):
+        sessions, random = ChurnPlan(kind, 1_000_000).distribution, Random(1)
+        mean = sum(sessions.draw(random) for _ in range(20_000)) / 20_000
+        assert abs(mean / 1_000_000 - 1) < exact, kind
+
+
 def test_streams_and_queries_have_homes_and_sinks(tmp_path: Path) -> None:
     scenario = load_scenario(saved(tmp_path, USER))
     assert isinstance(scenario.load, UserLoad)
@@ -83,7 +150,8 @@ def test_a_topology_has_a_thousand_peers_and_keeps_its_sinks_alone(tmp_path: Pat
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*/*.yaml")), ids=lambda path: path.parent.name)
 def test_every_example_can_be_loaded(path: Path) -> None:
-    assert load_scenario(path).parameters["network"]["nodes"] >= 1_000
+    told = load_scenario(path).parameters["network"]
+    assert told["nodes"] >= (100 if "runtime" in told else 1_000)
 
 
 def test_parameters_given_anew() -> None:
@@ -93,6 +161,50 @@ def test_parameters_given_anew() -> None:
     assert isinstance(scenario.load, ZipfLoad) and scenario.load.tuples == 3
     with pytest.raises(InputError, match="did you mean 'bamboo'"):
         scenario.changed(overlay="bambu")
+
+
+LIVE_SLIPS = [
+    ("congestion: fair", "congestion: fare", "line 3: unknown congestion 'fare'; did you mean 'fair'?"),
+    ("congestion: fair", "congestoin: fair", "line 3: unknown key 'congestoin' in network; did you mean 'congestion'?"),
+    ("congestion: fair", "runtime: living", "line 3: unknown runtime 'living'; did you mean 'live'?"),
+    ("congestion: fair", "runtime: settled", "line 4: loss needs a live network; leave it out, or write runtime: live"),
+    ("loss: 0.01", "loss: 1", "line 4: loss must be from 0 to less than 1, not 1"),
+    ("loss: 0.01", "loss: some", "line 4: loss must be a number, not 'some'"),
+    ("1.5 Mbps", "1.5 Mbit", "line 5: access '1.5 Mbit': unknown unit 'Mbit'; units: bps, kbps, Mbps, Gbps"),
+    ("1.5 Mbps", "fast", "line 5: access 'fast' is not understood; write it like '1.5 Mbps'"),
+    ("1.5 Mbps", "0", "line 5: access must be more than 0, not 0 bps; none: sending takes no time"),
+    ("1.5 Mbps", "none", "line 3: congestion fair needs an access link; leave out access: none"),
+    ("sessions: weibull", "sessions: weibul", "line 7: unknown sessions 'weibul'; did you mean 'weibull'?"),
+    ("mean: 10 minutes", "men: 10 minutes", "line 8: unknown key 'men' in churn; did you mean 'mean'?"),
+    ("mean: 10 minutes", "mean: 10 mints", "line 8: mean: duration '10 mints': unknown unit 'mints'"),
+    ("mean: 10 minutes", "mean: 0 s", "line 8: mean must be longer than nothing"),
+    ("polite: 0.5", "polite: 1.5", "line 9: polite must be from 0 to 1, not 1.5"),
+    ("stay: 4", "stay: 0", "line 10: stay must be 1 or more, not 0: somebody has to publish and ask"),
+    ("stay: 4", "stay: 51", "churn: stay must be at most the 50 nodes there are, not 51"),
+    ("replicas: 2", "replicas: 9", "line 12: replicas must be from 0 to 8, not 9"),
+    ("renew: 30 seconds", "renew: 30 ms", "line 13: renew must be a second or longer, not 30 milliseconds"),
+    ("nodes: 50", "nodes: 5001", "line 2: nodes must be 5,000 or fewer on a live network, not 5,001: each has timers"),
+    ("replicas: 2", "strategy: worst", "line 12: strategy worst knows every rate by magic, which live nodes do not"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "sentence"), LIVE_SLIPS, ids=[new for _, new, _ in LIVE_SLIPS])
+def test_a_slip_about_a_live_network_gets_one_sentence(tmp_path: Path, old: str, new: str, sentence: str) -> None:
+    assert LIVE.count(old) == 1
+    with pytest.raises(InputError) as caught:
+        load_scenario(saved(tmp_path, LIVE.replace(old, new)))
+    assert sentence in str(caught.value) and str(caught.value).count("\n") == 0
+
+
+def test_remedies_need_a_live_network(tmp_path: Path) -> None:
+    text = "network: {runtime: settled}\nrjoin: {replicas: 2}\nworkload: {}\n"
+    with pytest.raises(InputError, match="line 2: replicas needs a live network; leave it out, or write runtime: live"):
+        load_scenario(saved(tmp_path, text))
+
+
+def test_too_many_nodes_given_anew_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="nodes must be 5,000 or fewer on a live network"):
+        load_scenario(saved(tmp_path, LIVE)).changed(nodes=6_000)
 
 
 # What is replaced in a file, by what, and what the sentence must say, the line first.
@@ -109,7 +221,7 @@ SLIPS = [
     (ZIPF, "nodes: 50", "nodes: 1.5", "line 1: nodes must be a whole number, not '1.5'"),
     (ZIPF, "nodes: 50", "nodes: inf", "line 1: nodes must be a whole number, not 'inf'"),
     (ZIPF, "seed: 7", "seed: -1", "line 1: seed must be 0 or more, not -1"),
-    (ZIPF, "seed: 7", "seed: 7, churn: 1", "line 1: unknown key 'churn' in network"),
+    (ZIPF, "seed: 7", "seed: 7, churns: 1", "line 1: unknown key 'churns' in network; did you mean 'churn'?"),
     (ZIPF, "strategy: first", "strategy: frist", "line 2: unknown strategy 'frist'; did you mean 'first' or 'worst'?"),
     (ZIPF, "pairs: false", "pairs: maybe", "line 2: pairs must be true or false"),
     (ZIPF, "rate_window:", "rate_windo:", "line 2: unknown key 'rate_windo' in rjoin; did you mean 'rate_window'?"),

@@ -18,6 +18,8 @@ import pytest
 from watersmeet.cli import run_command
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
+from watersmeet.sim.model import Hops, delta_us, hops_of, overlay_of
+from watersmeet.sim.outcome import ranked_loads
 from watersmeet.sim.overlays.ring import Ring
 from watersmeet.sim.scenario import (
     Choice,
@@ -29,7 +31,7 @@ from watersmeet.sim.scenario import (
     ZipfLoad,
     load_scenario,
 )
-from watersmeet.sim.simulate import Hops, delta_us, hops_of, overlay_of, ranked_loads, simulate
+from watersmeet.sim.simulate import simulate
 from watersmeet.sim.sources import read_stream
 from watersmeet.sim.trace import Trace
 from watersmeet.sim.trial import bag_of

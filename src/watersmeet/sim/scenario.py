@@ -6,22 +6,30 @@ scenario; one without them is a topology, whose streams and queries are brought 
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from enum import Enum
-from math import isfinite
+from math import exp, inf, isfinite
 from pathlib import Path
 from typing import Any, TypeVar
+
+import numpy as np
 
 from watersmeet.errors import InputError, TopologyError, did_you_mean
 from watersmeet.program.rjoin.compiled import FOREVER
 from watersmeet.program.rjoin.shard import Strategy
 from watersmeet.query.windows import Range, Unbounded, format_duration, parse_duration
+from watersmeet.sim.churn import Exponential, LogNormal, Pareto, Sessions, Weibull
+from watersmeet.sim.internet import Congestion
+from watersmeet.sim.rjoin.live_network import ACCESS_BPS
 from watersmeet.sim.rjoin.workload import ZipfWorkload
 from watersmeet.topology import Query, Sink, Source, Stream, load_topology
-from watersmeet.yaml_tree import Entry, read
+from watersmeet.yaml_tree import Entry, parse_amount, read
 
 MOST_NODES = 1_000_000  # what one process was measured to hold
+MOST_LIVE_NODES = 5_000  # each with timers and messages of its own
+MOST_REPLICAS = 8  # so many successors a node knows
+_BANDWIDTH_BPS = {"bps": 1, "kbps": 1_000, "Mbps": 1_000_000, "Gbps": 1_000_000_000}  # as in topologies
 
 
 class OverlayKind(Enum):
@@ -40,8 +48,75 @@ class LatencyKind(Enum):
     KING = "king"
 
 
+class SessionKind(Enum):
+    """How long nodes stay."""
+
+    EXPONENTIAL = "exponential"
+    PARETO = "pareto"
+    WEIBULL = "weibull"
+    LOGNORMAL = "lognormal"
+
+
+class Runtime(Enum):
+    """What the network is made of: arrays at rest, or nodes with timers and messages."""
+
+    SETTLED = "settled"
+    LIVE = "live"
+
+
 # What `hop` is if it is not said; the delays of a transit-stub network are its own.
 HOP_US = {LatencyKind.CONSTANT: 50_000, LatencyKind.STAR: 100_000, LatencyKind.KING: 75_000}
+
+
+@dataclass(frozen=True, slots=True)
+class ChurnPlan:
+    """Who comes and goes: for each node that goes another one joins, while those at which users are stay."""
+
+    sessions: SessionKind = SessionKind.EXPONENTIAL
+    mean_us: int = 600_000_000
+    polite: float = 0.0  # the share of those that hand over what they keep before they go
+    stay: int = 6
+
+    def __post_init__(self) -> None:
+        if self.mean_us < 1:
+            raise InputError(f"mean must be longer than nothing, not {format_duration(self.mean_us)}")
+        if not 0 <= self.polite <= 1:
+            raise InputError(f"polite must be from 0 to 1, not {self.polite:g}")
+        if self.stay < 1:
+            raise InputError(f"stay must be 1 or more, not {self.stay}: somebody has to publish and ask")
+
+    @property
+    def distribution(self) -> Sessions:
+        """Of the lengths of sessions, with that mean."""
+        match self.sessions:
+            case SessionKind.EXPONENTIAL:
+                return Exponential(self.mean_us)
+            case SessionKind.WEIBULL:
+                return Weibull(self.mean_us)
+            case SessionKind.PARETO:  # its mean is shape / (shape - 1) times the shortest, its median 2^(1/shape) times
+                shape = 1.5
+                return Pareto(self.mean_us * (shape - 1) / shape * 2 ** (1 / shape), shape)
+            case SessionKind.LOGNORMAL:
+                sigma = 1.0
+                return LogNormal(self.mean_us * exp(-(sigma**2) / 2), sigma)
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What goes wrong on a live network: queues on access links, lost messages, nodes that come and go."""
+
+    congestion: Congestion = Congestion.NONE
+    loss: float = 0.0
+    access_bps: float | None = ACCESS_BPS  # None: sending takes no time
+    churn: ChurnPlan | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.loss < 1:
+            raise InputError(f"loss must be from 0 to less than 1, not {self.loss:g}")
+        if self.access_bps is not None and not 0 < self.access_bps < inf:
+            raise InputError(f"access must be more than 0, not {self.access_bps:g} bps; none: sending takes no time")
+        if self.access_bps is None and self.congestion is not Congestion.NONE:
+            raise InputError(f"congestion {self.congestion.value} needs an access link; leave out access: none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +131,7 @@ class Network:
     latency: LatencyKind = LatencyKind.CONSTANT
     hop_us: int | None = None
     seed: int = 1
+    live: Live | None = None  # None: settled, unless RJoin is to do something against loss
 
     def __post_init__(self) -> None:
         if not 1 <= self.nodes <= MOST_NODES:
@@ -69,6 +145,10 @@ class Network:
                 )
             if self.hop_us < 1:
                 raise InputError(f"hop must be longer than nothing, not {format_duration(self.hop_us)}")
+        if self.live is not None and self.live.churn is not None and self.live.churn.stay > self.nodes:
+            raise InputError(
+                f"churn: stay must be at most the {self.nodes} nodes there are, not {self.live.churn.stay}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +159,14 @@ class Choice:
     pairs: bool = True  # whether a rewritten query may wait at the attribute level
     rate_window_us: int = 600_000_000
     rate_age_us: int | None = 300_000_000  # None: a rate that was told is believed for ever
+    replicas: int = 0  # successors that have copies of what a node keeps; on live networks, as is what follows
+    renew_us: int | None = None  # how often users say again what they said; None: never
 
     def __post_init__(self) -> None:
+        if not 0 <= self.replicas <= MOST_REPLICAS:
+            raise InputError(f"replicas must be from 0 to {MOST_REPLICAS}, not {self.replicas}")
+        if self.renew_us is not None and self.renew_us < 1_000_000:
+            raise InputError(f"renew must be a second or longer, not {format_duration(self.renew_us)}")
         if self.rate_window_us < 1:
             raise InputError(f"rate_window must be longer than nothing, not {format_duration(self.rate_window_us)}")
         if self.rate_age_us is not None and self.rate_age_us < 1:
@@ -178,6 +264,16 @@ class Scenario:
     load: ZipfLoad | UserLoad = field(default_factory=ZipfLoad)
 
     def __post_init__(self) -> None:
+        if self.live is not None:
+            if self.network.nodes > MOST_LIVE_NODES:
+                raise InputError(
+                    f"nodes must be {MOST_LIVE_NODES:,} or fewer on a live network, not {self.network.nodes:,}: "
+                    "each has timers and messages of its own; a settled one holds more"
+                )
+            if self.choice.strategy is Strategy.WORST:
+                raise InputError(
+                    "strategy worst knows every rate by magic, which live nodes do not; take rjoin, random or first"
+                )
         if not isinstance(self.load, UserLoad):
             return
         homes = [(f"stream {one.stream.name!r}", one.home) for one in self.load.streams]
@@ -185,6 +281,27 @@ class Scenario:
         for what, home in homes:
             if home is not None and not 0 <= home < self.network.nodes:
                 raise InputError(f"{what}: home must be a node from 0 to {self.network.nodes - 1}, not {home}")
+
+    @property
+    def live(self) -> Live | None:
+        """What goes wrong on the network, if it is a live one."""
+        if self.network.live is None and (self.choice.replicas or self.choice.renew_us is not None):
+            return Live()
+        return self.network.live
+
+    @property
+    def users(self) -> Sequence[int]:
+        """The nodes at which tuples are published and queries asked: those that stay, homes that were given first."""
+        nodes, live = self.network.nodes, self.live
+        if live is None or live.churn is None:
+            return range(nodes)
+        given: set[int] = set()
+        if isinstance(self.load, UserLoad):
+            homes = [one.home for one in self.load.streams] + [asked.home for asked in self.load.queries]
+            given = {home for home in homes if home is not None}
+        drawn = np.random.default_rng([self.network.seed, 8]).permutation(nodes).tolist()
+        more = [node for node in drawn if node not in given][: max(0, live.churn.stay - len(given))]
+        return sorted([*given, *more])
 
     def changed(
         self,
@@ -228,6 +345,12 @@ class Scenario:
                 "rate_age_us": choice.rate_age_us,
             },
         }
+        live = self.live
+        if live is not None:
+            told["network"] |= {"runtime": "live", **asdict(live), "congestion": live.congestion.value}
+            if live.churn is not None:
+                told["network"]["churn"] = {**asdict(live.churn), "sessions": live.churn.sessions.value}
+            told["rjoin"] |= {"replicas": choice.replicas, "renew_us": choice.renew_us}
         if isinstance(self.load, ZipfLoad):
             names = [name for name in ZipfLoad.__dataclass_fields__ if name != "own_ranking"]
             ranking = "own" if self.load.own_ranking else "shared"
@@ -261,8 +384,11 @@ def forever_if_none(duration_us: int | None) -> int:
 
 _KEYS = ("network", "rjoin", "workload", "streams", "queries")
 _TOPOLOGY_KEYS = ("sites", "links", "default_link", "link_transport", "stats_file")
-_NETWORK_KEYS = ("nodes", "overlay", "latency", "hop", "seed")
-_RJOIN_KEYS = ("strategy", "pairs", "rate_window", "rate_age")
+_LIVE_KEYS = ("congestion", "loss", "access", "churn")
+_NETWORK_KEYS = ("nodes", "overlay", "latency", "hop", "seed", "runtime", *_LIVE_KEYS)
+_CHURN_KEYS = ("sessions", "mean", "polite", "stay")
+_LIVE_RJOIN_KEYS = ("replicas", "renew")
+_RJOIN_KEYS = ("strategy", "pairs", "rate_window", "rate_age", *_LIVE_RJOIN_KEYS)
 _COUNTS = ("relations", "attributes", "values", "ways", "queries", "tuples", "warm_up")
 _WORKLOAD_KEYS = ("kind", *_COUNTS, "theta", "rate", "ranking", "window")
 _STREAM_KEYS = ("schema", "event_time", "source", "home")
@@ -285,6 +411,10 @@ def load_scenario(path: str | Path) -> Scenario:
     top = root.mapping("the scenario", _KEYS)
     network = _network(top["network"]) if "network" in top else Network()
     choice = _choice(top["rjoin"]) if "rjoin" in top else Choice()
+    network = replace(network, live=_live(top, network))
+    sections = {name: top[name].mapping(name) for name in ("network", "rjoin") if name in top}
+    with _blamed({key: entry for keys in sections.values() for key, entry in keys.items()}, root):
+        Scenario(network, choice)  # whether both go together
     given = [key for key in ("streams", "queries") if key in top]
     if "workload" in top:
         if given:
@@ -325,6 +455,44 @@ def _network(entry: Entry) -> Network:
         return Network(**settings)
 
 
+def _live(top: Mapping[str, Entry], network: Network) -> Live | None:
+    """What makes the network a live one: a key that only a live one can have, or the word for it."""
+    keys = top["network"].mapping("network") if "network" in top else {}
+    remedies = top["rjoin"].mapping("rjoin") if "rjoin" in top else {}
+    needing = {name: keys[name] for name in _LIVE_KEYS if name in keys}
+    needing |= {name: remedies[name] for name in _LIVE_RJOIN_KEYS if name in remedies}
+    runtime = _members(keys, {"runtime": Runtime}).get("runtime")
+    if runtime is Runtime.SETTLED and needing:
+        name, entry = next(iter(needing.items()))
+        raise entry.fail(f"{name} needs a live network; leave it out, or write runtime: live")
+    if runtime is not Runtime.LIVE and not needing:
+        return None
+    settings: dict[str, Any] = _members(keys, {"congestion": Congestion})
+    if "loss" in keys:
+        settings["loss"] = keys["loss"].number("loss")
+    if "access" in keys:
+        settings["access_bps"] = _bandwidth_or_none(keys["access"], "access")
+    if "churn" in keys:
+        settings["churn"] = _churn(keys["churn"])
+    with _blamed(keys, top["network" if "network" in top else "rjoin"]):
+        live = Live(**settings)
+        replace(network, live=live)
+        return live
+
+
+def _churn(entry: Entry) -> ChurnPlan:
+    keys = entry.mapping("churn", _CHURN_KEYS)
+    settings: dict[str, Any] = _members(keys, {"sessions": SessionKind})
+    if "mean" in keys:
+        settings["mean_us"] = _duration(keys["mean"], "mean")
+    if "polite" in keys:
+        settings["polite"] = keys["polite"].number("polite")
+    if "stay" in keys:
+        settings["stay"] = _whole(keys["stay"], "stay")
+    with _blamed(keys, entry):
+        return ChurnPlan(**settings)
+
+
 def _choice(entry: Entry) -> Choice:
     keys = entry.mapping("rjoin", _RJOIN_KEYS)
     settings: dict[str, Any] = _members(keys, {"strategy": Strategy})
@@ -334,6 +502,10 @@ def _choice(entry: Entry) -> Choice:
         settings["rate_window_us"] = _duration(keys["rate_window"], "rate_window")
     if "rate_age" in keys:
         settings["rate_age_us"] = _duration_or_none(keys["rate_age"], "rate_age")
+    if "replicas" in keys:
+        settings["replicas"] = _whole(keys["replicas"], "replicas")
+    if "renew" in keys:
+        settings["renew_us"] = _duration_or_none(keys["renew"], "renew")
     with _blamed(keys, entry):
         return Choice(**settings)
 
@@ -444,6 +616,17 @@ def _duration_or_none(entry: Entry, what: str) -> int | None:
     return None if entry.value is None or entry.text(what) == "none" else _duration(entry, what)
 
 
+def _bandwidth_or_none(entry: Entry, what: str) -> float | None:
+    """With a unit, as in a topology, or as a plain number of bits a second."""
+    if entry.value is None or entry.text(what) == "none":
+        return None
+    try:
+        return float(entry.text(what))
+    except ValueError:
+        with _located(entry, f"{what} "):
+            return float(parse_amount(entry.text(what), _BANDWIDTH_BPS, "1.5 Mbps"))
+
+
 @contextmanager
 def _located(entry: Entry, prefix: str = "") -> Iterator[None]:
     """An error of a value that is built here is told with the entry's line."""
@@ -461,4 +644,4 @@ def _blamed(keys: Mapping[str, Entry], entry: Entry) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise keys.get(str(error).split()[0], entry).fail(str(error)) from None
+        raise keys.get(str(error).split()[0].rstrip(":"), entry).fail(str(error)) from None

@@ -4,7 +4,7 @@ A shard does the work of one node or of many: every piece of state belongs to a 
 host knows another does not. The caller carries the mail, keeps the time, and says who hosts a key.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any, TypeVar
@@ -324,11 +324,14 @@ class Shard:
         sources = self.known.queries[row[QUERY]].sources
         return not any(isinstance(source.window, Rows) for source in sources[row[WAITS] + 1 :])
 
-    def sweep(self, now_us: int) -> None:
-        """Forget what can have no part in an answer any more: windows that are over, queries that have ended."""
+    def sweep(self, now_us: int, ends: Mapping[int, int] | None = None) -> None:
+        """Forget what can have no part in an answer any more: windows that are over, queries that have ended.
+
+        `ends` are times at which queries end by what is known here alone.
+        """
         settings = self.settings
         compiled.sweep(
-            self.known.query_arrays,
+            self._queries_ending(ends),
             self.known.tuple_arrays,
             self._keys,
             self._store,
@@ -342,6 +345,30 @@ class Shard:
             settings.members,
         )
         self._store = self._with_alike(self._store, int(self._counts[0]))
+
+    def forget(self, keys: Ints) -> None:
+        """Drop all that is kept for keys whose host is elsewhere now; a sweep must follow, which mends the lists."""
+        self._keys.first_tuple[keys] = NONE
+        count = self._counts[0]
+        stays = ~np.isin(self._keys_of_rows[:count], keys)
+        kept = int(np.count_nonzero(stays))
+        self._store.row[:kept] = self._store.row[:count][stays]
+        self._keys_of_rows[:kept] = self._keys_of_rows[:count][stays]
+        self._counts[0] = kept
+
+    def is_over(self, row: Ints, now_us: int, ends: Mapping[int, int]) -> bool:
+        """Whether a sweep would drop a row whose members are told apart."""
+        end_us = compiled.end_of(self.known.query_arrays, self.known.tuple_arrays, row, self._classes)
+        return bool(min(end_us, ends.get(int(row[QUERY]), FOREVER)) < now_us - self.settings.delay_us)
+
+    def _queries_ending(self, ends: Mapping[int, int] | None) -> compiled.Queries:
+        arrays = self.known.query_arrays
+        if not ends:
+            return arrays
+        until_us = arrays.until_us.copy()
+        for number, end_us in ends.items():
+            until_us[number] = min(until_us[number], end_us)
+        return arrays._replace(until_us=until_us)
 
     # ---- what keys are
 
@@ -360,6 +387,13 @@ class Shard:
     def numbers(self, packed: Longs) -> Ints:
         """The numbers keys have here."""
         return self.keys_of((packed >> 32).astype(np.int32), (packed & 0xFFFFFFFF).astype(np.int32))
+
+    def occupied(self) -> Longs:
+        """The keys for which anything is kept, packed."""
+        known = len(self.names)
+        has_any = (self._keys.first_row[:known] != NONE) | (self._keys.first_tuple[:known] != NONE)
+        packed: Longs = self._keys.packed[:known][has_any]
+        return packed
 
     def rows_at(self, key: int) -> Ints:
         """The queries that wait at a key."""

@@ -6,135 +6,86 @@ successors have copies of what it keeps and go on with them. Both let mail come 
 answers are told apart by their tuples.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from watersmeet.program.rjoin.compiled import CLASSES, MASK, NONE, QUERY, WAITS, Ints, Longs
+from watersmeet.program.rjoin.compiled import CLASSES, MASK, NO_VALUE, NONE, QUERY, WAITS, Ints
 from watersmeet.program.rjoin.shard import Ask, CheckMail, Hints, Out, QueryMail, Settings, Shard, TupleMail
 from watersmeet.program.rjoin.tables import Known
 from watersmeet.query.model import JoinQuery
 from watersmeet.sim.kernel import Kernel
-from watersmeet.sim.overlays.identifiers import identifier_of, is_between
+from watersmeet.sim.overlays.identifiers import SPACE, distance, identifier_of, is_between
 from watersmeet.sim.overlays.node import OverlayNode
 from watersmeet.sim.overlays.router import Address, Arc
+from watersmeet.sim.rjoin.copies import Copies
+from watersmeet.sim.rjoin.mail import (
+    AnswersCome,
+    ChecksCome,
+    CopiesStand,
+    Mail,
+    QueriesCome,
+    QueryEnds,
+    RatesAsked,
+    RatesTold,
+    StateCopied,
+    StateMoves,
+    TuplesCome,
+    size_of,
+)
 
 HERE = 0  # the number of its only host in a node's own shard
-_HEADER_BYTES, _HINT_BYTES, _VALUE_BYTES = 40, 24, 8
+_UNCLAIMED_LOOKS = 4  # in so many looks at least three times a node that is there says so
+_NO_HINTS = Hints(np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0, np.int32), np.zeros(0, np.int64))
 
-
-@dataclass(frozen=True, slots=True)
-class TuplesCome:
-    """Procedure 1: tuples for a key."""
-
-    key: int
-    tuples: Ints
-
-
-@dataclass(frozen=True, slots=True)
-class QueriesCome:
-    """Queries for a key, and what their sender knows of where they could go next."""
-
-    key: int
-    rows: Ints
-    hints: Hints
-
-
-@dataclass(frozen=True, slots=True)
-class RatesAsked:
-    """A question on its way from owner to owner; whoever answers the last key replies."""
-
-    number: int
-    asker: Address
-    left: tuple[int, ...]
-    told: tuple[tuple[int, float, Address], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class RatesTold:
-    """The reply."""
-
-    number: int
-    told: tuple[tuple[int, float, Address], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ChecksCome:
-    """Complete rows that wait for the word on a ROWS window."""
-
-    key: int
-    due_us: Longs
-    rows: Ints
-
-
-@dataclass(frozen=True, slots=True)
-class AnswersCome:
-    """Complete rows of a query, for who asked it."""
-
-    query: int
-    rows: Ints
-
-
-@dataclass(frozen=True, slots=True)
-class StateMoves:
-    """All that was kept for a key, for its new owner."""
-
-    key: int
-    rows: Ints
-    tuples: Ints
-
-
-@dataclass(frozen=True, slots=True)
-class StateCopied:
-    """What is kept for a key, for a node that may have to take over."""
-
-    key: int
-    rows: Ints
-    tuples: Ints
+Answered = Callable[[int, Ints], object]  # a query's number and complete rows
 
 
 @dataclass(frozen=True, slots=True)
 class Care:
-    """What is done against loss."""
+    """What is done against loss, and against keeping what is of no use."""
 
     renew_us: int | None = None  # how often tuples and queries are said again
     replicas: int = 0  # how many successors have copies
     patience_us: int = 5_000_000  # how long a node waits for rates before it chooses without
     look_us: int = 2_000_000  # how often a node sees whether its successors have changed
+    sweep_us: int = 30_000_000  # how often a node forgets what is over
 
     @property
     def is_needed(self) -> bool:
         return self.renew_us is not None or self.replicas > 0
 
 
-@dataclass
-class _Copies:
-    """What another node keeps for a key."""
-
-    rows: list[Ints] = field(default_factory=list)
-    tuples: set[int] = field(default_factory=set)
-
-
 class LivePeer:
     """One node: mail in from the overlay, its shard's mail out."""
 
-    def __init__(self, kernel: Kernel, node: OverlayNode, known: Known, settings: Settings, care: Care) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        node: OverlayNode,
+        known: Known,
+        settings: Settings,
+        care: Care,
+        answered: Answered,
+        epoch_us: int = 0,
+    ) -> None:
         self.node, self.known, self.care = node, known, care
         self.shard = Shard(known, settings, lambda names: np.zeros(len(names), np.int32), nodes=1)
-        self.answers: dict[int, list[Ints]] = {}
-        self._kernel = kernel
+        self.waiting = 0  # rows that wait for the word on a ROWS window
+        self._kernel, self._answered, self._epoch_us = kernel, answered, epoch_us
         self._seen: set[tuple[int, bytes]] = set()  # answers, where they may come twice
         self._asks: dict[int, Ask] = {}
         self._points: dict[int, int] = {}  # of keys, by packed number
         self._kept: set[int] = set()  # keys with anything here
-        self._copies: dict[int, _Copies] = {}
+        self.copies = Copies(self.shard.width, self._point)
         self._copied_to: tuple[Address, ...] = ()
-        self._published: list[Ints] = []
-        self._asked: dict[int, int] = {}  # input queries and the keys they went to
+        self._published: list[Ints] = []  # what is to be said again
+        self._asked: dict[int, tuple[int, int]] = {}  # input queries: the keys they went to, the aliases they wait for
+        self._ends: dict[int, int] = {}  # of queries that were removed, as far as this node has heard
         node.on_deliver(self._delivered)
         node.on_direct(self._received_directly)
         node.router.watch(self._moved)
@@ -142,28 +93,46 @@ class LivePeer:
             kernel.after(care.renew_us, self._renew)
         if care.replicas:
             kernel.after(1, self._look_around)
+        kernel.after(1 + kernel.random.randrange(care.sweep_us), self._sweep)
 
     @property
     def is_up(self) -> bool:
         return self.node.is_up
 
+    @property
+    def now_us(self) -> int:
+        return self._epoch_us + self._kernel.now_us
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything waits here that will be sent."""
+        return self.is_up and bool(self._asks or self.waiting)
+
     # ---- what users do
 
     def publish(self, tuples: Ints) -> None:
         """Insert tuples."""
-        self._published.append(tuples)
+        if self.care.renew_us is not None:
+            self._published.append(tuples)
         self._send(self.shard.publish(HERE, tuples))
 
     def submit(self, queries: Sequence[int]) -> None:
         """Ask queries that are known by number."""
-        self._send(self.shard.submit(queries, np.zeros(len(queries), np.int32), self._kernel.now_us))
+        self._send(self.shard.submit(queries, np.zeros(len(queries), np.int32), self.now_us))
+
+    def remove(self, query: int) -> None:
+        """Want no answers with tuples from now on, and let everybody know."""
+        self._asked.pop(query, None)
+        self._hear_end(query, self.now_us - 1)
+        after, upto = self.node.router.arc
+        if after != upto:
+            self._spread_end(query, (upto, after))
 
     def leave(self) -> None:
         """Go politely: who takes over gets all that is kept here, if what met here may meet again."""
         heirs = self.node.router.successors(1) if self.shard.settings.is_guarded else ()
         for key in sorted(self._kept) if heirs else ():
-            rows, tuples = self._state(key)
-            self.node.direct(heirs[0], StateMoves(key, rows, tuples), _size(rows, tuples))
+            self._direct(heirs[0], StateMoves(key, *self._state(key)))
         self._kept.clear()
         self.node.leave()
 
@@ -175,38 +144,40 @@ class LivePeer:
     def _received_directly(self, sender: Address, payload: object) -> None:
         """Mail from one who believes that this node has a key; if it has not, the overlay knows who has."""
         is_member = self.node.router.is_ready  # one that is just leaving keeps nothing any more
-        if isinstance(payload, StateMoves) and not is_member:
-            self.node.route(self._point(payload.key), payload, _size(payload.rows, payload.tuples))
-        elif isinstance(payload, QueriesCome) and not (is_member and self._is_mine(payload.key)):
-            size = _HEADER_BYTES + payload.rows.nbytes + _HINT_BYTES * len(payload.hints.packed)
-            self.node.route(self._point(payload.key), payload, size)
+        if (isinstance(payload, StateMoves) and not is_member) or (
+            isinstance(payload, QueriesCome) and not (is_member and self._is_mine(payload.key))
+        ):
+            self._route(payload.key, payload)
         else:
             self._received(sender, payload)
 
     def _received(self, sender: Address, payload: object) -> None:
-        now_us = self._kernel.now_us
         match payload:
             case TuplesCome(key, tuples):
                 self._take_tuples(key, tuples)
             case QueriesCome(key, rows, hints):
                 self.shard.hear(hints, HERE)
                 self._take_queries(key, rows)
+            case QueryEnds(query, until_us, arc):
+                self._hear_end(query, until_us)
+                if arc is not None:
+                    self._pass_on_end(query, arc)
             case RatesAsked():
                 self._tell_rates(payload)
             case RatesTold(number, told):
                 self._take_rates(number, told)
             case ChecksCome(key, due_us, rows):
                 keys = self._numbers(key, len(rows))
-                self._send(self.shard.take_checks(CheckMail(np.zeros_like(keys), keys, due_us, rows), now_us))
+                self._send(self.shard.take_checks(CheckMail(np.zeros_like(keys), keys, due_us, rows), self.now_us))
             case AnswersCome(query, rows):
-                self._take_answers(query, rows)
+                self._take_answers(sender, query, rows)
             case StateMoves(key, rows, tuples):
                 self._absorb(key, rows, tuples)
                 self._kernel.after(self.care.look_us, self._hand_on)  # perhaps it is for another neighbour
             case StateCopied(key, rows, tuples):
-                copies = self._copies.setdefault(key, _Copies())
-                copies.rows.append(rows)
-                copies.tuples.update(tuples.tolist())
+                self.copies.take(sender, key, rows, tuples, self._kernel.now_us)
+            case CopiesStand():
+                self.copies.claimed(sender, payload.arc, self._kernel.now_us)
             case _:
                 pass  # another application's
 
@@ -214,16 +185,26 @@ class LivePeer:
         keys = self._numbers(key, len(tuples))
         self._kept.add(key)
         self._copy(key, np.zeros((0, self.shard.width), np.int32), tuples)
-        self._send(self.shard.take_tuples(TupleMail(np.zeros_like(keys), keys, tuples), self._kernel.now_us))
+        self._send(self.shard.take_tuples(TupleMail(np.zeros_like(keys), keys, tuples), self.now_us))
 
     def _take_queries(self, key: int, rows: Ints) -> None:
+        if self._ends:
+            rows = rows[[not self._is_beyond_end(row) for row in rows]]
+            if not len(rows):
+                return
         keys = self._numbers(key, len(rows))
         self._kept.add(key)
         self._copy(key, rows, np.zeros(0, np.int32))
         mail = QueryMail(np.zeros_like(keys), keys, np.full_like(keys, NONE), rows)
-        self._send(self.shard.take_queries(mail, self._kernel.now_us))
+        self._send(self.shard.take_queries(mail, self.now_us))
 
-    def _take_answers(self, query: int, rows: Ints) -> None:
+    def _take_answers(self, sender: Address, query: int, rows: Ints) -> None:
+        """Rows that are new; who sends answers to a query that was removed has not heard of it."""
+        if query in self._ends:
+            came = len(rows)
+            rows = rows[[self._latest_us(row) <= self._ends[query] for row in rows]]
+            if len(rows) < came:
+                self._direct(sender, QueryEnds(query, self._ends[query]))
         if self.shard.settings.is_guarded:
             first = CLASSES + max(1, self.known.widths.classes)
             by_tuples = {(query, row[first:].tobytes()): row for row in rows}
@@ -231,18 +212,17 @@ class LivePeer:
             self._seen.update(by_tuples)
             rows = np.array(fresh, np.int32).reshape(-1, self.shard.width)
         if len(rows):
-            self.answers.setdefault(query, []).append(rows)
+            self._answered(query, rows)
 
     def _tell_rates(self, asked: RatesAsked) -> None:
         own = [key for key in asked.left if self._is_mine(key)] or list(asked.left[:1])
-        rates = self.shard.ask_for(self.shard.numbers(np.array(own, np.int64)), self._kernel.now_us)
+        rates = self.shard.ask_for(self.shard.numbers(np.array(own, np.int64)), self.now_us)
         told = (*asked.told, *((key, float(rate), self.node.address) for key, rate in zip(own, rates, strict=True)))
         left = tuple(key for key in asked.left if key not in own)
-        size = _HEADER_BYTES + _HINT_BYTES * (len(left) + len(told))
         if left:
-            self.node.route(self._point(left[0]), replace(asked, left=left, told=told), size)
+            self._route(left[0], replace(asked, left=left, told=told))
         else:
-            self.node.direct(asked.asker, RatesTold(asked.number, told), size)
+            self._direct(asked.asker, RatesTold(asked.number, told))
 
     def _take_rates(self, number: int, told: Sequence[tuple[int, float, Address]]) -> None:
         ask = self._asks.pop(number, None)
@@ -252,7 +232,7 @@ class LivePeer:
         packed = self.shard.packed(ask.keys).tolist()
         rates = np.array([found.get(key, (0.0, NONE))[0] for key in packed], np.float32)
         hosts = np.array([found.get(key, (0.0, NONE))[1] for key in packed], np.int32)
-        self._send(self.shard.take_rates([(ask, rates, hosts)], self._kernel.now_us))
+        self._send(self.shard.take_rates([(ask, rates, hosts)], self.now_us))
 
     # ---- mail out
 
@@ -268,57 +248,60 @@ class LivePeer:
         if out.answers is not None:
             rows = out.answers.rows
             for query in np.unique(rows[:, QUERY]).tolist():
-                own = rows[rows[:, QUERY] == query]
                 home = int(self.known.query_arrays.home[query])
-                self.node.direct(home, AnswersCome(query, own), _HEADER_BYTES + own.nbytes)
+                self._direct(home, AnswersCome(query, rows[rows[:, QUERY] == query]))
 
-    def _send_tuples(self, mail: TupleMail) -> None:
-        width = self.known.tuple_arrays.value.shape[1]
-        messages = []
-        for key in np.unique(mail.keys).tolist():
-            tuples = mail.tuples[mail.keys == key]
-            packed = int(self.shard.packed(np.array([key], np.int32))[0])
-            size = _HEADER_BYTES + _VALUE_BYTES * width * len(tuples)
-            messages.append((self._point(packed), TuplesCome(packed, tuples), size))
-        self.node.route_many(messages)
+    def _send_tuples(self, mail: TupleMail, is_renewed: bool = False) -> None:
+        packed = self.shard.packed(mail.keys)
+        messages = [TuplesCome(key, mail.tuples[packed == key], is_renewed) for key in np.unique(packed).tolist()]
+        self._route_many(messages)
 
     def _send_queries(self, mail: QueryMail) -> None:
         routed = []
-        for key in np.unique(mail.keys).tolist():
-            own = mail.keys == key
-            packed = int(self.shard.packed(np.array([key], np.int32))[0])
+        packed = self.shard.packed(mail.keys)
+        for key in np.unique(packed).tolist():
+            own = packed == key
             rows = mail.rows[own]
             for row in rows[rows[:, MASK] == 0]:
-                self._asked[int(row[QUERY])] = packed
-            hints = self.shard.hints(rows, HERE)
-            message = QueriesCome(packed, rows, hints)
-            size = _HEADER_BYTES + rows.nbytes + _HINT_BYTES * len(hints.packed)
+                self._asked[int(row[QUERY])] = key, int(row[WAITS])
+            message = QueriesCome(key, rows, self.shard.hints(rows, HERE))
             host = int(mail.hosts[own][0])
             if host == NONE:
-                routed.append((self._point(packed), message, size))
+                routed.append(message)
             else:  # if it is gone, the overlay knows who has taken over
-                self.node.direct(host, message, size, partial(self.node.route, self._point(packed), message, size))
-        self.node.route_many(routed)
+                self._direct(host, message, partial(self._route, key, message))
+        self._route_many(routed)
 
     def _send_ask(self, ask: Ask) -> None:
         """One question goes round to all owners, clockwise from here."""
         own = self.node.router.identifier
-        keys = sorted(self.shard.packed(ask.keys).tolist(), key=lambda key: (self._point(key) - own) % (1 << 64))
+        keys = sorted(self.shard.packed(ask.keys).tolist(), key=lambda key: distance(own, self._point(key)))
         self._asks[ask.number] = ask
-        size = _HEADER_BYTES + _HINT_BYTES * len(keys)
-        self.node.route(self._point(keys[0]), RatesAsked(ask.number, self.node.address, tuple(keys)), size)
+        self._route(keys[0], RatesAsked(ask.number, self.node.address, tuple(keys)))
         self._kernel.after(self.care.patience_us, self._take_rates, ask.number, ())
 
     def _send_checks(self, mail: CheckMail) -> None:
         for i, key in enumerate(self.shard.packed(mail.keys).tolist()):
             message = ChecksCome(key, mail.due_us[i : i + 1], mail.rows[i : i + 1])
-            wait_us = max(0, int(mail.due_us[i]) - self._kernel.now_us)
-            size = _HEADER_BYTES + mail.rows[i].nbytes
-            self._kernel.after(wait_us, self._route, self._point(key), message, size)
+            self.waiting += 1
+            self._kernel.after(max(0, int(mail.due_us[i]) - self.now_us), self._send_check, message)
 
-    def _route(self, point: int, message: object, size: int) -> None:
+    def _send_check(self, message: ChecksCome) -> None:
+        self.waiting -= 1
         if self.is_up:
-            self.node.route(point, message, size)
+            self._route(message.key, message)
+
+    def _route(self, key: int, mail: Mail) -> None:
+        self.node.route(self._point(key), mail, self._size_of(mail))
+
+    def _route_many(self, mails: Iterable[TuplesCome | QueriesCome | StateMoves]) -> None:
+        self.node.route_many([(self._point(mail.key), mail, self._size_of(mail)) for mail in mails])
+
+    def _direct(self, address: Address, mail: Mail, failed: Callable[[], None] | None = None) -> None:
+        self.node.direct(address, mail, self._size_of(mail), failed)
+
+    def _size_of(self, mail: Mail) -> int:
+        return size_of(mail, self.known.tuple_arrays.value.shape[1])
 
     # ---- nodes come and go
 
@@ -326,14 +309,12 @@ class LivePeer:
         """The arc is another: give away what is not ours any more, go on with what others kept and is ours now."""
         if not self.shard.settings.is_guarded:
             return
-        for key in sorted(key for key in self._kept if not is_between(self._point(key), *arc)):
-            self._kept.discard(key)
-            rows, tuples = self._state(key)
-            self.node.route(self._point(key), StateMoves(key, rows, tuples), _size(rows, tuples))
-        for key in sorted(key for key in self._copies if is_between(self._point(key), *arc)):
-            copies = self._copies.pop(key)
-            rows = np.concatenate([np.zeros((0, self.shard.width), np.int32), *copies.rows])
-            self._absorb(key, rows, np.array(sorted(copies.tuples), np.int32))
+        self._choose_heirs()
+        gone = sorted(key for key in self._kept if not is_between(self._point(key), *arc))
+        self._kept.difference_update(gone)
+        self._route_many(StateMoves(key, *self._state(key)) for key in gone)
+        for key in self.copies.within(arc):
+            self._absorb(key, *self.copies.pop(key))
 
     def _hand_on(self) -> None:
         if self.is_up and self.node.router.is_ready:
@@ -348,47 +329,115 @@ class LivePeer:
 
     def _copy(self, key: int, rows: Ints, tuples: Ints) -> None:
         for address in self._copied_to:
-            self.node.direct(address, StateCopied(key, rows, tuples), _size(rows, tuples))
+            self._direct(address, StateCopied(key, rows, tuples), self._choose_heirs)
 
-    def _look_around(self) -> None:
-        """Give new successors a copy of everything."""
-        if not self.is_up:
+    def _choose_heirs(self) -> None:
+        """Give new successors a copy of everything; those that are none any more can forget theirs.
+
+        A copy that is not delivered leads here at once: the router has another successor in the place of the dead one.
+        """
+        if not self.care.replicas or not self.node.router.is_ready:
             return
-        successors = tuple(self.node.router.successors(self.care.replicas))
-        fresh = [address for address in successors if address not in self._copied_to]
-        self._copied_to = successors
+        before, self._copied_to = self._copied_to, tuple(self.node.router.successors(self.care.replicas))
+        fresh = [address for address in self._copied_to if address not in before]
         for key in sorted(self._kept) if fresh else ():
             rows, tuples = self._state(key)
             for address in fresh:
-                self.node.direct(address, StateCopied(key, rows, tuples), _size(rows, tuples))
+                self._direct(address, StateCopied(key, rows, tuples), self._choose_heirs)
+        for address in before if self._copied_to else ():
+            if address not in self._copied_to:
+                self._direct(address, CopiesStand(None))
+
+    def _look_around(self) -> None:
+        """See who the successors are, say that this node is there, and hand on what has no owner that knows of it."""
+        if not self.is_up:
+            return
         self._kernel.after(self.care.look_us, self._look_around)
+        if not self.node.router.is_ready:
+            return
+        self._choose_heirs()
+        for address in self._copied_to if self._kept else ():
+            self._direct(address, CopiesStand(self.node.router.arc), self._choose_heirs)
+        orphans = self.copies.pop_orphans(self._kernel.now_us - _UNCLAIMED_LOOKS * self.care.look_us)
+        self._route_many(StateMoves(*orphan) for orphan in orphans)
 
     def _renew(self) -> None:
         """Say again what was said here: queries first, so that tuples find them."""
         assert self.care.renew_us is not None
         if not self.is_up:
             return
-        empty = Hints(np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0, np.int32), np.zeros(0, np.int64))
-        arrays, before_us = self.known.query_arrays, self._kernel.now_us - self.shard.settings.delay_us
-        for query, key in sorted(self._asked.items()):
+        arrays, before_us = self.known.query_arrays, self.now_us - self.shard.settings.delay_us
+        for query, (key, alias) in sorted(self._asked.items()):
             if arrays.until_us[query] < before_us:
                 continue
             row = self.known.first_row(query, self.shard.width)
-            row[WAITS] = self._alias_at(query, key)
-            self.node.route(self._point(key), QueriesCome(key, row[None, :], empty), _HEADER_BYTES + row.nbytes)
+            row[WAITS] = alias
+            self._route(key, QueriesCome(key, row[None, :], _NO_HINTS, is_renewed=True))
         keep_us, stamps = self.shard.settings.keep_us, self.known.tuple_arrays.ts_us
         self._published = [tuples for tuples in self._published if stamps[tuples].max() + keep_us >= before_us]
         for tuples in self._published:
-            self._send(self.shard.publish(HERE, tuples))
+            mail = self.shard.publish(HERE, tuples).tuples
+            assert mail is not None
+            self._send_tuples(mail, is_renewed=True)
         self._kernel.after(self.care.renew_us, self._renew)
+
+    # ---- what is over
+
+    def _hear_end(self, query: int, until_us: int) -> None:
+        self._ends[query] = min(until_us, self._ends.get(query, until_us))
+
+    def _pass_on_end(self, query: int, arc: Arc) -> None:
+        """Tell those of an arc on both sides of this node's own."""
+        (after, upto), (own_after, own_upto) = arc, self.node.router.arc
+        whole = distance(after, upto)
+        if 0 < distance(after, own_after) < whole:
+            self._spread_end(query, (after, own_after))
+        if 0 < distance(after, own_upto) < whole:
+            self._spread_end(query, (own_upto, upto))
+
+    def _spread_end(self, query: int, arc: Arc) -> None:
+        after, upto = arc
+        middle = (after + (distance(after, upto) + 1) // 2) % SPACE
+        message = QueryEnds(query, self._ends[query], arc)
+        self.node.route(middle, message, self._size_of(message))
+
+    def _is_beyond_end(self, row: Ints) -> bool:
+        """Whether a query was removed before the last of the tuples bound here, or so long ago that none is left."""
+        end_us = self._ends.get(int(row[QUERY]))
+        if end_us is None:
+            return False
+        return self._latest_us(row) > end_us or self.shard.is_over(row, self.now_us, self._ends)
+
+    def _latest_us(self, row: Ints) -> int:
+        refs = row[CLASSES + max(1, self.known.widths.classes) :]
+        return int(self.known.tuple_arrays.ts_us[refs[refs >= 0]].max(initial=0))
+
+    def _sweep(self) -> None:
+        """Give back what can have no part in an answer any more, and what was handed over to others."""
+        if not self.is_up:
+            return
+        self._kernel.after(self.care.sweep_us, self._sweep)
+        shard, now_us = self.shard, self.now_us
+        elsewhere = sorted(set(shard.occupied().tolist()) - self._kept)
+        if elsewhere:
+            shard.forget(shard.numbers(np.array(elsewhere, np.int64)))
+        shard.sweep(now_us, self._ends)
+        self._kept &= set(shard.occupied().tolist())
+        stamps, before_us = self.known.tuple_arrays.ts_us, now_us - shard.settings.delay_us
+
+        def needed(key: int, tuples: Iterable[int]) -> set[int]:
+            is_held = key & 0xFFFFFFFF == NO_VALUE
+            reach_us = shard.settings.hold_us if is_held else shard.settings.keep_us
+            return {one for one in tuples if stamps[one] + reach_us >= before_us}
+
+        self.copies.sweep(lambda row: not shard.is_over(row, now_us, self._ends), needed)
+
+    # ---- small things
 
     def _state(self, key: int) -> tuple[Ints, Ints]:
         """The queries and tuples kept for a key."""
         (number,) = self._numbers(key, 1)
         return self.shard.rows_at(number).copy(), self.shard.tuples_at(number)
-
-    def _alias_at(self, query: int, key: int) -> int:
-        return next(slot.alias for slot in self.known.shapes[query].slots if slot.attribute == key >> 32)
 
     def _is_mine(self, key: int) -> bool:
         return is_between(self._point(key), *self.node.router.arc)
@@ -402,39 +451,67 @@ class LivePeer:
         return np.repeat(self.shard.numbers(np.array([key], np.int64)), count)
 
 
-def _size(rows: Ints, tuples: Ints) -> int:
-    return _HEADER_BYTES + rows.nbytes + _VALUE_BYTES * len(tuples)
-
-
 class LiveRJoin:
-    """A network of live peers, and who does what there."""
+    """A network of live peers, and who does what there; `answered` gets complete rows where they were asked for."""
 
-    def __init__(self, kernel: Kernel, known: Known, settings: Settings, care: Care | None = None) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        known: Known,
+        settings: Settings,
+        care: Care | None = None,
+        *,
+        answered: Answered = lambda query, rows: None,
+        epoch_us: int = 0,
+    ) -> None:
+        """`epoch_us` is the time at the kernel's zero."""
         self.care = care or Care()
         self.kernel, self.known = kernel, known
         self.settings = replace(settings, is_guarded=settings.is_guarded or self.care.is_needed)
-        self.peers: dict[Address, LivePeer] = {}
+        self.peers: dict[Address, LivePeer] = {}  # those that are there
+        self.loads: dict[Address, int] = {}  # of those that were
+        self._answered, self._epoch_us = answered, epoch_us
+
+    @property
+    def now_us(self) -> int:
+        return self._epoch_us + self.kernel.now_us
 
     def add(self, node: OverlayNode) -> LivePeer:
         """Let a node take part."""
-        self.peers[node.address] = peer = LivePeer(self.kernel, node, self.known, self.settings, self.care)
+        peer = LivePeer(self.kernel, node, self.known, self.settings, self.care, self._answered, self._epoch_us)
+        self.peers[node.address] = peer
         return peer
 
+    def fail(self, address: Address) -> None:
+        """Let a node crash."""
+        self._gone(address).node.stop()
+
+    def leave(self, address: Address) -> None:
+        """Let a node go politely."""
+        self._gone(address).leave()
+
     def submit(self, query: JoinQuery, address: Address, until_us: int | None = None) -> int:
-        """Ask a query at a node, now."""
-        number = self.known.add_query(query, address, self.kernel.now_us, until_us)
+        """Ask a query at a node, now, for ever or up to a time."""
+        number = self.known.add_query(query, address, self.now_us, until_us)
         self.peers[address].submit([number])
         return number
 
+    def remove(self, query: int) -> None:
+        """Let who asked a query want no answers with tuples from now on."""
+        self.peers[int(self.known.query_arrays.home[query])].remove(query)
+
     def publish(self, address: Address, stream: str, rows: pa.Table) -> Ints:
         """Insert tuples at a node, now."""
-        stamps: NDArray[np.int64] = np.full(rows.num_rows, self.kernel.now_us, np.int64)
+        stamps: NDArray[np.int64] = np.full(rows.num_rows, self.now_us, np.int64)
         tuples = self.known.add_tuples(stream, rows, stamps)
         self.peers[address].publish(tuples)
         return tuples
 
-    def answers(self, query: int) -> Ints:
-        """The complete rows that have come to who asked."""
-        peer = self.peers[int(self.known.query_arrays.home[query])]
-        given = peer.answers.get(query)
-        return np.concatenate(given) if given else np.zeros((0, peer.shard.width), np.int32)
+    def load_of(self, peer: LivePeer) -> int:
+        """What a peer has had to process: rewritten queries and tuples."""
+        return int(peer.shard.load.queries[HERE] + peer.shard.load.tuples[HERE])
+
+    def _gone(self, address: Address) -> LivePeer:
+        peer = self.peers.pop(address)
+        self.loads[address] = self.load_of(peer)
+        return peer

@@ -31,7 +31,6 @@ class Run:
     nodes: int = 1_000
     queries: int = 20_000
     tuples: tuple[int, ...] = (400,)  # look at the network after so many
-    drawn: int = 0  # tuples to draw from, if more; runs that draw as many see the same first ones
     warm_up: int = 200
     pairs: bool = True
     members: bool = False  # windows need members told apart
@@ -79,7 +78,7 @@ def measure(run: Run, progress: Callable[[int], object] = lambda done: None) -> 
     )
     kernel = Kernel(run.seed)
     network = SettledRJoin(kernel, Ring.random(run.nodes, run.seed), known, settings)
-    feeds = list(run.workload.tables(run.warm_up + max(most, run.drawn)))[: run.warm_up + most]
+    feeds = list(run.workload.tables(run.warm_up + most))
     for stream, row in feeds[: run.warm_up]:
         network.publish(int(chance.integers(run.nodes)), stream, row)
         kernel.run(kernel.now_us + GAP_US)

@@ -1,29 +1,26 @@
 """RJoin under churn: how many of the law's answers come, with and without remedies against loss."""
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
 
-from watersmeet.program.rjoin.shard import Settings, table_of
+from watersmeet.program.rjoin.shard import Settings
 from watersmeet.program.rjoin.tables import Catalog, Known, Widths
-from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
-from watersmeet.sim.churn import Churn, Exponential, Sessions
-from watersmeet.sim.internet import Congestion, Internet
+from watersmeet.sim.churn import Exponential, Sessions
+from watersmeet.sim.internet import Congestion
 from watersmeet.sim.kernel import Kernel
 from watersmeet.sim.latency import King, Latency
-from watersmeet.sim.overlays import bamboo, chord
-from watersmeet.sim.overlays.node import OverlayNode
+from watersmeet.sim.outcome import Answers
 from watersmeet.sim.overlays.prefixes import Prefixes
 from watersmeet.sim.overlays.ring import Ring
-from watersmeet.sim.overlays.router import Address, Router
-from watersmeet.sim.rjoin.expressions import judge, project
-from watersmeet.sim.rjoin.live import Care, LiveRJoin
-from watersmeet.sim.trial import bag_of
+from watersmeet.sim.rjoin.expressions import judge
+from watersmeet.sim.rjoin.live import Care
+from watersmeet.sim.rjoin.live_network import LiveNetwork
+from watersmeet.sim.witness import verdict_on
 
 SECOND_US = 1_000_000
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("id", pa.int64()), ("ts", pa.timestamp("us", "UTC"))])
@@ -73,77 +70,47 @@ class Found:
 def run(scene: Scene, latency: Callable[[int, int], Latency] = King) -> Found:
     """Run a scene until nothing is under way, and ask the oracle."""
     kernel, random = Kernel(scene.seed), Random(scene.seed)
-    spare = 20 * scene.nodes  # addresses for those that come later
-    net = Internet(kernel, latency(scene.nodes + spare, scene.seed), congestion=scene.congestion, loss=scene.loss)
-    schemas, event_times = dict.fromkeys(STREAMS, SCHEMA), dict.fromkeys(STREAMS, "ts")
     query = parse_query(SQL.format(window=scene.window_s), dict.fromkeys(STREAMS, SCHEMA.names))
-    catalog = Catalog(schemas, event_times)
+    catalog = Catalog(dict.fromkeys(STREAMS, SCHEMA), dict.fromkeys(STREAMS, "ts"))
     known = Known(catalog, Widths.of([catalog.shape(query)]), judge)
-    network = LiveRJoin(kernel, known, scene.settings, scene.care)
-    routers = _routers(kernel, net, scene)
-    for router in routers:
-        network.add(OverlayNode(kernel, net, router))
-    users = [router.address for router in routers[: scene.stay]]
-    end_us = scene.tuples * scene.gap_us
-    churn = None
+    answers = Answers(known)
+    kind = Ring if scene.overlay == "chord" else Prefixes
+    network = LiveNetwork(
+        kernel,
+        latency(20 * scene.nodes, scene.seed),  # those that come later have places of their own
+        kind.random(scene.nodes, scene.seed),
+        known,
+        scene.settings,
+        scene.care,
+        answers.take,
+        congestion=scene.congestion,
+        loss=scene.loss,
+        upkeep=scene.session is not None,
+    )
+    users, end_us = range(scene.stay), scene.tuples * scene.gap_us
     if scene.session is not None:
-        churn = Churn(
-            kernel,
-            scene.session,
-            join=lambda address: _join(kernel, net, scene, network, address, random.choice(users)),
-            fail=lambda address: network.peers[address].node.stop(),
-            leave=lambda address: network.peers[address].leave(),
-            polite_share=scene.polite_share,
-            until_us=end_us,
-        )
-        churn.start([router.address for router in routers[scene.stay :]])
-    number = network.submit(query, users[0])
-    given: dict[str, list[dict[str, Any]]] = {stream: [] for stream in STREAMS}
+        network.start_churn(scene.session, users, scene.polite_share, until_us=end_us)
+    number = network.rjoin.submit(query, users[0])
     for one in range(scene.tuples):
         stream = random.choice(STREAMS)
         row = {"a": random.randrange(scene.values), "b": random.randrange(scene.values), "id": one}
         at_us = (one + 1) * scene.gap_us
-        given[stream].append({**row, "ts": at_us})
         table = pa.Table.from_pylist([{**row, "ts": at_us}], schema=SCHEMA)
-        kernel.at(at_us, network.publish, random.choice(users), stream, table)
+        kernel.at(at_us, network.rjoin.publish, random.choice(users), stream, table)
     # What is under way, a last renewal, and time for the overlay to mend; its own timers never end.
     kernel.run(end_us + 60 * SECOND_US + 2 * (scene.care.renew_us or 0))
-    tables = {stream: pa.Table.from_pylist(rows, schema=SCHEMA) for stream, rows in given.items()}
-    expected = bag_of(answer(query, tables, event_times))
-    rows = network.answers(number)
-    got: Counter[Any] = bag_of(project(query, table_of(known, rows, number))) if len(rows) else Counter()
+    verdict = verdict_on(known, answers, [number])
     return Found(
-        expected=expected.total(),
-        right=(expected & got).total(),
-        surplus=(got - expected).total(),
-        failures=churn.failures if churn else 0,
-        leaves=churn.leaves if churn else 0,
-        messages=sum(net.messages_sent),
-        bytes=sum(net.bytes_sent),
+        expected=verdict.expected,
+        right=verdict.right,
+        surplus=verdict.surplus,
+        failures=network.churn.failures if network.churn else 0,
+        leaves=network.churn.leaves if network.churn else 0,
+        messages=sum(network.net.messages_sent),
+        bytes=sum(network.net.bytes_sent),
     )
 
 
 def exponential(mean_s: float) -> Sessions:
     """Sessions of a mean length."""
     return Exponential(mean_s * SECOND_US)
-
-
-def _routers(kernel: Kernel, net: Internet, scene: Scene) -> list[Router]:
-    timers = scene.session is not None
-    if scene.overlay == "chord":
-        return list(chord.settled(kernel, net, Ring.random(scene.nodes, scene.seed), timers=timers))
-    return list(bamboo.settled(kernel, net, Prefixes.random(scene.nodes, scene.seed), timers=timers))
-
-
-def _join(
-    kernel: Kernel, net: Internet, scene: Scene, network: LiveRJoin, address: Address, bootstrap: Address
-) -> None:
-    identifier = kernel.random.getrandbits(64)
-    router: Router = (
-        chord.Chord(kernel, net, address, identifier)
-        if scene.overlay == "chord"
-        else bamboo.Bamboo(kernel, net, address, identifier)
-    )
-    node = OverlayNode(kernel, net, router)
-    network.add(node)
-    node.start(bootstrap)
