@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from watersmeet.reproduce import EXPERIMENTS, experiment_named, report, rjoin_fig3, rjoin_fig8
+from watersmeet.reproduce import EXPERIMENTS, experiment_named, report, rjoin_fig3, rjoin_fig8, runner
 from watersmeet.reproduce.experiment import Experiment, Row
 from watersmeet.reproduce.rjoin_fig7 import window_run
-from watersmeet.reproduce.rjoin_runs import RANKS, Point, is_alike, is_rising, run_point, shares, up_to
+from watersmeet.reproduce.rjoin_runs import RANKS, Point, is_alike, is_rising, run_looks, run_point, shares
 from watersmeet.sim.rjoin.measured import Run, measure
 from watersmeet.sim.rjoin.workload import ZipfWorkload
 
@@ -23,13 +23,17 @@ SMALL = Run(nodes=30, queries=40, tuples=(30,), warm_up=10)
 def small(point: Point) -> Point:
     """The same point with next to nothing to do."""
     run = point.run
-    return replace(point, run=replace(run, nodes=30, queries=5, warm_up=5, tuples=(run.tuples[-1] // 20,), drawn=0))
+    return replace(point, run=replace(run, nodes=30, queries=5, warm_up=5, tuples=(run.tuples[-1] // 20,)))
 
 
 def grid(experiment: Experiment, **figures: Any) -> Iterator[Row]:
-    """A row for every quick point; a figure is a value, or a function of the point's keys."""
-    for point in experiment.points(True):
-        keys = dict(point.keys)
+    """A row for every quick point and look; a figure is a value, or a function of the row's keys."""
+    every = [
+        dict(point.keys) | ({"tuples": tuples} if "tuples" in experiment.keys else {})
+        for point in experiment.points(True)
+        for tuples in (point.run.tuples if "tuples" in experiment.keys else point.run.tuples[-1:])
+    ]
+    for keys in every:
         row = dict.fromkeys(experiment.columns, 1.0) | keys | {"draw": 0}
         yield row | {
             name.replace("_", " "): figure(keys) if callable(figure) else figure for name, figure in figures.items()
@@ -53,10 +57,12 @@ def test_quick_points_make_whole_rows(name: str, tmp_path: Path) -> None:
     assert len({point.keys for point in points}) == len(points)
     assert len(experiment.points(False)) >= len(points)
     assert pickle.loads(pickle.dumps(points)) == points  # other processes can run them
-    rows = [experiment.run(small(point)) for point in (points[0], points[-1])]
-    for row, point in zip(rows, (points[0], points[-1]), strict=True):
+    ends = [small(point) for point in (points[0], points[-1])]
+    rows = runner.run_all(experiment, ends)
+    for row, point in zip(rows, ends, strict=True):
         assert set(row) == set(experiment.columns)
-        assert tuple((key, row[key]) for key in experiment.keys) == point.keys
+        looked = {"tuples": point.run.tuples[-1]} if "tuples" in experiment.keys else {}
+        assert {key: row[key] for key in experiment.keys} == dict(point.keys) | looked
         assert row["load"] > 0 and row["traffic"] >= row["grouped traffic"] > 0
     files = report.write(experiment, rows, tmp_path)
     with files[0].open(encoding="utf-8") as file:
@@ -76,23 +82,21 @@ def test_a_row_is_what_was_measured() -> None:
     assert [row[f"storage at {rank}"] for rank in (1, 5, 20)] == [kept[0], kept[4], kept[19]]
 
 
-def test_a_shorter_run_is_the_beginning_of_a_longer_one() -> None:
-    looks = (10, 20, 30)
-    longer = measure(replace(SMALL, tuples=looks))
-    shorter = measure(replace(SMALL, tuples=up_to(20, looks), drawn=30))
-    assert len(shorter) == 2
-    assert longer[1].load.tolist() == shorter[1].load.tolist()
-    assert longer[1].messages == shorter[1].messages
-    assert measure(replace(SMALL, tuples=up_to(20, looks)))[1].messages != shorter[1].messages
+def test_every_look_is_a_row() -> None:
+    run = replace(SMALL, tuples=(10, 20, 30))
+    rows = run_looks(Point((("x", 1),), run))
+    assert [row["tuples"] for row in rows] == [10, 20, 30]
+    assert [row["load"] for row in rows] == [seen.load.sum() for seen in measure(run)]
+    assert is_rising([row["load"] for row in rows])
 
 
 def test_windows_make_less_load_and_storage_created_is_never_lost() -> None:
     dense = ZipfWorkload(relations=4, attributes=2, values=5)
     rows = []
     for window in (3, 30):
-        run = window_run(window, queries=30, tuples=(30,), drawn=30)
+        run = window_run(window, queries=30, tuples=(30,))
         run = replace(run, nodes=30, warm_up=0, workload=replace(run.workload, **_fields(dense)))
-        rows.append(rjoin_fig8.EXPERIMENT.run(Point((("window", window), ("tuples", 30)), run)))
+        rows += runner.run_all(rjoin_fig8.EXPERIMENT, [Point((("window", window),), run)])
     assert rows[0]["load"] < rows[1]["load"]
     assert rows[1]["storage created"] == rows[1]["storage"]  # nothing was out of its window
     assert rows[0]["answers"] < rows[1]["answers"]

@@ -11,7 +11,7 @@ Row = dict[str, Any]  # by column; a figure that was not run is None
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """Points to run, each to one row; functions are of modules, so that other processes can run them too."""
+    """Points to run, each to one row or several; functions are of modules, so that other processes can run them too."""
 
     name: str
     title: str
@@ -19,7 +19,7 @@ class Experiment:
     keys: tuple[str, ...]  # columns that tell points apart, but for the draw
     figures: tuple[str, ...]  # columns that are measured or published
     points: Callable[[bool], tuple[Any, ...]]  # quick or in full
-    run: Callable[[Any], Row]
+    run: Callable[[Any], Row | list[Row]]
     plot: Callable[[Sequence[Row], Path], None]
     verdict: Callable[[Sequence[Row]], list[str]]
     published: tuple[str, ...] = ()

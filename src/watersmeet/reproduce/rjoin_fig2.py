@@ -14,9 +14,8 @@ from watersmeet.reproduce.rjoin_runs import (
     RankedExperiment,
     ratios,
     rows_by,
-    run_point,
+    run_looks,
     spread,
-    up_to,
 )
 from watersmeet.sim.rjoin.measured import Run
 
@@ -28,12 +27,11 @@ def _points(quick: bool) -> tuple[Point, ...]:
     queries, tuples = ((100, 300), (50, 200)) if quick else ((2_000, 20_000), TUPLES)
     return tuple(
         Point(
-            (("queries", asked), ("strategy", strategy), ("tuples", count)),
-            Run(strategy=Strategy(strategy), queries=asked, tuples=up_to(count, tuples), drawn=max(tuples)),
+            (("queries", asked), ("strategy", strategy)),
+            Run(strategy=Strategy(strategy), queries=asked, tuples=tuples),
         )
         for asked in queries
         for strategy in STRATEGIES
-        for count in tuples
     )
 
 
@@ -99,7 +97,7 @@ EXPERIMENT = RankedExperiment(
     keys=("queries", "strategy", "tuples"),
     figures=FIGURES,
     points=_points,
-    run=run_point,
+    run=run_looks,
     plot=_plot,
     verdict=_verdict,
     published=(

@@ -17,8 +17,7 @@ from watersmeet.reproduce.rjoin_runs import (
     Point,
     RankedExperiment,
     rows_by,
-    run_point,
-    up_to,
+    run_looks,
 )
 from watersmeet.sim.rjoin.measured import Run
 from watersmeet.sim.rjoin.workload import ZipfWorkload
@@ -34,16 +33,14 @@ def _points(quick: bool) -> tuple[Point, ...]:
     queries = dict.fromkeys(RANKINGS, 200) if quick else {ONE_RANKING: 2_000, OWN_RANKINGS: 20_000}
     return tuple(
         Point(
-            (("ranking", ranking), ("tuples", count)),
+            (("ranking", ranking),),
             Run(
                 workload=ZipfWorkload(own_ranking=ranking == OWN_RANKINGS),
                 queries=queries[ranking],
-                tuples=up_to(count, tuples),
-                drawn=max(tuples),
+                tuples=tuples,
             ),
         )
         for ranking in RANKINGS
-        for count in tuples
     )
 
 
@@ -121,7 +118,7 @@ EXPERIMENT = RankedExperiment(
     keys=("ranking", "tuples"),
     figures=FIGURES,
     points=_points,
-    run=run_point,
+    run=run_looks,
     plot=_plot,
     verdict=_verdict,
     published=(

@@ -23,8 +23,7 @@ from watersmeet.reproduce.rjoin_runs import (
     RankedExperiment,
     is_rising,
     rows_by,
-    run_point,
-    up_to,
+    run_looks,
 )
 
 CREATED = "storage created"
@@ -32,17 +31,13 @@ CREATED = "storage created"
 
 def _points(quick: bool) -> tuple[Point, ...]:
     queries, tuples, windows = (QUICK_QUERIES, QUICK_TUPLES, WINDOWS[:3]) if quick else (QUERIES, TUPLES, WINDOWS)
-    return tuple(
-        Point((("window", window), ("tuples", count)), window_run(window, queries, up_to(count, looks(tuples)), tuples))
-        for window in windows
-        for count in looks(tuples)
-    )
+    return tuple(Point((("window", window),), window_run(window, queries, looks(tuples))) for window in windows)
 
 
-def _run(point: Point) -> Row:
+def _run(point: Point) -> list[Row]:
     """What was stored at some time: all that was received, but for tuples at the attribute level."""
-    row = run_point(point)
-    return row | {CREATED: row["load"] - point.run.tuples[-1] * point.run.workload.attributes}
+    attributes = point.run.workload.attributes
+    return [row | {CREATED: row["load"] - row["tuples"] * attributes} for row in run_looks(point)]
 
 
 def _plot(rows: Sequence[Row], path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What RJoin's experiments (section 8) have in common: a point is a run, a row what its nodes had done at the end."""
+"""What RJoin's experiments (section 8) have in common: a point is a run, a row what its nodes had done by a look."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ RANKING_NOTE = (
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What tells a run from the others, and the run; the last of the numbers of tuples is looked at."""
+    """What tells a run from the others, and the run."""
 
     keys: tuple[tuple[str, Any], ...]
     run: Run
@@ -45,22 +45,18 @@ class RankedExperiment(Experiment):
         return (*self.keys, "draw", *self.figures, *RANK_COLUMNS)
 
 
-def up_to(count: int, looks: Sequence[int]) -> tuple[int, ...]:
-    """Look where a longer run looks too: all comes to rest then, and so a shorter run is the beginning of a longer one.
-
-    >>> up_to(100, (50, 100, 200))
-    (50, 100)
-    """
-    return tuple(look for look in looks if look <= count)
-
-
 def run_point(point: Point) -> Row:
-    """Run a point; loads at ranks there are no nodes for are None."""
-    return row_of(point, measure(point.run)[-1])
+    """Run a point and tell what was seen at its end."""
+    return _row(point, measure(point.run)[-1])
 
 
-def row_of(point: Point, seen: Seen) -> Row:
-    """What was seen, as a row."""
+def run_looks(point: Point) -> list[Row]:
+    """Run a point and tell what was seen after each number of tuples."""
+    return [_row(point, seen) | {"tuples": seen.tuples} for seen in measure(point.run)]
+
+
+def _row(point: Point, seen: Seen) -> Row:
+    """What was seen, as a row; loads at ranks there are no nodes for are None."""
     nodes, loads = point.run.nodes, {"load": ranked(seen.load), "storage": ranked(seen.storage)}
     per_node_and_tuple = 1 / (nodes * seen.tuples)
     at_ranks = {

@@ -7,7 +7,8 @@ from watersmeet.errors import RunError
 from watersmeet.reproduce.experiment import Experiment, Row
 
 Progress = Callable[[int, int], object]  # points done, points in all
-Parallel = Callable[[Callable[[Any], Row], Sequence[Any], Progress], list[Row]]
+Found = Row | list[Row]  # of one point
+Parallel = Callable[[Callable[[Any], Found], Sequence[Any], Progress], list[Found]]
 
 
 def run_all(
@@ -17,14 +18,17 @@ def run_all(
     progress: Progress = lambda done, total: None,
 ) -> list[Row]:
     """The rows of all points, in their order."""
-    if parallel is not None:
-        return parallel(experiment.run, points, progress)
-    rows = []
+    found = parallel(experiment.run, points, progress) if parallel else _run_here(experiment, points, progress)
+    return [row for one in found for row in (one if isinstance(one, list) else [one])]
+
+
+def _run_here(experiment: Experiment, points: Sequence[Any], progress: Progress) -> list[Found]:
+    found: list[Found] = []
     progress(0, len(points))
     for point in points:
         try:
-            rows.append(experiment.run(point))
+            found.append(experiment.run(point))
         except Exception as error:
             raise RunError(f"{experiment.name} failed at {point}: {error or type(error).__name__}") from error
-        progress(len(rows), len(points))
-    return rows
+        progress(len(found), len(points))
+    return found
