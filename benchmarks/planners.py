@@ -1,10 +1,12 @@
 """Planners side by side: how long they take, how far greedy is from the best, and what their plans ship.
 
-python benchmarks/planners.py                     all three tables
+python benchmarks/planners.py                     all four tables
 python benchmarks/planners.py --table time        CPU time of greedy, optimal, exhaustive and auto
 python benchmarks/planners.py --table ratio       greedy against exhaustive over random queries of table 2
 python benchmarks/planners.py --table mixed       values of mixed popularity: what every planner ships by the cost model
                                                   and, for a smaller workload, in the simulator
+python benchmarks/planners.py --table bound       the same values: where the bytes go, and what no plan can do without
+                      --like-paper                rates, windows and places of values as PMJoin's paper has them (4.2)
 """
 
 import argparse
@@ -17,13 +19,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from watersmeet.cost import Cost, bloom_bytes
 from watersmeet.planners.auto import Tried, try_all
 from watersmeet.planners.exhaustive import exhaustive
 from watersmeet.planners.greedy import greedy
+from watersmeet.planners.grouping import ByValue
 from watersmeet.planners.oneway import OneWay
 from watersmeet.planners.problem import Problem, problem_of
 from watersmeet.planners.reduce import Carrier
 from watersmeet.planners.trees import optimal
+from watersmeet.program.operators import Purpose
+from watersmeet.program.wire import overhead_bytes
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
 from watersmeet.reproduce.semijoin_runs import ATTRIBUTE_BYTES, Setting, StreamSpec, problem_for
@@ -42,6 +48,7 @@ SECOND_US = 1_000_000
 SCHEMA = pa.schema([("k", pa.int64()), ("id", pa.int64()), ("load", pa.binary()), ("ts", pa.timestamp("us", "UTC"))])
 DDL = "k long, id long, load binary, ts timestamp"
 FIXED_BYTES = 24  # of a row, beside its load
+MOST_ANSWERS_S = 1e5
 
 
 # Queries of the semijoin paper ----------------------------------------------------------------------------------------
@@ -85,6 +92,7 @@ class Mixed:
     row_bytes: int = 100
     turn_s: float = 1.0  # between batches
     seed: int = 1
+    together: bool = False  # values spread in the same way in all streams
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -94,11 +102,13 @@ class Mixed:
     def drawn(self) -> "list[tuple[float, int, np.ndarray]]":
         """Of each stream: its rate, its window in microseconds, and the share of each value, spread at random."""
         found = []
+        places = np.random.default_rng([self.seed, self.streams]).permutation(self.values)
         for number in range(self.streams):
             rng = np.random.default_rng([self.seed, number])
             rate = float(rng.uniform(*self.rates))
             window_us = round(rng.uniform(*self.windows_s) * SECOND_US)
-            found.append((rate, window_us, rng.permutation(different_shares(rng, self.values))))
+            shares = different_shares(rng, self.values)
+            found.append((rate, window_us, shares[places] if self.together else rng.permutation(shares)))
         return found
 
     @property
@@ -120,7 +130,7 @@ class Mixed:
         """Rows of a stream at even distances; what they have beside their keys cannot be compressed."""
         rate, _, shares = self.drawn[stream]
         rng = np.random.default_rng([self.seed, stream, 1])
-        count = round(rate * seconds)
+        count = int(rate * seconds + 1e-6)  # all of them before the end
         ts = ((np.arange(count) + rng.random()) * (SECOND_US / rate)).astype(np.int64)
         size = max(1, self.row_bytes - FIXED_BYTES)
         ends = pa.py_buffer(np.arange(count + 1, dtype=np.int32) * size)
@@ -263,6 +273,10 @@ def mixed_table(mixed: Mixed, seeds: int = 5, *, seconds: float = 20.0, small_st
     fewer = max(2, mixed.values // 10)
     small = _with(mixed, streams=small_streams, values=fewer, rates=(rates[0] / 10, rates[1] / 10))
     problem = small.problem()
+    answers_s = problem.workload.meet_rate((1 << small.streams) - 1)
+    if answers_s > MOST_ANSWERS_S:
+        print(f"\nNot run in the simulator: {answers_s:.2g} answers a second with {small.streams} streams")
+        return
     tables = {name: small.rows(number, seconds) for number, name in enumerate(small.names)}
     print(
         f"\n{small.streams} streams, rates 10 times lower, {fewer} values, seed {small.seed}, {seconds:g} s; "
@@ -281,6 +295,123 @@ def mixed_table(mixed: Mixed, seeds: int = 5, *, seconds: float = 20.0, small_st
         )
 
 
+# What no plan can do without ------------------------------------------------------------------------------------------
+
+
+def rows_that_must_travel(mixed: Mixed, seconds: float) -> float:
+    """Rows a second that leave their site in any plan that gives all answers, counted on drawn rows.
+
+    An answer is made at one site, so of its rows all but one have travelled. When a row completes answers, any two rows
+    of different streams that it meets are in one answer, so those that stayed at home are of one stream. Such moments
+    are taken so far apart that each row counts once; the distance is the one that proves the most for a value.
+    """
+    times, heads = [], []
+    for stream, (rate, _, shares) in enumerate(mixed.drawn):
+        rng = np.random.default_rng([mixed.seed, stream, 2])
+        count = rng.poisson(rate * seconds)
+        ts, keys = np.sort(rng.uniform(0, seconds, count)), rng.choice(mixed.values, count, p=shares)
+        order = np.argsort(keys, kind="stable")
+        times.append(ts[order])
+        heads.append(np.searchsorted(keys[order], np.arange(mixed.values + 1)))
+    windows_s = np.array([window_us / SECOND_US for _, window_us, _ in mixed.drawn])
+    proved = 0
+    for value in range(mixed.values):
+        own = [ts[first[value] : first[value + 1]] for ts, first in zip(times, heads, strict=True)]
+        if all(map(len, own)):
+            moments, streams = _completions(own, windows_s)
+            distances = windows_s.min() * np.array([0.25, 0.5, 1.0, 2.0, 4.0])
+            proved += max(_apart(own, windows_s, moments, streams, float(one)) for one in distances)
+    return proved / seconds
+
+
+def _completions(own: Sequence[np.ndarray], windows_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """When a row of one value completes answers, and the stream of that row."""
+    moments = np.concatenate(own)
+    streams = np.repeat(np.arange(len(own)), [len(one) for one in own])
+    order = np.argsort(moments, kind="stable")
+    moments, streams = moments[order], streams[order]
+    is_whole = np.ones(len(moments), bool)
+    for ts, window_s in zip(own, windows_s, strict=True):
+        last = np.searchsorted(ts, moments, "right") - 1
+        is_whole &= (last >= 0) & (moments - ts[np.maximum(last, 0)] <= window_s)
+    return moments[is_whole], streams[is_whole]
+
+
+def _apart(
+    own: Sequence[np.ndarray], windows_s: np.ndarray, moments: np.ndarray, streams: np.ndarray, distance_s: float
+) -> int:
+    """Rows that some moments prove to travel, no two of them closer than a distance."""
+    chosen, place = [], 0
+    while place < len(moments):
+        chosen.append(place)
+        place = int(np.searchsorted(moments, moments[place] + distance_s, "right"))
+    at, head = moments[chosen], streams[chosen]
+    before = np.concatenate([[-np.inf], at[:-1]])
+    counts = np.array(
+        [
+            np.searchsorted(ts, at, "right") - np.searchsorted(ts, np.maximum(before, at - window_s), "right")
+            for ts, window_s in zip(own, windows_s, strict=True)
+        ]
+    )
+    counts[head, np.arange(len(at))] = 1  # of its own stream a row meets none
+    return int((counts.sum(axis=0) - counts.max(axis=0)).sum())
+
+
+def each_value_alone(problem: Problem) -> float:
+    """What the cheapest order would ship of every value if each had a way of its own and messages took nothing."""
+    domain, total = problem.workload.domains[0], 0.0
+    sets = range(1, 1 << len(problem.aliases))
+    for start in range(0, domain.cells, 200):
+        cells = slice(start, start + 200)
+        values = ByValue(problem, 0, domain.size[cells], domain.shares[:, cells], sets)
+        total += sum(one.value for one in values.best())
+    return total
+
+
+def bound_table(mixed: Mixed, seeds: int = 5, *, seconds: float | None = None) -> None:
+    """How far `auto` and the best planner are from what no plan can do without; then where their bytes go."""
+    print("kB/s by the cost model; rows of answers are counted\n")
+    print("| seed | best planner | auto | each value alone | rows of answers | best/auto | best/alone | best/rows |")
+    print("| --- |" + " ---: |" * 7)
+    seconds = seconds or max(100.0, 4 * mixed.windows_s[1])
+    ratios, shares = [], []
+    for seed in range(mixed.seed, mixed.seed + seeds):
+        one = _with(mixed, seed=seed)
+        problem = one.problem()
+        *others, found = try_all(problem)
+        best = min(others, key=lambda tried: tried.value)
+        row_bytes = problem.workload.sizes[0]
+        kept = sum(size[-1] for size in row_bytes) - problem.workload.key_sizes[0][-1]  # what answers have of a row
+        alone, rows = each_value_alone(problem), rows_that_must_travel(one, seconds) * kept
+        ratios.append([best.value / figure for figure in (found.value, alone, rows)])
+        cells = " | ".join(f"{figure / 1e3:,.1f}" for figure in (best.value, found.value, alone, rows))
+        print(f"| {seed} | {cells} | {' | '.join(f'{ratio:.2f}' for ratio in ratios[-1])} |", flush=True)
+        shares += [(seed, best), (seed, found)]
+    means = np.exp(np.mean(np.log(ratios), axis=0))
+    print(f"| geometric mean | | | | | {' | '.join(f'{ratio:.2f}' for ratio in means)} |")
+    print("\n| seed | planner | ways | rows | keys | filters | messages by themselves | messages/s |")
+    print("| --- | --- |" + " ---: |" * 6)
+    for seed, tried in shares:
+        assert tried.cost is not None and tried.join is not None
+        rows, keys, filters, alone = _by_content(tried.cost)
+        sizes = " | ".join(f"{size / 1e3:,.1f}" for size in (rows, keys, filters, alone))
+        messages = sum(flow.messages_s for flow in tried.cost.flows)
+        print(f"| {seed} | {tried.planner} | {len(tried.join.ways)} | {sizes} | {messages:.0f} |")
+
+
+def _by_content(cost: Cost) -> tuple[float, float, float, float]:
+    """Bytes a second of rows and combinations, of keys, of filters, and of what messages take beside them."""
+    sizes = dict.fromkeys(("rows", "keys", "filters"), 0.0)
+    alone = sum(size for size, _ in cost.overhead.values())
+    for flow in cost.flows:
+        kind = {Purpose.KEYS: "keys", Purpose.SYNC: "keys", Purpose.FILTERS: "filters"}.get(flow.purpose, "rows")
+        empty = {"rows": overhead_bytes(4), "keys": overhead_bytes(3), "filters": bloom_bytes(0.0)}[kind]
+        beside = min(flow.messages_s * empty, flow.bytes_s)  # of rows at least: combinations have more columns
+        sizes[kind] += flow.bytes_s - beside
+        alone += beside
+    return sizes["rows"], sizes["keys"], sizes["filters"], alone
+
+
 def _with(mixed: Mixed, **differs: Any) -> Mixed:
     return Mixed(**{**vars(mixed), **differs})
 
@@ -288,7 +419,7 @@ def _with(mixed: Mixed, **differs: Any) -> Mixed:
 def main() -> None:
     """Print the tables asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--table", choices=("time", "ratio", "mixed", "all"), default="all")
+    parser.add_argument("--table", choices=("time", "ratio", "mixed", "bound", "all"), default="all")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--draws", type=int, help="random queries a join graph (default: 20 for time, 100 for ratio)")
     parser.add_argument("--seeds", type=int, default=5, help="of the mixed workload (default: 5)")
@@ -299,24 +430,31 @@ def main() -> None:
     parser.add_argument("--windows", type=float, nargs=2, default=default.windows_s, help="seconds (default: 0.05 0.3)")
     parser.add_argument("--row-bytes", type=int, default=default.row_bytes, help="(default: 100)")
     parser.add_argument("--batch", type=float, default=default.turn_s, help="seconds between batches (default: 1)")
+    parser.add_argument("--like-paper", action="store_true", help="10 to 1000 rows/s, 10 to 100 s, spread together")
     options = parser.parse_args()
+    if options.like_paper:
+        options.rates, options.windows = (10.0, 1_000.0), (10.0, 100.0)
     if options.table in ("time", "all"):
         time_table(options.seed, options.draws or 20)
         print()
     if options.table in ("ratio", "all"):
         ratio_table(options.seed, options.draws or 100)
         print()
+    mixed = Mixed(
+        options.streams,
+        options.values,
+        tuple(options.rates),
+        tuple(options.windows),
+        options.row_bytes,
+        options.batch,
+        options.seed,
+        options.like_paper,
+    )
     if options.table in ("mixed", "all"):
-        mixed = Mixed(
-            options.streams,
-            options.values,
-            tuple(options.rates),
-            tuple(options.windows),
-            options.row_bytes,
-            options.batch,
-            options.seed,
-        )
         mixed_table(mixed, options.seeds)
+        print()
+    if options.table in ("bound", "all"):
+        bound_table(mixed, options.seeds)
 
 
 if __name__ == "__main__":

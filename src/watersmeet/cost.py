@@ -562,6 +562,29 @@ def announced(workload: Workload, mask: int, key: tuple[int, ...]) -> float:
     return float((often * size * (per_value > 1e-9)).sum())
 
 
+def together(rate: F64, window_s: F64, time_s: F64 | float = 0.0) -> F64:
+    """The chance that all of some streams have a row of a value in their windows, at once, some time of a while.
+
+    `rate[i, b]` is that of one value of cell b in stream i. All have one with the product of each one's chance; that
+    begins anew whenever the only one without it gets one.
+    """
+    load = rate * window_s[:, None]
+    there = np.maximum(seen(load), 1e-300)
+    every = there.prod(axis=0)
+    begins = every * (rate * np.exp(-load) / there).sum(axis=0)
+    missing = np.maximum(1 - every, 1e-12)
+    found: F64 = 1 - missing * np.exp(-begins * time_s / missing)
+    return found
+
+
+def _together(workload: Workload, mask: int, number: int, time_s: F64 | float = 0.0) -> F64:
+    """The same for one value of each cell of a key class, of those of some aliases that have the key."""
+    domain = workload.domains[number]
+    members = [one for one in members_of(mask) if domain.members[one]]
+    rate = workload.rate[members, None] * domain.shares[members] / np.maximum(domain.size, 1e-300)
+    return together(rate, workload.window_s[members], time_s)
+
+
 def presence(workload: Workload, mask: int, key: tuple[int, ...]) -> tuple[F64, F64, F64]:
     """Live rows and rows a second for each value of a key, and how many values there are, by cells.
 
@@ -576,7 +599,12 @@ def presence(workload: Workload, mask: int, key: tuple[int, ...]) -> tuple[F64, 
         other = other / max(other.sum(), 1e-300)
         more *= 1 / max(float((other**2 / workload.domains[number].size).sum()), 1e-300)
     each = share / np.maximum(size, 1e-300) / more
-    return workload.count(mask) * each, workload.meet_rate(mask) * each, size * more
+    live, rate = workload.count(mask) * each, workload.meet_rate(mask) * each
+    if key and mask & (mask - 1):  # combinations come in clumps: as a stream counts what is there as often as they are
+        often = -np.log1p(-np.minimum(_together(workload, mask, key[0]), 1 - 1e-12))
+        live = np.minimum(live, often)
+        rate = np.minimum(rate, often / max(workload.lifetime_s(mask), 1e-300))
+    return live, rate, size * more
 
 
 def visits(workload: Workload, rows: Content, bound: Tie) -> F64:
@@ -607,12 +635,8 @@ def overlapping(workload: Workload, mask: int, other: int, false: float, slack_s
     expected = workload.count(other) + workload.meet_rate(other) * time
     there = seen(expected * bound.others / np.maximum(bound.size, 1e-300) * bound.agree)
     key = workload.shared(mask, other)
-    if key:  # combinations come in clumps: there are none unless each of their streams has the value
-        domain = workload.domains[key[0]]
-        for one in members_of(other):
-            if domain.members[one]:
-                rows = workload.window[one] + workload.rate[one] * time
-                there = np.minimum(there, seen(rows * domain.shares[one] / np.maximum(domain.size, 1e-300)))
+    if key:  # combinations come in clumps: there are none unless all of their streams have the value
+        there = np.minimum(there, _together(workload, other, key[0], time))
     share = float((bound.share * there).sum())
     return share + (1 - share) * false
 
@@ -635,8 +659,10 @@ def wanted(workload: Workload, mask: int, left: Content) -> float:
     _, per_value, size = presence(workload, mask, key)
     often, length = announcements(per_value, workload.lifetime_s(mask))
     bound = tie(workload, left.mask, mask)
-    asked = visits(workload, left, bound) * bound.agree
-    return float((often * size * seen(asked * length) * (per_value > 1e-9)).sum())
+    asked = seen(visits(workload, left, bound) * bound.agree * length)
+    if left.mask & (left.mask - 1) and left.head is None:
+        asked = np.minimum(asked, _together(workload, left.mask, key[0], length))
+    return float((often * size * asked * (per_value > 1e-9)).sum())
 
 
 def asked(workload: Workload, rows: Content, partner: int, turn_s: float) -> float:
@@ -644,7 +670,10 @@ def asked(workload: Workload, rows: Content, partner: int, turn_s: float) -> flo
     bound = tie(workload, rows.mask, partner)
     per_turn = rows.rate(workload) * turn_s * bound.share / np.maximum(bound.size, 1e-300)
     many = _other_values(workload, rows.mask, partner)
-    return float((bound.size * many * seen(per_turn / many)).sum()) / turn_s
+    there = seen(per_turn / many)
+    if rows.mask & (rows.mask - 1) and rows.head is None:
+        there = np.minimum(there, _together(workload, rows.mask, workload.shared(rows.mask, partner)[0], turn_s))
+    return float((bound.size * many * there).sum()) / turn_s
 
 
 def _other_values(workload: Workload, mask: int, partner: int) -> float:

@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from watersmeet.plan import Leaf, Linear, Meet
 from watersmeet.planners.auto import PLANNERS, auto, plan_with, try_all
 from watersmeet.planners.exhaustive import exhaustive
 from watersmeet.planners.greedy import _at_once, greedy
-from watersmeet.planners.oneway import OneWay
+from watersmeet.planners.oneway import OneWay, Shared
 from watersmeet.planners.problem import Limits, NoPlan, Objective, Problem
 from watersmeet.query.oracle import answer
 from watersmeet.sim.rows import finish
@@ -70,6 +71,43 @@ def test_exhaustive_is_never_beaten(seed: int, graph: str, one_key: bool) -> Non
     for way in (greedy(problem), _at_once(problem)):
         assert isinstance(way, Linear)
         assert prices.value(way.heads) >= best * (1 - 1e-9)
+
+
+def least_of_all(problem: Problem) -> float:
+    """The cheapest of all combinations of all sequences, tried one by one."""
+    prices = OneWay(problem)
+    heads = []
+    for head in range(len(problem.aliases)):
+        found: dict[frozenset[Shared], float] = {}
+        starts = [(1 << head, problem.homes[head], 0.0, frozenset[Shared]())]
+        while starts:
+            mask, site, own, needs = starts.pop()
+            if mask == prices.full:
+                last, links = prices.delivery(head, site)
+                needs |= set(links)
+                found[needs] = min(found.get(needs, float("inf")), own + last)
+                continue
+            for alias in prices.next_aliases(mask):
+                for one in prices.choices(head, mask, site, alias):
+                    starts.append((mask | 1 << alias, one.end, own + one.own, needs | set(one.shared)))
+        heads.append(found)
+    worth = {one: prices.price_of(one) for found in heads for needs in found for one in needs}
+    return min(
+        sum(own for _, own in chosen) + sum(worth[one] for one in frozenset().union(*(needs for needs, _ in chosen)))
+        for chosen in product(*(found.items() for found in heads))
+    )
+
+
+@pytest.mark.parametrize(
+    ("graph", "one_key", "objective", "site"),
+    [("chain", True, "work", None), ("chain", False, "bytes", "n1"), ("star", True, "bytes", "n2")],
+)
+def test_exhaustive_finds_what_trying_everything_finds(
+    graph: str, one_key: bool, objective: str, site: str | None
+) -> None:
+    of = small(graph, 5, one_key=one_key)
+    problem = of.problem(site, objective=Objective.named(objective))
+    assert OneWay(problem).value(exhaustive(problem).heads) == pytest.approx(least_of_all(problem), rel=1e-12)
 
 
 def check_auto(seed: int, graph: str, streams: int) -> None:

@@ -1,8 +1,9 @@
 """The cheapest plan of all planners, and of what none of them has: methods and parts of the key space together.
 
-Values of a key are put together by the plan that suits them: STREAMJOINOPT is asked about every cell of values, cells
-with the same tree form a group, and each group gets the best way of its own: an optimal tree with its inputs reduced
-by semijoins, or greedy sequences. PMJoin's partitions are tried likewise. One cost model decides, over whole plans.
+Where all streams have a key, its values are put together by the order of joins that suits them (`grouping`). Where not,
+and with few streams, STREAMJOINOPT is asked about every cell of values, cells with the same tree form a group, and each
+group gets the best way of its own: an optimal tree with its inputs reduced by semijoins, or greedy sequences. PMJoin's
+partitions are tried likewise. One cost model decides, over whole plans.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -18,6 +19,8 @@ from watersmeet.plan import HeadPlan, Hop, Linear, Meet, Method, Partition, Rang
 from watersmeet.planners.exhaustive import MOST_STREAMS as MOST_EXHAUSTIVE
 from watersmeet.planners.exhaustive import exhaustive
 from watersmeet.planners.greedy import FEW_STREAMS, greedy
+from watersmeet.planners.grouping import MOST_STREAMS as MOST_GROUPED
+from watersmeet.planners.grouping import groupings, in_order
 from watersmeet.planners.ordering import MOST_STREAMS as MOST_TREE
 from watersmeet.planners.ordering import tree
 from watersmeet.planners.partition import METHODS, Parts, parts_of, pmjoin_plan, rate_parts
@@ -109,8 +112,36 @@ def parted_ways(problem: Problem) -> Iterator[Ways]:
     if problem.in_order:
         return
     for number in _partitionable(problem):
-        for parts in _partitions(problem, number):
-            yield _best_ways(problem, Partition(number, parts))
+        is_grouped = _groupable(problem, number)
+        if is_grouped:
+            yield from _grouped_ways(problem, number)
+        if not is_grouped or len(problem.aliases) <= FEW_STREAMS:
+            for parts in _partitions(problem, number):
+                yield _best_ways(problem, Partition(number, parts))
+
+
+def _groupable(problem: Problem, number: int) -> bool:
+    """Whether all streams have the key, few enough for all sets of them, and bytes on links count."""
+    count = len(problem.aliases)
+    is_weighed = any(problem.byte_weight.values())
+    return bool(problem.workload.domains[number].members.all()) and 2 < count <= MOST_GROUPED and is_weighed
+
+
+def _grouped_ways(problem: Problem, number: int) -> Iterator[Ways]:
+    """Groups of values with an order of their own each, in several numbers."""
+    domain = problem.workload.domains[number]
+    whole = Partition(number, RangeParts((), (0,)))
+    for group, orders in groupings(problem, number, problem.parts):
+        found: dict[Way, int] = {}
+        ways = np.zeros(len(orders), np.int64)
+        with suppress(NoPlan):
+            for place, order in enumerate(orders):
+                own = problem.limited(problem.workload.limited(whole, group == place))
+                ways[place] = found.setdefault(in_order(own, order), len(found))
+            if len(found) > 1:
+                yield tuple(found), Partition(number, _parts_value(domain.low, domain.high, ways[group]))
+            else:
+                yield tuple(found), None
 
 
 PLANNERS: dict[str, Callable[[Problem], Ways]] = {

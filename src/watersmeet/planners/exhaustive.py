@@ -1,11 +1,13 @@
 """The best of all sequences and methods (semijoin paper, 4.1), with what heads share paid for once.
 
-For each head, all ways to reach a set of aliases at a site are kept that no other beats in both what it costs and
-what it needs; then heads are put together one by one, and a start that cannot get below the best known is given up:
-each head costs at least what it has of its own and an even part of what it needs.
+What is shared is split among the heads: whatever the split, the cheapest sequences of all heads, each paying its own
+and its part of what it needs, add up to no more than the best plan; a few steps of ascent make the split a good one.
+A start of a sequence is given up if even its cheapest end keeps that sum from getting below the best plan known, or if
+another start costs no more though it paid for all that it needs beyond it. Then heads are put together, with the same
+bound.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,17 +21,49 @@ from watersmeet.planners.problem import Problem, check_connected
 from watersmeet.workload import F64
 
 MOST_STREAMS = 4
+_ASCENTS = 30
+_BLOCK = 256
 
-Bits = NDArray[np.bool_]
+State = tuple[int, str]  # the aliases that are joined, and the site where that is
+Numbers = NDArray[np.int64]
+
+_END: State = (0, "")
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
-    """One way through a head's sequence, as far as it goes."""
+class _Step:
+    """One one-way join of a head, between two states; or the delivery of its answers, which is no hop."""
 
+    before: State
+    after: State
+    hop: Hop | None
     own: float
-    needs: int  # bits of what is shared
-    hops: tuple[Hop, ...]
+    shared: tuple[Shared, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    """All steps of a head, those of earlier joins first."""
+
+    steps: tuple[_Step, ...]
+    own: F64
+    needs: F64  # [step, shared], zeros and ones
+
+    @property
+    def start(self) -> State:
+        return self.steps[0].before
+
+
+@dataclass(frozen=True, slots=True)
+class _Ways:
+    """Some ways of a head to one state: what each costs of its own, and what it needs as zeros and ones."""
+
+    own: F64
+    needs: F64  # [way, shared]
+    hops: list[tuple[Hop, ...]]
+
+    def only(self, which: Numbers) -> "_Ways":
+        return _Ways(self.own[which], self.needs[which], [self.hops[one] for one in which])
 
 
 def exhaustive(problem: Problem) -> Linear:
@@ -42,105 +76,192 @@ def exhaustive(problem: Problem) -> Linear:
             f"use greedy from {MOST_STREAMS + 1} streams on"
         )
     prices = OneWay(problem)
-    start = greedy(problem)
-    items: dict[Shared, int] = {}
-    found = [_ways(problem, prices, head, items) for head in range(count)]
-    worth = np.array([prices.price_of(one) for one in items])
-    needs = [_bits(ways, len(items)) for ways in found]
-    own = [np.array([way.own for way in ways]) for ways in found]
+    start = greedy(problem, prices)
     bound = prices.value(start.heads)
-    hopeful = _hopeful(own, needs, worth, bound)
-    if not all(hopeful):
+    graphs, items = _graphs(problem, prices)
+    worth = np.array([prices.price_of(one) for one in items])
+    found = _promising(graphs, items, worth, bound)
+    found, split = _hopeful(found, worth, bound)
+    if not all(len(one.own) for one in found):
         return start
-    order = sorted(range(count), key=lambda head: len(hopeful[head]))
-    found = [[found[head][which] for which in hopeful[head]] for head in range(count)]
-    own = [own[head][hopeful[head]] for head in range(count)]
-    needs = [needs[head][hopeful[head]] for head in range(count)]
-    best = _search([own[head] for head in order], [needs[head] for head in order], worth, bound)
+    order = sorted(range(count), key=lambda head: len(found[head].own))
+    best = _search([found[head] for head in order], split[order], worth, bound)
     if best is None:
         return start
     chosen = [which for _, which in sorted(zip(order, best, strict=True))]
-    return Linear(tuple(HeadPlan(problem.aliases[head], found[head][which].hops) for head, which in enumerate(chosen)))
+    return Linear(tuple(HeadPlan(problem.aliases[head], found[head].hops[which]) for head, which in enumerate(chosen)))
 
 
-def _ways(problem: Problem, prices: OneWay, head: int, items: dict[Shared, int]) -> list[_Way]:
-    states: dict[tuple[int, str], list[_Way]] = {(1 << head, problem.homes[head]): [_Way(0.0, 0, ())]}
+def _graphs(problem: Problem, prices: OneWay) -> tuple[list[_Graph], list[Shared]]:
+    """The steps of every head, and what they share."""
+    steps = [tuple(_steps(problem, prices, head)) for head in range(len(problem.aliases))]
+    items = list(dict.fromkeys(one for own in steps for step in own for one in step.shared))
+    number = {one: place for place, one in enumerate(items)}
+    graphs = []
+    for own in steps:
+        needs = np.zeros((len(own), len(items)))
+        for place, step in enumerate(own):
+            needs[place, [number[one] for one in step.shared]] = 1.0
+        graphs.append(_Graph(own, np.array([step.own for step in own]), needs))
+    return graphs, items
+
+
+def _steps(problem: Problem, prices: OneWay, head: int) -> list[_Step]:
+    states: list[State] = [(1 << head, problem.homes[head])]
+    steps = []
     for _ in range(len(problem.aliases) - 1):
-        reached: dict[tuple[int, str], list[_Way]] = {}
-        for (mask, site), ways in states.items():
+        reached: dict[State, None] = {}
+        for mask, site in states:
             for alias in prices.next_aliases(mask):
                 for choice in prices.choices(head, mask, site, alias):
-                    needs = sum(1 << items.setdefault(one, len(items)) for one in choice.shared)
-                    reached.setdefault((mask | 1 << alias, choice.end), []).extend(
-                        _Way(way.own + choice.own, way.needs | needs, (*way.hops, choice.hop)) for way in ways
-                    )
-        worth = np.array([prices.price_of(one) for one in items])
-        states = {state: _unbeaten(ways, worth) for state, ways in reached.items()}
-    ends = []
-    for (_, site), ways in states.items():
-        last, links = prices.delivery(head, site)
-        needs = sum(1 << items.setdefault(one, len(items)) for one in links)
-        ends += [_Way(way.own + last, way.needs | needs, way.hops) for way in ways]
-    return _unbeaten(ends, np.array([prices.price_of(one) for one in items]))
+                    after = (mask | 1 << alias, choice.end)
+                    reached[after] = None
+                    steps.append(_Step((mask, site), after, choice.hop, choice.own, choice.shared))
+        states = list(reached)
+    for state in states:
+        last, links = prices.delivery(head, state[1])
+        steps.append(_Step(state, _END, None, last, links))
+    return steps
 
 
-def _unbeaten(ways: Sequence[_Way], worth: F64) -> list[_Way]:
+def _promising(graphs: Sequence[_Graph], items: Sequence[Shared], worth: F64, bound: float) -> list[_Ways]:
+    """The ways of each head that may be in a plan below a bound."""
+    times = np.array([len(graphs) if kind == "link" else 1 for kind, *_ in items])  # a sequence may use a link again
+
+    def cheapest(split: F64) -> tuple[float, F64]:
+        total, used = 0.0, np.zeros_like(split)
+        for head, graph in enumerate(graphs):
+            rests, next_step = _rests(graph, split[head])
+            total += rests[graph.start]
+            state = graph.start
+            while state in next_step:
+                used[head] += graph.needs[next_step[state]]
+                state = graph.steps[next_step[state]].after
+        return total, used
+
+    split = _good_split(cheapest, worth / times, len(graphs), bound)
+    rests = [_rests(graph, part)[0] for graph, part in zip(graphs, split, strict=True)]
+    least = [rest[graph.start] for rest, graph in zip(rests, graphs, strict=True)]
+    return [
+        _ways(graphs[head], rests[head], split[head], worth, bound - (sum(least) - least[head]))
+        for head in range(len(graphs))
+    ]
+
+
+def _good_split(cheapest: Callable[[F64], tuple[float, F64]], worth: F64, heads: int, bound: float) -> F64:
+    """What each head pays of what is shared, [head, shared], so that the cheapest of all heads come to much.
+
+    `cheapest` tells to how much, and what the cheapest of each head uses: those who use something pay more of it.
+    """
+    split = np.tile(worth / heads, (heads, 1))
+    best_value, best = -np.inf, split
+    for _ in range(_ASCENTS):
+        value, used = cheapest(split)
+        if value > best_value:
+            best_value, best = value, split
+        way = used - used.mean(axis=0)
+        length = float((way**2).sum())
+        if not length or not value < bound < np.inf:
+            break
+        split = _shared_out(split + way * ((bound - value) / length), worth)
+    return best
+
+
+def _shared_out(wished: F64, worth: F64) -> F64:
+    """The nearest parts of 0 or more that add up to what each thing is worth."""
+    ordered = -np.sort(-wished, axis=0)
+    over = (np.cumsum(ordered, axis=0) - worth) / np.arange(1, len(wished) + 1)[:, None]
+    last = (ordered > over).sum(axis=0) - 1
+    parts: F64 = np.maximum(wished - over[np.maximum(last, 0), np.arange(len(worth))], 0.0)
+    return parts
+
+
+def _rests(graph: _Graph, part: F64) -> tuple[dict[State, float], dict[State, int]]:
+    """The least it costs a head from each state to the end, with its part of what is shared, and by which step."""
+    rests: dict[State, float] = {_END: 0.0}
+    first: dict[State, int] = {}
+    costs = (graph.own + graph.needs @ part).tolist()
+    for place in reversed(range(len(costs))):
+        step = graph.steps[place]
+        value = costs[place] + rests[step.after]
+        if value < rests.setdefault(step.before, np.inf):
+            rests[step.before], first[step.before] = value, place
+    return rests, first
+
+
+def _ways(graph: _Graph, rests: dict[State, float], part: F64, worth: F64, bound: float) -> _Ways:
+    """The ways of a head that cost less than a bound with its part of what is shared, and are not beaten."""
+    reached: dict[State, _Ways] = {graph.start: _Ways(np.zeros(1), np.zeros((1, len(worth))), [()])}
+    waiting: dict[State, list[_Ways]] = {}
+    for place, step in enumerate(graph.steps):
+        if step.before not in reached:
+            reached[step.before] = _unbeaten(waiting.pop(step.before, []), worth)
+        ways = reached[step.before]
+        own, needs = ways.own + step.own, np.maximum(ways.needs, graph.needs[place])
+        kept = np.flatnonzero(own + needs @ part + rests[step.after] < bound)
+        if len(kept):
+            more = (step.hop,) if step.hop is not None else ()
+            hops = [(*ways.hops[one], *more) for one in kept]
+            waiting.setdefault(step.after, []).append(_Ways(own[kept], needs[kept], hops))
+    return _unbeaten(waiting.get(_END, []), worth)
+
+
+def _unbeaten(parts: Sequence[_Ways], worth: F64) -> _Ways:
     """Those ways that may be the best: no other costs less even if it had to pay for all that it needs beyond them."""
-    cheapest: dict[int, _Way] = {}
-    for way in ways:
-        if way.needs not in cheapest or way.own < cheapest[way.needs].own:
-            cheapest[way.needs] = way
-    found = list(cheapest.values())
-    bits = _bits(found, len(worth))
-    own = np.array([way.own for way in found])
-    order = np.lexsort((own, own + bits @ worth))
-    kept: list[int] = []
-    for which in order:
-        more = (bits[kept] & ~bits[which]) @ worth
-        if not (own[kept] + more <= own[which]).any():
-            kept.append(int(which))
-    return [found[which] for which in kept]
+    if not parts:
+        return _Ways(np.zeros(0), np.zeros((0, len(worth))), [])
+    own, needs = np.concatenate([one.own for one in parts]), np.concatenate([one.needs for one in parts])
+    ways = _Ways(own, needs, [hops for one in parts for hops in one.hops])
+    ways = ways.only(np.lexsort((own, own + needs @ worth)))
+    kept = np.zeros(0, np.int64)
+    for low in range(0, len(own), _BLOCK):
+        block = np.arange(low, min(low + _BLOCK, len(own)))
+        before = np.concatenate([kept, block])
+        more = (ways.needs[before] * worth) @ (1.0 - ways.needs[block]).T
+        beats = ways.own[before, None] + more <= ways.own[block]
+        beats &= before[:, None] < block  # what beats one that beats another beats that too
+        kept = np.concatenate([kept, block[~beats.any(axis=0)]])
+    return ways.only(kept)
 
 
-def _bits(ways: Sequence[_Way], count: int) -> Bits:
-    return np.array([[way.needs >> bit & 1 for bit in range(count)] for way in ways], bool).reshape(len(ways), count)
-
-
-def _hopeful(own: Sequence[F64], needs: Sequence[Bits], worth: F64, bound: float) -> list[list[int]]:
-    """Of each head, the ways that can be in a combination below a bound: the rest costs too much at the very least."""
-    left = [np.arange(len(one)) for one in own]
+def _hopeful(found: Sequence[_Ways], worth: F64, bound: float) -> tuple[list[_Ways], F64]:
+    """Of each head, the ways that can be in a combination below a bound, and the split that tells them."""
+    left = list(found)
     while True:
-        users = np.sum([need[one].any(axis=0) for need, one in zip(needs, left, strict=True)], axis=0)
-        fair = worth / np.maximum(users, 1)
-        least = [cost[one] + need[one] @ fair for cost, need, one in zip(own, needs, left, strict=True)]
-        if any(not len(one) for one in least):
-            return [[] for _ in own]
-        rest = sum(float(one.min()) for one in least)
-        kept = [one[cost + (rest - cost.min()) < bound] for one, cost in zip(left, least, strict=True)]
-        if all(len(one) == len(other) for one, other in zip(kept, left, strict=True)):
-            return [one.tolist() for one in left]
-        left = kept
+        if not all(len(one.own) for one in left):
+            return left, np.zeros((len(left), len(worth)))
+
+        def cheapest(split: F64, left: Sequence[_Ways] = left) -> tuple[float, F64]:
+            costs = [one.own + one.needs @ part for one, part in zip(left, split, strict=True)]
+            used = [one.needs[cost.argmin()] for one, cost in zip(left, costs, strict=True)]
+            return sum(float(cost.min()) for cost in costs), np.array(used)
+
+        split = _good_split(cheapest, worth, len(left), bound)
+        costs = [one.own + one.needs @ part for one, part in zip(left, split, strict=True)]
+        rest = sum(float(cost.min()) for cost in costs)
+        kept = [np.flatnonzero(cost + (rest - cost.min()) < bound) for cost in costs]
+        if all(len(one) == len(cost) for one, cost in zip(kept, costs, strict=True)):
+            return left, split
+        left = [ways.only(which) for ways, which in zip(left, kept, strict=True)]
 
 
-def _search(own: Sequence[F64], needs: Sequence[Bits], worth: F64, bound: float) -> tuple[int, ...] | None:
+def _search(ways: Sequence[_Ways], split: F64, worth: F64, bound: float) -> tuple[int, ...] | None:
     """The cheapest combination of one way for each head below a bound, if there is one."""
-    users = np.sum([need.any(axis=0) for need in needs], axis=0)
-    fair = worth / np.maximum(users, 1)
     best_value, best = bound * (1 - 1e-12), None
-    stack: list[tuple[float, float, tuple[int, ...], Bits]] = [(0.0, 0.0, (), np.zeros(len(worth), bool))]
+    parts = [(one.needs * part).T for one, part in zip(ways, split, strict=True)]
+    stack: list[tuple[float, float, tuple[int, ...], F64]] = [(0.0, 0.0, (), np.ones(len(worth)))]
     while stack:
-        hope, spent, chosen, paid = stack.pop()
+        hope, spent, chosen, unpaid = stack.pop()
         head = len(chosen)
         if hope >= best_value:
             continue
-        if head == len(own):
+        if head == len(ways):
             best_value, best = spent, chosen
             continue
-        total = spent + own[head] + (needs[head] & ~paid) @ worth
-        unpaid = np.where(paid | needs[head], 0.0, fair)  # what is not paid then, for each way of this head
-        hopes = total + sum((own[one] + unpaid @ needs[one].T).min(axis=1) for one in range(head + 1, len(own)))
+        total = spent + ways[head].own + ways[head].needs @ (unpaid * worth)
+        left = unpaid * (1.0 - ways[head].needs)  # what is not paid then, for each way of this head
+        hopes = total + sum((ways[one].own + left @ parts[one]).min(axis=1) for one in range(head + 1, len(ways)))
         for which in np.argsort(hopes)[::-1]:
             if hopes[which] < best_value:
-                more = paid | needs[head][which]
-                stack.append((float(hopes[which]), float(total[which]), (*chosen, int(which)), more))
+                stack.append((float(hopes[which]), float(total[which]), (*chosen, int(which)), left[which]))
     return best

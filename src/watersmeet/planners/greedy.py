@@ -16,14 +16,13 @@ FEW_STREAMS = 6
 _SOME_STREAMS = 40
 
 
-def greedy(problem: Problem) -> Linear:
-    """The best plan that the greedy rule comes to from any of its starts."""
+def greedy(problem: Problem, prices: OneWay | None = None) -> Linear:
+    """The best plan that the greedy rule comes to from any of its starts; prices that are known need not be found."""
     check_connected(problem)
-    return _with_care(problem) if len(problem.aliases) <= FEW_STREAMS else _at_once(problem)
+    return _with_care(problem, prices or OneWay(problem)) if len(problem.aliases) <= FEW_STREAMS else _at_once(problem)
 
 
-def _with_care(problem: Problem) -> Linear:
-    prices = OneWay(problem)
+def _with_care(problem: Problem, prices: OneWay) -> Linear:
     count = range(len(problem.aliases))
     starts: list[tuple[Shared, ...]] = [()]
     starts += [

@@ -7,7 +7,7 @@ paid once. The formulas are those of `cost`.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from math import inf
 
 from watersmeet.cost import (
@@ -39,6 +39,22 @@ class Choice:
     shared: tuple[Shared, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _StepBytes:
+    """Bytes a second of what the semijoins of one one-way join send."""
+
+    asks: float  # the keys of the combinations
+    ask_filters: float
+    loose_asks: float  # those that a filter of the window lets through
+    found: float  # announcements of the window that are wanted
+    found_filters: float
+    hits: float  # rows of the window that are asked for
+    more_hits: float  # by filters
+    span_hits: float  # by announcements
+    met: float  # combinations whose key is there
+    loosely_met: float  # by filters
+
+
 class OneWay:
     """Prices one-way joins for a problem; remembers what it has priced."""
 
@@ -50,6 +66,7 @@ class OneWay:
         self._prices: dict[Shared, float] = {}
         self._deliveries: dict[tuple[int, str], float] = {}
         self._choices: dict[tuple[int, int, int, str], tuple[Choice, ...]] = {}
+        self._steps: dict[tuple[int, int, int], _StepBytes] = {}
 
     @cached_property
     def full(self) -> int:
@@ -161,37 +178,55 @@ class OneWay:
         key = workload.shared(mask, window)
         if not key or not (to_home and to_site):
             return
-        left = Content(Form.POINT, mask, lambda one: one.head_rate(head, mask), head)
-        row_rate = float(workload.rate[alias])
-        asks = asked(workload, left, window, self._turn_s)
-        hits = row_rate * fetched(workload, window, left, spans=False)
-        trips = delay[site, home] + delay[home, site]
-        back = self._rows(window, hits, home, site)
-        yield Choice(Hop(name, Method.SM_S1), site, self._keys(key, asks, site, home) + back + trips)
-        more = row_rate * fetched(workload, window, left, spans=False, slack_s=self._turn_s)
-        widely = self._rows(window, more, home, site)
-        yield Choice(Hop(name, Method.SM_S1, bloom=True), site, self._filters(asks, site, home) + widely + trips)
-        found = wanted(workload, window, left)
-        spans = self._rows(window, row_rate * fetched(workload, window, left, spans=True), home, site)
+        size = self._step_bytes(head, mask, alias)
+        there, back = problem.byte_weight[site, home], problem.byte_weight[home, site]
+        once, trips = delay[site, home], delay[site, home] + delay[home, site]
         keys, filters = ("keys", alias, key, site), ("filters", alias, key, site)
-        yield Choice(Hop(name, Method.SM_S2), site, self._keys(key, found, site, home) + spans + trips, (keys,))
-        false = false_positives(float(workload.window_s[alias]), self._turn_s)
-        share, loose = met(workload, mask, window, 0.0), met(workload, mask, window, false, self._turn_s)
+        yield Choice(Hop(name, Method.SM_S1), site, size.asks * there + size.hits * back + trips)
         yield Choice(
-            Hop(name, Method.SM_S2, bloom=True),
-            site,
-            self._keys(key, asks * loose, site, home) + back + trips,
-            (filters,),
+            Hop(name, Method.SM_S1, bloom=True), site, size.ask_filters * there + size.more_hits * back + trips
         )
-        there = delay[site, home]
-        yield Choice(Hop(name, Method.SM_D1), home, self._rows(mask, rate * share, site, home) + there, (keys,))
+        yield Choice(Hop(name, Method.SM_S2), site, size.found * there + size.span_hits * back + trips, (keys,))
         yield Choice(
-            Hop(name, Method.SM_D1, bloom=True), home, self._rows(mask, rate * loose, site, home) + there, (filters,)
+            Hop(name, Method.SM_S2, bloom=True), site, size.loose_asks * there + size.hits * back + trips, (filters,)
         )
-        for bloom, passed in ((False, share), (True, loose)):
-            carry = self._filters if bloom else partial(self._keys, key)
-            own = carry(asks, site, home) + carry(found, home, site) + self._rows(mask, rate * passed, site, home)
-            yield Choice(Hop(name, Method.SM_D2, bloom=bloom), home, own + trips + there)
+        yield Choice(Hop(name, Method.SM_D1), home, size.met * there + once, (keys,))
+        yield Choice(Hop(name, Method.SM_D1, bloom=True), home, size.loosely_met * there + once, (filters,))
+        yield Choice(
+            Hop(name, Method.SM_D2), home, size.asks * there + size.found * back + size.met * there + trips + once
+        )
+        own = size.ask_filters * there + size.found_filters * back + size.loosely_met * there
+        yield Choice(Hop(name, Method.SM_D2, bloom=True), home, own + trips + once)
+
+    def _step_bytes(self, head: int, mask: int, alias: int) -> _StepBytes:
+        """What the semijoins of a step take, wherever the combinations are."""
+        if (head, mask, alias) not in self._steps:
+            self._steps[head, mask, alias] = self._step_bytes_of(head, mask, alias)
+        return self._steps[head, mask, alias]
+
+    def _step_bytes_of(self, head: int, mask: int, alias: int) -> _StepBytes:
+        workload, sizes, turn_s, window = self._workload, self._sizes, self._turn_s, 1 << alias
+        key, rate, row_rate = workload.shared(mask, window), workload.head_rate(head, mask), float(workload.rate[alias])
+        left = Content(Form.POINT, mask, lambda one: one.head_rate(head, mask), head)
+        asks, found = asked(workload, left, window, turn_s), wanted(workload, window, left)
+        false = false_positives(float(workload.window_s[alias]), turn_s)
+        share, loose = met(workload, mask, window, 0.0), met(workload, mask, window, false, turn_s)
+
+        def hits(*, spans: bool = False, slack_s: float = 0.0) -> float:
+            return sizes.rows(window, row_rate * fetched(workload, window, left, spans=spans, slack_s=slack_s))[0]
+
+        return _StepBytes(
+            asks=sizes.keys(key, asks)[0],
+            ask_filters=sizes.filters(asks)[0],
+            loose_asks=sizes.keys(key, asks * loose)[0],
+            found=sizes.keys(key, found)[0],
+            found_filters=sizes.filters(found)[0],
+            hits=hits(),
+            more_hits=hits(slack_s=turn_s),
+            span_hits=hits(spans=True),
+            met=sizes.rows(mask, rate * share)[0],
+            loosely_met=sizes.rows(mask, rate * loose)[0],
+        )
 
     def _rows(self, mask: int, rate: float, origin: str, to: str) -> float:
         return self._sizes.rows(mask, rate)[0] * self._problem.byte_weight[origin, to]

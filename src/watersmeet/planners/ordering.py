@@ -169,12 +169,19 @@ class _Figures:
             self._main = np.where(ties, number, self._main)
         self._in_class = in_class
         self._alone = [1 << number for number in range(count)]
+        self._every, self._begins = zip(*(self._present(number) for number in range(len(self._size))), strict=True)
         self._false = np.array([false_positives(float(one), self._turn_s) for one in self._window_s])
         self._announced = [self._announced_by(number) for number in range(len(self._size))]
         self._asked = [
-            (size * seen(np.minimum(self._meet, 1e12)[:, None] * self._turn_s * share / size)).sum(axis=1)
+            (
+                size
+                * np.minimum(
+                    seen(np.minimum(self._meet, 1e12)[:, None] * self._turn_s * share / size),
+                    self._together(number, slice(None), self._turn_s),
+                )
+            ).sum(axis=1)
             / self._turn_s
-            for size, share in zip(self._size, self._share, strict=True)
+            for number, (size, share) in enumerate(zip(self._size, self._share, strict=True))
         ]
         self._tables = [self._table(number) for number in range(count)]
 
@@ -186,10 +193,29 @@ class _Figures:
         """A set to where an alias is."""
         return _row(self._tables[number][1], mask)
 
+    def _present(self, number: int) -> tuple[F64, F64]:
+        """For every set and cell: the chance that all have a value of a class, and how often a second that begins."""
+        load = self._window[:, None] * self._dense[number]
+        there = np.maximum(seen(load), 1e-300)
+        every, begins = np.ones((len(self._has), len(self._size[number]))), 0.0
+        for alias in np.flatnonzero(self._members[number]):
+            has = self._has[:, [alias]]
+            every *= np.where(has, there[alias], 1.0)
+            begins = begins + has * (self._rate[alias] * self._dense[number][alias] * (np.exp(-load) / there)[alias])
+        return every, every * begins
+
+    def _together(self, number: int, sets: np.ndarray | slice, time_s: F64 | float) -> F64:
+        """`cost.together` of some sets, by cell."""
+        missing = np.maximum(1 - self._every[number][sets], 1e-12)
+        found: F64 = 1 - missing * np.exp(-self._begins[number][sets] * time_s / missing)
+        return found
+
     def _announced_by(self, number: int) -> tuple[F64, F64, F64]:
         """For every set: announcements a second of the keys of a class, and by cell how often and for how long."""
         size, share = self._size[number], self._share[number]
         per_value = np.minimum(self._meet, 1e12)[:, None] * share / size
+        as_often = -np.log1p(-np.minimum(self._every[number], 1 - 1e-12)) / np.maximum(self._life, 1e-300)[:, None]
+        per_value = np.where(self._in_class[number][:, None], np.minimum(per_value, as_often), per_value)
         often, length = announcements(per_value, self._life[:, None])
         often = np.where(per_value > 1e-9, often, 0.0)
         return (often * size).sum(axis=1), often, length
@@ -213,12 +239,9 @@ class _Figures:
             agree = self._others_agree(here, number, main)[:, None]
             time = self._window_s[number]
             met = np.minimum(self._count[here] + self._meet[here] * time, 1e12)[:, None] * theirs / size * agree
-            there = seen(met)
-            for alias in np.flatnonzero(self._members[main]):
-                rows = self._rate[alias] * (self._window_s[alias] + time) * self._dense[main][alias]
-                there = np.where(self._has[here][:, [alias]], np.minimum(there, seen(rows)), there)
-            shares["comes"][here] = there @ mine
-            shares["comes_loose"][here] = seen(met + self._turn_s * self._meet[here][:, None] * theirs / size) @ mine
+            shares["comes"][here] = np.minimum(seen(met), self._together(main, here, time)) @ mine
+            met = met + self._turn_s * np.minimum(self._meet[here], 1e12)[:, None] * theirs / size * agree
+            shares["comes_loose"][here] = np.minimum(seen(met), self._together(main, here, time + self._turn_s)) @ mine
             window = (self._window[number] + self._rate[number] * self._life[here])[:, None]
             shares["goes"][here] = (theirs * seen(window * mine / size * agree)).sum(axis=1)
             window = window + self._rate[number] * self._turn_s
@@ -227,7 +250,8 @@ class _Figures:
             visits = self._rate[number] * mine / size * agree
             shares["found_comes"][here] = (often[here] * size * seen(visits * length[here])).sum(axis=1)
             visits = np.minimum(self._meet[here], 1e12)[:, None] * theirs / size * agree
-            shares["found_goes"][here] = (often[one] * size * seen(visits * length[one])).sum(axis=1)
+            wanted = np.minimum(seen(visits * length[one]), self._together(main, here, length[one]))
+            shares["found_goes"][here] = (often[one] * size * wanted).sum(axis=1)
             shares["keys"][here], shares["asks"][here] = self._announced[main][0][here], self._asked[main][here]
             own_keys[here], own_asks[here] = self._announced[main][0][one], self._asked[main][one]
         loose = self._false[number]

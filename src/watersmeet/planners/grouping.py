@@ -1,0 +1,330 @@
+"""Values of a key in groups that each have a join order of their own, and trees that follow an order.
+
+What a step of an order takes is known for every value, so a group's best order comes from a recurrence over sets of
+aliases, and a value's group from what every group's order would take for it. Groups start from the orders that suit the
+values that are worst off. Every group has messages of its own, so then they are put together two by two, always those
+that lose least by it. Links count by their means: where the joins of an order are made is decided afterwards, for one
+group at a time.
+"""
+
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy.cluster.vq import kmeans2  # type: ignore[import-untyped]
+
+from watersmeet.cost import announcements, bloom_bytes, false_positives, seen
+from watersmeet.plan import Input, Leaf, Meet, Tree
+from watersmeet.planners.problem import NoPlan, Problem
+from watersmeet.planners.reduce import TOO_MUCH, Carriage, Carrier
+from watersmeet.program.bloom import BITS_PER_KEY
+from watersmeet.program.wire import overhead_bytes
+from watersmeet.workload import F64, I64, TIMESTAMP_SIZES, Workload, members_of
+
+MOST_STREAMS = 10
+_MOST_CELLS = 192  # that orders are found with; groups are then of all cells
+_MOST_GROUPS = 12  # before any are put together
+_NUMBERS = (12, 8, 6, 4, 3, 2)  # of groups that are worth a look
+_ROUNDS = 4
+_TRIED = 12  # orders that are tried for each further group
+_MESSAGES = 3.0  # of a flow in a turn: what has come is joined at once, so late flows are sent in several
+
+Order = tuple[int, ...]  # aliases by number, as they are joined
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The best order of a group, how each of its steps is done, and what that is worth."""
+
+    order: Order
+    methods: tuple[int, ...]
+    value: float
+
+
+class ByValue:
+    """What it takes to bring aliases and sets of aliases together, for the values of each cell of a key class."""
+
+    def __init__(self, problem: Problem, number: int, size: F64, shares: F64, sets: Sequence[int]) -> None:
+        workload = problem.workload
+        self.size, self._turn_s, self.count = size, problem.turn_s, len(workload.aliases)
+        self._row = {which: place for place, which in enumerate(sets)}
+        has = (np.array(sets)[:, None] >> np.arange(self.count) & 1).astype(bool)
+        self._window_s = workload.window_s
+        self._rate = workload.rate[:, None] * shares / size  # of one value: [alias, cell]
+        load = self._rate * self._window_s[:, None]
+        there = np.maximum(seen(load), 1e-300)
+        begins = self._rate * np.exp(-load) / there
+        self._every, self._begins, live = (np.full((len(sets), len(size)), one) for one in (1.0, 0.0, 1.0))
+        for alias in range(self.count):
+            mine = has[:, alias]
+            self._every[mine] *= there[alias]
+            self._begins[mine] += begins[alias]
+            live[mine] *= load[alias]
+        self._begins *= self._every
+        self._missing = np.maximum(1 - self._every, 1e-12)
+        per_second = has @ (1 / np.maximum(self._window_s, 1e-12))
+        self._life = 1 / np.maximum(per_second, 1e-300)
+        self._meet = np.minimum(live * (per_second * _agreement_elsewhere(workload, number, sets))[:, None], 1e12)
+        as_often = -np.log1p(-np.minimum(self._every, 1 - 1e-12)) * per_second[:, None]
+        per_value = np.minimum(self._meet, as_often)
+        often, self._length = announcements(per_value, self._life[:, None])
+        self._often = np.where(per_value > 1e-9, often, 0.0)
+        times = np.where(has.sum(axis=1) > 1, 2, 1)
+        self._bytes = has @ np.array([np.sum(of, axis=0)[1] if of else 0.0 for of in workload.sizes])
+        self._bytes += times * TIMESTAMP_SIZES[1]
+        self._columns = has @ np.array([len(of) for of in workload.sizes]) + times
+        self._key_bytes = workload.keys_bytes((number,), 100.0)
+        self._false = [false_positives(float(one), self._turn_s) for one in self._window_s]
+        self._to, self._from = _mean_weights(problem)
+
+    def steps(self, sets: Sequence[int], alias: int) -> F64:
+        """What an alias and some sets take, [way, set, cell]: it comes to them in five ways, or they go in five."""
+        these, one, turn_s = np.array([self._row[which] for which in sets]), self._row[1 << alias], self._turn_s
+        rate, window_s, false = self._rate[alias], float(self._window_s[alias]), self._false[alias]
+        out, back, key, bits = self._from[alias], self._to[alias], self._key_bytes, BITS_PER_KEY / 8
+        often, life, meet = self._often[these], self._life[these][:, None], self._meet[these]
+
+        def five(rows: F64, share: F64, loose: F64, keys: F64, asks: F64, found: F64, out: float, back: float) -> F64:
+            exact, rough = rows * share * out, rows * (loose + (1 - loose) * false) * out
+            ways = np.empty((5, *share.shape))
+            ways[0] = rows * out
+            ways[1] = exact + keys * (key * back)
+            ways[2] = rough + keys * (bits * back)
+            ways[3] = exact + asks * (key * out) + found * (key * back)
+            ways[4] = rough + asks * (bits * out) + found * (bits * back)
+            return ways
+
+        comes = five(
+            rate * self._bytes[one],
+            self._together(these, window_s),
+            self._together(these, window_s + turn_s),
+            often,
+            seen(rate * turn_s) / turn_s,
+            often * seen(rate * self._length[these]),
+            out,
+            back,
+        )
+        length = self._length[one]
+        goes = five(
+            meet * self._bytes[these][:, None],
+            seen(rate * (window_s + life)),
+            seen(rate * (window_s + life + turn_s)),
+            self._often[one],
+            np.minimum(seen(meet * turn_s), self._together(these, turn_s)) / turn_s,
+            self._often[one] * np.minimum(seen(meet * length), self._together(these, length)),
+            back,
+            out,
+        )
+        return np.concatenate([comes, goes]) * self.size
+
+    def messages(self, sets: Sequence[int], alias: int, values: F64) -> F64:
+        """What the messages of steps are worth whose rows and keys come to some values: [way, set, group]."""
+        these, one = [self._row[which] for which in sets], self._row[1 << alias]
+        often = _MESSAGES / self._turn_s
+        keys, filters = overhead_bytes(3), bloom_bytes(0.0)
+        extra = np.array([0.0, keys, filters, 2 * keys, 2 * filters])[:, None]
+        comes = (overhead_bytes(int(self._columns[one])) + extra) * self._from[alias]
+        goes = (np.array([overhead_bytes(int(many)) for many in self._columns[these]]) + extra) * self._to[alias]
+        most = np.concatenate([np.broadcast_to(comes, goes.shape), goes]) * often
+        found: F64 = most[:, :, None] * seen(values / (often * self._bytes[one] * max(self._from[alias], 1e-300)))
+        return found
+
+    def _together(self, rows: I64, time_s: F64 | float) -> F64:
+        missing = self._missing[rows]
+        found: F64 = 1 - missing * np.exp(-self._begins[rows] * time_s / missing)
+        return found
+
+    @cached_property
+    def _tables(self) -> list[tuple[list[int], F64]]:
+        """The steps of every alias and all sets without it."""
+        sets = [[which for which in range(1, 1 << self.count) if not which >> one & 1] for one in range(self.count)]
+        return [(own, self.steps(own, one)) for one, own in enumerate(sets)]
+
+    def best(self, groups: F64 | None = None) -> list[Found]:
+        """The best order of each group, [cell, group] zeros and ones; or of each cell, if messages took nothing."""
+        many = len(self.size) if groups is None else groups.shape[1]
+        tables: dict[tuple[int, int], tuple[F64, I64]] = {}
+        for alias, (sets, each) in enumerate(self._tables):
+            values: F64 = each
+            if groups is not None:
+                values = (each.reshape(-1, each.shape[2]) @ groups).reshape(*each.shape[:2], many)
+                values = values + self.messages(sets, alias, values)
+            way = values.argmin(axis=0)
+            least_of = np.take_along_axis(values, way[None], axis=0)[0]
+            for place, which in enumerate(sets):
+                tables[which, alias] = least_of[place], way[place]
+        least, last = np.full((1 << self.count, many), np.inf), np.zeros((1 << self.count, many), np.int64)
+        for alias in range(self.count):
+            least[1 << alias] = 0.0
+        for both in range(1, 1 << self.count):
+            members = members_of(both)
+            if len(members) > 1:
+                offers = np.array([least[both ^ 1 << one] + tables[both ^ 1 << one, one][0] for one in members])
+                which_one = offers.argmin(axis=0)
+                least[both], last[both] = offers[which_one, np.arange(many)], np.array(members)[which_one]
+        found = []
+        for group in range(many):
+            order, how, which = [], [], (1 << self.count) - 1
+            while which & (which - 1):
+                alias = int(last[which, group])
+                which ^= 1 << alias
+                order.append(alias)
+                how.append(int(tables[which, alias][1][group]))
+            order.append(members_of(which)[0])
+            found.append(Found(tuple(order[::-1]), tuple(how[::-1]), float(least[-1, group])))
+        return found
+
+    def rows_of(self, order: Order, methods: Sequence[int] | None = None) -> F64:
+        """What an order takes for each cell beside messages; without methods, each cell has its own."""
+        total, which = np.zeros(len(self.size)), 1 << order[0]
+        for place, alias in enumerate(order[1:]):
+            each = self.steps([which], alias)[:, 0]
+            total = total + (each.min(axis=0) if methods is None else each[methods[place]])
+            which |= 1 << alias
+        return total
+
+
+def prefixes(order: Order) -> list[int]:
+    """The sets of aliases that an order goes through.
+
+    >>> prefixes((2, 0, 1))
+    [4, 5, 7]
+    """
+    return [sum(1 << one for one in order[: place + 1]) for place in range(len(order))]
+
+
+def _agreement_elsewhere(workload: Workload, number: int, sets: Sequence[int]) -> F64:
+    """For some sets of aliases, the share of combinations that agree on all other key classes."""
+    others = [one for one in range(len(workload.domains)) if one != number]
+    return np.array([np.prod([workload.agreement(one, which).sum() for one in others]) for which in sets])
+
+
+def _mean_weights(problem: Problem) -> tuple[list[float], list[float]]:
+    """What a byte to each alias's home is worth, and one from there, over all sites that may send and get."""
+    to: list[float] = []
+    out: list[float] = []
+    for home in problem.homes:
+        others = [one for one in problem.sites if one != home]
+        for found, pairs in ((to, [(one, home) for one in others]), (out, [(home, one) for one in others])):
+            allowed = [problem.byte_weight[pair] for pair in pairs if problem.allows(*pair)]
+            found.append(float(np.mean(allowed)) if allowed else TOO_MUCH)
+    return to, out
+
+
+def groupings(problem: Problem, number: int, most: int) -> Iterator[tuple[I64, list[Order]]]:
+    """For several numbers of groups of the values of a key class: the group of each cell, the order of each group."""
+    domain, count = problem.workload.domains[number], len(problem.aliases)
+    alike = _alike(problem.workload, number)
+    cells = (alike[:, None] == np.arange(alike.max() + 1)).astype(float)
+    values = ByValue(problem, number, domain.size @ cells, domain.shares @ cells, range(1, 1 << count))
+    group = _first_groups(values, min(most, _MOST_GROUPS))
+    parts = [tuple(np.flatnonzero(group == one).tolist()) for one in range(group.max() + 1)]
+    known: dict[tuple[int, ...], Found] = {}
+
+    def learn(wanted: Iterable[tuple[int, ...]]) -> None:
+        new = [part for part in dict.fromkeys(wanted) if part not in known]
+        if new:
+            columns = np.array([np.isin(np.arange(len(values.size)), part) for part in new], float).T
+            known.update(zip(new, values.best(columns), strict=True))
+
+    learn(parts)
+    while len(parts) > 1:
+        if len(parts) in _NUMBERS:
+            yield _of_all(problem, number, _settled(values, [known[part] for part in parts]))
+        pairs = [(one, other) for place, one in enumerate(parts) for other in parts[:place]]
+        learn(_union(*pair) for pair in pairs)
+        one, other = min(pairs, key=lambda pair: known[_union(*pair)].value - sum(known[part].value for part in pair))
+        parts = [*(part for part in parts if part not in (one, other)), _union(one, other)]
+
+
+def _union(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted((*one, *other)))
+
+
+def _alike(workload: Workload, number: int) -> I64:
+    """Cells in clusters whose rates are much the same in all streams."""
+    domain = workload.domains[number]
+    if domain.cells <= _MOST_CELLS:
+        return np.arange(domain.cells)
+    rates = workload.window[:, None] * domain.shares / domain.size
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of empty clusters
+        points = np.log(np.maximum(rates, 1e-4)).T
+        _, labels = kmeans2(points, _MOST_CELLS, minit="++", rng=np.random.default_rng(0))
+    return _numbered(labels)
+
+
+def _first_groups(values: ByValue, most: int) -> I64:
+    """The group of each cell, by the orders of those that gain most by one of their own."""
+    own = values.best()
+    (whole,) = values.best(np.ones((len(values.size), 1)))
+    costs: list[F64] = [values.rows_of(whole.order, whole.methods)]
+    tried: dict[Order, F64] = {}
+    for _ in range(most - 1):
+        now = np.min(costs, axis=0)
+        worst = np.argsort([one.value - before for one, before in zip(own, now, strict=True)], kind="stable")
+        chosen = list(dict.fromkeys(own[cell].order for cell in worst[: 2 * _TRIED]))[:_TRIED]
+        for order in chosen:
+            if order not in tried:
+                tried[order] = values.rows_of(order)
+        costs.append(tried[min(chosen, key=lambda order: float(np.minimum(now, tried[order]).sum()))])
+    return _numbered(np.argmin(costs, axis=0))
+
+
+def _settled(values: ByValue, found: list[Found]) -> list[Found]:
+    """Groups whose orders and cells suit each other."""
+    before = None
+    for _ in range(_ROUNDS):
+        group = _numbered(np.argmin([values.rows_of(one.order, one.methods) for one in found], axis=0))
+        if before is not None and np.array_equal(group, before):
+            break
+        before, found = group, values.best((group[:, None] == np.arange(group.max() + 1)).astype(float))
+    return found
+
+
+def _numbered(group: I64) -> I64:
+    """The same groups, those that have any cells numbered from 0."""
+    return np.unique(group, return_inverse=True)[1].reshape(-1)
+
+
+def _of_all(problem: Problem, number: int, found: Sequence[Found]) -> tuple[I64, list[Order]]:
+    """Every cell with the group whose order suits it best."""
+    domain = problem.workload.domains[number]
+    singles = [1 << one for one in range(len(problem.aliases))]
+    costs = []
+    for one in found:
+        sets = list(dict.fromkeys([*singles, *prefixes(one.order)]))
+        costs.append(ByValue(problem, number, domain.size, domain.shares, sets).rows_of(one.order, one.methods))
+    used, group = np.unique(np.argmin(costs, axis=0), return_inverse=True)
+    return group.reshape(-1), [found[one].order for one in used]
+
+
+def in_order(problem: Problem, order: Order) -> Meet:
+    """The cheapest tree that joins streams in an order: where each join is made, and how what travels is reduced."""
+    carrier, names, homes = Carrier(problem), problem.aliases, problem.homes
+    least: dict[str, tuple[float, Tree]] = {homes[order[0]]: (0.0, Leaf(names[order[0]]))}
+    mask = 1 << order[0]
+    for alias in order[1:]:
+        home, one, leaf = homes[alias], 1 << alias, Leaf(names[alias])
+        reached: dict[str, tuple[float, Tree]] = {}
+        for site, (value, tree) in least.items():
+            came = carrier.carry(one, home, site, mask)
+            offers = [(value + came.value, site, (Input(tree), _input(leaf, came)))]
+            if site != home:
+                went = carrier.carry(mask, site, home, one)
+                offers.append((value + went.value, home, (Input(leaf), _input(tree, went))))
+            for total, at, inputs in offers:
+                if at not in reached or total < reached[at][0]:
+                    reached[at] = (total, Meet(at, inputs))
+        least, mask = reached, mask | one
+    total, site = min((value + carrier.deliver(site), site) for site, (value, _) in least.items())
+    root = least[site][1]
+    if not total < TOO_MUCH or not isinstance(root, Meet):
+        raise NoPlan("no tree in this order keeps off the sites that are barred")
+    return root
+
+
+def _input(tree: Tree, how: Carriage) -> Input:
+    return Input(tree, how.reduction, how.bloom)
