@@ -516,6 +516,17 @@ def test_checkpoints_of_another_plan_and_links_of_another_run_are_refused(
     assert read(scene.out) == scene.expected()
 
 
+def test_sites_that_run_different_plans_are_refused(spark: Any, tmp_path: Path, write_stream: WriteStream) -> None:
+    scene = small_scene(tmp_path, way=("SP-D", False)).write(write_stream)
+    other = replace(scene, way=("SM-D1", False))
+    wm.start_site(other.topology, "ams", "q", spark=spark, checkpoint=scene.checkpoint, once=True).awaitTermination()
+    handle = wm.start_site(scene.topology, "nyc", "q", spark=spark, checkpoint=scene.checkpoint, once=True)
+    with pytest.raises(
+        wm.CheckpointMismatch, match="link ams -> nyc: ams runs another plan than nyc; give both the same"
+    ):
+        handle.awaitTermination()
+
+
 def cut_off(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-7])
 

@@ -495,11 +495,11 @@ def _start_here(settings: _Settings) -> RunningQuery:
 def _start_site(settings: _Settings, program: SiteProgram, *, alone: bool = False) -> RunningQuery:
     """Start one site's part of a query."""
     asked = settings.query
-    identity = _identity(settings.topology, asked, settings.bound) | {
-        "site": program.site,
+    plan = {
         "plan": explain_text(settings.plan),
         "parts of the key space": _parts_told(sited_join_of(settings.plan)),
     }
+    identity = _identity(settings.topology, asked, settings.bound) | {"site": program.site} | plan
     held = Checkpoint(settings.root / program.site, identity, SiteLedger(), SiteLedger.from_json)
     with _letting_go(held, asked):
         writer = _open_writer(settings, held) if program.is_query_site else None
@@ -514,6 +514,7 @@ def _start_site(settings: _Settings, program: SiteProgram, *, alone: bool = Fals
             held,
             writer,
             links,
+            hashlib.sha256(json.dumps(plan).encode()).hexdigest()[:12],
             lambda text: settings.warn(f"query {asked.name!r}: {text}"),
             waits_for_room=not (alone and settings.once),  # nobody may be there to make room, and it is to end
             takes_between=not settings.once,  # whoever waits for the end takes what is left then

@@ -58,6 +58,7 @@ class SiteJob:
         checkpoint: Checkpoint[SiteLedger],
         writer: Writer | None,
         links: DirectoryLinks,
+        plan_digest: str,
         warn: Callable[[str], None],
         *,
         waits_for_room: bool = True,
@@ -72,6 +73,7 @@ class SiteJob:
         self.program = program
         self._checkpoint = checkpoint
         self._links = links
+        self._plan_digest = plan_digest
         self._warn = warn
         self._shelf = FileShelf(checkpoint.state)
         self._delays_us = {s.stream: topology.stream(s.stream).watermark_us for s in self._join.scans}
@@ -147,7 +149,8 @@ class SiteJob:
 
     def open(self) -> None:
         """Make ready the links and deliver what an earlier run left in the outbox."""
-        self._links.open(self.program.peers_in, self.program.peers_out, self._checkpoint.run_id)
+        run_id = f"{self._checkpoint.run_id}-{self._plan_digest}"
+        self._links.open(self.program.peers_in, self.program.peers_out, run_id)
         self._publish()
         self._keeper = threading.Thread(target=self._keep, name=f"watersmeet-{self.site}", daemon=True)
         self._keeper.start()
@@ -258,6 +261,11 @@ class SiteJob:
                 raise CheckpointMismatch(
                     f"link {sender} -> {self.site}: the parcels are of another run of {sender} than those taken so "
                     "far; start it with the checkpoint it had, or remove the links and the checkpoints of all sites"
+                )
+            if not run_id.endswith(f"-{self._plan_digest}"):
+                raise CheckpointMismatch(
+                    f"link {sender} -> {self.site}: {sender} runs another plan than {self.site}; give both the same "
+                    "topology and statistics, and remove the links and the checkpoints of all sites to begin anew"
                 )
             self._runs[sender] = run_id
             yield from self._links.arrived(sender, after)
