@@ -427,7 +427,7 @@ class Tripwire:
 def test_a_crash_before_any_step_of_a_batch_changes_nothing(
     spark: SparkSession, make_scene: MakeScene, monkeypatch: pytest.MonkeyPatch, query: str, tasks: set[str]
 ) -> None:
-    scene = make_scene([query], batches=16, rows=60, seed=7)
+    scene = make_scene([query], batches=24, rows=60, seed=7)
     wire = Tripwire(monkeypatch, first_batch=2)  # the next one is the first to merge segments
     topology = load_topology(scene.topology)
     names = [SPARKS_COMMIT, *sorted(tasks), *dict.fromkeys(name for _, name in Tripwire.STEPS if name != RUN_TASKS)]
