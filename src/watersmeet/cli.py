@@ -646,7 +646,7 @@ def _run(options: argparse.Namespace) -> int:
     _check_names(topology, asked)
     _check_trigger(options.trigger)
     console = Console(stderr=False, highlight=False)
-    with _session(options) as spark, _stop_on_signals() as stop:
+    with _session(options, topology) as spark, _stop_on_signals() as stop:
         from watersmeet.spark.run import start, start_site
 
         settings: dict[str, Any] = {
@@ -848,9 +848,13 @@ def _check_trigger(text: str | None) -> None:
 
 
 @contextlib.contextmanager
-def _session(options: argparse.Namespace) -> Iterator["SparkSession"]:
-    """A Spark session; its log goes to a file of its own, told of only if something fails, unless --debug."""
+def _session(options: argparse.Namespace, topology: Topology | None = None) -> Iterator["SparkSession"]:
+    """A Spark session, for the streams of a topology if it is to read them all.
+
+    Its log goes to a file of its own, told of only if something fails, unless --debug.
+    """
     from watersmeet.spark.session import start_session
+    from watersmeet.spark.sources import has_rows_in_java
 
     settings = {}
     for setting in getattr(options, "conf", []):
@@ -872,7 +876,8 @@ def _session(options: argparse.Namespace) -> Iterator["SparkSession"]:
             for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):  # they print Java stack traces
                 PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
         with _standard_error_to(log) if not options.debug else contextlib.nullcontext():
-            spark = start_session(options.master, settings=settings or None)
+            has_rows = topology is not None and has_rows_in_java(topology.streams)
+            spark = start_session(options.master, settings=settings or None, has_rows=has_rows)
         try:
             yield spark
         finally:

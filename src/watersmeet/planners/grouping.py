@@ -7,16 +7,15 @@ that lose least by it. Links count by their means: where the joins of an order a
 group at a time.
 """
 
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy.cluster.vq import kmeans2  # type: ignore[import-untyped]
 
 from watersmeet.cost import announcements, bloom_bytes, false_positives, seen
 from watersmeet.plan import Input, Leaf, Meet, Tree
+from watersmeet.planners.partition import clusters
 from watersmeet.planners.problem import NoPlan, Problem
 from watersmeet.planners.reduce import TOO_MUCH, Carriage, Carrier
 from watersmeet.program.bloom import BITS_PER_KEY
@@ -249,11 +248,7 @@ def _alike(workload: Workload, number: int) -> I64:
     if domain.cells <= _MOST_CELLS:
         return np.arange(domain.cells)
     rates = workload.window[:, None] * domain.shares / domain.size
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of empty clusters
-        points = np.log(np.maximum(rates, 1e-4)).T
-        _, labels = kmeans2(points, _MOST_CELLS, minit="++", rng=np.random.default_rng(0))
-    return _numbered(labels)
+    return clusters(np.log(np.maximum(rates, 1e-4)).T, _MOST_CELLS, seed=0)
 
 
 def _first_groups(values: ByValue, most: int) -> I64:

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Literal
 
 import numpy as np
-from scipy.cluster.vq import kmeans2  # type: ignore[import-untyped]
 
 from watersmeet.errors import InputError
 from watersmeet.plan import HashParts, Leaf, Meet, Partition, RangeParts, Tree, ValueParts, leaves_of
@@ -56,7 +55,7 @@ def rate_parts(workload: Workload, key_class: int, parts: int, seed: int = 0) ->
     if _positive(parts) >= domain.cells:
         labels = np.arange(domain.cells)
     else:
-        labels = _clusters(rank_vectors(workload, key_class), parts, seed)
+        labels = clusters(rank_vectors(workload, key_class), parts, seed)
     one_value = bool(np.all(domain.low == domain.high))
     if one_value and domain.cells:
         return _assigned(workload, key_class, _value_parts(workload, key_class, labels))
@@ -72,11 +71,13 @@ def rank_vectors(workload: Workload, key_class: int) -> F64:
     return ranks
 
 
-def _clusters(points: F64, parts: int, seed: int) -> I64:
+def clusters(points: F64, parts: int, seed: int) -> I64:
     """Points in at most so many clusters, numbered as they first occur."""
     distinct, which = np.unique(points, axis=0, return_inverse=True)
     labels = which.reshape(-1)
     if parts < len(distinct):
+        from scipy.cluster.vq import kmeans2  # type: ignore[import-untyped]  # takes a third of a second
+
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of empty clusters: they are left out below
             _, labels = kmeans2(points, parts, minit="++", rng=np.random.default_rng(seed))

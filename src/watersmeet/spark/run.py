@@ -34,7 +34,7 @@ from watersmeet.spark.links import PARCEL, DirectoryLinks
 from watersmeet.spark.session import start_session
 from watersmeet.spark.sinks import FileWriter, Writer, check_sink, open_sink
 from watersmeet.spark.site_job import SiteJob
-from watersmeet.spark.sources import check_source
+from watersmeet.spark.sources import check_source, has_rows_in_java
 from watersmeet.stats import Stats
 from watersmeet.stats_yaml import filled, write_stats
 from watersmeet.topology import Query, Topology
@@ -475,7 +475,7 @@ def _settings(
     trigger_us = 0 if trigger is None else parse_duration(trigger)
     if trigger is not None and trigger_us <= 0:
         raise InputError(f"trigger {trigger!r} must be longer than nothing")
-    session = spark or start_session()
+    session = spark or start_session(has_rows=has_rows_in_java(topology.streams))
     bound, chosen = check_query(session, topology, asked, once=once, site=site)
     root = Path(checkpoint or asked.checkpoint or default_checkpoint(topology)) / asked.name
     return _Settings(topology, asked, session, bound, chosen.plan, chosen, root, trigger_us, once, show, warn)

@@ -17,11 +17,13 @@ from watersmeet.errors import RunError
 
 OLDEST_JAVA = 17
 
-# A few jobs a second of ever the same few kinds, short-lived garbage, and rows that pass through quickly. With Java's
-# defaults its compiler and collector took a third of all processor time of a run of a minute. What is really hot, such
-# as a parser of text, is still compiled for speed (docs/design/0001).
-_JAVA_FLAGS = (
-    "-XX:+UseSerialGC",
+# A few jobs a second of ever the same few kinds, and short-lived garbage. With Java's defaults its compilers and its
+# collector took a third of all processor time of a run of a minute (docs/design/0001).
+_COLLECTOR = ("-XX:+UseSerialGC", "-XX:MetaspaceSize=256m")
+# Where Java only says what is to be done, the quick compiler is enough; by default it would have too little room.
+_QUICK_COMPILER = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=200m")
+# Where rows go through it, what is really hot, such as a parser of text, is worth the slow one, and nothing else is.
+_BOTH_COMPILERS = (
     "-XX:Tier4InvocationThreshold=100000",
     "-XX:Tier4MinInvocationThreshold=20000",
     "-XX:Tier4CompileThreshold=300000",
@@ -77,9 +79,16 @@ def java_home() -> str | None:
 
 
 def start_session(
-    master: str = "local[*]", app: str = "watersmeet", settings: dict[str, str] | None = None
+    master: str = "local[*]",
+    app: str = "watersmeet",
+    settings: dict[str, str] | None = None,
+    *,
+    has_rows: bool = True,
 ) -> SparkSession:
-    """A Spark session for streaming joins, or the one that is already running in this process."""
+    """A Spark session for streaming joins, or the one that is already running in this process.
+
+    `has_rows` says whether Java itself has to work through many rows, as it does for most sources.
+    """
     running = SparkSession.getActiveSession()
     if running is not None:
         return running
@@ -90,8 +99,9 @@ def start_session(
     logging = resources.files("watersmeet.spark") / "log4j2.properties"
     builder = SparkSession.builder.master(master).appName(app)
     chosen = _SETTINGS if master.startswith("local") else {k: v for k, v in _SETTINGS.items() if "driver" not in k}
-    flags = _JAVA_FLAGS if master.startswith("local") else ()
-    options = ("-Xss16m", f"-Dlog4j2.configurationFile=file:{logging}", *flags)
+    options = ["-Xss16m", f"-Dlog4j2.configurationFile=file:{logging}"]
+    if master.startswith("local"):
+        options += [*_COLLECTOR, *(_BOTH_COMPILERS if has_rows else _QUICK_COMPILER)]
     chosen = chosen | {"spark.driver.extraJavaOptions": " ".join(options)}
     for name, value in (chosen | (settings or {})).items():
         builder = builder.config(name, value)

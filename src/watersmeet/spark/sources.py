@@ -2,6 +2,7 @@
 
 import glob
 import os
+from collections.abc import Iterable
 
 from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
@@ -19,7 +20,13 @@ from watersmeet.topology import Source, Stream
 
 FILE_FORMATS = ("parquet", "orc", "json", "csv", "text", "avro", "xml")
 _OWN_SCHEMA_FORMATS = ("rate", "rate-micro-batch", "socket", "kafka")  # they refuse to be told what they deliver
+_LIGHT_FORMATS = ("parquet", generator.FORMAT)
 _PARSED_FORMATS = ("json", "csv", "xml")  # their rows can be malformed one by one
+
+
+def has_rows_in_java(streams: Iterable[Stream]) -> bool:
+    """Whether Java works through the rows of any of these streams; Parquet is columns to it, and soon to us."""
+    return any(stream.source is None or stream.source.format not in _LIGHT_FORMATS for stream in streams)
 
 
 def check_source(stream: Stream, schema: StructType, *, once: bool) -> None:
