@@ -36,7 +36,7 @@ from watersmeet.planners.choose import Chosen, check_plan, estimate
 from watersmeet.query.windows import parse_duration
 from watersmeet.stats import Histogram, Number, Stats
 from watersmeet.stats_yaml import stats_data, write_stats
-from watersmeet.topology import OBJECTIVES, Query, Topology, load_topology
+from watersmeet.topology import OBJECTIVES, Query, Sink, Topology, load_topology
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -810,11 +810,23 @@ def _summarise(
         console.print(_links_table(handle))
     if query.sink.path and done["rows_out"]:
         with contextlib.suppress(Exception):
-            stored = spark.read.format(query.sink.format).options(**dict(query.sink.options)).load(query.sink.path)
-            sample = Table(*stored.columns, title="a sample of the answers", title_justify="left", min_width=24)
-            for row in stored.limit(5).collect():
+            columns, rows = _some_answers(query.sink, spark)
+            sample = Table(*columns, title="a sample of the answers", title_justify="left", min_width=24)
+            for row in rows:
                 sample.add_row(*map(str, row))
             console.print(sample)
+
+
+def _some_answers(sink: Sink, spark: "SparkSession", count: int = 5) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """The columns and a few rows of what a sink holds; Spark would take a second to begin with local files."""
+    assert sink.path is not None
+    if sink.format == "parquet" and os.path.isdir(sink.path):
+        import pyarrow.dataset as ds
+
+        some = ds.dataset(sink.path, format="parquet").head(count)
+        return some.column_names, list(zip(*(column.to_pylist() for column in some.columns), strict=True))
+    stored = spark.read.format(sink.format).options(**dict(sink.options)).load(sink.path)
+    return stored.columns, [tuple(row) for row in stored.limit(count).collect()]
 
 
 def _megabytes(count: int) -> str:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import zipfile
+from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 
@@ -59,8 +60,8 @@ _SETTINGS = {
 }
 
 
-def java_home() -> str | None:
-    """Where a Java of 17 or newer is: JAVA_HOME, else the one on PATH, for which None says that PATH will do."""
+def _check_java() -> Callable[[], None]:
+    """Refuse to go on without Java; what is returned refuses one that is too old, once Java has told."""
     home = os.environ.get("JAVA_HOME")
     command = os.path.join(home, "bin", "java") if home else shutil.which("java")
     cure = (
@@ -70,12 +71,15 @@ def java_home() -> str | None:
     if not command or not os.path.exists(command):
         where = f"JAVA_HOME is {home}, which has no bin/java" if home else "Spark needs Java, and there is none on PATH"
         raise RunError(f"{where}; {cure}")
-    told = subprocess.run([command, "-version"], capture_output=True, text=True, check=False).stderr
-    match = re.search(r'version "(\d+)', told)
-    if not match or int(match.group(1)) < OLDEST_JAVA:
-        found = f"is version {match.group(1)}" if match else "does not tell its version"
-        raise RunError(f"{command} {found}; {cure}")
-    return home
+    asked = subprocess.Popen([command, "-version"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+
+    def check_version() -> None:
+        match = re.search(r'version "(\d+)', asked.communicate()[1])
+        if not match or int(match.group(1)) < OLDEST_JAVA:
+            found = f"is version {match.group(1)}" if match else "does not tell its version"
+            raise RunError(f"{command} {found}; {cure}")
+
+    return check_version
 
 
 def start_session(
@@ -92,10 +96,11 @@ def start_session(
     running = SparkSession.getActiveSession()
     if running is not None:
         return running
-    java_home()
+    check_version = _check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")  # it lives for a second
     logging = resources.files("watersmeet.spark") / "log4j2.properties"
     builder = SparkSession.builder.master(master).appName(app)
     chosen = _SETTINGS if master.startswith("local") else {k: v for k, v in _SETTINGS.items() if "driver" not in k}
@@ -108,7 +113,9 @@ def start_session(
     try:
         session = builder.getOrCreate()
     except Exception as error:
+        check_version()
         raise RunError(f"Spark did not start at master {master!r}: {first_line(error)}") from error
+    check_version()
     if settings is None or "spark.sql.shuffle.partitions" not in settings:
         session.conf.set("spark.sql.shuffle.partitions", str(session.sparkContext.defaultParallelism))
     ship_package(session)
