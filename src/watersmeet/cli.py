@@ -56,6 +56,7 @@ examples:
   watersmeet stats topology.yaml               what the streams hold: rates, sizes, how values spread
   watersmeet explain topology.yaml --every --draw plan.svg    what all planners come to, and a picture
   watersmeet calibrate                         what the steps of a plan take on this machine
+  watersmeet warm-up                           make later starts of Spark shorter
   watersmeet reproduce --list                  the papers' experiments; NAME runs one again
   watersmeet simulate scenario.yaml            thousands of peers that answer queries by RJoin, without Spark
 """
@@ -187,6 +188,15 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser("check", parents=[common], help="validate a topology without running it")
     check.set_defaults(command=_check)
 
+    warm_up = commands.add_parser(
+        "warm-up",
+        help="make later starts of Spark here some seconds shorter",
+        description="Write an archive of Java's classes, which later starts map into memory instead of loading and "
+        "checking them one by one. Set-up does it; do it again after Java or Spark has changed.",
+    )
+    warm_up.add_argument("--debug", action="store_true", help="show stack traces")
+    warm_up.set_defaults(command=_warm_up)
+
     calibrate = commands.add_parser(
         "calibrate",
         help="measure what the steps of a plan take on this machine",
@@ -300,6 +310,16 @@ def _draw(file: str, name: str, chosen: Chosen, cost: Cost | None) -> None:
         shares = ways_used(join.partition, chosen.problem.workload)
     draw(join, cost, path, title=f"{name or 'the plan'}, by {chosen.planner}", shares=shares)
     print(f"drawn to {path}", file=sys.stderr)
+
+
+def _warm_up(options: argparse.Namespace) -> int:
+    from watersmeet.spark.class_archive import make_archive
+
+    console = Console(highlight=False)
+    with console.status("running a small query to see what Java loads"):
+        path = make_archive()
+    console.print(f"{_megabytes(path.stat().st_size)} of classes written to {path}", soft_wrap=True)
+    return 0
 
 
 def _calibrate(options: argparse.Namespace) -> int:

@@ -15,6 +15,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from watersmeet.errors import RunError
+from watersmeet.spark.class_archive import archive_flags
 
 OLDEST_JAVA = 17
 
@@ -106,7 +107,7 @@ def start_session(
     chosen = _SETTINGS if master.startswith("local") else {k: v for k, v in _SETTINGS.items() if "driver" not in k}
     options = ["-Xss16m", f"-Dlog4j2.configurationFile=file:{logging}"]
     if master.startswith("local"):
-        options += [*_COLLECTOR, *(_BOTH_COMPILERS if has_rows else _QUICK_COMPILER)]
+        options += [*_COLLECTOR, *(_BOTH_COMPILERS if has_rows else _QUICK_COMPILER), *archive_flags()]
     chosen = chosen | {"spark.driver.extraJavaOptions": " ".join(options)}
     for name, value in (chosen | (settings or {})).items():
         builder = builder.config(name, value)
