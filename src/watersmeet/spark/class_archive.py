@@ -4,6 +4,7 @@ Java itself checks that the file is of this very Java and of these very jars, an
 by a short run that uses what runs use, of which Java writes down the classes when it ends.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -12,7 +13,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import yaml
 
 from watersmeet.errors import RunError
 
@@ -82,5 +82,5 @@ def _topology(directory: Path) -> Path:
     }
     queries = {name: {"sql": sql, "sink": {"format": "parquet", "path": name}} for name, sql in _QUERIES.items()}
     path = directory / "topology.yaml"
-    path.write_text(yaml.safe_dump({"sites": ["here"], "streams": streams, "queries": queries}), encoding="utf-8")
+    path.write_text(json.dumps({"sites": ["here"], "streams": streams, "queries": queries}), encoding="utf-8")
     return path
