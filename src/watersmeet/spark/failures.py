@@ -5,7 +5,7 @@ from urllib.parse import unquote, urlparse
 
 from py4j.protocol import Py4JError, Py4JNetworkError
 
-from watersmeet.errors import RunError, WatersmeetError
+from watersmeet.errors import InputError, RunError, WatersmeetError
 from watersmeet.spark.binding import readable
 
 _READ_FILE = re.compile(r"FAILED_READ_FILE[.\w]*\]?\s*Encountered error while reading file\s+(\S+?)[.:]?\s", re.DOTALL)
@@ -15,6 +15,22 @@ _OWN = re.compile(r"watersmeet\.errors\.\w+: (.*)")
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] ([^\n]*)")
 # These only say that something failed somewhere; the condition inside them says what.
 _WRAPPERS = ("STREAM_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR", "PYTHON_EXCEPTION", "TASK_WRITE_FAILED")
+
+
+def refusal(error: Exception, query: str) -> WatersmeetError:
+    """The error to show for what kept a query from starting: it is bad input, unless Java has ended."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if _is_javas_end(cause):
+            return explain(cause, query)
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(error, WatersmeetError):
+        return error
+    return InputError(f"query {query!r} cannot start: {readable(error)}")
+
+
+def _is_javas_end(error: BaseException) -> bool:
+    return isinstance(error, Py4JNetworkError | ConnectionError) or "Answer from Java side is empty" in str(error)
 
 
 def explain(error: BaseException, query: str) -> WatersmeetError:
@@ -39,7 +55,7 @@ def explain(error: BaseException, query: str) -> WatersmeetError:
             f"query {query!r}: input file {path} cannot be read, it is damaged or of another format; "
             "repair or remove it and start the run again with the same checkpoint: nothing else is lost"
         )
-    if isinstance(error, Py4JNetworkError | ConnectionError) or "Answer from Java side is empty" in text:
+    if _is_javas_end(error):
         return RunError(f"query {query!r}: Spark's Java process ended unexpectedly; start the run again to resume it")
     if "OutOfMemoryError" in text:
         return RunError(

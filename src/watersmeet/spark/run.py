@@ -26,9 +26,9 @@ from watersmeet.program.operators import SiteProgram, compile_sites
 from watersmeet.program.site import SiteLedger
 from watersmeet.query.sql import canonical_sql
 from watersmeet.query.windows import parse_duration
-from watersmeet.spark.binding import Bound, bind, readable
+from watersmeet.spark.binding import Bound, bind
 from watersmeet.spark.checkpoint import Checkpoint
-from watersmeet.spark.failures import explain
+from watersmeet.spark.failures import explain, refusal
 from watersmeet.spark.job import BatchReport, JoinJob
 from watersmeet.spark.links import PARCEL, DirectoryLinks
 from watersmeet.spark.session import start_session
@@ -476,7 +476,8 @@ def _settings(
     if trigger is not None and trigger_us <= 0:
         raise InputError(f"trigger {trigger!r} must be longer than nothing")
     session = spark or start_session(has_rows=has_rows_in_java(topology.streams))
-    bound, chosen = check_query(session, topology, asked, once=once, site=site)
+    with _refusing(asked):
+        bound, chosen = check_query(session, topology, asked, once=once, site=site)
     root = Path(checkpoint or asked.checkpoint or default_checkpoint(topology)) / asked.name
     return _Settings(topology, asked, session, bound, chosen.plan, chosen, root, trigger_us, once, show, warn)
 
@@ -564,13 +565,23 @@ def _stream(settings: _Settings, job: JoinJob | SiteJob, held: "Checkpoint[Any]"
 def _letting_go(held: "Checkpoint[Any]", query: Query) -> Iterator[None]:
     """Give the checkpoint back if the query cannot start."""
     try:
-        yield
-    except WatersmeetError:
+        with _refusing(query):
+            yield
+    except BaseException:
         held.close()
         raise
+
+
+@contextmanager
+def _refusing(query: Query) -> Iterator[None]:
+    """Say in a sentence what keeps a query from starting."""
+    try:
+        yield
     except Exception as error:
-        held.close()
-        raise InputError(f"query {query.name!r} cannot start: {readable(error)}") from error
+        told = refusal(error, query.name)
+        if told is error:
+            raise
+        raise told from error
 
 
 def _identity(topology: Topology, query: Query, bound: Bound) -> dict[str, Any]:
