@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -844,9 +845,15 @@ def _some_answers(sink: Sink, spark: "SparkSession", count: int = 5) -> tuple[li
         import pyarrow.dataset as ds
 
         some = ds.dataset(sink.path, format="parquet").head(count)
-        return some.column_names, list(zip(*(column.to_pylist() for column in some.columns), strict=True))
+        columns = [map(_without_zone, column.to_pylist()) for column in some.columns]
+        return some.column_names, list(zip(*columns, strict=True))
     stored = spark.read.format(sink.format).options(**dict(sink.options)).load(sink.path)
     return stored.columns, [tuple(row) for row in stored.limit(count).collect()]
+
+
+def _without_zone(value: Any) -> Any:
+    """Times are in UTC, and shorter if they do not say so."""
+    return value.replace(tzinfo=None) if isinstance(value, datetime) else value
 
 
 def _megabytes(count: int) -> str:
