@@ -50,8 +50,9 @@ class _Stopped(WatersmeetError):
 class RunningQuery:
     """A started query; the members are those of PySpark's `StreamingQuery`."""
 
-    def __init__(self, job: JoinJob | SiteJob, query: Query, name: str) -> None:
+    def __init__(self, job: JoinJob | SiteJob, query: Query, name: str, *, once: bool) -> None:
         self._job = job
+        self._once = once
         self._query = query
         self._name = name
         self._in_batch = threading.Lock()
@@ -63,13 +64,17 @@ class RunningQuery:
 
     def _attach(self, spark_query: StreamingQuery) -> None:
         self._spark_query = spark_query
-        if self._failure is not None:
+        if self._failure is not None and not self._once:
             spark_query.stop()
 
     def _fail(self, error: BaseException) -> None:
-        """Something went wrong while Spark waits for rows: it would wait for ever."""
+        """Something went wrong while Spark may be waiting for rows, perhaps for ever.
+
+        A run to the end of what is there meets the failure with its next batch, or when it ends. It is not stopped:
+        Spark would forget files whose batch it is planning just then.
+        """
         self._failure = self._failure or error
-        if self._spark_query is not None:
+        if self._spark_query is not None and not self._once:
             with suppress(Py4JError, ConnectionError):
                 self._spark_query.stop()
 
@@ -547,7 +552,7 @@ def _stream(settings: _Settings, job: JoinJob | SiteJob, held: "Checkpoint[Any]"
     gone = [path for path in held.missing_inputs() if not path.endswith(PARCEL)]  # those go once they are taken
     for path in gone:
         settings.warn(f"query {asked.name!r}: input file {path} was removed before it was read; going on without it")
-    handle = RunningQuery(job, asked, name)
+    handle = RunningQuery(job, asked, name, once=settings.once)
     stream = job.ingest_frame().writeStream.option("checkpointLocation", held.spark).queryName(name)
     stream = stream.foreachBatch(handle._run_batch)
     # Spark counts in milliseconds, and does not know the short units. A site would else look at its links all the time.
