@@ -1,6 +1,7 @@
 """Rows that come too late or make no sense are counted and, where a stream asks for it, kept; the others still join."""
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -128,29 +129,73 @@ def test_a_batch_that_runs_again_keeps_its_late_rows_once(
         watermark=f"{DELAY_S} seconds",
         late=wm.Sink("parquet", str(tmp_path / "late")),
     )
-    failures = iter([False, True, False, False, True])
+    failures = iter([False, True, False, True])
 
     def fail_at_times(rows: Any, batch: int) -> None:
         if next(failures, False):
             raise OSError("the receiver is down")
 
     sql = "SELECT a.id FROM a [UNBOUNDED], a [UNBOUNDED] AS z WHERE a.k = z.k"
-    failed = 0
-    for _ in range(3):
+    for _ in range(2):
         handle = start(spark, tmp_path, [a], sql, foreach_batch=fail_at_times)
-        try:
+        with pytest.raises(wm.RunError, match="the receiver is down"):
             handle.awaitTermination()
-        except wm.RunError as error:
-            failed += "the receiver is down" in str(error)
-        else:
-            if handle.totals["batches"] == 4:
-                break
-    assert failed == 2
+    handle = start(spark, tmp_path, [a], sql, foreach_batch=fail_at_times)
+    handle.awaitTermination()
     sort = sorted_out(batches_of("a"))
     assert Counter(read(tmp_path / "late")["id"].to_pylist()) == Counter(
         row["id"] for row in sort["late"] + sort["malformed"]
     )
     assert handle.totals["late"] == 4 and handle.totals["batches"] == 4
+
+
+@pytest.mark.parametrize("compact_interval", [10, 3])  # the list that no batch came of is a plain one, or holds all
+def test_files_that_were_listed_when_spark_was_killed_still_come_in_batches_of_their_own(
+    spark: Any, tmp_path: Path, write_stream: WriteStream, compact_interval: int
+) -> None:
+    batches = batches_of("b")
+    source = write_stream("b", [table(batch) for batch in batches])
+    files, apart = sorted(source.iterdir()), tmp_path / "apart"
+    apart.mkdir()
+    for file in files[2:]:
+        file.rename(apart / file.name)
+    b = wm.Stream(
+        "b",
+        event_time="ts",
+        schema=DDL,
+        source=wm.Source("parquet", str(source), {"maxFilesPerTrigger": "1"}),
+        watermark=f"{DELAY_S} seconds",
+    )
+
+    def run() -> wm.RunningQuery:
+        handle = start(spark, tmp_path, [b], "SELECT b.id FROM b [UNBOUNDED], b [UNBOUNDED] AS z WHERE b.k = z.k")
+        handle.awaitTermination()
+        return handle
+
+    checkpoint, before = tmp_path / "checkpoint", tmp_path / "before"
+    listed = Path("q", "spark", "sources", "0", "2.compact" if compact_interval == 3 else "2")
+    spark.conf.set("spark.sql.streaming.fileSource.log.compactInterval", compact_interval)
+    try:
+        run()
+        shutil.copytree(checkpoint, before)
+        shutil.copytree(tmp_path / "out", tmp_path / "out before")
+        (apart / files[2].name).rename(files[2])
+        run()
+        shutil.copy(checkpoint / listed, before / listed)  # as if Spark had been killed before it planned the batch
+        for place, as_it_was in [(checkpoint, before), (tmp_path / "out", tmp_path / "out before")]:
+            shutil.rmtree(place)
+            as_it_was.rename(place)
+        (apart / files[3].name).rename(files[3])
+        handle = run()
+    finally:
+        spark.conf.unset("spark.sql.streaming.fileSource.log.compactInterval")
+    sort = sorted_out(batches)
+    assert [row["ts"] for row in sort["late"]][-1] == START + timedelta(seconds=39), "late by the file before its own"
+    assert handle.totals["batches"] == 4
+    assert handle.totals["late"] == len(sort["late"])
+    assert handle.totals["rows_in"] == sum(len(batch) for batch in batches)
+    good = [row for row in sort["good"] if row["k"] is not None]
+    assert read(tmp_path / "out").num_rows == sum(x["k"] == y["k"] for x in good for y in good)
 
 
 MALFORMED = {

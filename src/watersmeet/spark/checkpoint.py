@@ -15,7 +15,6 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
-from urllib.parse import unquote, urlparse
 
 from watersmeet.errors import CheckpointMismatch, InputError, RunError
 from watersmeet.spark.files import remove_all_but
@@ -97,34 +96,6 @@ class Checkpoint(Generic[L]):
 
     def forget_unused(self) -> None:
         remove_all_but(self.state, self.ledger.paths)
-
-    def missing_inputs(self) -> list[str]:
-        """Input files of an unfinished batch that have been removed since it was planned."""
-        try:
-            return sorted(path for path in self._planned_inputs() if not os.path.exists(path))
-        except (OSError, ValueError, KeyError, IndexError):
-            return []  # not a file source, or a log of another form: Spark itself will say what is missing
-
-    def _planned_inputs(self) -> set[str]:
-        root = Path(self.spark)
-        batches = [int(entry.name) for entry in (root / "offsets").iterdir() if entry.name.isdigit()]
-        last = max(batches)
-        if (root / "commits" / str(last)).exists():
-            return set()
-        planned: set[str] = set()
-        ends, starts = self._offsets(last), self._offsets(last - 1) if last - 1 in batches else []
-        for number, end in enumerate(ends):
-            start = starts[number] if number < len(starts) else -1
-            for entry in (root / "sources" / str(number)).iterdir():
-                if entry.name.split(".")[0].isdigit():
-                    lines = entry.read_text(encoding="utf-8").splitlines()[1:]
-                    files = (json.loads(line) for line in lines)
-                    planned |= {unquote(urlparse(f["path"]).path) for f in files if start < f["batchId"] <= end}
-        return planned
-
-    def _offsets(self, batch: int) -> list[int]:
-        lines = (Path(self.spark) / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()[2:]
-        return [json.loads(line).get("logOffset", -1) if line != "-" else -1 for line in lines]
 
     def close(self) -> None:
         self._lock.close()

@@ -34,6 +34,7 @@ from watersmeet.spark.links import PARCEL, DirectoryLinks
 from watersmeet.spark.session import start_session
 from watersmeet.spark.sinks import FileWriter, Writer, check_sink, open_sink
 from watersmeet.spark.site_job import SiteJob
+from watersmeet.spark.source_log import missing_inputs, strike_out_unplanned
 from watersmeet.spark.sources import check_source, has_rows_in_java
 from watersmeet.stats import Stats
 from watersmeet.stats_yaml import filled, write_stats
@@ -50,9 +51,8 @@ class _Stopped(WatersmeetError):
 class RunningQuery:
     """A started query; the members are those of PySpark's `StreamingQuery`."""
 
-    def __init__(self, job: JoinJob | SiteJob, query: Query, name: str, *, once: bool) -> None:
+    def __init__(self, job: JoinJob | SiteJob, query: Query, name: str) -> None:
         self._job = job
-        self._once = once
         self._query = query
         self._name = name
         self._in_batch = threading.Lock()
@@ -64,19 +64,21 @@ class RunningQuery:
 
     def _attach(self, spark_query: StreamingQuery) -> None:
         self._spark_query = spark_query
-        if self._failure is not None and not self._once:
+        if self._failure is not None:
             spark_query.stop()
 
     def _fail(self, error: BaseException) -> None:
         """Something went wrong while Spark may be waiting for rows, perhaps for ever.
 
-        A run to the end of what is there meets the failure with its next batch, or when it ends. It is not stopped:
-        Spark would forget files whose batch it is planning just then.
+        Spark's stop waits for the batch under way, and this may be called within one: so it has a thread of its own.
         """
         self._failure = self._failure or error
-        if self._spark_query is not None and not self._once:
-            with suppress(Py4JError, ConnectionError):
-                self._spark_query.stop()
+        if self._spark_query is not None:
+            threading.Thread(target=self._stop_spark, daemon=True).start()
+
+    def _stop_spark(self) -> None:
+        with suppress(Py4JError, ConnectionError):
+            self._running.stop()
 
     def _run_batch(self, reports: Any, batch: int) -> None:
         with self._in_batch:
@@ -147,6 +149,8 @@ class RunningQuery:
         """Wait for the end; with a timeout in seconds, tell whether it came. Raises what ended the query."""
         try:
             ended = self._running.awaitTermination(timeout)  # type: ignore[arg-type]
+            if ended:
+                self._running.awaitTermination()  # with a timeout Spark says so a moment before the name is free again
         except Exception as error:
             self._close()
             failure = self._explained(error)
@@ -549,10 +553,11 @@ def _open_writer(settings: _Settings, held: "Checkpoint[Any]") -> Writer:
 
 def _stream(settings: _Settings, job: JoinJob | SiteJob, held: "Checkpoint[Any]", name: str) -> RunningQuery:
     asked = settings.query
-    gone = [path for path in held.missing_inputs() if not path.endswith(PARCEL)]  # those go once they are taken
+    strike_out_unplanned(held.spark)
+    gone = [path for path in missing_inputs(held.spark) if not path.endswith(PARCEL)]  # those go once they are taken
     for path in gone:
         settings.warn(f"query {asked.name!r}: input file {path} was removed before it was read; going on without it")
-    handle = RunningQuery(job, asked, name, once=settings.once)
+    handle = RunningQuery(job, asked, name)
     stream = job.ingest_frame().writeStream.option("checkpointLocation", held.spark).queryName(name)
     stream = stream.foreachBatch(handle._run_batch)
     # Spark counts in milliseconds, and does not know the short units. A site would else look at its links all the time.
