@@ -144,12 +144,15 @@ class Mixed:
         rows = self.rows(stream, 2_000 / rate)
         columns = {}
         for name in ("k", "id", "load"):
-            sizes = Sizes()
-            sizes.measure(rows.select([name]), slices=5)
+            sizes, in_order = Sizes(), Sizes()
+            sizes.measure(rows.select([name]), slices=5, mixed_up=True)
+            in_order.measure(rows.select([name]), slices=5)
             histogram = None
             if name == "k":
                 histogram = Histogram(tuple(Bin(value, value, 1, float(one)) for value, one in enumerate(shares)))
-            columns[name] = ColumnStats(Number(self.values if name == "k" else 1e9), histogram, sizes.each)
+            columns[name] = ColumnStats(
+                Number(self.values if name == "k" else 1e9), histogram, sizes.each, in_order.each
+            )
         return StreamStats(Number(rate), None, columns)
 
     def problem(self) -> Problem:

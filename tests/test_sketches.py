@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from watersmeet.program.wire import pack_rows
+from watersmeet.program.packing import pack_rows
 from watersmeet.sketches import (
     EXACT_VALUES,
     HEAVY_SHARE,
@@ -108,7 +108,7 @@ def test_heavy_values_among_many_have_bins_of_their_own() -> None:
 def test_values_that_were_not_seen_are_foretold(values: int, rows: int) -> None:
     sketch = ColumnSketch(exact=True)
     sketch.add(np.random.default_rng(5).integers(0, values, rows))
-    stats = sketch.stats(Origin.ESTIMATED, None, 0.0, None)
+    stats = sketch.stats(Origin.ESTIMATED, None, 0.0)
     assert stats.distinct is not None
     assert stats.distinct.value == pytest.approx(values, rel=0.35)
     assert sketch.seen < 0.6 * values
@@ -117,11 +117,11 @@ def test_values_that_were_not_seen_are_foretold(values: int, rows: int) -> None:
 def test_values_that_never_repeat_are_counted_and_not_trusted() -> None:
     sketch = ColumnSketch(exact=True)
     sketch.add(np.arange(50_000))
-    stats = sketch.stats(Origin.ESTIMATED, None, 0.0, None)
+    stats = sketch.stats(Origin.ESTIMATED, None, 0.0)
     assert stats.distinct is not None
     assert stats.distinct.value == pytest.approx(50_000, rel=0.06)
     assert stats.distinct.confidence == 0.0
-    seen_whole = sketch.stats(Origin.ESTIMATED, None, 1.0, None)
+    seen_whole = sketch.stats(Origin.ESTIMATED, None, 1.0)
     assert seen_whole.distinct is not None
     assert seen_whole.distinct.confidence > 0.98
 

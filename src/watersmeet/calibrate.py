@@ -27,11 +27,12 @@ from watersmeet.plan import HeadPlan, Hop, Kept, KeyClass, Linear, Scan, SitedJo
 from watersmeet.program.filing import Made, arrived, file_flow, pack_flow, sort_rows
 from watersmeet.program.match import Side, interval_run, pairs
 from watersmeet.program.operators import SiteProgram, compile_sites, rows_of
+from watersmeet.program.packing import unpack_rows
 from watersmeet.program.probe import Relation
 from watersmeet.program.segments import TS, class_column, column
 from watersmeet.program.shelf import MemoryShelf
 from watersmeet.program.site import Arrivals, SiteEngine, SiteLedger, ingest
-from watersmeet.program.wire import ParcelIndex, index_parcel, unpack_rows, unpack_schema
+from watersmeet.program.wire import ParcelIndex, index_parcel, unpack_schema
 from watersmeet.query.model import Column, Expression
 from watersmeet.query.windows import Range
 
@@ -266,15 +267,11 @@ class _Trial:
         for to, link in site.ledger.links.items():
             for parcel in link.outbox:
                 data, peer = site.shelf.get_bytes(parcel.path), self._sites[to]
-                index = index_parcel(partial(_slice, data), len(data))
+                index = index_parcel(data)
                 peer.inbox.append((name, peer.shelf.put_bytes(f"from-{name}", data), index))
             links[to] = replace(link, outbox=())
         site.ledger = replace(site.ledger, links=links)
         site.shelf.keep_only(site.ledger.paths | {path for _, path, _ in site.inbox})
-
-
-def _slice(data: bytes, start: int, size: int) -> bytes:
-    return data[start : start + size]
 
 
 # Rows and plans to measure with

@@ -39,7 +39,8 @@ from watersmeet.program.operators import (
     Ways,
     compile_sites,
 )
-from watersmeet.program.wire import MESSAGE_BYTES, PARCEL_BYTES, overhead_bytes, pack_rows
+from watersmeet.program.packing import pack_rows
+from watersmeet.program.wire import MESSAGE_BYTES, PARCEL_BYTES, overhead_bytes
 from watersmeet.topology import Topology
 from watersmeet.workload import F64, TIMESTAMP_SIZES, Workload, members_of, size_at
 
@@ -394,7 +395,7 @@ class _Pricing:
             case Form.CLOCK:
                 return size_at(TIMESTAMP_SIZES, batch), 1
             case Form.SPAN | Form.ASK:
-                return workload.keys_bytes(self._key_of(flow), batch), 3
+                return workload.keys_bytes(self._key_of(flow), batch, asked=flow.form is Form.ASK), 3
             case Form.RESULT:
                 return workload.row_bytes(0, batch, answers=True), max(1, len(workload.answer_sizes))
             case Form.PIECE:

@@ -8,6 +8,7 @@ ranges comes from it. A KLL sketch would do for ranges too, but it tosses coins:
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import sqrt
 from typing import Any
 
@@ -17,7 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from watersmeet.program.wire import pack_rows
+from watersmeet.program.packing import pack_rows
+from watersmeet.program.wire import COLUMN_BYTES
 from watersmeet.stats import Bin, ColumnStats, Histogram, Number, Origin, StreamStats
 
 I64 = NDArray[np.int64]
@@ -215,23 +217,21 @@ class ColumnSketch:
             bins.append(Bin(low, high, min(different, float(high - low + 1)), part))
         return bins
 
-    def stats(
-        self, origin: Origin, taken_at: float | None, seen: float, sizes: tuple[float, float, float] | None
-    ) -> ColumnStats:
+    def stats(self, origin: Origin, taken_at: float | None, seen: float) -> ColumnStats:
         """The figures; `seen` is the share of all rows that was taken, 0 if nobody knows."""
         if not self.rows:
-            return ColumnStats(sizes=sizes)
+            return ColumnStats()
         covered = max(self.coverage, seen)
         error = 0.0 if self.is_whole else _DISTINCT_ERROR
         foretold = max(covered, 1.0 - 1.0 / sqrt(self._twice) if self._twice >= _TELLING else 0.0)
         distinct = Number(self.distinct, origin, _rounded(foretold * (1.0 - error)), taken_at)
         bins = self.bins(seen)
         if not bins:
-            return ColumnStats(distinct, None, sizes)
+            return ColumnStats(distinct)
         if len(bins) == len(self._values):
-            return ColumnStats(distinct, Histogram(bins, origin, _rounded(covered), taken_at), sizes)
+            return ColumnStats(distinct, Histogram(bins, origin, _rounded(covered), taken_at))
         sampling = 1.0 - 1.0 / sqrt(max(len(self._values) / RANGES, 1.0))
-        return ColumnStats(distinct, Histogram(bins, origin, _rounded(foretold * sampling), taken_at), sizes)
+        return ColumnStats(distinct, Histogram(bins, origin, _rounded(foretold * sampling), taken_at))
 
     def to_data(self) -> dict[str, Any]:
         """The sketch as values for JSON."""
@@ -263,8 +263,14 @@ class Sizes:
     def __init__(self, measured: Iterable[Sequence[int]] = ((0, 0),) * len(BATCH_ROWS)) -> None:
         self._measured = [(int(size), int(rows)) for size, rows in measured]  # bytes and rows so far
 
-    def measure(self, table: pa.Table, slices: int) -> None:
-        """Pack up to so many slices of every size; of a small table, all of it counts as the smallest."""
+    def measure(self, table: pa.Table, slices: int, *, mixed_up: bool = False) -> None:
+        """Pack up to so many slices of every size, of rows as they come or of a thousand mixed up, like in a window.
+
+        Of a small table, all of it counts as the smallest.
+        """
+        if mixed_up:
+            chance = np.random.default_rng(table.num_rows).random(table.num_rows)
+            table = table.take(np.lexsort((chance, np.arange(table.num_rows) // BATCH_ROWS[-1])))
         for number, batch_rows in enumerate(BATCH_ROWS):
             if number and table.num_rows < batch_rows:
                 break
@@ -308,8 +314,9 @@ class Sizes:
 
 
 def body_bytes(table: pa.Table) -> int:
-    """What rows add to an empty batch of their schema on a link."""
-    return int(pa.ipc.read_message(pack_rows(table)).body.size)
+    """What rows take on a link beside what describes their columns."""
+    beside: int = COLUMN_BYTES * table.num_columns
+    return max(0, len(pack_rows(table)) - beside)
 
 
 class StreamSketch:
@@ -321,6 +328,7 @@ class StreamSketch:
         self._first, self._last = 2**63 - 1, -(2**63)
         self._columns: dict[str, ColumnSketch] = {}
         self._sizes: dict[str, Sizes] = {}
+        self._in_order: dict[str, Sizes] = {}
         self._row_sizes = Sizes()
         self._passed: dict[str, tuple[int, int]] = {}  # by predicate: rows that passed, rows that were asked
 
@@ -349,7 +357,8 @@ class StreamSketch:
         """Measure what some rows and each of their columns take on a link."""
         self._row_sizes.measure(table, slices)
         for name in table.column_names:
-            self._sizes.setdefault(name, Sizes()).measure(table.select([name]), slices)
+            self._sizes.setdefault(name, Sizes()).measure(table.select([name]), slices, mixed_up=True)
+            self._in_order.setdefault(name, Sizes()).measure(table.select([name]), slices)
 
     def merge(self, other: "StreamSketch") -> None:
         """Take all that another sketch has taken."""
@@ -358,8 +367,9 @@ class StreamSketch:
         self._first, self._last = min(self._first, other._first), max(self._last, other._last)
         for name, column in other._columns.items():
             self._columns.setdefault(name, ColumnSketch(exact=column.exact)).merge(column)
-        for name, sizes in other._sizes.items():
-            self._sizes.setdefault(name, Sizes()).merge(sizes)
+        for own, others in ((self._sizes, other._sizes), (self._in_order, other._in_order)):
+            for name, sizes in others.items():
+                own.setdefault(name, Sizes()).merge(sizes)
         self._row_sizes.merge(other._row_sizes)
         for predicate, (rows, asked) in other._passed.items():
             self.passed(predicate, rows, asked)
@@ -375,8 +385,10 @@ class StreamSketch:
             row_bytes = Number(whole[-1], origin, confidence_of(self._row_sizes.rows, seen), taken_at)
         values_seen = seen * self.sketched / self.rows if self.rows else 0.0
         columns = {
-            name: (self._columns.get(name) or ColumnSketch(exact=False)).stats(
-                origin, taken_at, values_seen, self._sizes[name].each if name in self._sizes else None
+            name: replace(
+                (self._columns.get(name) or ColumnSketch(exact=False)).stats(origin, taken_at, values_seen),
+                sizes=self._sizes[name].each if name in self._sizes else None,
+                in_order=self._in_order[name].each if name in self._in_order else None,
             )
             for name in (*self._columns, *(name for name in self._sizes if name not in self._columns))
         }
@@ -399,6 +411,7 @@ class StreamSketch:
             "last": self._last,
             "columns": {name: column.to_data() for name, column in self._columns.items()},
             "sizes": {name: sizes.to_data() for name, sizes in self._sizes.items()},
+            "in_order": {name: sizes.to_data() for name, sizes in self._in_order.items()},
             "row_sizes": self._row_sizes.to_data(),
             "passed": self._passed,
         }
@@ -411,6 +424,7 @@ class StreamSketch:
         made._first, made._last = data["first"], data["last"]
         made._columns = {name: ColumnSketch.from_data(one) for name, one in data["columns"].items()}
         made._sizes = {name: Sizes(one) for name, one in data["sizes"].items()}
+        made._in_order = {name: Sizes(one) for name, one in data["in_order"].items()}
         made._row_sizes = Sizes(data["row_sizes"])
         made._passed = {predicate: (rows, asked) for predicate, (rows, asked) in data["passed"].items()}
         return made

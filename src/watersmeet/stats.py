@@ -69,12 +69,14 @@ class Histogram:
 class ColumnStats:
     """One column: its different values, how they spread, and the bytes a value takes on a link.
 
-    `sizes` are for batches of 10, 100 and 1,000 rows: larger batches compress better.
+    `sizes` are for batches of 10, 100 and 1,000 rows: larger batches compress better. They are those of rows in any
+    order; `in_order` those of rows as they come, which are smaller where values rise with time.
     """
 
     distinct: Number | None = None
     histogram: Histogram | None = None
     sizes: tuple[float, float, float] | None = None
+    in_order: tuple[float, float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from watersmeet.yaml_tree import SIZE_BYTES, Entry, dump, parse_amount, read
 
 _FILE_KEYS = ("streams", "selectivities")
 _STREAM_KEYS = ("rate", "row_bytes", "columns")
-_COLUMN_KEYS = ("distinct", "bytes", "sizes", "histogram")
+_COLUMN_KEYS = ("distinct", "bytes", "sizes", "in_order", "histogram")
 _ABOUT_KEYS = ("origin", "confidence", "taken_at")
 _BIN_KEYS = ("low", "high", "value", "share", "distinct")
 _SIZES_EXAMPLE = "sizes: [9.5, 6, 4.2]"
@@ -65,8 +65,9 @@ def filled(first: Stats, second: Stats) -> Stats:
         columns = {key: one.columns.get(key, ColumnStats()) for key in (*one.columns, *other.columns)}
         for key, extra in other.columns.items():
             own = columns[key]
+            measured = own if own.sizes else extra
             columns[key] = ColumnStats(
-                own.distinct or extra.distinct, own.histogram or extra.histogram, own.sizes or extra.sizes
+                own.distinct or extra.distinct, own.histogram or extra.histogram, measured.sizes, measured.in_order
             )
         streams[name] = replace(one, rate=one.rate or other.rate, row_bytes=one.row_bytes or other.row_bytes)
         streams[name] = replace(streams[name], columns=columns)
@@ -108,25 +109,34 @@ def _spelled(entry: Entry, kind: str, name: str, what: str, known: Sequence[str]
 
 def _column(entry: Entry, what: str) -> ColumnStats:
     keys = entry.mapping(what, _COLUMN_KEYS)
-    sizes = None
+    sizes = in_order = None
     if "bytes" in keys:
         if "sizes" in keys:
             raise keys["bytes"].fail(f"{what} has both bytes and sizes; keep one of them")
         each = _amount(keys["bytes"], f"bytes of {what}", is_size=True)
         sizes = (each, each, each)
     if "sizes" in keys:
-        listed = keys["sizes"].sequence(f"sizes of {what}", _SIZES_EXAMPLE)
-        if len(listed) != 3:
-            raise keys["sizes"].fail(
-                f"sizes of {what} must be three, for batches of 10, 100 and 1,000 rows, such as {_SIZES_EXAMPLE}"
-            )
-        ten, hundred, thousand = (_amount(one, f"a size of {what}", is_size=True) for one in listed)
-        sizes = (ten, hundred, thousand)
+        sizes = _sizes(keys["sizes"], what)
+    if "in_order" in keys:
+        if sizes is None:
+            raise keys["in_order"].fail(f"{what} has in_order without sizes; give both, or bytes")
+        in_order = _sizes(keys["in_order"], what)
     return ColumnStats(
         distinct=_number(keys["distinct"], f"distinct of {what}") if "distinct" in keys else None,
         histogram=_histogram(keys["histogram"], f"histogram of {what}") if "histogram" in keys else None,
         sizes=sizes,
+        in_order=in_order,
     )
+
+
+def _sizes(entry: Entry, what: str) -> tuple[float, float, float]:
+    listed = entry.sequence(f"sizes of {what}", _SIZES_EXAMPLE)
+    if len(listed) != 3:
+        raise entry.fail(
+            f"sizes of {what} must be three, for batches of 10, 100 and 1,000 rows, such as {_SIZES_EXAMPLE}"
+        )
+    ten, hundred, thousand = (_amount(one, f"a size of {what}", is_size=True) for one in listed)
+    return ten, hundred, thousand
 
 
 def _amount(entry: Entry, what: str, *, is_size: bool = False, most: float | None = None) -> float:
@@ -245,6 +255,8 @@ def _column_data(stats: ColumnStats) -> dict[str, Any]:
         data["distinct"] = _number_data(stats.distinct)
     if stats.sizes is not None:
         data["sizes"] = [_plain(size) for size in stats.sizes]
+    if stats.in_order is not None:
+        data["in_order"] = [_plain(size) for size in stats.in_order]
     if stats.histogram is not None:
         bins = [_bin_data(one) for one in stats.histogram.bins]
         about = _about_data(stats.histogram)

@@ -11,7 +11,7 @@ and new ones come at  R(A) = sum over heads i in A of  rate_i * N(A) / W_i,  PMJ
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import log10
+from math import lgamma, log, log10
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,13 +24,14 @@ from watersmeet.stats import ColumnStats, Histogram, Stats
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
+Sizes = tuple[float, float, float]  # of a value in batches of 10, 100 and 1,000 rows
 
 UNBOUNDED_S = 3_600.0  # an unbounded window is priced as if it held this long
 DEFAULTS = {"rate": 100.0, "distinct values": 1_000.0, "bytes a value": 8.0}
-BUFFER_BYTES = 10.7  # what a column with few rows takes beside them
-_MARK_BYTES = 1.1  # of a value that compression has seen before
-TIMESTAMP_SIZES = (6.4, 3.2, 2.4)  # measured, rows of a second
-PLACE_SIZES = (6.4, 3.5, 3.1)  # the same in another order than that of time
+_MARK_BYTES = 0.6  # of a value that is in the batch before
+TIMESTAMP_SIZES = (3.6, 2.1, 1.7)  # measured, rows of a second
+PLACE_SIZES = (3.4, 3.0, 2.8)  # the same in another order than that of time
+_LEAST_KEY_BYTES = 0.2
 
 
 class MissingStatistic(InputError):
@@ -66,14 +67,15 @@ class Workload:
     rate: F64  # rows a second
     window_s: F64  # for how long a row is seen
     domains: tuple[Domain, ...]  # by key class
-    sizes: tuple[tuple[tuple[float, float, float], ...], ...]  # of every value that travels of each alias
-    answer_sizes: tuple[tuple[float, float, float], ...] = ()
+    sizes: tuple[tuple[Sizes, ...], ...]  # of every value that travels of each alias
+    answer_sizes: tuple[Sizes, ...] = ()
     ordered: tuple[bool, ...] = ()  # aliases with ROWS windows
     defaults: tuple[str, ...] = ()  # figures that nobody gave
     residual: float = 1.0  # the share of finished combinations that pass the other predicates
     answer_owners: tuple[int, ...] = ()  # the alias of each value of an answer
-    key_sizes: tuple[tuple[float, float, float], ...] = ()  # of a value of each key class
+    key_sizes: tuple[Sizes, ...] = ()  # of a value of each key class
     hidden: tuple[tuple[int, ...], ...] = ()  # classes of each alias whose key travels beside what is kept of a row
+    in_order: tuple[tuple[Sizes, ...], ...] = ()  # like `sizes`, of rows in the order of their time
     _memory: dict[tuple[int, int | None], float] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -149,29 +151,48 @@ class Workload:
         """
         if answers:
             owners = self.answer_owners or (0,) * len(self.answer_sizes)
-            fresh = self._first_times(batch_rows)
+            fresh = self._first_times((1 << len(self.aliases)) - 1, batch_rows)
             sizes = (
                 _again(np.array(size), fresh[owner]) for size, owner in zip(self.answer_sizes, owners, strict=True)
             )
             return sum(size_at(tuple(size), batch_rows) for size in sizes)
         members = members_of(mask)
-        total = times * np.array(TIMESTAMP_SIZES)
+        total = times * np.array(TIMESTAMP_SIZES if times == 1 else PLACE_SIZES)
         if len(members) == 1:
-            total = total + self._summed[members[0]]
+            total = total + self.alone[members[0]]
         else:
-            fresh = self._first_times(batch_rows)
+            fresh = self._first_times(mask, batch_rows)
             for one in members:
                 for size in self.sizes[one]:
                     total = total + _again(np.array(size), fresh[one])
         for number, spare in self._spare(mask).items():
             total = total - spare * np.array(self.key_sizes[number])
-        return size_at(tuple(total), batch_rows, self.columns(mask, times=times))
+        return size_at(tuple(total), batch_rows)
 
-    def _first_times(self, batch_rows: float) -> F64:
-        """Of each alias, the share of combinations in a batch whose row of it is there for the first time."""
-        pool = np.maximum(self.window, 1.0)
-        found: F64 = pool * -np.expm1(-batch_rows / pool) / max(batch_rows, 1e-9)
+    def _first_times(self, mask: int, batch_rows: float) -> F64:
+        """Of each alias, the share of combinations in a batch whose row of it is there for the first time.
+
+        A new row makes combinations of all rows of the others that it meets, so that each of those is in many.
+        """
+        members, pool, drawn = members_of(mask), np.maximum(self.window, 1.0), np.full(len(self.aliases), batch_rows)
+        if len(members) > 2:
+            met = np.array([self._met_at_once(one, mask) for one in members])
+            drawn[members] /= (met.prod() / met) ** ((len(members) - 2) / (len(members) - 1))  # any other may be new
+        found: F64 = pool * -np.expm1(-drawn / pool) / max(batch_rows, 1e-9)
         return np.minimum(found, 1.0)
+
+    def _met_at_once(self, alias: int, mask: int) -> float:
+        """How many rows of an alias a combination with some of them has to choose from, on average."""
+        found = self._memory.get((mask, -1 - alias))
+        if found is None:
+            load = float(self.window[alias])
+            for number, members in enumerate(self._masks):
+                if members >> alias & 1 and members & mask & ~(1 << alias):
+                    domain, cells = self.domains[number], self.agreement(number, mask)
+                    load *= float((cells * domain.shares[alias] / domain.size).sum() / max(cells.sum(), 1e-300))
+            found = load / -float(np.expm1(-load)) if load > 1e-9 else 1.0
+            self._memory[mask, -1 - alias] = found
+        return found
 
     def _spare(self, mask: int) -> dict[int, int]:
         """How often the key of each class is counted too many: a combination has it once, while it is needed."""
@@ -187,14 +208,25 @@ class Workload:
         return found
 
     @cached_property
-    def _summed(self) -> F64:
-        """The sizes of each alias's values together."""
-        return np.array([np.sum(of, axis=0) if of else np.zeros(3) for of in self.sizes]).reshape(-1, 3)
+    def alone(self) -> F64:
+        """The sizes of each alias's values together, in rows of its own."""
+        return _summed(self.in_order or self.sizes)
 
-    def keys_bytes(self, key: tuple[int, ...], batch_rows: float) -> float:
-        """Bytes that a key with the time it stands for takes on a link, in batches of so many rows."""
+    @cached_property
+    def combined(self) -> F64:
+        """The sizes of each alias's values together, in combinations."""
+        return _summed(self.sizes)
+
+    def keys_bytes(self, key: tuple[int, ...], batch_rows: float, *, asked: bool = False) -> float:
+        """Bytes that a key with the time it stands for takes on a link, in batches of so many rows.
+
+        Keys are in order, so that a batch of n takes log2(n!) bits less. Those that are asked for are often those of
+        one row, and stand for no time but its own.
+        """
         one = self.key_sizes[key[0]] if len(key) == 1 and self.key_sizes else (8.0, 8.0, 8.0)
-        return size_at(one, batch_rows) + 2 * size_at(PLACE_SIZES, batch_rows)
+        rows = max(batch_rows, 1.0)
+        in_order = size_at(one, rows) - lgamma(rows + 1) / log(2) / rows / 8
+        return max(in_order, _LEAST_KEY_BYTES) + (1.5 if asked else 2) * size_at(PLACE_SIZES, rows)
 
     def columns(self, mask: int, *, times: int = 1) -> int:
         """How many columns a row or combination has."""
@@ -219,6 +251,10 @@ class Workload:
         return ways_of(partition, domain.low)
 
 
+def _summed(sizes: Sequence[Sequence[Sizes]]) -> F64:
+    return np.array([np.sum(of, axis=0) if of else np.zeros(3) for of in sizes]).reshape(-1, 3)
+
+
 def _again(sizes: F64, fresh: float) -> F64:
     """The size of a value that is in a batch before, but for some of the rows: then it is little more than a mark."""
     return fresh * sizes + (1 - fresh) * np.minimum(sizes, _MARK_BYTES)
@@ -233,14 +269,12 @@ def members_of(mask: int) -> list[int]:
     return [number for number in range(mask.bit_length()) if mask >> number & 1]
 
 
-def size_at(sizes: Sequence[float], batch_rows: float, values: int = 1) -> float:
-    """Bytes of some values together in batches of so many rows, between the sizes known."""
+def size_at(sizes: Sequence[float], batch_rows: float) -> float:
+    """Bytes of a value in batches of so many rows, between the sizes known."""
     rows = max(batch_rows, 1.0)
     place = min(max(log10(rows) - 1.0, 0.0), 2.0)
     low = min(int(place), 1)
-    known = sizes[low] + (sizes[low + 1] - sizes[low]) * (place - low)
-    # A buffer has a length and is padded: with few rows, that is most of it.
-    return float(known) + values * max(0.0, BUFFER_BYTES * (1 / rows - 0.1))
+    return float(sizes[low] + (sizes[low + 1] - sizes[low]) * (place - low))
 
 
 def workload_of(
@@ -264,7 +298,9 @@ def workload_of(
         rates.append(rate)
         windows.append(_window_s(scan.window, rate))
     domains = tuple(_domain(key_class, scans, gather) for key_class in classes)
-    sizes = tuple(_travelling_sizes(scan, classes, gather) for scan in scans)
+    sizes, in_order = (
+        tuple(_travelling_sizes(scan, classes, gather, in_order=one) for scan in scans) for one in (False, True)
+    )
     answer = tuple(
         gather.sizes(scan, kept.expression.columns[0].name)
         for scan in scans
@@ -288,6 +324,7 @@ def workload_of(
         owners,
         tuple(_key_sizes(key_class, scans, gather) for key_class in classes),
         tuple(tuple(number for number in scan.classes if _is_hidden(scan, classes[number])) for scan in scans),
+        in_order,
     )
 
 
@@ -342,10 +379,10 @@ class _Gather:
     def histogram(self, scan: Scan, name: str) -> Histogram | None:
         return self.column(scan, name).histogram
 
-    def sizes(self, scan: Scan, name: str) -> tuple[float, float, float]:
-        known = self.column(scan, name).sizes
-        if known is not None:
-            return known
+    def sizes(self, scan: Scan, name: str, *, in_order: bool = False) -> Sizes:
+        column = self.column(scan, name)
+        if column.sizes is not None:
+            return column.in_order if in_order and column.in_order else column.sizes
         stream = self._stats.stream(scan.stream)
         kept = max(len(scan.kept), 1)
         if stream.row_bytes is not None:
@@ -355,11 +392,9 @@ class _Gather:
         return each, each, each
 
 
-def _travelling_sizes(
-    scan: Scan, classes: Sequence[KeyClass], gather: _Gather
-) -> tuple[tuple[float, float, float], ...]:
+def _travelling_sizes(scan: Scan, classes: Sequence[KeyClass], gather: _Gather, *, in_order: bool) -> tuple[Sizes, ...]:
     """Sizes of what travels of a row beside its time: what is kept of it, and keys that are not among that."""
-    sizes = [gather.sizes(scan, kept.expression.columns[0].name) for kept in scan.kept]
+    sizes = [gather.sizes(scan, kept.expression.columns[0].name, in_order=in_order) for kept in scan.kept]
     for number in scan.classes:
         if _is_hidden(scan, classes[number]):
             sizes.append(_key_sizes(classes[number], (scan,), gather))
@@ -373,7 +408,7 @@ def _is_hidden(scan: Scan, key_class: KeyClass) -> bool:
     return not (key_class.exact and member.is_plain and member.columns[0].flat in {kept.name for kept in scan.kept})
 
 
-def _key_sizes(key_class: KeyClass, scans: Sequence[Scan], gather: _Gather) -> tuple[float, float, float]:
+def _key_sizes(key_class: KeyClass, scans: Sequence[Scan], gather: _Gather) -> Sizes:
     """Bytes of a key on a link: of the first member, or of a hash."""
     if not key_class.exact:
         return 8.0, 8.0, 8.0

@@ -8,13 +8,13 @@ import pyarrow as pa
 
 from watersmeet.plan import Plan, SitedJoin
 from watersmeet.planners.problem import FEWEST_BYTES, NO_LIMITS, Limits, Objective, Problem, problem_of
-from watersmeet.program.wire import pack_rows
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.network import LinkModel
 from watersmeet.sim.rows import typed
 from watersmeet.sim.sites import SimulatedSites
 from watersmeet.sim.trial import edges_of
+from watersmeet.sketches import Sizes
 from watersmeet.stats import Bin, ColumnStats, Histogram, Number, Stats, StreamStats
 from watersmeet.topology import Link, Site, Source, Stream, Topology
 
@@ -146,17 +146,11 @@ def _known(table: pa.Table, seconds: float) -> StreamStats:
             values, counts = np.unique(table[name].to_numpy(), return_counts=True)
             bins = (Bin(int(v), int(v), 1, float(c / len(table))) for v, c in zip(values, counts, strict=True))
             histogram = Histogram(tuple(bins))
-        sizes = tuple(_size(table[name], count) for count in (10, 100, 1_000))
-        columns[name] = ColumnStats(Number(len(table[name].unique())), histogram, (sizes[0], sizes[1], sizes[2]))
+        sizes, in_order = Sizes(), Sizes()
+        sizes.measure(table.select([name]), slices=5, mixed_up=True)
+        in_order.measure(table.select([name]), slices=5)
+        columns[name] = ColumnStats(Number(len(table[name].unique())), histogram, sizes.each, in_order.each)
     return StreamStats(Number(len(table) / seconds), None, columns)
-
-
-def _size(column: pa.ChunkedArray, rows: int) -> float:
-    found = []
-    for start in range(0, max(1, min(5 * rows, len(column) - rows + 1)), rows):
-        packed = pack_rows(pa.table({"x": column.slice(start, rows)}))
-        found.append((len(packed) - 8 - int.from_bytes(packed[4:8], "little")) / min(rows, len(column)))
-    return float(np.mean(found))
 
 
 def join_of(problem: Problem, *ways: object) -> SitedJoin:

@@ -74,7 +74,8 @@ def test_a_simple_join_takes_what_its_tuples_take() -> None:
     found = spent(SMALL, problem_for(SMALL), one_way_join(Method.SP_S), tables, seconds, head="s1")
     shipped_s = one.rate * one.size_bytes * 8 / SMALL.bandwidth_bps
     assert found.transmission == pytest.approx(shipped_s + 10 * SMALL.latency_s, rel=0.2)
-    assert found.transmission > shipped_s + 10 * SMALL.latency_s
+    load_s = one.rate * SMALL.load_bytes(1) * 8 / SMALL.bandwidth_bps  # what cannot be compressed of them
+    assert found.transmission > load_s + 10 * SMALL.latency_s
     assert 0 < found.processing < 0.2
 
 

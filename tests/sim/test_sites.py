@@ -16,10 +16,11 @@ from watersmeet.planners.sited import central, explicit
 from watersmeet.program import bloom
 from watersmeet.program.ledger import watermark
 from watersmeet.program.operators import Form, Purpose, compile_sites
+from watersmeet.program.packing import unpack_rows
 from watersmeet.program.segments import TS, column
 from watersmeet.program.shelf import MemoryShelf
 from watersmeet.program.site import Arrivals, Ingested, SiteEngine, SiteLedger, flow_numbers, ingest
-from watersmeet.program.wire import index_parcel, unpack_rows, unpack_schema
+from watersmeet.program.wire import index_parcel, unpack_schema
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
@@ -425,7 +426,7 @@ class Tapped:
         schemas: dict[tuple[str, str, str], pa.Schema] = {}
         for (sender, receiver, _), data in sorted(self.parcels.items(), key=lambda one: one[0]):
             flows = flow_numbers(sites.sites[sender].engine.program, to=receiver)
-            for entry in index_parcel(lambda start, size, data=data: data[start : start + size], len(data)).entries:
+            for entry in index_parcel(data).entries:
                 flow = flows[entry.flow]
                 where = sender, receiver, flow.name
                 if entry.schema:
@@ -614,10 +615,7 @@ class Peers:
     ) -> bool:
         """A turn of a site; whether it had anything to do."""
         engine, ledger = self.engines[site], self.ledgers[site]
-        came = [
-            (sender, engine.shelf.put_bytes("parcel", data), index_parcel(lambda a, n, d=data: d[a : a + n], len(data)))
-            for sender, data in parcels
-        ]
+        came = [(sender, engine.shelf.put_bytes("parcel", data), index_parcel(data)) for sender, data in parcels]
         ingested = [self._ingested(site, alias, table) for alias, table in (rows or {}).items()]
         batch = ledger.batch + 1 if ingested else None
         turn = engine.turn(ledger, Arrivals(ingested, came, declared or {}, batch))

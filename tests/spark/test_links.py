@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from watersmeet.program.site import Outgoing
-from watersmeet.program.wire import Message, Parcel, pack_parcel
+from watersmeet.program.wire import Message, Parcel
 from watersmeet.spark.files import FileShelf
 from watersmeet.spark.links import DirectoryLinks, LinkUnreadable, LinkUnwritable
 
@@ -15,7 +15,7 @@ def outgoing(tmp_path: Path) -> list[Outgoing]:
     (tmp_path / "state").mkdir()
     shelf = FileShelf(str(tmp_path / "state"))
     parcels = [Parcel(number, (Message(0, 1_000 * number),)) for number in (1, 2)]
-    return [Outgoing(one.number, shelf.put_bytes("parcel", pack_parcel(one)), one.bytes) for one in parcels]
+    return [Outgoing(one.number, shelf.put_bytes("parcel", one.pack()), len(one.pack())) for one in parcels]
 
 
 def opened(root: Path) -> tuple[DirectoryLinks, DirectoryLinks, Path]:

@@ -395,9 +395,10 @@ def measured_figures(table: pa.Table, rate: float, shares: np.ndarray) -> Stream
     stats = figures(rate, list(shares))
     columns = dict(stats.columns)
     for name in ("k", "id", "s"):
-        sizes = Sizes()
-        sizes.measure(table.select([name]), slices=5)
-        columns[name] = replace(columns[name], sizes=sizes.each)
+        sizes, in_order = Sizes(), Sizes()
+        sizes.measure(table.select([name]), slices=5, mixed_up=True)
+        in_order.measure(table.select([name]), slices=5)
+        columns[name] = replace(columns[name], sizes=sizes.each, in_order=in_order.each)
     return replace(stats, columns=columns)
 
 

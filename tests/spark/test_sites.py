@@ -550,7 +550,7 @@ def test_a_damaged_parcel_is_named_and_sent_again_once_it_is_gone(
     way = scene.links / "q/nyc/ams"
     parcels = sorted(way.glob("*.parcel"))
     assert len(parcels) == 3
-    for damage, cause in ((cut_off, r"it has \d+ bytes and should have \d+"), (no_parcel, "it is not a parcel")):
+    for damage, cause in ((cut_off, r"it has \d+ bytes, and its checksum is wrong"), (no_parcel, "it is not a parcel")):
         whole = parcels[1].read_bytes()
         parcels[1].unlink()  # it may be one and the same file as the one in the checkpoint
         parcels[1].write_bytes(whole)

@@ -73,6 +73,8 @@ def check_exact(stats: Stats, table: pa.Table) -> None:
     assert stream.row_bytes is not None and 10 < stream.row_bytes.value < 60
     for column in stream.columns.values():
         assert column.sizes is not None and column.sizes[0] > column.sizes[2] > 0
+        assert column.in_order is not None
+    assert stream.columns["id"].in_order < (0.5, 0.1, 0.01) < stream.columns["id"].sizes, "they rise by one"
 
 
 def test_a_whole_source_of_files_is_told_exactly(

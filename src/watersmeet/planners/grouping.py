@@ -20,7 +20,7 @@ from watersmeet.planners.problem import NoPlan, Problem
 from watersmeet.planners.reduce import TOO_MUCH, Carriage, Carrier
 from watersmeet.program.bloom import BITS_PER_KEY
 from watersmeet.program.wire import overhead_bytes
-from watersmeet.workload import F64, I64, TIMESTAMP_SIZES, Workload, members_of
+from watersmeet.workload import F64, I64, PLACE_SIZES, TIMESTAMP_SIZES, Workload, members_of
 
 MOST_STREAMS = 10
 _MOST_CELLS = 192  # that orders are found with; groups are then of all cells
@@ -70,9 +70,13 @@ class ByValue:
         per_value = np.minimum(self._meet, as_often)
         often, self._length = announcements(per_value, self._life[:, None])
         self._often = np.where(per_value > 1e-9, often, 0.0)
-        times = np.where(has.sum(axis=1) > 1, 2, 1)
-        self._bytes = has @ np.array([np.sum(of, axis=0)[1] if of else 0.0 for of in workload.sizes])
-        self._bytes += times * TIMESTAMP_SIZES[1]
+        alone = has.sum(axis=1) == 1
+        times = np.where(alone, 1, 2)
+        self._bytes = np.where(
+            alone,
+            has @ workload.alone[:, 1] + TIMESTAMP_SIZES[1],
+            has @ workload.combined[:, 1] + 2 * PLACE_SIZES[1],
+        )
         self._columns = has @ np.array([len(of) for of in workload.sizes]) + times
         self._key_bytes = workload.keys_bytes((number,), 100.0)
         self._false = [false_positives(float(one), self._turn_s) for one in self._window_s]
@@ -125,7 +129,7 @@ class ByValue:
         keys, filters = overhead_bytes(3), bloom_bytes(0.0)
         extra = np.array([0.0, keys, filters, 2 * keys, 2 * filters])[:, None]
         comes = (overhead_bytes(int(self._columns[one])) + extra) * self._from[alias]
-        goes = (np.array([overhead_bytes(int(many)) for many in self._columns[these]]) + extra) * self._to[alias]
+        goes = (overhead_bytes(self._columns[these]) + extra) * self._to[alias]
         most = np.concatenate([np.broadcast_to(comes, goes.shape), goes]) * often
         found: F64 = most[:, :, None] * seen(values / (often * self._bytes[one] * max(self._from[alias], 1e-300)))
         return found

@@ -16,7 +16,7 @@ from watersmeet.planners.reduce import TOO_MUCH, Carrier
 from watersmeet.planners.sweep import coarse
 from watersmeet.program.bloom import BITS_PER_KEY
 from watersmeet.program.wire import overhead_bytes
-from watersmeet.workload import BUFFER_BYTES, F64, TIMESTAMP_SIZES, members_of
+from watersmeet.workload import F64, PLACE_SIZES, TIMESTAMP_SIZES, members_of
 
 MOST_STREAMS = 12
 _CELLS = 64
@@ -156,11 +156,14 @@ class _Figures:
             self._meet = np.minimum(self._count * per_second, 1e30)
         self._count = np.minimum(self._count, 1e30)
         self._life = np.where(per_second > 0, 1 / np.maximum(per_second, 1e-300), 0.0)
-        sums = np.array([np.sum(of, axis=0) if of else np.zeros(3) for of in workload.sizes]).reshape(-1, 3)
-        times = np.where(self._has.sum(axis=1) > 1, 2, 1)
-        self._bytes = self._has @ sums + times[:, None] * np.array(TIMESTAMP_SIZES)
+        alone = self._has.sum(axis=1, keepdims=True) == 1
+        times = np.where(alone[:, 0], 1, 2)
+        self._bytes = np.where(
+            alone,
+            self._has @ workload.alone + np.array(TIMESTAMP_SIZES),
+            self._has @ workload.combined + 2 * np.array(PLACE_SIZES),
+        )
         self._columns = self._has @ np.array([len(of) for of in workload.sizes]) + times
-        self._overhead = np.array([overhead_bytes(one) for one in range(1, int(self._columns.max()) + 1)], float)
         self.tied = np.zeros((len(sets), count), bool)
         self._main = np.zeros((len(sets), count), np.int64)
         for number in reversed(range(len(self._size))):
@@ -294,8 +297,7 @@ class _Figures:
         sizes = self._bytes[sets]
         each = sizes[np.arange(len(sets)), low]
         each = each + (sizes[np.arange(len(sets)), low + 1] - each) * (place - low)
-        each += self._columns[sets] * np.maximum(0.0, BUFFER_BYTES * (1 / np.maximum(batch, 1.0) - 0.1))
-        return messages * self._overhead[self._columns[sets] - 1] + rate * each, messages
+        return messages * overhead_bytes(self._columns[sets]) + rate * each, messages
 
     def _keys(self, rate: F64) -> tuple[F64, F64]:
         messages, _ = self._messages(rate)

@@ -17,7 +17,6 @@ from watersmeet.program.wire import overhead_bytes
 from watersmeet.workload import F64, I64, TIMESTAMP_SIZES, Domain, size_at
 
 _BATCH = 100.0
-_KEY_BYTES = 10.0
 _CHOICES = (
     (Method.SP_S, False),
     (Method.SP_D, False),
@@ -62,9 +61,12 @@ class Sweep:
             self.size[number, : len(size)] = size
             self.share[:, number, : len(size)] = share
         self.dense = self.share / self.size
-        self.bytes = np.array([sum(size_at(one, _BATCH) for one in of) for of in workload.sizes])
+        self.bytes, self.combined = (
+            np.array([size_at(tuple(one), _BATCH) for one in sizes]) for sizes in (workload.alone, workload.combined)
+        )
         self.columns = np.array([len(of) for of in workload.sizes])
-        self._overhead = _overheads(int(self.columns.sum()) + 2)
+        keys = [workload.keys_bytes((number,), _BATCH) for number in range(len(workload.domains))]
+        self._key_bytes = float(np.mean(keys)) if keys else 0.0
         self._false = np.array([false_positives(float(one), self._turn_s) for one in self.window_s])
         self._links = self._weigh()
         per_value = self.rate[:, None, None] * self.dense
@@ -92,12 +94,12 @@ class Sweep:
     def _priced_rows(self, rate: F64, each: F64, columns: I64, origin: I64, to: I64) -> F64:
         """What rows with so many values are worth on their way."""
         messages = self._messages(rate)
-        size = messages * self._overhead[columns] + rate * (each + size_at(TIMESTAMP_SIZES, _BATCH))
+        size = messages * overhead_bytes(columns + 1) + rate * (each + size_at(TIMESTAMP_SIZES, _BATCH))
         return _times(size, self._links.byte[origin, to]) + messages * self._links.message[origin, to]
 
     def _priced_keys(self, rate: F64, origin: I64, to: I64) -> F64:
         messages = self._messages(rate)
-        size = messages * overhead_bytes(3) + rate * _KEY_BYTES
+        size = messages * overhead_bytes(3) + rate * self._key_bytes
         return _times(size, self._links.byte[origin, to]) + messages * self._links.message[origin, to]
 
     def _priced_filters(self, rate: F64, origin: I64, to: I64) -> F64:
@@ -256,7 +258,7 @@ class _State:
         count, classes = sweep.member.shape
         self._sweep = sweep
         self.site, self.rate = sweep.home.copy(), sweep.rate.copy()
-        self.bytes, self.columns = sweep.bytes.copy(), sweep.columns.copy()
+        self.bytes, self.columns = sweep.combined.copy(), sweep.columns.copy()
         self.is_fresh = np.ones(count, bool)
         self.own = 0.0
         self.rows_used = np.zeros((count, sweep.sites), bool)
@@ -276,7 +278,7 @@ class _State:
         sweep, every = self._sweep, np.arange(len(alias))
         self.rate = self.rate * sweep.window[alias] * self.factor[every, alias]
         self.site = np.where(stays, self.site, sweep.home[alias])
-        self.bytes, self.columns = self.bytes + sweep.bytes[alias], self.columns + sweep.columns[alias]
+        self.bytes, self.columns = self.bytes + sweep.combined[alias], self.columns + sweep.columns[alias]
         self.is_fresh[:] = False
         self._bind(alias)
 
@@ -302,13 +304,6 @@ class _State:
         """The aliases that each head may join next: those tied to it, all others where there is none."""
         tied: Bits = np.less(self.main, self._sweep.member.shape[1]) & ~self._bound
         return np.where(np.any(tied, axis=1, keepdims=True), tied, ~self._bound)
-
-
-def _overheads(columns: int) -> F64:
-    """What a message with 1, 2, 3, ... columns takes beside its values."""
-    few = [overhead_bytes(number) for number in range(1, 10)]
-    each = (few[-1] - few[0]) / (len(few) - 1)
-    return np.array([few[number] if number < len(few) else few[0] + each * number for number in range(columns)])
 
 
 def _spans(per_value: F64, window_s: F64) -> tuple[F64, F64]:

@@ -11,6 +11,7 @@ from watersmeet.plan import Key
 from watersmeet.program import bloom
 from watersmeet.program.ledger import Part, Segment
 from watersmeet.program.operators import Flow, Form, SiteProgram, Ways, ways_name
+from watersmeet.program.packing import pack_rows
 from watersmeet.program.segments import (
     CLASS,
     I64,
@@ -29,7 +30,7 @@ from watersmeet.program.segments import (
     unmixed,
 )
 from watersmeet.program.shelf import Shelf
-from watersmeet.program.wire import pack_rows, pack_schema
+from watersmeet.program.wire import pack_schema
 
 LOW, HIGH = "#low", "#high"  # int64, from where to where a key is present or asked for
 
@@ -175,9 +176,16 @@ def pack_flow(program: SiteProgram, shelf: Shelf, flow: Flow, table: pa.Table) -
 
 
 def travelling(program: SiteProgram, flow: Flow, table: pa.Table) -> pa.Table:
-    """Rows without the sort key and the class keys that are columns of their own; keys alone as small as they were."""
+    """Rows without the sort key and the class keys that are columns of their own.
+
+    Keys alone are as small as they were, in rising order, and with the length of their time instead of its end.
+    """
     if flow.form in (Form.SPAN, Form.ASK):
-        return _replaced(table, unmixed(column(table, KEY)))
+        keys = unmixed(column(table, KEY)).view(np.int64)
+        lengths = column(table, HIGH) - column(table, LOW)
+        return _replaced(table, keys, lengths).take(pa.array(np.argsort(keys, kind="stable")))
+    if TS in table.column_names and (np.diff(column(table, TS)) < 0).any():
+        table = table.take(pa.array(np.argsort(column(table, TS), kind="stable")))  # times and much else rise then
     spare = [KEY] if KEY in table.column_names else []
     spare += [
         name
@@ -190,7 +198,7 @@ def travelling(program: SiteProgram, flow: Flow, table: pa.Table) -> pa.Table:
 def arrived(program: SiteProgram, flow: Flow, table: pa.Table) -> pa.Table:
     """Rows as they came, with what was left out put back."""
     if flow.form in (Form.SPAN, Form.ASK) and not flow.bloom:
-        return _replaced(table, mixed(column(table, KEY)))
+        return _replaced(table, mixed(column(table, KEY).view(np.uint64)), column(table, HIGH) + column(table, LOW))
     if flow.form not in (Form.ROW, Form.POINT, Form.PIECE):
         return table
     for key_class in program.join.classes:
@@ -200,8 +208,10 @@ def arrived(program: SiteProgram, flow: Flow, table: pa.Table) -> pa.Table:
     return table
 
 
-def _replaced(table: pa.Table, keys: U64) -> pa.Table:
-    return table.set_column(table.column_names.index(KEY), KEY, pa.array(keys))
+def _replaced(table: pa.Table, keys: U64 | I64, high: I64) -> pa.Table:
+    for name, values in ((KEY, keys), (HIGH, high)):
+        table = table.set_column(table.column_names.index(name), name, pa.array(values))
+    return table
 
 
 def _same_column(program: SiteProgram, number: int, table: pa.Table) -> str | None:

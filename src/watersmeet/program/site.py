@@ -25,20 +25,12 @@ from watersmeet.program.ledger import (
     watermark,
 )
 from watersmeet.program.operators import Flow, Form, Purpose, SiteProgram, axis_alias, clock_of, rows_of
+from watersmeet.program.packing import pack_rows
 from watersmeet.program.retention import kept_ticks, merging, need_of, readers_of
 from watersmeet.program.segments import KEEP, TS, column, drop_unjoinable
 from watersmeet.program.shelf import Shelf
 from watersmeet.program.turn import Merge, Packed, Release, Round, Segments, Unpack, axis_of, horizon
-from watersmeet.program.wire import (
-    MESSAGE_BYTES,
-    PARCEL_BYTES,
-    UNKNOWN,
-    Message,
-    Parcel,
-    ParcelIndex,
-    pack_parcel,
-    pack_rows,
-)
+from watersmeet.program.wire import MESSAGE_BYTES, UNKNOWN, Message, Parcel, ParcelIndex
 from watersmeet.query.windows import Rows, Unbounded
 
 Result = TypeVar("Result")
@@ -408,22 +400,23 @@ class SiteEngine:
                     if schema:
                         described.append(flow.name)
                     data = self.shelf.get_bytes(payload.path)
-                    message = Message(number, reached, payload.rows, data, schema)
-                    messages.append(message)
-                    _count(traffic, flow.name, Traffic(message.bytes, 1, payload.rows))
+                    messages.append(Message(number, reached, payload.rows, data, schema))
                 if not payloads and reached > told.get(flow.name, UNKNOWN):
                     messages.append(Message(number, reached))
-                    _count(traffic, Purpose.WATERMARKS.value, Traffic(MESSAGE_BYTES))
                 told[flow.name] = reached
             if messages:
-                _count(traffic, Purpose.WATERMARKS.value, Traffic(PARCEL_BYTES, 1))
                 parcel = Parcel(link.number + 1, tuple(messages))
-                path = self.shelf.put_bytes(f"parcel-{to}", pack_parcel(parcel))
+                _count(traffic, Purpose.WATERMARKS.value, Traffic(parcel.own_size, 1))
+                for message, size in zip(messages, parcel.sizes, strict=True):
+                    name = flows[message.flow].name if message.rows else Purpose.WATERMARKS.value
+                    _count(traffic, name, Traffic(size, int(message.rows > 0), message.rows))
+                packed = parcel.pack()
+                path = self.shelf.put_bytes(f"parcel-{to}", packed)
                 link = LinkState(
                     parcel.number,
                     told,
                     tuple(described),
-                    (*link.outbox, Outgoing(parcel.number, path, parcel.bytes)),
+                    (*link.outbox, Outgoing(parcel.number, path, len(packed))),
                     traffic,
                 )
             links[to] = link

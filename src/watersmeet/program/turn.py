@@ -45,6 +45,7 @@ from watersmeet.program.operators import (
     clock_of,
     rows_of,
 )
+from watersmeet.program.packing import unpack_rows
 from watersmeet.program.probe import Lookup, Relation, Run, join
 from watersmeet.program.segments import (
     I64,
@@ -60,7 +61,7 @@ from watersmeet.program.segments import (
 )
 from watersmeet.program.shelf import Shelf
 from watersmeet.program.stages import finished
-from watersmeet.program.wire import UNKNOWN, unpack_rows, unpack_schema
+from watersmeet.program.wire import UNKNOWN, unpack_schema
 from watersmeet.query.windows import Rows
 
 Segments = Mapping[str, tuple[Segment, ...]]

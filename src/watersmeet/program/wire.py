@@ -1,26 +1,33 @@
-"""What crosses a link: parcels of messages, each one compressed Arrow batch with its flow and watermark.
+"""What crosses a link: parcels of messages, each with the rows of a flow and how far the flow has come.
 
 A parcel is what one turn of a site has for another one: numbered, so that a second delivery is dropped and a gap is
-waited for. A message names its flow by number; the schema of a flow travels with its first batch and never again.
+waited for. A message names its flow by number; the schema of a flow travels with its first rows and never again. Most
+messages are small, so what describes them is too: numbers take as many bytes as they need, and progress is told by its
+distance from the furthest in the parcel.
 """
 
-import struct
 import zlib
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cached_property
+from typing import TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-_PARCEL = struct.Struct("<4sqHI")
-_MESSAGE = struct.Struct("<HHIIq")
-_MAGIC = b"WMP1"
-_OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
+from watersmeet.program.packing import Reader, folded, number_bytes, unfolded
+
+Count = TypeVar("Count", int, npt.NDArray[np.int64])
+
+_MAGIC = b"WM2"
+_SIZE_BYTES, _SUM_BYTES = 3, 4  # of the table of messages, and of the sum over everything but these
+_HEAD_BYTES = len(_MAGIC) + _SIZE_BYTES + _SUM_BYTES
 
 UNKNOWN = -(2**63)  # the progress of a flow that has said nothing yet
 
-PARCEL_BYTES = _PARCEL.size
-MESSAGE_BYTES = _MESSAGE.size
+PARCEL_BYTES = _HEAD_BYTES + 11  # about, beside messages: its number and the time it has come to
+MESSAGE_BYTES = 7  # about, beside rows
+COLUMN_BYTES = 3  # about, beside the values of a column
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,47 +40,54 @@ class Message:
     payload: bytes = b""
     schema: bytes = b""
 
-    @property
-    def bytes(self) -> int:
-        return MESSAGE_BYTES + len(self.payload) + len(self.schema)
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Parcel:
     """All messages of one turn over one link."""
 
     number: int
     messages: tuple[Message, ...]
 
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """What each message takes."""
+        return tuple(
+            len(entry) + len(message.schema) + len(message.payload)
+            for entry, message in zip(self._entries, self.messages, strict=True)
+        )
+
     @property
-    def bytes(self) -> int:
-        return PARCEL_BYTES + sum(message.bytes for message in self.messages)
+    def own_size(self) -> int:
+        """What it takes beside its messages."""
+        return _HEAD_BYTES + len(self._beginning)
+
+    @cached_property
+    def _beginning(self) -> bytes:
+        return number_bytes(self.number) + number_bytes(folded(self._furthest))
+
+    @property
+    def _furthest(self) -> int:
+        return max((message.progress for message in self.messages), default=0)
+
+    @cached_property
+    def _entries(self) -> tuple[bytes, ...]:
+        numbers = (
+            (one.flow, len(one.schema), one.rows, len(one.payload), self._furthest - one.progress)
+            for one in self.messages
+        )
+        return tuple(b"".join(map(number_bytes, entry)) for entry in numbers)
+
+    def pack(self) -> bytes:
+        """The parcel as bytes."""
+        table = self._beginning + b"".join(self._entries)
+        size = len(table).to_bytes(_SIZE_BYTES, "little")
+        body = table + b"".join(one.schema + one.payload for one in self.messages)
+        return _MAGIC + size + _checksum(size, body) + body
 
 
-def pack_rows(table: pa.Table) -> bytes:
-    """Rows as one compressed Arrow IPC record batch, without its schema."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema, options=_OPTIONS) as writer:
-        for batch in table.combine_chunks().to_batches():
-            writer.write_batch(batch)
-        stop = sink.tell()  # a mark of the stream's end would follow
-    written = sink.getvalue()
-    reader = pa.BufferReader(written)
-    pa.ipc.read_message(reader)  # the schema, which travels on its own
-    packed: bytes = written[reader.tell() : stop].to_pybytes()
-    return packed
-
-
-@cache
-def overhead_bytes(columns: int) -> int:
-    """What a message with rows takes beside the values themselves."""
-    payload = pack_rows(pa.table({str(number): [0] for number in range(columns)}))
-    return MESSAGE_BYTES + 8 + int.from_bytes(payload[4:8], "little")
-
-
-def unpack_rows(payload: bytes | memoryview | pa.Buffer, schema: pa.Schema) -> pa.Table:
-    """The rows of a message."""
-    return pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(payload), schema)])
+def overhead_bytes(columns: Count) -> Count:
+    """About what a message with rows takes beside the values themselves."""
+    return MESSAGE_BYTES + COLUMN_BYTES * columns
 
 
 def pack_schema(schema: pa.Schema) -> bytes:
@@ -87,22 +101,8 @@ def unpack_schema(packed: bytes) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(packed))
 
 
-def pack_parcel(parcel: Parcel) -> bytes:
-    """A parcel as bytes."""
-    body = b"".join(_pieces(parcel))
-    return _PARCEL.pack(_MAGIC, parcel.number, len(parcel.messages), _checksum(parcel.number, body)) + body
-
-
-def _checksum(number: int, body: bytes) -> int:
-    return zlib.crc32(body, zlib.crc32(number.to_bytes(8, "little", signed=True)))
-
-
-def _pieces(parcel: Parcel) -> Iterable[bytes]:
-    for message in parcel.messages:
-        yield _MESSAGE.pack(message.flow, len(message.schema), message.rows, len(message.payload), message.progress)
-    for message in parcel.messages:
-        yield message.schema
-        yield message.payload
+def _checksum(size: bytes | memoryview, body: bytes | memoryview) -> bytes:
+    return zlib.crc32(body, zlib.crc32(size)).to_bytes(_SUM_BYTES, "little")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,21 +125,20 @@ class ParcelIndex:
     entries: tuple[Entry, ...]
 
 
-def index_parcel(read: Callable[[int, int], bytes], size: int) -> ParcelIndex:
-    """What is in a parcel of so many bytes, read through a function of (start, size); ValueError where it is none."""
-    head = read(0, PARCEL_BYTES)
-    if len(head) < PARCEL_BYTES or head[:4] != _MAGIC:
+def index_parcel(data: bytes) -> ParcelIndex:
+    """What is in a parcel; ValueError where it is none."""
+    head = Reader(data)
+    if head.left < _HEAD_BYTES or head.take(len(_MAGIC)) != _MAGIC:
         raise ValueError("it is not a parcel")
-    _, number, count, checksum = _PARCEL.unpack(head)
-    table = read(PARCEL_BYTES, count * MESSAGE_BYTES)
-    place, entries = PARCEL_BYTES + count * MESSAGE_BYTES, []
-    if len(table) == count * MESSAGE_BYTES:
-        for flow, schema_size, rows, payload_size, progress in _MESSAGE.iter_unpack(table):
-            schema = read(place, schema_size) if schema_size else b""
-            entries.append(Entry(flow, progress, rows, place + schema_size, payload_size, schema))
-            place += schema_size + payload_size
-    if len(table) < count * MESSAGE_BYTES or place != size:
-        raise ValueError(f"it has {size} bytes and should have {place}")
-    if _checksum(number, read(PARCEL_BYTES, size - PARCEL_BYTES)) != checksum:
-        raise ValueError("its checksum is wrong")
+    size, checksum = head.take(_SIZE_BYTES), head.take(_SUM_BYTES)
+    if _checksum(size, head.rest) != checksum:
+        raise ValueError(f"it has {len(data)} bytes, and its checksum is wrong")
+    table = Reader(head.take(int.from_bytes(size, "little")))
+    number, furthest = table.number(), unfolded(table.number())
+    place, entries = len(data) - head.left, []
+    while table.left:
+        flow, schema_size, rows, payload_size, behind = (table.number() for _ in range(5))
+        start = place + schema_size
+        entries.append(Entry(flow, furthest - behind, rows, start, payload_size, data[place:start]))
+        place = start + payload_size
     return ParcelIndex(number, tuple(entries))

@@ -83,7 +83,7 @@ class SimulatedSite:
 
     def _receive(self, sender: str, data: object) -> None:
         assert isinstance(data, bytes)
-        index = index_parcel(lambda start, size: data[start : start + size], len(data))
+        index = index_parcel(data)
         if index.number <= self.ledger.received.get(sender, 0):
             self.network.acknowledge(self.name, sender, self.ledger.received[sender])
             return

@@ -200,13 +200,7 @@ def _unreadable(cause: str, way: Path, sender: str, reader: str) -> LinkUnreadab
 
 def _index(path: Path, sender: str, reader: str) -> ParcelIndex:
     try:
-        with open(path, "rb") as file:
-
-            def read(start: int, size: int) -> bytes:
-                file.seek(start)
-                return file.read(size)
-
-            return index_parcel(read, os.path.getsize(path))
+        return index_parcel(path.read_bytes())
     except ValueError as error:
         raise LinkDamaged(
             f"link {sender} -> {reader}: {path} is damaged ({error}); remove the file, and {sender} sends it again"
