@@ -17,6 +17,7 @@ try:
     import links
     import oracle
     import ours
+    import packing
     import planners
     import workload as w
     from measure import measure
@@ -205,3 +206,32 @@ def test_planners_are_compared_over_values_of_mixed_popularity(capsys: pytest.Ca
     assert list(shipped) == head[1:-1]
     assert shipped["central"][0] == pytest.approx(shipped["central"][1], rel=0.1)
     assert all(found > 0 for _, found in shipped.values())
+
+
+def test_what_plans_really_ship_is_beside_what_was_foreseen(capsys: pytest.CaptureFixture[str]) -> None:
+    mixed = planners.Mixed(streams=3, values=100, rates=(100.0, 1_000.0), windows_s=(0.1, 0.3))
+    planners.shipped_table(mixed, 1, seconds=6)
+    head, best, auto, mean = cells_of(capsys.readouterr().out)
+    shipped = [float(line[head.index("kB/s shipped")].replace(",", "")) for line in (best, auto)]
+    assert auto[2] == "auto" and best[2] != "auto" and int(auto[1].replace(",", "")) > 0
+    assert float(mean[-1]) == float(auto[-1]) == pytest.approx(shipped[0] / shipped[1], rel=0.02)
+
+
+def test_no_plan_ships_less_than_the_bounds(capsys: pytest.CaptureFixture[str]) -> None:
+    mixed = planners.Mixed(streams=3, values=100, rates=(100.0, 1_000.0), windows_s=(0.1, 0.3))
+    planners.bound_table(mixed, 2, seconds=20)
+    lines = cells_of(capsys.readouterr().out)
+    contents = next(number for number, line in enumerate(lines) if line[1] == "planner")
+    for _, best, auto, alone, rows, *ratios in lines[1 : contents - 1]:
+        best, auto, alone, rows = (float(one.replace(",", "")) for one in (best, auto, alone, rows))
+        assert 0 < rows < auto <= best and 0 < alone < best
+        assert [float(one) for one in ratios] == pytest.approx([best / auto, best / alone, best / rows], rel=0.05)
+    for _, _, ways, *sizes in lines[contents + 1 :]:
+        assert int(ways) >= 1 and all(float(one.replace(",", "")) >= 0 for one in sizes)
+
+
+def test_packing_is_compared_with_arrow(capsys: pytest.CaptureFixture[str]) -> None:
+    packing.table(1, 100)
+    _, *lines = cells_of(capsys.readouterr().out)
+    assert Counter(line[0] for line in lines) == dict.fromkeys(("rows", "combinations", "keys", "texts"), 3)
+    assert all(float(line[4]) < 1 for line in lines), "ours takes fewer bytes"

@@ -43,7 +43,11 @@ def test_every_key_of_a_stream_is_read(tmp_path: Path) -> None:
       rate: 250
       row_bytes: 0.5 kB
       columns:
-        K: {distinct: 2000, sizes: [9, 6, 4.5], histogram: [{value: 11, share: 0.25}, {low: 1, high: 10, share: 0.75}]}
+        K:
+          distinct: 2000
+          sizes: [9, 6, 4.5]
+          in_order: [1, 0.5, 0.1]
+          histogram: [{value: 11, share: 0.25}, {low: 1, high: 10, share: 0.75}]
         host:
           bytes: 12 B
           distinct: {value: 60, origin: observed, confidence: 0.5, taken_at: "2025-01-31T12:00:00+01:00"}""",
@@ -52,7 +56,7 @@ def test_every_key_of_a_stream_is_read(tmp_path: Path) -> None:
     assert stats.rate == Number(250.0)
     assert stats.row_bytes == Number(500.0)
     bins = (Bin(1, 10, 10.0, 0.75), Bin(11, 11, 1.0, 0.25))
-    assert stats.columns["k"] == ColumnStats(Number(2000.0), Histogram(bins), (9.0, 6.0, 4.5))
+    assert stats.columns["k"] == ColumnStats(Number(2000.0), Histogram(bins), (9.0, 6.0, 4.5), (1.0, 0.5, 0.1))
     assert stats.columns["host"].sizes == (12.0, 12.0, 12.0)
     assert stats.columns["host"].distinct == Number(60.0, Origin.OBSERVED, 0.5, 1738321200.0)
     assert topology.stats.stream("b") == StreamStats()
@@ -75,6 +79,8 @@ def test_every_key_of_a_stream_is_read(tmp_path: Path) -> None:
         ("\n      columns:\n        k: {distinct: 1}\n        K: {distinct: 2}", 9, ["given twice"]),
         (" {columns: {k: {bytes: 8, sizes: [1, 1, 1]}}}", 6, ["both bytes and sizes"]),
         (" {columns: {k: {sizes: [1, 1]}}}", 6, ["must be three"]),
+        (" {columns: {k: {sizes: [1, 1, 1], in_order: [1]}}}", 6, ["must be three"]),
+        (" {columns: {k: {in_order: [1, 1, 1]}}}", 6, ["has in_order without sizes; give both, or bytes"]),
         (" {columns: {k: {histogram: 7}}}", 6, ["must be a list"]),
         (" {columns: {k: {histogram: [{low: 1, share: 1}]}}}", 6, ["either a value or both low and high"]),
         (" {columns: {k: {histogram: [{value: 1}]}}}", 6, ["has no share"]),
@@ -162,8 +168,12 @@ def histograms(draw: st.DrawFn) -> Histogram:
     return Histogram(tuple(bins), draw(ORIGINS), draw(SHARES), draw(INSTANTS))
 
 
+SIZES = st.tuples(AMOUNTS, AMOUNTS, AMOUNTS)
 COLUMN = st.builds(
-    ColumnStats, st.none() | NUMBERS, st.none() | histograms(), st.none() | st.tuples(AMOUNTS, AMOUNTS, AMOUNTS)
+    lambda distinct, histogram, sizes: ColumnStats(distinct, histogram, *sizes),
+    st.none() | NUMBERS,
+    st.none() | histograms(),
+    st.just((None, None)) | st.tuples(SIZES, st.none() | SIZES),
 )
 STATS = st.builds(
     Stats,

@@ -19,6 +19,7 @@ _WIDTH, _RISES, _HAS_NULLS, _IS_COMPRESSED, _IS_NUMBERED = 0x0F, 0x10, 0x20, 0x4
 _WORTH_COMPRESSING = 64  # bytes
 _WORTH_NUMBERING = 16  # rows
 _NUMBERED_SHARE = 0.75  # of their bytes that numbers and values may take
+_SAMPLE = 1_024  # values that tell whether it is worth looking for all that are the same
 _ZSTD = pa.Codec("zstd", compression_level=1)
 
 U8 = npt.NDArray[np.uint8]
@@ -105,7 +106,7 @@ def _pack(out: bytearray, values: pa.Array) -> None:
         out += np.packbits(values.is_valid().to_numpy(zero_copy_only=False), bitorder="little").tobytes()
     if (numbered := _numbered(values)) is not None:
         out[place] |= _IS_NUMBERED
-        _pack_numbers(out, place, numbered.indices.fill_null(0).to_numpy())
+        _pack_numbers(out, place, _numbers(numbered.indices))
         out += number_bytes(len(numbered.dictionary))
         _pack(out, numbered.dictionary)
     elif _is_text(kind):
@@ -135,10 +136,22 @@ def _numbered(values: pa.Array) -> pa.DictionaryArray | None:
         size = rows * _width(int(numbers.max()) - int(numbers.min()))
         if _rises(numbers):
             return None
+    if rows > 2 * _SAMPLE and not _is_shorter(rows, _different(values), size):
+        return None
     found = values.dictionary_encode()
-    many = len(found.dictionary)
-    wanted = rows * _width(many) + size * many // rows
-    return found if wanted < _NUMBERED_SHARE * size else None
+    return found if _is_shorter(rows, len(found.dictionary), size) else None
+
+
+def _is_shorter(rows: int, different: int, size: int) -> bool:
+    return rows * _width(different) + size * different // rows < _NUMBERED_SHARE * size
+
+
+def _different(values: pa.Array) -> int:
+    """About how many different values there are, by how many of a sample are the same: those of birthdays."""
+    rows = len(values)
+    same = _SAMPLE - len(values.take(np.arange(_SAMPLE) * (rows // _SAMPLE)).unique())
+    days = _SAMPLE**2 / (2 * max(same, 0.5))
+    return round(days * -float(np.expm1(-rows / days)))
 
 
 def _unpack(reader: Reader, kind: pa.DataType, rows: int) -> pa.Array:
