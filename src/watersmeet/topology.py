@@ -330,8 +330,10 @@ class Topology:
     default_link: Link | None = None
     link_transport: LinkTransport = LinkTransport()
     stats: Stats = field(default_factory=Stats)
+    _place: dict[str, int] = field(init=False, repr=False, compare=False)  # of each site among them
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "_place", {site.name: place for place, site in enumerate(self.sites)})
         for what, names in (
             ("stream", [stream.name for stream in self.streams]),
             ("query", [query.name for query in self.queries]),
@@ -400,15 +402,15 @@ class Topology:
         >>> Topology((), sites=sites, default_link=Link(latency_us=80_000)).link("nyc", "ams").latency_us
         80000
         """
-        names = self.site_names
         for site in (a, b):
-            _check_site(site, "link", names)
+            if site not in self._place:
+                _check_site(site, "link", self.site_names)
         if a == b:
             return Link((a, b))
         for link in self.links:
             if set(link.between) == {a, b}:
                 return link
-        first, second = sorted((a, b), key=names.index)
+        first, second = sorted((a, b), key=self._place.__getitem__)
         return replace(self.default_link or Link(), between=(first, second))
 
     def is_linked(self, a: str, b: str) -> bool:

@@ -61,6 +61,8 @@ class Sweep:
             self.size[number, : len(size)] = size
             self.share[:, number, : len(size)] = share
         self.dense = self.share / self.size
+        order = np.argsort(~self.member.T, axis=1, kind="stable")[:, : int(self.member.sum(axis=0).max(initial=1))]
+        self.members, self.is_there = order, np.take_along_axis(self.member.T, order, axis=1)  # of each class
         self.bytes, self.combined = (
             np.array([size_at(tuple(one), _BATCH) for one in sizes]) for sizes in (workload.alone, workload.combined)
         )
@@ -112,23 +114,23 @@ class Sweep:
 
         `paid` tells whose rows are taken to be at which site anyway.
         """
-        problem = self._problem
+        problem, count = self._problem, len(self.home)
         state = _State(self, paid)
         hops: list[list[Hop]] = [[] for _ in problem.aliases]
-        for step in range(len(problem.aliases) - 1):
+        for step in range(count - 1):
             heads, aliases = np.nonzero(state.near)
             costs = self._costs(state, heads, aliases)
-            if step == len(problem.aliases) - 2:
+            if step == count - 2:
                 costs = costs + self._deliveries(state, heads, aliases)
             cheapest = costs.argmin(axis=1)
-            least = np.full(state.near.shape, np.inf)
+            least = np.full((count, count), np.inf)
             least[heads, aliases] = costs[np.arange(len(heads)), cheapest]
             alias = least.argmin(axis=1)
             every = np.arange(len(alias))
             if not np.isfinite(least[every, alias]).all():
                 stuck = problem.aliases[int(np.flatnonzero(~np.isfinite(least[every, alias]))[0])]
                 raise NoPlan(f"new rows of {stuck} can meet the others nowhere: every site is barred")
-            kind = np.zeros(state.near.shape, np.int64)
+            kind = np.zeros((count, count), np.int64)
             kind[heads, aliases] = cheapest
             choice = kind[every, alias]
             for head in every:
@@ -156,22 +158,22 @@ class Sweep:
         dense, theirs = self.dense[aliases, main], self.share[aliases, main]
         window_s, row_rate = self.window_s[aliases][:, None], self.rate[aliases]
         rate = state.rate[heads]
-        met = (share * seen(self.window[aliases][:, None] * dense * agree[:, None])).sum(axis=1)
+        met = _dot(share, seen(self.window[aliases][:, None] * dense * agree[:, None]))
         fan_out = np.maximum(rate / np.maximum(self.rate[heads], 1e-300), 1e-12)
         clump = np.where(fan_out > 1, fan_out / seen(fan_out), 1.0)
         visits = (rate / clump * agree)[:, None] * share / size
         length, often = self._length[aliases, main], self._often[aliases, main]
-        fetched = row_rate * (theirs * seen(visits * window_s)).sum(axis=1)
-        spanned = row_rate * (theirs * seen(visits * (window_s + length))).sum(axis=1)
-        wanted = (often * size * seen(visits * length) * (dense > 1e-12)).sum(axis=1)
-        asks = (size * seen((rate * self._turn_s)[:, None] * share / size)).sum(axis=1) / self._turn_s
+        fetched = row_rate * _dot(theirs, seen(visits * window_s))
+        spanned = row_rate * _dot(theirs, seen(visits * (window_s + length)))
+        wanted = _dot(often * size * (dense > 1e-12), seen(visits * length))
+        asks = _dot(size, seen((rate * self._turn_s)[:, None] * share / size)) / self._turn_s
         here, there = state.site[heads], self.home[aliases]
         links = self._links
         trip, back = links.trip[here, there], links.trip[there, here]
         wide = self.window[aliases] + self.rate[aliases] * self._turn_s  # a filter stands for all the time of its keys
-        loose = (share * seen(wide[:, None] * dense * agree[:, None])).sum(axis=1)
+        loose = _dot(share, seen(wide[:, None] * dense * agree[:, None]))
         loose = loose + (1 - loose) * self._false[aliases]
-        widely = row_rate * (theirs * seen(visits * (window_s + self._turn_s))).sum(axis=1)
+        widely = row_rate * _dot(theirs, seen(visits * (window_s + self._turn_s)))
         row_price = np.where(state.rows_at, 0.0, self._row_price)
         sp_d = np.where(
             state.is_fresh[heads],
@@ -285,25 +287,31 @@ class _State:
     def _bind(self, alias: I64) -> None:
         sweep = self._sweep
         self._bound[np.arange(len(alias)), alias] = True
-        for number in np.flatnonzero(sweep.member[np.unique(alias)].any(axis=0)):
-            heads = np.flatnonzero(sweep.member[alias, number])
-            members = np.flatnonzero(sweep.member[:, number])
-            self.product[heads, number] *= sweep.dense[alias[heads], number]
-            self.total[heads, number] = np.maximum(
-                (self.product[heads, number] * sweep.size[number]).sum(axis=1), 1e-300
-            )
-            share = self.product[heads, number] * sweep.size[number] / self.total[heads, number][:, None]
-            where = np.ix_(heads, members)
-            new = np.maximum(share @ sweep.dense[members, number].T, 1e-300)
-            self.factor[where] *= new / self.agrees[:, :, number][where]
-            self.agrees[:, :, number][where] = new
-            self.main[where] = np.minimum(self.main[where], number)
+        heads, numbers = np.nonzero(sweep.member[alias])  # every class of every alias that is bound
+        product = self.product[heads, numbers] * sweep.dense[alias[heads], numbers]
+        mass = product * sweep.size[numbers]
+        total = np.maximum(mass.sum(axis=1), 1e-300)
+        self.product[heads, numbers], self.total[heads, numbers] = product, total
+        share = mass / total[:, None]
+        members, is_member = sweep.members[numbers], sweep.is_there[numbers]
+        new = np.maximum((sweep.dense[members, numbers[:, None]] @ share[:, :, None])[:, :, 0], 1e-300)[is_member]
+        where = np.broadcast_to(heads[:, None], members.shape)[is_member], members[is_member]
+        classes = np.broadcast_to(numbers[:, None], members.shape)[is_member]
+        np.multiply.at(self.factor, where, new / self.agrees[(*where, classes)])
+        self.agrees[(*where, classes)] = new
+        np.minimum.at(self.main, where, classes)
 
     @property
     def near(self) -> Bits:
         """The aliases that each head may join next: those tied to it, all others where there is none."""
         tied: Bits = np.less(self.main, self._sweep.member.shape[1]) & ~self._bound
         return np.where(np.any(tied, axis=1, keepdims=True), tied, ~self._bound)
+
+
+def _dot(one: F64, other: F64) -> F64:
+    """The sums of products over the cells of each pair."""
+    found: F64 = np.einsum("pc,pc->p", one, other)
+    return found
 
 
 def _spans(per_value: F64, window_s: F64) -> tuple[F64, F64]:
