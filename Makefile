@@ -34,6 +34,7 @@ bench: setup
 	$(BIN)/python benchmarks/w2.py
 	$(BIN)/python benchmarks/w2.py --table growth
 	$(BIN)/python benchmarks/ping.py
+	$(BIN)/python benchmarks/packing.py
 	$(BIN)/python benchmarks/links.py
 	$(BIN)/python benchmarks/links.py --table spark
 	$(BIN)/python benchmarks/links.py --table throughput

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import lgamma, log, log10
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,7 +77,7 @@ class Workload:
     key_sizes: tuple[Sizes, ...] = ()  # of a value of each key class
     hidden: tuple[tuple[int, ...], ...] = ()  # classes of each alias whose key travels beside what is kept of a row
     in_order: tuple[tuple[Sizes, ...], ...] = ()  # like `sizes`, of rows in the order of their time
-    _memory: dict[tuple[int, int | None], float] = field(default_factory=dict, repr=False, compare=False)
+    _memory: dict[tuple[int, int | None], Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def window(self) -> F64:
@@ -151,20 +152,18 @@ class Workload:
         """
         if answers:
             owners = self.answer_owners or (0,) * len(self.answer_sizes)
-            fresh = self._first_times((1 << len(self.aliases)) - 1, batch_rows)
-            sizes = (
-                _again(np.array(size), fresh[owner]) for size, owner in zip(self.answer_sizes, owners, strict=True)
+            fresh: list[float] = self._first_times((1 << len(self.aliases)) - 1, batch_rows)[list(owners)].tolist()
+            return sum(
+                share * size_at(size, batch_rows) + (1 - share) * size_at(_mark(size), batch_rows)
+                for size, share in zip(self.answer_sizes, fresh, strict=True)
             )
-            return sum(size_at(tuple(size), batch_rows) for size in sizes)
         members = members_of(mask)
         total = times * np.array(TIMESTAMP_SIZES if times == 1 else PLACE_SIZES)
         if len(members) == 1:
             total = total + self.alone[members[0]]
         else:
-            fresh = self._first_times(mask, batch_rows)
-            for one in members:
-                for size in self.sizes[one]:
-                    total = total + _again(np.array(size), fresh[one])
+            shares = self._first_times(mask, batch_rows)[members]
+            total = total + shares @ self.combined[members] + (1 - shares) @ self._marked[members]
         for number, spare in self._spare(mask).items():
             total = total - spare * np.array(self.key_sizes[number])
         return size_at(tuple(total), batch_rows)
@@ -176,22 +175,24 @@ class Workload:
         """
         members, pool, drawn = members_of(mask), np.maximum(self.window, 1.0), np.full(len(self.aliases), batch_rows)
         if len(members) > 2:
-            met = np.array([self._met_at_once(one, mask) for one in members])
+            met = self._met_at_once(mask)
             drawn[members] /= (met.prod() / met) ** ((len(members) - 2) / (len(members) - 1))  # any other may be new
         found: F64 = pool * -np.expm1(-drawn / pool) / max(batch_rows, 1e-9)
         return np.minimum(found, 1.0)
 
-    def _met_at_once(self, alias: int, mask: int) -> float:
-        """How many rows of an alias a combination with some of them has to choose from, on average."""
-        found = self._memory.get((mask, -1 - alias))
+    def _met_at_once(self, mask: int) -> F64:
+        """How many rows of each member a combination has to choose from, on average, once there are any."""
+        found: F64 | None = self._memory.get((mask, -1))
         if found is None:
-            load = float(self.window[alias])
-            for number, members in enumerate(self._masks):
-                if members >> alias & 1 and members & mask & ~(1 << alias):
+            members = members_of(mask)
+            load = self.window[members]
+            for number, tied in enumerate(self._masks):
+                if (tied & mask).bit_count() > 1:
                     domain, cells = self.domains[number], self.agreement(number, mask)
-                    load *= float((cells * domain.shares[alias] / domain.size).sum() / max(cells.sum(), 1e-300))
-            found = load / -float(np.expm1(-load)) if load > 1e-9 else 1.0
-            self._memory[mask, -1 - alias] = found
+                    alike = (domain.shares[members] / domain.size) @ cells / max(cells.sum(), 1e-300)
+                    load = np.where(domain.members[members], load * alike, load)
+            found = np.where(load > 1e-9, load / -np.expm1(-np.maximum(load, 1e-9)), 1.0)
+            self._memory[mask, -1] = found
         return found
 
     def _spare(self, mask: int) -> dict[int, int]:
@@ -216,6 +217,11 @@ class Workload:
     def combined(self) -> F64:
         """The sizes of each alias's values together, in combinations."""
         return _summed(self.sizes)
+
+    @cached_property
+    def _marked(self) -> F64:
+        """What the values of each alias take together where they are in the batch before."""
+        return _summed([[_mark(size) for size in of] for of in self.sizes])
 
     def keys_bytes(self, key: tuple[int, ...], batch_rows: float, *, asked: bool = False) -> float:
         """Bytes that a key with the time it stands for takes on a link, in batches of so many rows.
@@ -255,9 +261,10 @@ def _summed(sizes: Sequence[Sequence[Sizes]]) -> F64:
     return np.array([np.sum(of, axis=0) if of else np.zeros(3) for of in sizes]).reshape(-1, 3)
 
 
-def _again(sizes: F64, fresh: float) -> F64:
-    """The size of a value that is in a batch before, but for some of the rows: then it is little more than a mark."""
-    return fresh * sizes + (1 - fresh) * np.minimum(sizes, _MARK_BYTES)
+def _mark(sizes: Sizes) -> Sizes:
+    """The sizes of a value that is in a batch before: it is little more than a mark then."""
+    ten, hundred, thousand = (min(size, _MARK_BYTES) for size in sizes)
+    return ten, hundred, thousand
 
 
 def members_of(mask: int) -> list[int]:
