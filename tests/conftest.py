@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -18,6 +19,10 @@ os.environ.setdefault(
     "JDK_JAVA_OPTIONS",
     "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=200m -XX:+UseSerialGC -XX:MetaspaceSize=256m",
 )
+
+
+settings.register_profile("repeatable", derandomize=True, deadline=None)  # the same examples always, however long
+settings.load_profile("repeatable")
 
 
 @pytest.fixture(scope="session")

@@ -64,6 +64,13 @@ def test_values_of_every_type_come_out_as_they_went_in(kind: pa.DataType, data: 
         assert came.equals(piece)
 
 
+@pytest.mark.parametrize("kind", VALUES, ids=str)
+@pytest.mark.parametrize("rows", [1, 40, 3_000])
+def test_columns_of_nothing_but_nulls(kind: pa.DataType, rows: int) -> None:
+    table = pa.table({"one": pa.nulls(rows, kind), "behind": range(rows)})
+    assert unpack_rows(pack_rows(table), table.schema).equals(table)
+
+
 @pytest.mark.parametrize("rows", [100, 3_000])
 @pytest.mark.parametrize("seed", range(3))
 def test_many_rows_come_out_as_they_went_in(seed: int, rows: int) -> None:

@@ -126,7 +126,7 @@ def _pack(out: bytearray, values: pa.Array) -> None:
 def _numbered(values: pa.Array) -> pa.DictionaryArray | None:
     """The different values and which of them each one is, if that is much shorter than the values."""
     rows, is_text = len(values), _is_text(values.type)
-    if rows < _WORTH_NUMBERING or not (is_text or _is_whole(values.type)):
+    if rows < _WORTH_NUMBERING or values.null_count == rows or not (is_text or _is_whole(values.type)):
         return None
     if is_text:
         offsets = _offsets(values)

@@ -19,7 +19,8 @@ from watersmeet.program.packing import Reader, folded, number_bytes, unfolded
 
 Count = TypeVar("Count", int, npt.NDArray[np.int64])
 
-_MAGIC = b"WM2"
+VERSION = 2  # of the form of parcels: sites of different ones cannot read each other
+_MAGIC = b"WM%d" % VERSION
 _SIZE_BYTES, _SUM_BYTES = 3, 4  # of the table of messages, and of the sum over everything but these
 _HEAD_BYTES = len(_MAGIC) + _SIZE_BYTES + _SUM_BYTES
 

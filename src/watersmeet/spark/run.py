@@ -24,6 +24,7 @@ from watersmeet.planners.choose import Chosen, choose, estimate
 from watersmeet.program.ledger import Ledger
 from watersmeet.program.operators import SiteProgram, compile_sites
 from watersmeet.program.site import SiteLedger
+from watersmeet.program.wire import VERSION
 from watersmeet.query.sql import canonical_sql
 from watersmeet.query.windows import parse_duration
 from watersmeet.spark.binding import Bound, bind
@@ -508,6 +509,7 @@ def _start_site(settings: _Settings, program: SiteProgram, *, alone: bool = Fals
     plan = {
         "plan": explain_text(settings.plan),
         "parts of the key space": _parts_told(sited_join_of(settings.plan)),
+        "form of parcels": VERSION,
     }
     identity = _identity(settings.topology, asked, settings.bound) | {"site": program.site} | plan
     held = Checkpoint(settings.root / program.site, identity, SiteLedger(), SiteLedger.from_json)
