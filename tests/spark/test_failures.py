@@ -1,7 +1,7 @@
 """What kept a query from starting is bad input, unless Java has ended."""
 
 import pytest
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JNetworkError
 
 from watersmeet.errors import InputError, RunError
 from watersmeet.spark.failures import refusal
@@ -20,7 +20,14 @@ def raised(error: Exception, hidden_by: Exception | None = None) -> Exception:
         return caught
 
 
-@pytest.mark.parametrize("end", [Py4JNetworkError("Answer from Java side is empty"), ConnectionRefusedError(111, "no")])
+@pytest.mark.parametrize(
+    "end",
+    [
+        Py4JNetworkError("Answer from Java side is empty"),
+        ConnectionRefusedError(111, "no"),
+        Py4JError("An error occurred while calling o1289.union"),  # half an answer
+    ],
+)
 def test_java_that_ends_while_a_query_starts_is_no_bad_input(end: Exception) -> None:
     for error in (raised(end), raised(end, InputError("stream 'a': Spark cannot open its source"))):
         told = refusal(error, "q")
@@ -31,5 +38,7 @@ def test_all_else_is() -> None:
     wrong = InputError("unknown column 'x'")
     assert refusal(raised(wrong), "q") is wrong
     assert refusal(raised(KeyError("k"), wrong), "q") is wrong
+    unknown = Py4JError("An error occurred while calling o1.x. Trace:\npy4j.Py4JException: Method x does not exist")
+    assert isinstance(refusal(raised(unknown), "q"), InputError)
     told = refusal(raised(ValueError("something odd")), "q")
     assert isinstance(told, InputError) and str(told) == "query 'q' cannot start: something odd"

@@ -30,7 +30,9 @@ def refusal(error: Exception, query: str) -> WatersmeetError:
 
 
 def _is_javas_end(error: BaseException) -> bool:
-    return isinstance(error, Py4JNetworkError | ConnectionError) or "Answer from Java side is empty" in str(error)
+    if isinstance(error, Py4JNetworkError | ConnectionError) or "Answer from Java side is empty" in str(error):
+        return True
+    return type(error) is Py4JError and "Trace:" not in str(error)  # half an answer; a whole one says what went wrong
 
 
 def explain(error: BaseException, query: str) -> WatersmeetError:
