@@ -167,6 +167,11 @@ def test_hundreds_of_larger_trials_give_the_bag_of_the_law(chunk: int) -> None:
     check_seeds(range(chunk * 100, (chunk + 1) * 100), "large")
 
 
+def test_a_head_and_a_tree_ask_for_the_same_keys() -> None:
+    """By the same name, but for other times: of a row as it comes, or for as long as it is in its window."""
+    check_seeds(range(11_389, 11_390))
+
+
 def test_the_seeds_of_the_normal_run_try_everything() -> None:
     trials = [draw(seed) for seed in range(CHUNKS * SEEDS)]
     hops = [hop for trial in trials for hops in (trial.plan or {}).values() for hop in hops]

@@ -502,7 +502,8 @@ class _Builder:
                 keys = self._announce(at, alias, key, left)
                 self._pace(origin, right, alias, at)
                 if one.reduction is Reduction.TWO_STEP:
-                    asks = Flow(self._name(f"asks({right},{left})", origin, right, key), Form.SPAN, Purpose.KEYS)
+                    name = self._name(f"asks({right},{left})", origin, right, key, Form.SPAN)
+                    asks = Flow(name, Form.SPAN, Purpose.KEYS)
                     self._add(origin, Project(right, key, asks, other))
                     asks = self._ship(origin, asks, at, bloom=one.bloom)
                     found = Flow(self._name(f"found({right},{left})", at, keys, asks), Form.SPAN, Purpose.KEYS)
@@ -562,7 +563,7 @@ class _Builder:
         self._paces.setdefault(site, {})[pace, left] = None
 
     def _project(self, site: str, left: Flow, key: Key, head: str, alias: str) -> Flow:
-        name = self._name(f"asks({_of(left, head)},{alias})", site, left, key)
+        name = self._name(f"asks({_of(left, head)},{alias})", site, left, key, Form.ASK)
         asks = Flow(name, Form.ASK, Purpose.KEYS)
         self._add(site, Project(left, key, asks))
         return asks
