@@ -137,6 +137,10 @@ def failures(seeds: Iterable[int], size: Size = "small") -> tuple[list[str], int
             wrong.append(f"seed {seed}: {error!r}; replay: {trial.command}")
             continue
         fruitful += bool(outcome.expected)
+        for site, program in compile_sites(sited_join_of(outcome.plan)).items():
+            twice = [name for name, count in Counter(one.out.name for one in program.operators).items() if count > 1]
+            if twice:
+                wrong.append(f"seed {seed}: {site} has two operators for {twice}; replay: {trial.command}")
         if not outcome.is_right:
             wrong.append(outcome.verdict)
     return wrong, fruitful
