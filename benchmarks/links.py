@@ -21,13 +21,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from watersmeet.plan import Hop, Method, Plan
+from watersmeet.plan.nodes import Hop, Method, Plan
 from watersmeet.planners.sited import central, explicit
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
-from watersmeet.sim.network import LinkModel
-from watersmeet.sim.rows import finish, typed
-from watersmeet.sim.sites import SimulatedSites
+from watersmeet.sim.internet.links import LinkModel
+from watersmeet.sim.sites.rows import finish, typed
+from watersmeet.sim.sites.site import SimulatedSites
 from watersmeet.testing import bag
 
 SECOND_US = 1_000_000

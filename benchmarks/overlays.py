@@ -35,7 +35,7 @@ def chord(nodes: int, seed: int) -> Route:
 
 def bamboo(nodes: int, seed: int) -> Route:
     """Prefix routing, with the nearest of 16 candidates by King-like latencies in each place of a table."""
-    from watersmeet.sim.latency import King
+    from watersmeet.sim.internet.latency import King
     from watersmeet.sim.overlays.prefixes import Prefixes
 
     return Prefixes.random(nodes, seed, King(nodes, seed)).hops

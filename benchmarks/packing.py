@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from watersmeet.program.packing import pack_rows, unpack_rows
+from watersmeet.program.storage.packing import pack_rows, unpack_rows
 
 START_US = 1_700_000_000_000_000
 WORDS = np.array(["alpha", "beta", "gamma", "a rather longer word"])

@@ -25,10 +25,10 @@ from random import Random
 from time import process_time
 from typing import Any
 
-from watersmeet.sim.internet import Internet
+from watersmeet.sim.internet.hosts import Internet
+from watersmeet.sim.internet.latency import Constant, King, Latency
+from watersmeet.sim.internet.links import LinkModel, Network
 from watersmeet.sim.kernel import Kernel
-from watersmeet.sim.latency import Constant, King, Latency
-from watersmeet.sim.network import LinkModel, Network
 
 try:
     import simpy

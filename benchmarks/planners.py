@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from watersmeet.cost import Cost, bloom_bytes
+from watersmeet.cost.price import Cost, bloom_bytes
 from watersmeet.planners.auto import Tried, try_all
 from watersmeet.planners.exhaustive import exhaustive
 from watersmeet.planners.greedy import greedy
@@ -30,20 +30,20 @@ from watersmeet.planners.problem import Problem, problem_of
 from watersmeet.planners.reduce import Carrier
 from watersmeet.planners.trees import optimal
 from watersmeet.program.operators import Purpose
-from watersmeet.program.wire import overhead_bytes
+from watersmeet.program.storage.wire import overhead_bytes
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
-from watersmeet.reproduce.semijoin_runs import ATTRIBUTE_BYTES, Setting, StreamSpec, problem_for
-from watersmeet.reproduce.semijoin_table3 import ATTRIBUTES, FACTORS, RATES, WINDOWS_S
+from watersmeet.reproduce.semijoin.runs import ATTRIBUTE_BYTES, Setting, StreamSpec, problem_for
+from watersmeet.reproduce.semijoin.table3 import ATTRIBUTES, FACTORS, RATES, WINDOWS_S
 from watersmeet.reproduce.workloads import between, different_shares
-from watersmeet.sim.network import LinkModel
-from watersmeet.sim.rows import finish, typed
-from watersmeet.sim.sites import SimulatedSites
-from watersmeet.sim.trial import TOPOLOGIES, edges_of
-from watersmeet.sketches import Sizes
-from watersmeet.stats import Bin, ColumnStats, Histogram, Number, Stats, StreamStats
+from watersmeet.sim.internet.links import LinkModel
+from watersmeet.sim.sites.rows import finish, typed
+from watersmeet.sim.sites.site import SimulatedSites
+from watersmeet.sim.sites.trial import TOPOLOGIES, edges_of
+from watersmeet.stats.model import Bin, ColumnStats, Histogram, Number, Stats, StreamStats
+from watersmeet.stats.sketches import Sizes
 from watersmeet.testing import bag
-from watersmeet.topology import Link, Site, Source, Stream, Topology
+from watersmeet.topology.model import Link, Site, Source, Stream, Topology
 
 SECOND_US = 1_000_000
 SCHEMA = pa.schema([("k", pa.int64()), ("id", pa.int64()), ("load", pa.binary()), ("ts", pa.timestamp("us", "UTC"))])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from watersmeet.cli import run_command
+from watersmeet.cli.main import run_command
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -7,8 +7,8 @@
 from typing import TYPE_CHECKING, Any
 
 from watersmeet.errors import CheckpointMismatch, InputError, RunError, WatersmeetError
-from watersmeet.stats import Bin, ColumnStats, Histogram, Number, Stats, StreamStats
-from watersmeet.topology import (
+from watersmeet.stats.model import Bin, ColumnStats, Histogram, Number, Stats, StreamStats
+from watersmeet.topology.model import (
     HeadSteps,
     Link,
     LinkTransport,

@@ -1,5 +1,5 @@
 """`python -m watersmeet` is the command line."""
 
-from watersmeet.cli import main
+from watersmeet.cli.main import main
 
 main()

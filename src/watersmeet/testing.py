@@ -15,12 +15,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from watersmeet.plan import MultiJoin, Plan, Scan, join_of
+from watersmeet.plan.nodes import MultiJoin, Plan, Scan, join_of
 from watersmeet.planners.local import local
-from watersmeet.program.ledger import Ledger
-from watersmeet.program.stages import carried_classes
+from watersmeet.program.join.stages import carried_classes
+from watersmeet.program.site.ledger import Ledger
 from watersmeet.query.model import JoinQuery
-from watersmeet.sim.rows import HASH, finish, lay_out, typed
+from watersmeet.sim.sites.rows import HASH, finish, lay_out, typed
 from watersmeet.spark.engine import Report, WindowEngine
 from watersmeet.spark.files import remove_all_but
 from watersmeet.spark.tasks import Batches, FileWindows, Ingest

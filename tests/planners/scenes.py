@@ -6,17 +6,17 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from watersmeet.plan import Plan, SitedJoin
+from watersmeet.plan.nodes import Plan, SitedJoin
 from watersmeet.planners.problem import FEWEST_BYTES, NO_LIMITS, Limits, Objective, Problem, problem_of
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.sql import parse_query
-from watersmeet.sim.network import LinkModel
-from watersmeet.sim.rows import typed
-from watersmeet.sim.sites import SimulatedSites
-from watersmeet.sim.trial import edges_of
-from watersmeet.sketches import Sizes
-from watersmeet.stats import Bin, ColumnStats, Histogram, Number, Stats, StreamStats
-from watersmeet.topology import Link, Site, Source, Stream, Topology
+from watersmeet.sim.internet.links import LinkModel
+from watersmeet.sim.sites.rows import typed
+from watersmeet.sim.sites.site import SimulatedSites
+from watersmeet.sim.sites.trial import edges_of
+from watersmeet.stats.model import Bin, ColumnStats, Histogram, Number, Stats, StreamStats
+from watersmeet.stats.sketches import Sizes
+from watersmeet.topology.model import Link, Site, Source, Stream, Topology
 
 SECOND = 1_000_000
 _START_US = 1_700_000_000 * SECOND

@@ -6,8 +6,20 @@ import numpy as np
 import pytest
 from scenes import Scene, measured, scene
 
-from watersmeet.cost import announcements, price
-from watersmeet.plan import Hop, Input, Leaf, Linear, Meet, Method, Partition, RangeParts, Reduction, Way, sited_join_of
+from watersmeet.cost.price import announcements, price
+from watersmeet.plan.nodes import (
+    Hop,
+    Input,
+    Leaf,
+    Linear,
+    Meet,
+    Method,
+    Partition,
+    RangeParts,
+    Reduction,
+    Way,
+    sited_join_of,
+)
 from watersmeet.planners.problem import Problem
 from watersmeet.planners.sited import explicit
 

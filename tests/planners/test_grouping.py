@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from scenes import Scene, scene
 
-from watersmeet.cost import together
-from watersmeet.plan import Meet, Partition, RangeParts, leaves_of
+from watersmeet.cost.price import together
+from watersmeet.plan.nodes import Meet, Partition, RangeParts, leaves_of
 from watersmeet.planners.auto import _grouped_ways, plan_with, try_all
 from watersmeet.planners.grouping import ByValue, groupings, in_order, prefixes
 from watersmeet.planners.ordering import tree
 from watersmeet.query.oracle import answer
-from watersmeet.sim.rows import finish
-from watersmeet.sim.trial import bag_of
+from watersmeet.sim.sites.rows import finish
+from watersmeet.sim.sites.trial import bag_of
 
 
 def popular_apart(streams: int, seed: int = 1, *, homes: int = 4) -> Scene:

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from watersmeet.cost.workload import I64, Domain, Workload
 from watersmeet.errors import InputError
-from watersmeet.parts import ways_of
-from watersmeet.plan import HashParts, Input, Leaf, Meet, Partition, RangeParts, Tree, ValueParts, leaves_of
+from watersmeet.plan.nodes import HashParts, Input, Leaf, Meet, Partition, RangeParts, Tree, ValueParts, leaves_of
+from watersmeet.plan.partition import ways_of
 from watersmeet.planners.partition import (
     Parts,
     candidates,
@@ -25,7 +26,6 @@ from watersmeet.planners.partition import (
     rate_parts,
 )
 from watersmeet.planners.trees import BYTES, TUPLES, cost_of, optimal, shipments_of, stream_join_opt
-from watersmeet.workload import I64, Domain, Workload
 
 repeatable = settings(derandomize=True, deadline=None, max_examples=60)
 METHODS = ["hash", "range", "rate"]

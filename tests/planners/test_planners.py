@@ -10,18 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scenes import Scene, scene
 
+from watersmeet.cost.workload import MissingStatistic
 from watersmeet.errors import InputError
-from watersmeet.plan import Leaf, Linear, Meet
+from watersmeet.plan.nodes import Leaf, Linear, Meet
 from watersmeet.planners.auto import PLANNERS, auto, plan_with, try_all
 from watersmeet.planners.exhaustive import exhaustive
 from watersmeet.planners.greedy import _at_once, greedy
 from watersmeet.planners.oneway import OneWay, Shared
 from watersmeet.planners.problem import Limits, NoPlan, Objective, Problem
 from watersmeet.query.oracle import answer
-from watersmeet.sim.rows import finish
-from watersmeet.sim.trial import bag_of
-from watersmeet.stats import Stats
-from watersmeet.workload import MissingStatistic
+from watersmeet.sim.sites.rows import finish
+from watersmeet.sim.sites.trial import bag_of
+from watersmeet.stats.model import Stats
 
 LONG = pytest.mark.skipif(not os.environ.get("WATERSMEET_SOAK"), reason="long; run by `make soak`")
 GRAPHS = ("chain", "star", "cycle", "clique")
@@ -231,7 +231,7 @@ def test_a_tree_reaches_each_stream_once() -> None:
 
 def test_sites_without_a_link() -> None:
     from watersmeet.planners.problem import problem_of
-    from watersmeet.topology import Link
+    from watersmeet.topology.model import Link
 
     of = small("star", 10)
     alone = replace(of.topology, default_link=None, links=(Link(("n0", "n1")),))

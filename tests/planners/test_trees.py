@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from watersmeet.cost.workload import Domain, Workload, members_of
 from watersmeet.errors import InputError
-from watersmeet.plan import Input, Leaf, Meet, Tree, leaves_of
+from watersmeet.plan.nodes import Input, Leaf, Meet, Tree, leaves_of
 from watersmeet.planners.trees import (
     BYTES,
     TUPLES,
@@ -23,7 +24,6 @@ from watersmeet.planners.trees import (
     site_of,
     stream_join_opt,
 )
-from watersmeet.workload import Domain, Workload, members_of
 
 repeatable = settings(derandomize=True, deadline=None, max_examples=60)
 LINKS = Shipping(link=lambda origin, to: 1.0 + (3 * int(origin[1:]) + 5 * int(to[1:])) % 7)  # not even symmetric

@@ -2,7 +2,7 @@
 
 import pytest
 
-from watersmeet.plan import Hop, Method, SitedJoin, sited_join_of
+from watersmeet.plan.nodes import Hop, Method, SitedJoin, sited_join_of
 from watersmeet.planners.sited import central, explicit
 from watersmeet.program.operators import Join, Purpose, SiteProgram, clock_of, compile_sites, node_operators
 from watersmeet.query.sql import parse_query

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from watersmeet.errors import InputError, RunError
-from watersmeet.plan import Input, Leaf, Meet
+from watersmeet.plan.nodes import Input, Leaf, Meet
 from watersmeet.planners.partition import cost_of_ways, pmjoin_plan
 from watersmeet.reproduce import (
     EXPERIMENTS,

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from watersmeet.reproduce import EXPERIMENTS, experiment_named, report, rjoin_fig3, rjoin_fig8, runner
+from watersmeet.reproduce import EXPERIMENTS, experiment_named, report, runner
 from watersmeet.reproduce.experiment import Experiment, Row
-from watersmeet.reproduce.rjoin_fig7 import window_run
-from watersmeet.reproduce.rjoin_runs import RANKS, Point, is_alike, is_rising, run_looks, run_point, shares
+from watersmeet.reproduce.rjoin import fig3 as rjoin_fig3
+from watersmeet.reproduce.rjoin import fig8 as rjoin_fig8
+from watersmeet.reproduce.rjoin.fig7 import window_run
+from watersmeet.reproduce.rjoin.runs import RANKS, Point, is_alike, is_rising, run_looks, run_point, shares
 from watersmeet.sim.rjoin.measured import Run, measure
 from watersmeet.sim.rjoin.workload import ZipfWorkload
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from watersmeet.plan import Method
+from watersmeet.plan.nodes import Method
 from watersmeet.program.operators import Form, Join, compile_sites
 from watersmeet.reproduce import (
     experiment_named,
@@ -17,8 +17,8 @@ from watersmeet.reproduce import (
     semijoin_table3,
 )
 from watersmeet.reproduce.experiment import Row
-from watersmeet.reproduce.semijoin_fig7 import PAPER, one_way_join
-from watersmeet.reproduce.semijoin_runs import (
+from watersmeet.reproduce.semijoin.fig7 import PAPER, one_way_join
+from watersmeet.reproduce.semijoin.runs import (
     Counts,
     Setting,
     StreamSpec,

@@ -12,10 +12,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import watersmeet as wm
-from watersmeet.cli import run_command
+from watersmeet.cli.main import run_command
 from watersmeet.spark.run import RunningSites
-from watersmeet.stats import Origin, Stats
-from watersmeet.stats_yaml import read_stats
+from watersmeet.stats.model import Origin, Stats
+from watersmeet.stats.yaml import read_stats
 
 START = datetime(2025, 1, 31, 12, tzinfo=UTC)
 ROWS = 1_600  # of each stream, in four files

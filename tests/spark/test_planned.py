@@ -18,7 +18,7 @@ import pyarrow.dataset as ds
 import pytest
 
 import watersmeet as wm
-from watersmeet.plan import (
+from watersmeet.plan.nodes import (
     HashParts,
     HeadPlan,
     Hop,
@@ -42,9 +42,9 @@ from watersmeet.planners.sited import central
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
-from watersmeet.sketches import Sizes
 from watersmeet.spark import run as run_module
-from watersmeet.stats import Bin, ColumnStats, Histogram, Number, Stats, StreamStats
+from watersmeet.stats.model import Bin, ColumnStats, Histogram, Number, Stats, StreamStats
+from watersmeet.stats.sketches import Sizes
 from watersmeet.testing import bag
 
 SECOND_US = 1_000_000

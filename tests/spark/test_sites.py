@@ -22,16 +22,16 @@ import pyarrow.parquet as pq
 import pytest
 
 import watersmeet as wm
-from watersmeet.plan import Method
-from watersmeet.program.site import Outgoing
+from watersmeet.plan.nodes import Method
+from watersmeet.program.site.engine import Outgoing
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
 from watersmeet.query.windows import Rows
-from watersmeet.sim.rows import finish
-from watersmeet.sim.sites import SimulatedSites
+from watersmeet.sim.sites.rows import finish
+from watersmeet.sim.sites.site import SimulatedSites
 from watersmeet.spark import run as run_module
 from watersmeet.spark.files import FileShelf
-from watersmeet.spark.links import DirectoryLinks, LinkDamaged
+from watersmeet.spark.links.directory import DirectoryLinks, LinkDamaged
 from watersmeet.spark.run import plan_query
 from watersmeet.spark.site_job import SiteJob
 from watersmeet.testing import bag

@@ -14,11 +14,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 import watersmeet as wm
-from watersmeet.cli import run_command
+from watersmeet.cli.main import run_command
 from watersmeet.errors import RunError
 from watersmeet.spark.statistics import estimate
-from watersmeet.stats import Number, Origin, Stats
-from watersmeet.topology import Source, Stream, load_topology
+from watersmeet.stats.model import Number, Origin, Stats
+from watersmeet.topology.model import Source, Stream, load_topology
 
 START = datetime(2025, 1, 31, 12, tzinfo=UTC)
 ROWS = 6_000

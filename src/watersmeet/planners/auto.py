@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from watersmeet.cost import Cost
+from watersmeet.cost.price import Cost
+from watersmeet.cost.workload import I64, Workload
 from watersmeet.errors import InputError
-from watersmeet.parts import ways_of
-from watersmeet.plan import HeadPlan, Hop, Linear, Meet, Method, Partition, RangeParts, SitedJoin, ValueParts, Way
+from watersmeet.plan.nodes import HeadPlan, Hop, Linear, Meet, Method, Partition, RangeParts, SitedJoin, ValueParts, Way
+from watersmeet.plan.partition import ways_of
 from watersmeet.planners.exhaustive import MOST_STREAMS as MOST_EXHAUSTIVE
 from watersmeet.planners.exhaustive import exhaustive
 from watersmeet.planners.greedy import FEW_STREAMS, greedy
@@ -29,7 +30,6 @@ from watersmeet.planners.reduce import Carrier, reduced
 from watersmeet.planners.sited import connected
 from watersmeet.planners.trees import MOST_STREAMS as MOST_OPTIMAL
 from watersmeet.planners.trees import local_first, optimal, simple, stream_join_opt
-from watersmeet.workload import I64, Workload
 
 Ways = tuple[tuple[Way, ...], Partition | None]
 

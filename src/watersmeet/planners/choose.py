@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from watersmeet.calibrate import default_units_path, load_units
-from watersmeet.cost import DEFAULT_UNITS, TURN_S, Cost, price
+from watersmeet.cost.calibrate import default_units_path, load_units
+from watersmeet.cost.price import DEFAULT_UNITS, TURN_S, Cost, price
+from watersmeet.cost.workload import MissingStatistic
 from watersmeet.errors import InputError, did_you_mean
-from watersmeet.plan import Hop, Method, Plan, sited_join_of
+from watersmeet.plan.nodes import Hop, Method, Plan, sited_join_of
 from watersmeet.planners.auto import PLANNERS, Tried, plan_with, try_all
 from watersmeet.planners.local import local
 from watersmeet.planners.problem import Limits, NoPlan, Objective, Problem, problem_of
 from watersmeet.planners.sited import central, explicit
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.windows import parse_duration
-from watersmeet.topology import Query, Topology
-from watersmeet.workload import MissingStatistic
+from watersmeet.topology.model import Query, Topology
 
 NAMES = (*PLANNERS, "auto")
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from watersmeet.cost.workload import F64
 from watersmeet.errors import InputError
-from watersmeet.plan import HeadPlan, Hop, Linear
+from watersmeet.plan.nodes import HeadPlan, Hop, Linear
 from watersmeet.planners.greedy import greedy
 from watersmeet.planners.oneway import OneWay, Shared
 from watersmeet.planners.problem import Problem, check_connected
-from watersmeet.workload import F64
 
 MOST_STREAMS = 4
 _ASCENTS = 30

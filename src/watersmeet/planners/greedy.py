@@ -7,7 +7,7 @@ With few streams, the best sequence of one head beside the others is found outri
 
 import numpy as np
 
-from watersmeet.plan import Linear
+from watersmeet.plan.nodes import Linear
 from watersmeet.planners.oneway import OneWay, Shared, best_sequence, greedy_sequence, improved
 from watersmeet.planners.problem import Problem, check_connected
 from watersmeet.planners.sweep import Sweep

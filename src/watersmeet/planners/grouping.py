@@ -13,14 +13,14 @@ from functools import cached_property
 
 import numpy as np
 
-from watersmeet.cost import announcements, bloom_bytes, false_positives, seen
-from watersmeet.plan import Input, Leaf, Meet, Tree
+from watersmeet.cost.price import announcements, bloom_bytes, false_positives, seen
+from watersmeet.cost.workload import F64, I64, PLACE_SIZES, TIMESTAMP_SIZES, Workload, members_of
+from watersmeet.plan.nodes import Input, Leaf, Meet, Tree
 from watersmeet.planners.partition import clusters
 from watersmeet.planners.problem import NoPlan, Problem
 from watersmeet.planners.reduce import TOO_MUCH, Carriage, Carrier
-from watersmeet.program.bloom import BITS_PER_KEY
-from watersmeet.program.wire import overhead_bytes
-from watersmeet.workload import F64, I64, PLACE_SIZES, TIMESTAMP_SIZES, Workload, members_of
+from watersmeet.program.storage.bloom import BITS_PER_KEY
+from watersmeet.program.storage.wire import overhead_bytes
 
 MOST_STREAMS = 10
 _MOST_CELLS = 192  # that orders are found with; groups are then of all cells

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from watersmeet.plan import Key, KeyClass, MultiJoin, Plan, Probe, Stage
-from watersmeet.plan import Sequence as HeadSequence
-from watersmeet.planners.shape import above, shape_of
+from watersmeet.plan.nodes import Key, KeyClass, MultiJoin, Plan, Probe, Stage
+from watersmeet.plan.nodes import Sequence as HeadSequence
+from watersmeet.plan.shape import above, shape_of
 from watersmeet.query.model import JoinQuery
 
 

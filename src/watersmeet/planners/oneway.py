@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 
-from watersmeet.cost import (
+from watersmeet.cost.price import (
     Content,
     announced,
     asked,
@@ -19,11 +19,11 @@ from watersmeet.cost import (
     met,
     wanted,
 )
-from watersmeet.plan import HeadPlan, Hop, Linear, Method
+from watersmeet.plan.nodes import HeadPlan, Hop, Linear, Method
 from watersmeet.planners.problem import NoPlan, Problem
 from watersmeet.planners.sizes import Sizes
 from watersmeet.program.operators import Form
-from watersmeet.program.wire import PARCEL_BYTES
+from watersmeet.program.storage.wire import PARCEL_BYTES
 
 # Rows, keys or filters, of which alias, by which key, at which site; or a link, from which site by number, to which.
 Shared = tuple[str, int, tuple[int, ...], str]

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from watersmeet.cost import announcements, bloom_bytes, false_positives, seen
+from watersmeet.cost.price import announcements, bloom_bytes, false_positives, seen
+from watersmeet.cost.workload import F64, PLACE_SIZES, TIMESTAMP_SIZES, members_of
 from watersmeet.errors import InputError
-from watersmeet.plan import Input, Leaf, Meet, Reduction, Tree
+from watersmeet.plan.nodes import Input, Leaf, Meet, Reduction, Tree
 from watersmeet.planners.problem import NoPlan, Problem, check_connected
 from watersmeet.planners.reduce import TOO_MUCH, Carrier
 from watersmeet.planners.sweep import coarse
-from watersmeet.program.bloom import BITS_PER_KEY
-from watersmeet.program.wire import overhead_bytes
-from watersmeet.workload import F64, PLACE_SIZES, TIMESTAMP_SIZES, members_of
+from watersmeet.program.storage.bloom import BITS_PER_KEY
+from watersmeet.program.storage.wire import overhead_bytes
 
 MOST_STREAMS = 12
 _CELLS = 64

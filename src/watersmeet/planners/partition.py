@@ -15,10 +15,10 @@ from typing import Literal
 
 import numpy as np
 
+from watersmeet.cost.workload import F64, I64, Workload
 from watersmeet.errors import InputError
-from watersmeet.plan import HashParts, Leaf, Meet, Partition, RangeParts, Tree, ValueParts, leaves_of
+from watersmeet.plan.nodes import HashParts, Leaf, Meet, Partition, RangeParts, Tree, ValueParts, leaves_of
 from watersmeet.planners.trees import TUPLES, Shipping, cost_of, shipments_of, stream_join_opt
-from watersmeet.workload import F64, I64, Workload
 
 Parts = HashParts | RangeParts | ValueParts
 PartMethod = Literal["hash", "range", "rate"]

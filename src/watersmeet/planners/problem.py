@@ -5,16 +5,16 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import inf
 
-from watersmeet.cost import DEFAULT_UNITS, REACTION_S, TURN_S, Cost, Units, price
+from watersmeet.cost.price import DEFAULT_UNITS, REACTION_S, TURN_S, Cost, Units, price
+from watersmeet.cost.workload import Workload, workload_of
 from watersmeet.errors import InputError, did_you_mean
-from watersmeet.plan import Partition, Plan, SitedJoin, Way
-from watersmeet.planners.shape import Shape, above, shape_of
+from watersmeet.plan.nodes import Partition, Plan, SitedJoin, Way
+from watersmeet.plan.shape import Shape, above, shape_of
 from watersmeet.program.operators import Purpose
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.windows import Rows
-from watersmeet.stats import Stats
-from watersmeet.topology import Link, Topology
-from watersmeet.workload import Workload, workload_of
+from watersmeet.stats.model import Stats
+from watersmeet.topology.model import Link, Topology
 
 _GIGA = 1e9
 

@@ -3,13 +3,13 @@
 from dataclasses import dataclass, replace
 from functools import cache
 
-from watersmeet.cost import Content, announced, asked, false_positives, overlapping, wanted
-from watersmeet.plan import Input, Leaf, Meet, Reduction, Tree, leaves_of
+from watersmeet.cost.price import Content, announced, asked, false_positives, overlapping, wanted
+from watersmeet.cost.workload import Workload
+from watersmeet.plan.nodes import Input, Leaf, Meet, Reduction, Tree, leaves_of
 from watersmeet.planners.problem import Problem
 from watersmeet.planners.sizes import Sizes
 from watersmeet.planners.trees import Shipping, site_of
 from watersmeet.program.operators import Form
-from watersmeet.workload import Workload
 
 TOO_MUCH = 1e15  # what a byte counts for on a way that is barred
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from watersmeet.errors import InputError, did_you_mean
-from watersmeet.plan import HeadPlan, Hop, KeyClass, Linear, Method, Plan, SitedJoin
-from watersmeet.planners.shape import Shape, above, shape_of
+from watersmeet.plan.nodes import HeadPlan, Hop, KeyClass, Linear, Method, Plan, SitedJoin
+from watersmeet.plan.shape import Shape, above, shape_of
 from watersmeet.query.model import JoinQuery
 
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from watersmeet.cost import bloom_bytes, seen
-from watersmeet.program.wire import overhead_bytes
-from watersmeet.workload import Workload
+from watersmeet.cost.price import bloom_bytes, seen
+from watersmeet.cost.workload import Workload
+from watersmeet.program.storage.wire import overhead_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from watersmeet.cost import announcements, bloom_bytes, false_positives, seen
-from watersmeet.plan import HeadPlan, Hop, Linear, Method
+from watersmeet.cost.price import announcements, bloom_bytes, false_positives, seen
+from watersmeet.cost.workload import F64, I64, TIMESTAMP_SIZES, Domain, size_at
+from watersmeet.plan.nodes import HeadPlan, Hop, Linear, Method
 from watersmeet.planners.problem import NoPlan, Problem
-from watersmeet.program.bloom import BITS_PER_KEY
-from watersmeet.program.wire import overhead_bytes
-from watersmeet.workload import F64, I64, TIMESTAMP_SIZES, Domain, size_at
+from watersmeet.program.storage.bloom import BITS_PER_KEY
+from watersmeet.program.storage.wire import overhead_bytes
 
 _BATCH = 100.0
 _CHOICES = (

@@ -19,9 +19,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from watersmeet.cost.workload import F64, I64, Workload, members_of, size_at
 from watersmeet.errors import InputError
-from watersmeet.plan import Input, Leaf, Meet, Tree, leaves_of
-from watersmeet.workload import F64, I64, Workload, members_of, size_at
+from watersmeet.plan.nodes import Input, Leaf, Meet, Tree, leaves_of
 
 MOST_STREAMS = 16  # of an exact optimum: its work grows with three to the power of their number
 BATCH_ROWS = 100.0

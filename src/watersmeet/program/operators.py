@@ -33,7 +33,7 @@ from enum import StrEnum
 from functools import cached_property
 from math import inf
 
-from watersmeet.plan import HeadPlan, Hop, Key, Leaf, Linear, Meet, Method, Reduction, SitedJoin, Tree
+from watersmeet.plan.nodes import HeadPlan, Hop, Key, Leaf, Linear, Meet, Method, Reduction, SitedJoin, Tree
 from watersmeet.query.windows import Range, Rows, Tumble, Window
 
 Ways = tuple[int, ...] | None  # the ways of a plan that something is for; None is all of them

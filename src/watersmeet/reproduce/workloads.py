@@ -11,15 +11,15 @@ from time import process_time
 import numpy as np
 import pyarrow as pa
 
-from watersmeet.plan import Input, Leaf, Meet, Plan, Tree, leaves_of, sited_join_of, with_join
+from watersmeet.cost.workload import F64, Domain, Workload
+from watersmeet.plan.nodes import Input, Leaf, Meet, Plan, Tree, leaves_of, sited_join_of, with_join
 from watersmeet.planners.partition import Ways
 from watersmeet.planners.sited import central
 from watersmeet.planners.trees import site_of
 from watersmeet.program.operators import Purpose
 from watersmeet.query.sql import parse_query
-from watersmeet.sim.rows import typed
-from watersmeet.sim.sites import SimulatedSites
-from watersmeet.workload import F64, Domain, Workload
+from watersmeet.sim.sites.rows import typed
+from watersmeet.sim.sites.site import SimulatedSites
 
 EVENT_TIME = "ts"
 MOST_PAIRS = 3_000_000.0  # combinations that one run may have to make; a plan that needs more is not run

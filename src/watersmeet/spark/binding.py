@@ -11,11 +11,11 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from watersmeet.errors import InputError, TopologyError, TypeMismatch
-from watersmeet.plan import EXACT_KEY_TYPES, KeyClass
+from watersmeet.plan.nodes import EXACT_KEY_TYPES, KeyClass
 from watersmeet.query.model import Column, Equality, Expression, JoinQuery
 from watersmeet.query.sql import parse_query
 from watersmeet.spark.session import first_line
-from watersmeet.topology import Query, Stream, Topology
+from watersmeet.topology.model import Query, Stream, Topology
 
 _INTEGRAL = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}  # with the digits each needs as a decimal
 _FLOATING = ("float", "double")

@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from watersmeet.plan import MultiJoin
-from watersmeet.program.ledger import (
+from watersmeet.plan.nodes import MultiJoin
+from watersmeet.program.join.stages import carried_classes
+from watersmeet.program.site.ledger import (
     Ledger,
     Part,
     Segment,
@@ -18,8 +19,7 @@ from watersmeet.program.ledger import (
     merged_segment,
     watermark,
 )
-from watersmeet.program.segments import TS
-from watersmeet.program.stages import carried_classes
+from watersmeet.program.storage.segments import TS
 from watersmeet.query.windows import Rows, Unbounded
 from watersmeet.spark.tasks import Batches, Merge, Release, Round
 

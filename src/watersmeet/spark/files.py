@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from watersmeet.program.ledger import Part, Segment
-from watersmeet.program.segments import KEY, ORDINAL, TS, bucket_bounds, bucket_slice, column
+from watersmeet.program.site.ledger import Part, Segment
+from watersmeet.program.storage.segments import KEY, ORDINAL, TS, bucket_bounds, bucket_slice, column
 
 
 def fresh_path(directory: str, stem: str) -> str:

@@ -12,17 +12,17 @@ from functools import partial, reduce
 
 from pyspark.sql import DataFrame, SparkSession
 
-from watersmeet.plan import Plan, join_of
-from watersmeet.program.ledger import Ledger
-from watersmeet.program.stages import carried_classes
+from watersmeet.plan.nodes import Plan, join_of
+from watersmeet.program.join.stages import carried_classes
+from watersmeet.program.site.ledger import Ledger
 from watersmeet.spark.binding import Bound
 from watersmeet.spark.checkpoint import Checkpoint
-from watersmeet.spark.delivery import Delivery, LateRows, run_told
+from watersmeet.spark.deliver.delivery import Delivery, LateRows, run_told
+from watersmeet.spark.deliver.sinks import Writer
 from watersmeet.spark.engine import Report, WindowEngine, total
-from watersmeet.spark.intake import Intake
-from watersmeet.spark.sinks import Writer
+from watersmeet.spark.ingest.intake import Intake
 from watersmeet.spark.tasks import FileWindows
-from watersmeet.topology import Query, Topology
+from watersmeet.topology.model import Query, Topology
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,31 +16,31 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from watersmeet.cost import Cost
+from watersmeet.cost.price import Cost
 from watersmeet.errors import InputError, NothingToDo, WatersmeetError, did_you_mean
-from watersmeet.explain import explain_text, partition_text
-from watersmeet.plan import Plan, SitedJoin, bottom_of, sited_join_of
+from watersmeet.metrics.traffic import LinkTraffic
+from watersmeet.plan.explain import explain_text, partition_text
+from watersmeet.plan.nodes import Plan, SitedJoin, bottom_of, sited_join_of
 from watersmeet.planners.choose import Chosen, choose, estimate
-from watersmeet.program.ledger import Ledger
 from watersmeet.program.operators import SiteProgram, compile_sites
-from watersmeet.program.site import SiteLedger
-from watersmeet.program.wire import VERSION
+from watersmeet.program.site.engine import SiteLedger
+from watersmeet.program.site.ledger import Ledger
+from watersmeet.program.storage.wire import VERSION
 from watersmeet.query.sql import canonical_sql
 from watersmeet.query.windows import parse_duration
 from watersmeet.spark.binding import Bound, bind
 from watersmeet.spark.checkpoint import Checkpoint
+from watersmeet.spark.deliver.sinks import FileWriter, Writer, check_sink, open_sink
 from watersmeet.spark.failures import explain, refusal
+from watersmeet.spark.ingest.source_log import missing_inputs, strike_out_unplanned
+from watersmeet.spark.ingest.sources import check_source, has_rows_in_java
 from watersmeet.spark.job import BatchReport, JoinJob
-from watersmeet.spark.links import PARCEL, DirectoryLinks
+from watersmeet.spark.links.directory import PARCEL, DirectoryLinks
 from watersmeet.spark.session import start_session
-from watersmeet.spark.sinks import FileWriter, Writer, check_sink, open_sink
 from watersmeet.spark.site_job import SiteJob
-from watersmeet.spark.source_log import missing_inputs, strike_out_unplanned
-from watersmeet.spark.sources import check_source, has_rows_in_java
-from watersmeet.stats import Stats
-from watersmeet.stats_yaml import filled, write_stats
-from watersmeet.topology import Query, Topology
-from watersmeet.traffic import LinkTraffic
+from watersmeet.stats.model import Stats
+from watersmeet.stats.yaml import filled, write_stats
+from watersmeet.topology.model import Query, Topology
 
 _LOOK_US = 50_000  # how often a site looks for parcels where no trigger is given
 

@@ -16,27 +16,27 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from watersmeet.errors import CheckpointMismatch
-from watersmeet.observation import Observer
-from watersmeet.plan import Plan, sited_join_of
-from watersmeet.program.filing import Made, Payload
-from watersmeet.program.ledger import Segment, segments_of, watermark
+from watersmeet.plan.nodes import Plan, sited_join_of
 from watersmeet.program.operators import SiteProgram
-from watersmeet.program.site import Arrivals, Ingested, SiteEngine, SiteLedger, Traffic, Turn
-from watersmeet.program.wire import UNKNOWN, ParcelIndex
-from watersmeet.sketches import StreamSketch
+from watersmeet.program.site.engine import Arrivals, Ingested, SiteEngine, SiteLedger, Traffic, Turn
+from watersmeet.program.site.filing import Made, Payload
+from watersmeet.program.site.ledger import Segment, segments_of, watermark
+from watersmeet.program.storage.wire import UNKNOWN, ParcelIndex
 from watersmeet.spark.binding import Bound
 from watersmeet.spark.checkpoint import Checkpoint, replace_file
-from watersmeet.spark.delivery import Delivery, LateRows, run_each
+from watersmeet.spark.deliver.delivery import Delivery, LateRows, run_each
+from watersmeet.spark.deliver.sinks import Writer
 from watersmeet.spark.engine import Report, total
 from watersmeet.spark.files import FileShelf
-from watersmeet.spark.intake import Intake
+from watersmeet.spark.ingest.intake import Intake
+from watersmeet.spark.ingest.parquet_files import FILE_SCHEMA
 from watersmeet.spark.job import BatchReport, Clock
-from watersmeet.spark.links import PARCEL, DirectoryLinks, LinkUnreadable, LinkUnwritable
-from watersmeet.spark.parquet_files import FILE_SCHEMA
-from watersmeet.spark.sinks import Writer
+from watersmeet.spark.links.directory import PARCEL, DirectoryLinks, LinkUnreadable, LinkUnwritable
 from watersmeet.spark.tasks import FileAtSite
-from watersmeet.stats import Stats
-from watersmeet.topology import Query, Topology
+from watersmeet.stats.model import Stats
+from watersmeet.stats.observe import Observer
+from watersmeet.stats.sketches import StreamSketch
+from watersmeet.topology.model import Query, Topology
 
 _MOUTHFUL = 16_000_000  # bytes of parcels taken in one turn, about
 _PARCEL_SECONDS = 0.1  # how often a site looks for parcels between its batches

@@ -21,16 +21,16 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType
 
 from watersmeet.errors import RunError, WatersmeetError
-from watersmeet.planners.shape import shape_of
-from watersmeet.program.segments import TS, column
-from watersmeet.sketches import StreamSketch
-from watersmeet.spark import generator
+from watersmeet.plan.shape import shape_of
+from watersmeet.program.storage.segments import TS, column
 from watersmeet.spark.binding import CORRUPT, bind, micros_sql, readable, stream_schema
-from watersmeet.spark.delivery import map_rows, reports
-from watersmeet.spark.sources import FILE_FORMATS, catches_malformed, check_source, open_stream
+from watersmeet.spark.deliver.delivery import map_rows, reports
+from watersmeet.spark.ingest import generator
+from watersmeet.spark.ingest.sources import FILE_FORMATS, catches_malformed, check_source, open_stream
 from watersmeet.spark.tasks import Batches, report
-from watersmeet.stats import Number, Origin, Stats, StreamStats
-from watersmeet.topology import Query, Stream, Topology
+from watersmeet.stats.model import Number, Origin, Stats, StreamStats
+from watersmeet.stats.sketches import StreamSketch
+from watersmeet.topology.model import Query, Stream, Topology
 
 ROWS = 100_000
 SECONDS = 60.0

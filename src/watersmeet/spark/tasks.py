@@ -17,12 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from watersmeet.observation import observe
-from watersmeet.plan import Key, MultiJoin, Scan
-from watersmeet.program.ledger import Part, Segment, StreamState, index_name, watermark
+from watersmeet.plan.nodes import Key, MultiJoin, Scan
+from watersmeet.program.join.probe import LATEST, Relation, Released, Run, carried_run, window_run
+from watersmeet.program.join.stages import moving_key, output_columns, run_stage
+from watersmeet.program.join.values import same_values
 from watersmeet.program.operators import SiteProgram
-from watersmeet.program.probe import LATEST, Relation, Released, Run, carried_run, window_run
-from watersmeet.program.segments import (
+from watersmeet.program.site.engine import ingest
+from watersmeet.program.site.ledger import Part, Segment, StreamState, index_name, watermark
+from watersmeet.program.storage.segments import (
     KEEP,
     KEY,
     ORDINAL,
@@ -35,11 +37,9 @@ from watersmeet.program.segments import (
     key_order,
     merge_segments,
 )
-from watersmeet.program.site import ingest
-from watersmeet.program.stages import moving_key, output_columns, run_stage
-from watersmeet.program.values import same_values
 from watersmeet.query.windows import Rows
 from watersmeet.spark.files import FileShelf, read_bucket, read_table, write_segment, write_table
+from watersmeet.stats.observe import observe
 
 MALFORMED = "#malformed"  # bool, whether the source could not make sense of the row
 REASON = "_reason"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from watersmeet.sim.internet import Internet
+from watersmeet.sim.internet.hosts import Internet
 from watersmeet.sim.kernel import NO_EVENT, Event, Kernel
 from watersmeet.sim.overlays.identifiers import ID_BITS, SPACE, distance
 from watersmeet.sim.overlays.prefixes import BASE, DIGIT_BITS, Prefixes, arc_between, common_digits, digit_at

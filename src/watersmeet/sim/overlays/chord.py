@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from watersmeet.sim.internet import Internet
+from watersmeet.sim.internet.hosts import Internet
 from watersmeet.sim.kernel import NO_EVENT, Event, Kernel
 from watersmeet.sim.overlays.identifiers import ID_BITS, SPACE
 from watersmeet.sim.overlays.ring import Ring

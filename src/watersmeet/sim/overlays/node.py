@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
-from watersmeet.sim.internet import Internet
+from watersmeet.sim.internet.hosts import Internet
 from watersmeet.sim.kernel import NO_EVENT, Event, Kernel
 from watersmeet.sim.overlays.router import Address, Router
 

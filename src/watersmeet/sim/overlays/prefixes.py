@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
-from watersmeet.sim.latency import Latency
+from watersmeet.sim.internet.latency import Latency
 from watersmeet.sim.overlays.identifiers import ID_BITS, SPACE
 from watersmeet.sim.overlays.router import Address, Arc
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from watersmeet.query.model import Expression, JoinQuery
 from watersmeet.query.sql import to_duckdb
-from watersmeet.sim.rows import query_rows
+from watersmeet.sim.sites.rows import query_rows
 
 
 def judge(alias: str, predicates: Sequence[Expression], rows: pa.Table) -> NDArray[np.bool_]:

@@ -15,7 +15,7 @@ from watersmeet.sim.kernel import Kernel
 from watersmeet.sim.overlays.balance import balance
 from watersmeet.sim.overlays.ring import Ring
 from watersmeet.sim.rjoin.expressions import judge
-from watersmeet.sim.rjoin.settled import SettledRJoin
+from watersmeet.sim.rjoin.static import SettledRJoin
 from watersmeet.sim.rjoin.workload import ZipfWorkload
 
 HOP_US = 50_000

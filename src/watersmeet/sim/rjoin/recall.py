@@ -10,17 +10,17 @@ import pyarrow as pa
 from watersmeet.program.rjoin.shard import Settings
 from watersmeet.program.rjoin.tables import Catalog, Known, Widths
 from watersmeet.query.sql import parse_query
-from watersmeet.sim.churn import Exponential, Sessions
-from watersmeet.sim.internet import Congestion
+from watersmeet.sim.internet.churn import Exponential, Sessions
+from watersmeet.sim.internet.hosts import Congestion
+from watersmeet.sim.internet.latency import King, Latency
 from watersmeet.sim.kernel import Kernel
-from watersmeet.sim.latency import King, Latency
-from watersmeet.sim.outcome import Answers
 from watersmeet.sim.overlays.prefixes import Prefixes
 from watersmeet.sim.overlays.ring import Ring
+from watersmeet.sim.rjoin.dynamic import Care
+from watersmeet.sim.rjoin.dynamic_network import LiveNetwork
 from watersmeet.sim.rjoin.expressions import judge
-from watersmeet.sim.rjoin.live import Care
-from watersmeet.sim.rjoin.live_network import LiveNetwork
-from watersmeet.sim.witness import verdict_on
+from watersmeet.sim.scenario.outcome import Answers
+from watersmeet.sim.scenario.witness import verdict_on
 
 SECOND_US = 1_000_000
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("id", pa.int64()), ("ts", pa.timestamp("us", "UTC"))])

@@ -21,8 +21,8 @@ from watersmeet.sim.kernel import Kernel
 from watersmeet.sim.overlays.prefixes import Prefixes
 from watersmeet.sim.overlays.ring import Ring
 from watersmeet.sim.rjoin.expressions import judge, project
-from watersmeet.sim.rjoin.settled import Overlay, SettledRJoin
-from watersmeet.sim.trial import EVENT_TIME, SCHEMA, Bag, bag_of, draw
+from watersmeet.sim.rjoin.static import Overlay, SettledRJoin
+from watersmeet.sim.sites.trial import EVENT_TIME, SCHEMA, Bag, bag_of, draw
 
 _SECOND = 1_000_000
 

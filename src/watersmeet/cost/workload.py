@@ -1,0 +1,477 @@
+"""A query in figures: what to expect of every set of its streams in the steady state. Planners and costs build on it.
+
+Each alias brings a rate and a window, and for each of its key classes the shares of its rows over the values. Taking
+the columns of a stream as independent of each other, the number of live combinations of a set A of aliases is
+
+    N(A) = product of W_j over A  *  product over key classes c of  sum over values v of  product of p_j(v) over A in c
+
+and new ones come at  R(A) = sum over heads i in A of  rate_i * N(A) / W_i,  PMJoin's equations 2 and 3 value by value.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import lgamma, log, log10
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from watersmeet.errors import InputError
+from watersmeet.plan.nodes import KeyClass, Partition, Scan
+from watersmeet.plan.partition import ways_of
+from watersmeet.query.windows import Range, Rows, Tumble, Unbounded, Window
+from watersmeet.stats.model import ColumnStats, Histogram, Stats
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+Sizes = tuple[float, float, float]  # of a value in batches of 10, 100 and 1,000 rows
+
+UNBOUNDED_S = 3_600.0  # an unbounded window is priced as if it held this long
+DEFAULTS = {"rate": 100.0, "distinct values": 1_000.0, "bytes a value": 8.0}
+_MARK_BYTES = 0.6  # of a value that is in the batch before
+TIMESTAMP_SIZES = (3.6, 2.1, 1.7)  # measured, rows of a second
+PLACE_SIZES = (3.4, 3.0, 2.8)  # the same in another order than that of time
+_LEAST_KEY_BYTES = 0.2
+
+
+class MissingStatistic(InputError):
+    """A planner needs a figure that nobody gave."""
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The values of one key class in cells: every cell stands for `size` values that all are alike.
+
+    `shares[i, b]` is the share of the rows of alias i that have any value of cell b; no member has all zeros.
+    """
+
+    low: I64
+    high: I64
+    size: F64
+    shares: F64
+    members: NDArray[np.bool_]
+    is_known: bool = True  # whether the values are really these, or only as many
+
+    @property
+    def cells(self) -> int:
+        return len(self.size)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The figures of a query; aliases by number, in the order of the query."""
+
+    aliases: tuple[str, ...]
+    homes: tuple[str, ...]
+    site: str | None
+    rate: F64  # rows a second
+    window_s: F64  # for how long a row is seen
+    domains: tuple[Domain, ...]  # by key class
+    sizes: tuple[tuple[Sizes, ...], ...]  # of every value that travels of each alias
+    answer_sizes: tuple[Sizes, ...] = ()
+    ordered: tuple[bool, ...] = ()  # aliases with ROWS windows
+    defaults: tuple[str, ...] = ()  # figures that nobody gave
+    residual: float = 1.0  # the share of finished combinations that pass the other predicates
+    answer_owners: tuple[int, ...] = ()  # the alias of each value of an answer
+    key_sizes: tuple[Sizes, ...] = ()  # of a value of each key class
+    hidden: tuple[tuple[int, ...], ...] = ()  # classes of each alias whose key travels beside what is kept of a row
+    in_order: tuple[tuple[Sizes, ...], ...] = ()  # like `sizes`, of rows in the order of their time
+    _memory: dict[tuple[int, int | None], Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def window(self) -> F64:
+        """Rows in each window."""
+        return self.rate * self.window_s
+
+    def number(self, alias: str) -> int:
+        return self.aliases.index(alias)
+
+    def mask(self, aliases: Iterable[str]) -> int:
+        """A set of aliases as bits."""
+        return sum(1 << self.number(alias) for alias in aliases)
+
+    def shared(self, some: int, others: int) -> tuple[int, ...]:
+        """The key classes that tie two sets of aliases."""
+        return tuple(number for number, mask in enumerate(self._masks) if mask & some and mask & others)
+
+    @cached_property
+    def _masks(self) -> tuple[int, ...]:
+        """The members of each key class."""
+        return tuple(sum(1 << int(one) for one in np.flatnonzero(domain.members)) for domain in self.domains)
+
+    def selectivity(self, mask: int) -> float:
+        """The share of all combinations of a set of aliases that agree on every key."""
+        found = self._memory.get((mask, None))
+        if found is None:
+            found = float(np.prod([self.agreement(number, mask).sum() for number in range(len(self.domains))]))
+            self._memory[mask, None] = found
+        return found
+
+    def agreement(self, number: int, mask: int) -> F64:
+        """The share of combinations that agree on a key class, cell by cell; what is no member agrees with all."""
+        domain = self.domains[number]
+        members = [one for one in members_of(mask) if domain.members[one]]
+        if not members:
+            return np.ones(1)
+        chance = np.prod(domain.shares[members] / domain.size, axis=0)
+        cells: F64 = chance * domain.size
+        return cells
+
+    def count(self, mask: int) -> float:
+        """How many combinations of a set of aliases are live at a time."""
+        return float(np.prod(self.window[members_of(mask)])) * self.selectivity(mask)
+
+    def head_rate(self, head: int, mask: int) -> float:
+        """Combinations a second of a set of aliases whose latest row is the head's."""
+        others = [one for one in members_of(mask) if one != head]
+        return float(self.rate[head] * np.prod(self.window[others])) * self.selectivity(mask)
+
+    def meet_rate(self, mask: int) -> float:
+        """Combinations a second of a set of aliases, whoever is their head."""
+        found = self._memory.get((mask, 0))
+        if found is None:
+            found = sum(self.head_rate(head, mask) for head in members_of(mask))
+            self._memory[mask, 0] = found
+        return found
+
+    def lifetime_s(self, mask: int) -> float:
+        """For how long a combination is live: until the first of its rows is out of its window.
+
+        >>> one = Workload(("a",), ("x",), "x", np.array([2.0]), np.array([5.0]), (), ((),))
+        >>> one.lifetime_s(1)
+        5.0
+        """
+        rate = self.meet_rate(mask)
+        return self.count(mask) / rate if rate else 0.0
+
+    def row_bytes(self, mask: int, batch_rows: float, *, times: int = 1, answers: bool = False) -> float:
+        """Bytes that a row or combination with so many times takes on a link, in batches of so many rows.
+
+        What a batch takes beside its values is not in it.
+        """
+        if answers:
+            owners = self.answer_owners or (0,) * len(self.answer_sizes)
+            fresh: list[float] = self._first_times((1 << len(self.aliases)) - 1, batch_rows)[list(owners)].tolist()
+            return sum(
+                share * size_at(size, batch_rows) + (1 - share) * size_at(_mark(size), batch_rows)
+                for size, share in zip(self.answer_sizes, fresh, strict=True)
+            )
+        members = members_of(mask)
+        total = times * np.array(TIMESTAMP_SIZES if times == 1 else PLACE_SIZES)
+        if len(members) == 1:
+            total = total + self.alone[members[0]]
+        else:
+            shares = self._first_times(mask, batch_rows)[members]
+            total = total + shares @ self.combined[members] + (1 - shares) @ self._marked[members]
+        for number, spare in self._spare(mask).items():
+            total = total - spare * np.array(self.key_sizes[number])
+        return size_at(tuple(total), batch_rows)
+
+    def _first_times(self, mask: int, batch_rows: float) -> F64:
+        """Of each alias, the share of combinations in a batch whose row of it is there for the first time.
+
+        A new row makes combinations of all rows of the others that it meets, so that each of those is in many.
+        """
+        members, pool, drawn = members_of(mask), np.maximum(self.window, 1.0), np.full(len(self.aliases), batch_rows)
+        if len(members) > 2:
+            met = self._met_at_once(mask)
+            drawn[members] /= (met.prod() / met) ** ((len(members) - 2) / (len(members) - 1))  # any other may be new
+        found: F64 = pool * -np.expm1(-drawn / pool) / max(batch_rows, 1e-9)
+        return np.minimum(found, 1.0)
+
+    def _met_at_once(self, mask: int) -> F64:
+        """How many rows of each member a combination has to choose from, on average, once there are any."""
+        found: F64 | None = self._memory.get((mask, -1))
+        if found is None:
+            members = members_of(mask)
+            load = self.window[members]
+            for number, tied in enumerate(self._masks):
+                if (tied & mask).bit_count() > 1:
+                    domain, cells = self.domains[number], self.agreement(number, mask)
+                    alike = (domain.shares[members] / domain.size) @ cells / max(cells.sum(), 1e-300)
+                    load = np.where(domain.members[members], load * alike, load)
+            found = np.where(load > 1e-9, load / -np.expm1(-np.maximum(load, 1e-9)), 1.0)
+            self._memory[mask, -1] = found
+        return found
+
+    def _spare(self, mask: int) -> dict[int, int]:
+        """How often the key of each class is counted too many: a combination has it once, while it is needed."""
+        found: dict[int, int] = {}
+        if not self.hidden or mask & (mask - 1) == 0:
+            return found
+        for number, members in enumerate(self._masks):
+            carriers = [one for one in members_of(mask & members) if number in self.hidden[one]]
+            if carriers:
+                is_kept = len(carriers) < (mask & members).bit_count()
+                is_needed = bool(members & ~mask) and not is_kept
+                found[number] = len(carriers) - is_needed
+        return found
+
+    @cached_property
+    def alone(self) -> F64:
+        """The sizes of each alias's values together, in rows of its own."""
+        return _summed(self.in_order or self.sizes)
+
+    @cached_property
+    def combined(self) -> F64:
+        """The sizes of each alias's values together, in combinations."""
+        return _summed(self.sizes)
+
+    @cached_property
+    def _marked(self) -> F64:
+        """What the values of each alias take together where they are in the batch before."""
+        return _summed([[_mark(size) for size in of] for of in self.sizes])
+
+    def keys_bytes(self, key: tuple[int, ...], batch_rows: float, *, asked: bool = False) -> float:
+        """Bytes that a key with the time it stands for takes on a link, in batches of so many rows.
+
+        Keys are in order, so that a batch of n takes log2(n!) bits less. Those that are asked for are often those of
+        one row, and stand for no time but its own.
+        """
+        one = self.key_sizes[key[0]] if len(key) == 1 and self.key_sizes else (8.0, 8.0, 8.0)
+        rows = max(batch_rows, 1.0)
+        in_order = size_at(one, rows) - lgamma(rows + 1) / log(2) / rows / 8
+        return max(in_order, _LEAST_KEY_BYTES) + (1.5 if asked else 2) * size_at(PLACE_SIZES, rows)
+
+    def columns(self, mask: int, *, times: int = 1) -> int:
+        """How many columns a row or combination has."""
+        return times + sum(len(self.sizes[one]) for one in members_of(mask)) - sum(self._spare(mask).values())
+
+    def limited(self, partition: Partition, cells: NDArray[np.bool_]) -> "Workload":
+        """The workload of those combinations whose value lies in some cells of a key class."""
+        domains = list(self.domains)
+        one = domains[partition.key_class]
+        kept = np.where(cells, one.shares, 0.0)
+        mass = np.where(one.members, kept.sum(axis=1), 1.0)
+        shares = np.divide(kept, mass[:, None], out=np.zeros_like(kept), where=mass[:, None] > 0)
+        inside = shares[:, cells]
+        domains[partition.key_class] = Domain(
+            one.low[cells], one.high[cells], one.size[cells], inside, one.members, one.is_known
+        )
+        return replace(self, rate=self.rate * mass, domains=tuple(domains), _memory={})
+
+    def way_of_cells(self, partition: Partition) -> I64:
+        """The way that each cell of the partition's key class takes."""
+        domain = self.domains[partition.key_class]
+        return ways_of(partition, domain.low)
+
+
+def _summed(sizes: Sequence[Sequence[Sizes]]) -> F64:
+    return np.array([np.sum(of, axis=0) if of else np.zeros(3) for of in sizes]).reshape(-1, 3)
+
+
+def _mark(sizes: Sizes) -> Sizes:
+    """The sizes of a value that is in a batch before: it is little more than a mark then."""
+    ten, hundred, thousand = (min(size, _MARK_BYTES) for size in sizes)
+    return ten, hundred, thousand
+
+
+def members_of(mask: int) -> list[int]:
+    """The numbers of the bits that are set.
+
+    >>> members_of(0b1101)
+    [0, 2, 3]
+    """
+    return [number for number in range(mask.bit_length()) if mask >> number & 1]
+
+
+def size_at(sizes: Sequence[float], batch_rows: float) -> float:
+    """Bytes of a value in batches of so many rows, between the sizes known."""
+    rows = max(batch_rows, 1.0)
+    place = min(max(log10(rows) - 1.0, 0.0), 2.0)
+    low = min(int(place), 1)
+    return float(sizes[low] + (sizes[low + 1] - sizes[low]) * (place - low))
+
+
+def workload_of(
+    scans: Sequence[Scan],
+    classes: Sequence[KeyClass],
+    output: Sequence[str],
+    homes: Sequence[str],
+    site: str | None,
+    stats: Stats,
+    *,
+    residuals: Sequence[str] = (),
+    defaults: bool = False,
+) -> Workload:
+    """The figures of a query; a figure that nobody gave is an error, or a stated default if those are asked for."""
+    gather = _Gather(stats, defaults)
+    rates, windows = [], []
+    for scan in scans:
+        rate = gather.rate(scan)
+        for filtered in scan.filters:
+            rate *= gather.selectivity(filtered.sql)
+        rates.append(rate)
+        windows.append(_window_s(scan.window, rate))
+    domains = tuple(_domain(key_class, scans, gather) for key_class in classes)
+    sizes, in_order = (
+        tuple(_travelling_sizes(scan, classes, gather, in_order=one) for scan in scans) for one in (False, True)
+    )
+    answer = tuple(
+        gather.sizes(scan, kept.expression.columns[0].name)
+        for scan in scans
+        for kept in scan.kept
+        if kept.name in output
+    )
+    owners = tuple(number for number, scan in enumerate(scans) for kept in scan.kept if kept.name in output)
+    share = float(np.prod([gather.selectivity(sql) for sql in residuals])) if residuals else 1.0
+    return Workload(
+        tuple(scan.alias for scan in scans),
+        tuple(homes),
+        site,
+        np.array(rates, float),
+        np.array(windows, float),
+        domains,
+        sizes,
+        answer,
+        tuple(isinstance(scan.window, Rows) for scan in scans),
+        tuple(gather.used),
+        share,
+        owners,
+        tuple(_key_sizes(key_class, scans, gather) for key_class in classes),
+        tuple(tuple(number for number in scan.classes if _is_hidden(scan, classes[number])) for scan in scans),
+        in_order,
+    )
+
+
+def _window_s(window: Window, rate: float) -> float:
+    match window:
+        case Range(window_us):
+            return window_us / 1e6
+        case Tumble(window_us):
+            return window_us / 2e6  # on average, half of the interval is over
+        case Rows(count):
+            return count / rate if rate else 0.0
+        case Unbounded():
+            return UNBOUNDED_S
+
+
+class _Gather:
+    """Looks figures up, and tells which are missing."""
+
+    def __init__(self, stats: Stats, defaults: bool) -> None:
+        self._stats, self._defaults = stats, defaults
+        self.used: list[str] = []
+
+    def _missing(self, what: str, kind: str) -> float:
+        if not self._defaults:
+            raise MissingStatistic(
+                f"no {kind} is known {what}; run `watersmeet stats`, give it under `stats:` in the topology, "
+                f"or plan with --assume-defaults (which takes {DEFAULTS[kind]:g})"
+            )
+        note = f"{kind} {what}: {DEFAULTS[kind]:g}"
+        if note not in self.used:
+            self.used.append(note)
+        return DEFAULTS[kind]
+
+    def rate(self, scan: Scan) -> float:
+        known = self._stats.stream(scan.stream).rate
+        return known.value if known else self._missing(f"of stream {scan.stream!r}", "rate")
+
+    def selectivity(self, sql: str) -> float:
+        known = self._stats.selectivities.get(sql)
+        return known.value if known else 1.0
+
+    def column(self, scan: Scan, name: str) -> ColumnStats:
+        columns = self._stats.stream(scan.stream).columns
+        return next((one for key, one in columns.items() if key.casefold() == name.casefold()), ColumnStats())
+
+    def distinct(self, scan: Scan, name: str) -> float:
+        known = self.column(scan, name).distinct
+        if known is None:
+            return self._missing(f"of column {name!r} of stream {scan.stream!r}", "distinct values")
+        return max(known.value, 1.0)
+
+    def histogram(self, scan: Scan, name: str) -> Histogram | None:
+        return self.column(scan, name).histogram
+
+    def sizes(self, scan: Scan, name: str, *, in_order: bool = False) -> Sizes:
+        column = self.column(scan, name)
+        if column.sizes is not None:
+            return column.in_order if in_order and column.in_order else column.sizes
+        stream = self._stats.stream(scan.stream)
+        kept = max(len(scan.kept), 1)
+        if stream.row_bytes is not None:
+            each = stream.row_bytes.value / kept
+        else:
+            each = self._missing(f"for column {name!r} of stream {scan.stream!r}", "bytes a value")
+        return each, each, each
+
+
+def _travelling_sizes(scan: Scan, classes: Sequence[KeyClass], gather: _Gather, *, in_order: bool) -> tuple[Sizes, ...]:
+    """Sizes of what travels of a row beside its time: what is kept of it, and keys that are not among that."""
+    sizes = [gather.sizes(scan, kept.expression.columns[0].name, in_order=in_order) for kept in scan.kept]
+    for number in scan.classes:
+        if _is_hidden(scan, classes[number]):
+            sizes.append(_key_sizes(classes[number], (scan,), gather))
+    return tuple(sizes)
+
+
+def _is_hidden(scan: Scan, key_class: KeyClass) -> bool:
+    """Whether the key of a row is not among what is kept of it."""
+    member = key_class.member(scan.alias)
+    assert member is not None
+    return not (key_class.exact and member.is_plain and member.columns[0].flat in {kept.name for kept in scan.kept})
+
+
+def _key_sizes(key_class: KeyClass, scans: Sequence[Scan], gather: _Gather) -> Sizes:
+    """Bytes of a key on a link: of the first member, or of a hash."""
+    if not key_class.exact:
+        return 8.0, 8.0, 8.0
+    scan, member = next((scan, member) for scan in scans if (member := key_class.member(scan.alias)) is not None)
+    return gather.sizes(scan, member.columns[0].name)
+
+
+def _domain(key_class: KeyClass, scans: Sequence[Scan], gather: _Gather) -> Domain:
+    """The common cells of all members of a key class."""
+    members = np.array([key_class.member(scan.alias) is not None for scan in scans])
+    histograms: dict[int, Histogram] = {}
+    distinct: dict[int, float] = {}
+    for number, scan in enumerate(scans):
+        member = key_class.member(scan.alias)
+        if member is None:
+            continue
+        name = member.columns[0].name
+        found = gather.histogram(scan, name)
+        if found is not None and found.bins:
+            histograms[number] = found
+        else:
+            distinct[number] = gather.distinct(scan, name)
+    if not histograms:
+        return _nested(distinct, members)
+    return _aligned(histograms, distinct, members)
+
+
+def _nested(distinct: Mapping[int, float], members: NDArray[np.bool_]) -> Domain:
+    """Nothing is known but counts: the values of a smaller set are among those of a larger one, all equally often."""
+    edges = sorted(set(distinct.values()))
+    size = np.diff([0.0, *edges])
+    shares = np.zeros((len(members), len(edges)))
+    for number, count in distinct.items():
+        inside = np.array(edges) <= count
+        shares[number, inside] = size[inside] / count
+    low = np.concatenate([[0.0], edges[:-1]]).astype(np.int64) if edges else np.empty(0, np.int64)
+    high = np.array(edges, np.int64) - 1
+    return Domain(low, np.maximum(high, low), size, shares, members, is_known=False)
+
+
+def _aligned(histograms: Mapping[int, Histogram], distinct: Mapping[int, float], members: NDArray[np.bool_]) -> Domain:
+    """Cells between all edges of all histograms; the rows of a bin spread evenly over it."""
+    starts = np.unique([edge for one in histograms.values() for bin_ in one.bins for edge in (bin_.low, bin_.high + 1)])
+    low, high = starts[:-1], starts[1:] - 1
+    shares = np.zeros((len(members), len(low)))
+    sizes = np.zeros((len(members), len(low)))
+    for number, one in histograms.items():
+        for bin_ in one.bins:
+            first, last = np.searchsorted(low, bin_.low), np.searchsorted(high, bin_.high, "left")
+            width = (high[first : last + 1] - low[first : last + 1] + 1) / (bin_.high - bin_.low + 1)
+            shares[number, first : last + 1] += bin_.share * width
+            sizes[number, first : last + 1] += bin_.distinct * width
+    size = np.maximum(sizes.max(axis=0), 1e-9)
+    used = size > 1e-9
+    for number, count in distinct.items():
+        total = size[used].sum()
+        shares[number, used] = size[used] / total * min(1.0, total / max(count, 1.0))
+    size = np.where((high == low) & used, 1.0, size)
+    return Domain(low[used], high[used], size[used], shares[:, used], members)

@@ -1,0 +1,1 @@
+"""What a run reports: one stream of typed events, and its readers."""

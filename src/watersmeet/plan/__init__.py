@@ -1,0 +1,1 @@
+"""How a query is answered: plans as values, explained and drawn."""

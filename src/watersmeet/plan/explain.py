@@ -1,0 +1,279 @@
+"""A plan as text or as plain data; the same on every run."""
+
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from math import floor, isfinite, log10
+from typing import Any, assert_never
+
+from watersmeet.cost.price import Cost
+from watersmeet.plan.nodes import (
+    Distinct,
+    HashParts,
+    HeadPlan,
+    Hop,
+    Input,
+    Key,
+    KeyClass,
+    Leaf,
+    Linear,
+    Meet,
+    MultiJoin,
+    Partition,
+    Plan,
+    Project,
+    RangeParts,
+    Reduction,
+    Restrict,
+    Scan,
+    SitedJoin,
+    Stage,
+    Tree,
+    ValueParts,
+    Way,
+)
+from watersmeet.planners.auto import Tried
+from watersmeet.program.operators import compile_sites, node_operators
+from watersmeet.query.model import Expression
+
+_MONTH_S = 30 * 86_400
+
+
+def explain_text(plan: Plan) -> str:
+    """The plan as an indented tree."""
+    return "\n".join(_lines(plan, 0))
+
+
+def explain_data(plan: Plan) -> dict[str, Any]:
+    """The plan as plain data for JSON; every node says what it is under `node`."""
+    data: dict[str, Any] = _plain(plan)
+    return data
+
+
+def estimate_text(planner: str, cost: Cost | None, turn_s: float, note: str = "", tried: Sequence[Tried] = ()) -> str:
+    """Who made a plan and what it is expected to cost, flow by flow; and what other planners came to."""
+    lines = [f"planned by {planner}" + (f": {note}" if note else "")]
+    if cost is not None:
+        lines.append(f"estimate, with a batch every {turn_s:g} s:")
+        for one in cost.flows:
+            if one.bytes_s:
+                what = f"{one.origin} -> {one.to}  {one.flow}  ({one.purpose.value})"
+                lines.append(f"  {what}: {_figure(one.rows_s)} rows/s, {_figure(one.bytes_s)} bytes/s")
+        rest = sum(size for size, _ in cost.overhead.values())
+        lines.append(f"  watermarks and what parcels take: {_figure(rest)} bytes/s")
+        lines += [
+            f"  {one} -> {other} in all: {_figure(size)} bytes/s" for (one, other), size in cost.link_bytes.items()
+        ]
+        lines.append(
+            f"  all links: {_figure(cost.bytes_s)} bytes/s in {_figure(cost.messages_s)} parcels/s, "
+            f"price {_figure(cost.money_s * _MONTH_S)} a month, delay {_figure(cost.delay_s)} s"
+        )
+        for site, share in cost.cpu.items():
+            kept = cost.state_rows.get(site, 0.0)
+            lines.append(f"  site {site}: {_figure(100 * share)} % of a core, {_figure(kept)} rows kept")
+        origin, to, used = cost.busiest
+        if used > 1:
+            lines.append(f"  too much for the link {origin} -> {to}: {_figure(100 * used)} % of its bandwidth")
+    if tried:
+        lines.append("planners, by what they come to:")
+        lines += [
+            f"  {one.planner}: {_figure(one.value)}" if one.join is not None else f"  {one.planner}: none; {one.reason}"
+            for one in sorted(tried, key=lambda one: (one.value, one.planner))
+        ]
+    return "\n".join(lines)
+
+
+def estimate_data(planner: str, cost: Cost | None, turn_s: float, note: str, tried: Sequence[Tried]) -> dict[str, Any]:
+    """The same as plain data for JSON."""
+    data: dict[str, Any] = {"planner": planner, "note": note, "batch_every_s": turn_s}
+    if cost is not None:
+        data |= {
+            "flows": [
+                {
+                    "from": one.origin,
+                    "to": one.to,
+                    "flow": one.flow,
+                    "purpose": one.purpose.value,
+                    "rows_s": one.rows_s,
+                    "bytes_s": one.bytes_s,
+                    "messages_s": one.messages_s,
+                }
+                for one in cost.flows
+            ],
+            "links": [
+                {"from": origin, "to": to, "bytes_s": size, "parcels_s": cost.overhead[origin, to][1]}
+                for (origin, to), size in cost.link_bytes.items()
+            ],
+            "bytes_s": cost.bytes_s,
+            "parcels_s": cost.messages_s,
+            "price_s": cost.money_s,
+            "delay_s": cost.delay_s,
+            "cpu": cost.cpu,
+            "state_rows": dict(cost.state_rows),
+        }
+    if tried:
+        data["planners"] = {one.planner: one.value if one.join is not None else {"reason": one.reason} for one in tried}
+    return data
+
+
+def _figure(value: float) -> str:
+    """A figure with three digits that count.
+
+    >>> _figure(12345.6), _figure(0.12345), _figure(0.0)
+    ('12,300', '0.123', '0')
+    """
+    if value == 0 or not isfinite(value):
+        return f"{value:g}"
+    digits = max(0, 2 - floor(log10(abs(value))))
+    return f"{round(value, 2 - floor(log10(abs(value)))):,.{digits}f}"
+
+
+def _lines(plan: Plan, depth: int) -> list[str]:
+    pad = "  " * depth
+    match plan:
+        case Distinct(child):
+            return [f"{pad}distinct", *_lines(child, depth + 1)]
+        case Project(child, select):
+            columns = ", ".join(f"{_shown(item.expression)} AS {item.name}" for item in select)
+            return [f"{pad}project {columns}", *_lines(child, depth + 1)]
+        case Restrict(child, predicates):
+            return [
+                f"{pad}keep where {' AND '.join(_shown(predicate) for predicate in predicates)}",
+                *_lines(child, depth + 1),
+            ]
+        case MultiJoin():
+            return _join_lines(plan, pad)
+        case SitedJoin():
+            return _sited_lines(plan, pad)
+        case _:
+            assert_never(plan)
+
+
+def _join_lines(join: MultiJoin, pad: str) -> list[str]:
+    order = "in event-time order, behind the watermark" if join.ordered else "as rows arrive"
+    rounds = f"{join.rounds} round{'s' if join.rounds > 1 else ''} a batch"
+    lines = [f"{pad}join {len(join.scans)} windows {order}, {rounds}"]
+    lines += [f"{pad}  {_class(key_class)}" for key_class in join.classes]
+    for sequence in join.sequences:
+        stages = " => ".join(_stage(stage) for stage in sequence.stages)
+        lines.append(f"{pad}  new rows of {sequence.head}: {stages}")
+    for scan in join.scans:
+        lines.append(f"{pad}  {_window(scan)}, indexed by {', '.join(_key(key) for key in scan.stored)}")
+        lines += [f"{pad}    where {_shown(expression)}" for expression in scan.filters]
+    return lines
+
+
+def _sited_lines(join: SitedJoin, pad: str) -> list[str]:
+    sites = {*join.homes, join.site} - {None}
+    place = f"at {join.site}" if join.site is not None else "where they are made"
+    lines = [f"{pad}join {len(join.scans)} windows at {len(sites)} sites, answers {place}"]
+    lines += [f"{pad}  {_class(key_class)}" for key_class in join.classes]
+    if join.partition is None:
+        lines += [f"{pad}  {line}" for line in way_lines(join.ways[0])]
+    else:
+        lines.append(f"{pad}  {partition_text(join.partition, len(join.ways))}")
+        for number, way in enumerate(join.ways):
+            lines.append(f"{pad}  way {number + 1}:")
+            lines += [f"{pad}    {line}" for line in way_lines(way)]
+    for scan, home in zip(join.scans, join.homes, strict=True):
+        lines.append(f"{pad}  {_window(scan)}, home {home}")
+        lines += [f"{pad}    where {_shown(expression)}" for expression in scan.filters]
+    for site, program in compile_sites(join).items():
+        lines.append(f"{pad}  site {site}:{'' if program.operators or program.ships else ' takes answers'}")
+        lines += [f"{pad}    {operator}" for operator in node_operators(program)]
+    return lines
+
+
+def way_lines(way: Way) -> list[str]:
+    """One way of a plan: a line for each head, or a tree."""
+    if isinstance(way, Linear):
+        return [f"new rows of {plan.head}: {_hops(plan)}" for plan in way.heads]
+    return [f"tree: {tree_text(way)}"]
+
+
+def tree_text(tree: Tree) -> str:
+    """A tree in one line.
+
+    >>> tree_text(Meet("x", (Input(Leaf("a")), Input(Leaf("b"), Reduction.ONE_STEP))))
+    '(a + b reduced in one step) at x'
+    """
+    match tree:
+        case Leaf(alias):
+            return alias
+        case Meet(at, inputs):
+            return f"({' + '.join(_input(one) for one in inputs)}) at {at}"
+
+
+def _input(one: Input) -> str:
+    steps = {
+        Reduction.NONE: "",
+        Reduction.ONE_STEP: " reduced in one step",
+        Reduction.TWO_STEP: " reduced in two steps",
+    }
+    return f"{tree_text(one.node)}{steps[one.reduction]}{' with Bloom filters' if one.bloom else ''}"
+
+
+def partition_text(partition: Partition, ways: int) -> str:
+    """How the values of a key are told apart."""
+    letter = _letter(partition.key_class)
+    match partition.parts:
+        case HashParts(buckets):
+            return f"{ways} ways by a hash of {letter} in {len(buckets)} buckets"
+        case RangeParts(bounds):
+            return f"{ways} ways by {len(bounds) + 1} ranges of {letter}"
+        case ValueParts(values, _, others):
+            return f"{ways} ways by {len(values)} values of {letter}, all others way {others + 1}"
+
+
+def _hops(plan: HeadPlan) -> str:
+    return ", ".join(_hop(hop) for hop in plan.hops)
+
+
+def _hop(hop: Hop) -> str:
+    place = f" at {hop.at}" if hop.at is not None else ""
+    return f"{hop.alias} by {hop.method.value}{' with Bloom filters' if hop.bloom else ''}{place}"
+
+
+def _class(key_class: KeyClass) -> str:
+    kind = "compared as 64-bit values" if key_class.exact else "hashed to 64 bits, compared again on a hit"
+    members = " = ".join(_shown(member) for member in key_class.members)
+    return f"key {_letter(key_class.number)}: {members}; {kind}"
+
+
+def _window(scan: Scan) -> str:
+    kept = ", ".join(_shown(item.expression) for item in scan.kept) or "no columns"
+    return f"window {scan.alias}: {scan.stream} [{scan.window}], keeps {kept}"
+
+
+def _stage(stage: Stage) -> str:
+    probes = [
+        probe.alias + _also([_letter(number) for number in probe.checks if number not in stage.key])
+        for probe in stage.probes
+    ]
+    return f"by {_key(stage.key)} probe {', '.join(probes)}"
+
+
+def _also(classes: list[str]) -> str:
+    return f" (and compare {', '.join(classes)})" if classes else ""
+
+
+def _key(key: Key) -> str:
+    return "+".join(_letter(number) for number in key) or "nothing"
+
+
+def _letter(number: int) -> str:
+    return f"K{number + 1}"
+
+
+def _shown(expression: Expression) -> str:
+    return expression.sql.replace("`", "")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Expression):
+        return _shown(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        data = {item.name: _plain(getattr(value, item.name)) for item in fields(value)}
+        return {"node": type(value).__name__, **data}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value

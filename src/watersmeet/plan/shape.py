@@ -1,0 +1,90 @@
+"""What every plan of a query has in common: key classes, what is kept of each alias, and what stands above the join."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from watersmeet.plan.nodes import Distinct, Kept, KeyClass, MultiJoin, Plan, Project, Restrict, Scan, SitedJoin
+from watersmeet.query.classes import equal_sides
+from watersmeet.query.model import Column, Expression, JoinQuery
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The parts of a join that no planner decides."""
+
+    classes: tuple[KeyClass, ...]
+    scans: tuple[Scan, ...]
+    verify: tuple[tuple[str, str], ...]
+    output: tuple[str, ...]
+
+
+def shape_of(query: JoinQuery, columns: Mapping[str, Sequence[str]]) -> Shape:
+    """The shape of a query; `columns` gives each stream's columns in schema order."""
+    classes, class_of, implied = key_classes(query)
+    hashed = [e for e in query.equalities if not classes[class_of[e.left]].exact]
+    asked = {
+        column
+        for expression in (*query.residuals, *(item.expression for item in query.select))
+        for column in expression.columns
+    }
+    scans = []
+    for source in query.sources:
+        own = [Column(source.alias, name) for name in columns[source.stream]]
+        sides = [side for e in hashed for side in (e.left, e.right) if side.aliases == (source.alias,)]
+        kept = {column.flat: Kept(column.flat, Expression(column.sql, (column,))) for column in own if column in asked}
+        kept |= {_key_value(side): Kept(_key_value(side), side) for side in sides}
+        scans.append(
+            Scan(
+                alias=source.alias,
+                stream=source.stream,
+                window=source.window,
+                filters=tuple(f for f in (*query.filters, *implied) if f.aliases == (source.alias,)),
+                kept=tuple(kept.values()),
+                classes=tuple(c.number for c in classes if c.member(source.alias)),
+                stored=(),
+                routed=(),
+            )
+        )
+    return Shape(
+        classes,
+        tuple(scans),
+        verify=tuple((_key_value(e.left), _key_value(e.right)) for e in hashed),
+        output=tuple(name for scan in scans for name in scan.columns if name in {column.flat for column in asked}),
+    )
+
+
+def above(query: JoinQuery, join: MultiJoin | SitedJoin) -> Plan:
+    """A join with the query's remaining predicates, its output columns and DISTINCT on top."""
+    plan: Plan = Restrict(join, query.residuals) if query.residuals else join
+    plan = Project(plan, query.select)
+    return Distinct(plan) if query.distinct else plan
+
+
+def key_classes(
+    query: JoinQuery,
+) -> tuple[tuple[KeyClass, ...], dict[Expression, int], tuple[Expression, ...]]:
+    """Close the equalities under transitivity: the classes, the class of each side, and what they imply.
+
+    Two expressions of one alias in the same class imply a filter of that alias.
+    """
+    classes, class_of, implied = [], {}, []
+    for number, group in enumerate(equal_sides(query)):
+        members: dict[str, Expression] = {}
+        for member in group:
+            class_of[member] = number
+            (alias,) = member.aliases
+            first = members.setdefault(alias, member)
+            if first != member:
+                implied.append(_equal(first, member))
+        classes.append(KeyClass(number, tuple(members.values())))
+    return tuple(classes), class_of, tuple(implied)
+
+
+def _key_value(side: Expression) -> str:
+    """The name under which a key's value is kept: a column's own, or the alias and the text of the expression."""
+    (alias,) = side.aliases
+    return side.columns[0].flat if side.is_plain else f"{alias}.={side.sql}"
+
+
+def _equal(left: Expression, right: Expression) -> Expression:
+    return Expression(f"({left.sql}) = ({right.sql})", tuple(sorted({*left.columns, *right.columns})), "boolean")

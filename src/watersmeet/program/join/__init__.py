@@ -1,0 +1,1 @@
+"""How rows find each other: windows as intervals, sort-merge index probes."""

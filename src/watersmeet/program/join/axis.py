@@ -1,0 +1,90 @@
+"""Where things lie on the axis of one window, so that meeting is always the intersection of two intervals.
+
+On the axis of a window over time, an instant of an alias is `ts * m + position`, m being the number of aliases: the
+order of the law, in which the latest tuple of a combination is its head and ties go by position in the query. A row
+reaches from its own instant to the last instant of the window in which it is seen. A ROWS window has an axis of its
+own, the ordinals of its stream: a row reaches over as many as the window counts, and a time is translated to the
+ordinal of the last row up to it by the stream's row clock. A translation holds as far as the clock has come.
+"""
+
+from dataclasses import dataclass, field
+from typing import assert_never
+
+import numpy as np
+
+from watersmeet.program.join.probe import NEVER
+from watersmeet.program.storage.segments import I64
+from watersmeet.query.windows import Range, Rows, Tumble, Unbounded, Window
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The timestamps of a stream's rows in order, from the row with ordinal `base` on."""
+
+    base: int = 0
+    ts: I64 = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def last_at(self, instants: I64) -> I64:
+        """The ordinal of the last row up to each instant."""
+        return np.searchsorted(self.ts, instants, "right") + (self.base - 1)
+
+    def last_before(self, instant: int) -> int:
+        """The ordinal of the last row before an instant."""
+        return int(np.searchsorted(self.ts, instant, "left")) + self.base - 1
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The axis of one alias's window."""
+
+    window: Window
+    position: int
+    aliases: int
+    clock: Clock | None = None  # of a ROWS window
+
+    @property
+    def counts_rows(self) -> bool:
+        return isinstance(self.window, Rows)
+
+    def points(self, ts: I64, position: int) -> I64:
+        """Where tuples of the head at a position of the query look."""
+        if self.counts_rows:
+            assert self.clock is not None, "a ROWS window has a clock"
+            return self.clock.last_at(ts)
+        return ts * self.aliases + position
+
+    def rows(self, ts: I64, ordinals: I64 | None) -> tuple[I64, I64]:
+        """From where to where rows of the window reach."""
+        match self.window:
+            case Range(window_us):
+                return ts * self.aliases + self.position, (ts + window_us + 1) * self.aliases - 1
+            case Tumble(window_us):
+                ends = (ts // window_us + 1) * window_us
+                return ts * self.aliases + self.position, ends * self.aliases - 1
+            case Unbounded():
+                return ts * self.aliases + self.position, np.full(len(ts), NEVER)
+            case Rows(count):
+                assert ordinals is not None, "rows of a ROWS window have ordinals"
+                return ordinals, ordinals + (count - 1)
+            case _:
+                assert_never(self.window)
+
+    def first(self, horizon: int) -> int:
+        """No tuple that is still to come, at the horizon or after it, looks before this place."""
+        if self.counts_rows:
+            assert self.clock is not None, "a ROWS window has a clock"
+            return self.clock.last_before(horizon)
+        return horizon * self.aliases
+
+    @property
+    def reach(self) -> int | None:
+        """How far a row reaches at most; None for ever."""
+        match self.window:
+            case Range(window_us) | Tumble(window_us):
+                return (window_us + 1) * self.aliases
+            case Rows(count):
+                return count
+            case Unbounded():
+                return None
+            case _:
+                assert_never(self.window)

@@ -1,0 +1,115 @@
+"""Meeting of intervals under equal keys: pairs for joins, first meetings for semijoins; old rows never met before."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from watersmeet.program.join.probe import Lookup, Relation, Run, join
+from watersmeet.program.storage.bloom import Filter
+from watersmeet.program.storage.segments import I64, KEY, U64, column
+
+
+@dataclass(frozen=True)
+class Side:
+    """One input of an operator: the rows of this turn and those of earlier turns."""
+
+    new: Relation
+    old: Relation
+
+    @property
+    def both(self) -> Relation:
+        return Relation((*self.old.runs, *self.new.runs))
+
+
+def interval_run(table: pa.Table, low: I64, high: I64, *, narrows: bool) -> Run:
+    """Rows sorted by key as a run, with the intervals they stand for."""
+    span = (int(low.min()), int(high.max())) if len(low) else (0, -1)
+    return Run(column(table, KEY), low, lambda which: high[which], table, span, narrows)
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Matching rows, by their numbers in two relations."""
+
+    left: Relation
+    right: Relation
+    left_rows: I64
+    right_rows: I64
+    low: I64  # from where to where both are visible
+    high: I64
+
+
+def pairs(left: Side, right: Side, checks: Sequence[int]) -> Iterator[Pairs]:
+    """Every pair that meets and has a row of this turn, once."""
+    compared = tuple((number, 0) for number in checks)
+    everything = right.both
+    for found in join(left.new, [Lookup(everything, compared)]):
+        yield Pairs(left.new, everything, found.rows[0], found.rows[1], found.latest, found.limit)
+    for found in join(right.new, [Lookup(left.old, compared)]):
+        yield Pairs(left.old, right.new, found.rows[1], found.rows[0], found.latest, found.limit)
+
+
+@dataclass(frozen=True)
+class Witnesses:
+    """What subjects are met by: rows or Bloom filters, of this turn and of earlier ones."""
+
+    rows: Side
+    new_filters: tuple[Filter, ...] = ()
+    old_filters: tuple[Filter, ...] = ()
+
+
+def first_meetings(subject: Side, witnesses: Witnesses) -> Iterator[tuple[Relation, I64]]:
+    """Subject rows that meet a witness now and met none in an earlier turn."""
+    filters = (*witnesses.old_filters, *witnesses.new_filters)
+    fresh = _met(subject.new, witnesses.rows.both, filters)
+    if len(fresh):
+        yield subject.new, fresh
+    waiting = _met_by(subject.old, witnesses.rows.new, witnesses.new_filters)
+    if len(waiting):
+        candidates = _subset(subject.old, waiting)
+        before = _met(candidates, witnesses.rows.old, witnesses.old_filters)
+        waiting = np.delete(waiting, before)
+        if len(waiting):
+            yield subject.old, waiting
+
+
+def _met(subject: Relation, witnesses: Relation, filters: Sequence[Filter]) -> I64:
+    """The numbers of subject rows that meet anything, by looking up each of them."""
+    found = [met.rows[0] for met in join(subject, [Lookup(witnesses)])] if len(witnesses) else []
+    return _distinct([*found, *_in_filters(subject, filters)])
+
+
+def _met_by(subject: Relation, witnesses: Relation, filters: Sequence[Filter]) -> I64:
+    """The same, by looking up each witness: there are fewer of them."""
+    found = [met.rows[1] for met in join(witnesses, [Lookup(subject)])] if len(subject) else []
+    return _distinct([*found, *_in_filters(subject, filters)])
+
+
+def _in_filters(subject: Relation, filters: Sequence[Filter]) -> list[I64]:
+    found = []
+    for run, offset in zip(subject.runs, subject.offsets, strict=False):
+        high = run.ends(np.arange(len(run.keys)))
+        for one in filters:
+            inside = np.flatnonzero((run.ts <= one.high) & (high >= one.low))
+            if len(inside):
+                found.append(inside[one.holds(run.keys[inside])] + int(offset))
+    return found
+
+
+def _distinct(found: Sequence[I64]) -> I64:
+    return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+
+
+def _subset(relation: Relation, rows: I64) -> Relation:
+    """Some rows of a relation, in the order given, as a carrier of their own."""
+    keys: U64 = np.empty(len(rows), np.uint64)
+    low, high = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
+    run_of = np.searchsorted(relation.offsets, rows, "right") - 1
+    for number, run in enumerate(relation.runs):
+        here = np.flatnonzero(run_of == number)
+        inside = rows[here] - int(relation.offsets[number])
+        keys[here], low[here], high[here] = run.keys[inside], run.ts[inside], run.ends(inside)
+    span = (int(low.min()), int(high.max()))
+    return Relation((Run(keys, low, lambda which: high[which], pa.table({}), span, narrows=False),))

@@ -1,0 +1,1 @@
+"""The engine of a site: (ledger, arrivals) -> (ledger, outbox, answers)."""

@@ -1,0 +1,1 @@
+"""How rows are kept and shipped: sorted segments, packed columns, parcels."""

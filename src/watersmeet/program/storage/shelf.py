@@ -1,0 +1,62 @@
+"""Where a site puts tables and bytes between its tasks and turns; what is put is never changed."""
+
+from collections.abc import Collection
+from typing import Protocol
+
+import pyarrow as pa
+
+from watersmeet.program.site.ledger import Part
+
+
+class Shelf(Protocol):
+    """Tables and bytes by the names they were given when put."""
+
+    def put(self, stem: str, table: pa.Table) -> Part:
+        """Keep a table under a fresh name."""
+
+    def get(self, path: str) -> pa.Table:
+        """A table that was put."""
+
+    def put_bytes(self, stem: str, data: bytes) -> str:
+        """Keep bytes under a fresh name."""
+
+    def get_bytes(self, path: str, start: int = 0, size: int | None = None) -> bytes:
+        """Some of the bytes that were put."""
+
+
+class MemoryShelf:
+    """A shelf in memory, for runtimes that need no disk."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, pa.Table] = {}
+        self._bytes: dict[str, bytes] = {}
+        self._count = 0
+
+    def put(self, stem: str, table: pa.Table) -> Part:
+        path = self._fresh(stem)
+        self._tables[path] = table
+        return Part(path, table.num_rows, table.nbytes)
+
+    def get(self, path: str) -> pa.Table:
+        return self._tables[path]
+
+    def put_bytes(self, stem: str, data: bytes) -> str:
+        path = self._fresh(stem)
+        self._bytes[path] = data
+        return path
+
+    def get_bytes(self, path: str, start: int = 0, size: int | None = None) -> bytes:
+        data = self._bytes[path]
+        return data[start:] if size is None else data[start : start + size]
+
+    def keep_only(self, paths: Collection[str]) -> None:
+        """Forget everything else."""
+        self._tables = {path: table for path, table in self._tables.items() if path in paths}
+        self._bytes = {path: data for path, data in self._bytes.items() if path in paths}
+
+    def __len__(self) -> int:
+        return len(self._tables) + len(self._bytes)
+
+    def _fresh(self, stem: str) -> str:
+        self._count += 1
+        return f"{stem}#{self._count}"

@@ -1,0 +1,145 @@
+"""What crosses a link: parcels of messages, each with the rows of a flow and how far the flow has come.
+
+A parcel is what one turn of a site has for another one: numbered, so that a second delivery is dropped and a gap is
+waited for. A message names its flow by number; the schema of a flow travels with its first rows and never again. Most
+messages are small, so what describes them is too: numbers take as many bytes as they need, and progress is told by its
+distance from the furthest in the parcel.
+"""
+
+import zlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from watersmeet.program.storage.packing import Reader, folded, number_bytes, unfolded
+
+Count = TypeVar("Count", int, npt.NDArray[np.int64])
+
+VERSION = 2  # of the form of parcels: sites of different ones cannot read each other
+_MAGIC = b"WM%d" % VERSION
+_SIZE_BYTES, _SUM_BYTES = 3, 4  # of the table of messages, and of the sum over everything but these
+_HEAD_BYTES = len(_MAGIC) + _SIZE_BYTES + _SUM_BYTES
+
+UNKNOWN = -(2**63)  # the progress of a flow that has said nothing yet
+
+PARCEL_BYTES = _HEAD_BYTES + 11  # about, beside messages: its number and the time it has come to
+MESSAGE_BYTES = 7  # about, beside rows
+COLUMN_BYTES = 3  # about, beside the values of a column
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Rows of a flow, or none, and how far the flow has come: no row before `progress` follows."""
+
+    flow: int
+    progress: int
+    rows: int = 0
+    payload: bytes = b""
+    schema: bytes = b""
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """All messages of one turn over one link."""
+
+    number: int
+    messages: tuple[Message, ...]
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """What each message takes."""
+        return tuple(
+            len(entry) + len(message.schema) + len(message.payload)
+            for entry, message in zip(self._entries, self.messages, strict=True)
+        )
+
+    @property
+    def own_size(self) -> int:
+        """What it takes beside its messages."""
+        return _HEAD_BYTES + len(self._beginning)
+
+    @cached_property
+    def _beginning(self) -> bytes:
+        return number_bytes(self.number) + number_bytes(folded(self._furthest))
+
+    @property
+    def _furthest(self) -> int:
+        return max((message.progress for message in self.messages), default=0)
+
+    @cached_property
+    def _entries(self) -> tuple[bytes, ...]:
+        numbers = (
+            (one.flow, len(one.schema), one.rows, len(one.payload), self._furthest - one.progress)
+            for one in self.messages
+        )
+        return tuple(b"".join(map(number_bytes, entry)) for entry in numbers)
+
+    def pack(self) -> bytes:
+        """The parcel as bytes."""
+        table = self._beginning + b"".join(self._entries)
+        size = len(table).to_bytes(_SIZE_BYTES, "little")
+        body = table + b"".join(one.schema + one.payload for one in self.messages)
+        return _MAGIC + size + _checksum(size, body) + body
+
+
+def overhead_bytes(columns: Count) -> Count:
+    """About what a message with rows takes beside the values themselves."""
+    return MESSAGE_BYTES + COLUMN_BYTES * columns
+
+
+def pack_schema(schema: pa.Schema) -> bytes:
+    """A schema as it travels."""
+    packed: bytes = schema.remove_metadata().serialize().to_pybytes()
+    return packed
+
+
+def unpack_schema(packed: bytes) -> pa.Schema:
+    """A schema as it came."""
+    return pa.ipc.read_schema(pa.py_buffer(packed))
+
+
+def _checksum(size: bytes | memoryview, body: bytes | memoryview) -> bytes:
+    return zlib.crc32(body, zlib.crc32(size)).to_bytes(_SUM_BYTES, "little")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One message of a parcel and where its rows lie in it."""
+
+    flow: int
+    progress: int
+    rows: int
+    start: int
+    size: int
+    schema: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ParcelIndex:
+    """What is in a parcel, without the rows."""
+
+    number: int
+    entries: tuple[Entry, ...]
+
+
+def index_parcel(data: bytes) -> ParcelIndex:
+    """What is in a parcel; ValueError where it is none."""
+    head = Reader(data)
+    if head.left < _HEAD_BYTES or head.take(len(_MAGIC)) != _MAGIC:
+        raise ValueError("it is not a parcel")
+    size, checksum = head.take(_SIZE_BYTES), head.take(_SUM_BYTES)
+    if _checksum(size, head.rest) != checksum:
+        raise ValueError(f"it has {len(data)} bytes, and its checksum is wrong")
+    table = Reader(head.take(int.from_bytes(size, "little")))
+    number, furthest = table.number(), unfolded(table.number())
+    place, entries = len(data) - head.left, []
+    while table.left:
+        flow, schema_size, rows, payload_size, behind = (table.number() for _ in range(5))
+        start = place + schema_size
+        entries.append(Entry(flow, furthest - behind, rows, start, payload_size, data[place:start]))
+        place = start + payload_size
+    return ParcelIndex(number, tuple(entries))

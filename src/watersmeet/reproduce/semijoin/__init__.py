@@ -1,0 +1,11 @@
+"""Experiments of the semijoin paper."""
+
+from watersmeet.reproduce.experiment import Experiment
+from watersmeet.reproduce.semijoin import fig7, fig8, fig9, table3
+
+EXPERIMENTS: tuple[Experiment, ...] = (
+    *fig7.EXPERIMENTS,
+    table3.EXPERIMENT,
+    fig8.EXPERIMENT,
+    fig9.EXPERIMENT,
+)

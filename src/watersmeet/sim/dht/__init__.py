@@ -1,0 +1,1 @@
+"""A distributed hash table over any overlay."""

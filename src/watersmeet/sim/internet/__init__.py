@@ -1,0 +1,1 @@
+"""Simulated hosts, links, latencies and churn."""

@@ -1,0 +1,1 @@
+"""What `watersmeet simulate` runs: the file, the run, the outcome."""

@@ -1,0 +1,148 @@
+"""Streams and queries of the user's own, checked, and the tuples in the order of their times."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from watersmeet.errors import InputError, TypeMismatch
+from watersmeet.program.rjoin.compiled import Longs
+from watersmeet.query.model import Expression, JoinQuery
+from watersmeet.query.sql import parse_query
+from watersmeet.sim.rjoin.expressions import judge, project
+from watersmeet.sim.scenario.model import UserLoad
+from watersmeet.sim.scenario.outcome import no_rows
+from watersmeet.sim.scenario.sources import check_source, read_stream, schema_of
+
+ROW = "__row"  # a name of our own in tables that hold the user's columns
+_MOST_ALIASES = 30  # the bound ones are bits of one number
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """The tuples of all streams in the order of their times; ties by stream, then as they arrive."""
+
+    tables: tuple[pa.Table, ...]  # of each stream, by time, with a column more that numbers all tuples
+    stamps: Longs
+    streams: Longs
+    rows: Longs
+
+    @classmethod
+    def of(cls, load: UserLoad, event_times: Mapping[str, str]) -> "Feed":
+        """Read all streams."""
+        tables, stamps = [], []
+        for one in load.streams:
+            table = read_stream(one.stream)
+            times: Longs = table.column(event_times[one.stream.name]).cast(pa.int64()).to_numpy()
+            order = np.argsort(times, kind="stable")
+            tables.append(table.take(order))
+            stamps.append(times[order])
+        streams = np.repeat(np.arange(len(tables)), [len(times) for times in stamps])
+        rows = np.concatenate([np.arange(len(times)) for times in stamps])
+        every = np.concatenate(stamps)
+        order = np.lexsort((rows, streams, every))[: load.most_tuples]
+        if not len(order):
+            raise InputError("there is nothing to simulate: no stream has a tuple with an event time")
+        kept = [table.slice(0, int((streams[order] == place).sum())) for place, table in enumerate(tables)]
+        firsts = np.cumsum([0, *(table.num_rows for table in kept)]).tolist()
+        numbered = [
+            table.append_column(ROW, pa.array(np.arange(first, first + table.num_rows))).combine_chunks()
+            for first, table in zip(firsts, kept, strict=False)
+        ]
+        return cls(tuple(numbered), every[order], streams[order], rows[order])
+
+    @property
+    def tuples(self) -> int:
+        return len(self.stamps)
+
+    @property
+    def first_us(self) -> int:
+        return int(self.stamps[0])
+
+    @property
+    def last_us(self) -> int:
+        return int(self.stamps[-1])
+
+    def parts(self) -> Iterator[tuple[int, int, pa.Table]]:
+        """Tuples of one stream and one time together: the stream, the time, and the rows."""
+        is_new = (np.diff(self.stamps) != 0) | (np.diff(self.streams) != 0)
+        bounds = [0, *(np.flatnonzero(is_new) + 1).tolist(), self.tuples]
+        for begin, end in pairwise(bounds):
+            stream, first = int(self.streams[begin]), int(self.rows[begin])
+            yield stream, int(self.stamps[begin]), self.tables[stream].slice(first, end - begin)
+
+
+class FeedJudge:
+    """Filters, evaluated once for all tuples that will ever come: DuckDB takes as long for one."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._tables = feed.tables
+        self._first = np.cumsum([0, *(table.num_rows for table in feed.tables)])
+        self._told: dict[tuple[int, str, tuple[Expression, ...]], NDArray[np.bool_]] = {}
+
+    def __call__(self, alias: str, predicates: Sequence[Expression], rows: pa.Table) -> NDArray[np.bool_]:
+        if not alias or not rows.num_rows:
+            return judge(alias, predicates, rows)
+        numbers = rows.column(ROW).to_numpy()
+        stream = int(np.searchsorted(self._first, numbers[0], side="right")) - 1
+        asked = (stream, alias, tuple(predicates))
+        if asked not in self._told:
+            self._told[asked] = judge(alias, predicates, self._tables[stream])
+        verdict: NDArray[np.bool_] = self._told[asked][numbers - self._first[stream]]
+        return verdict
+
+
+def checked_streams(load: UserLoad) -> tuple[dict[str, pa.Schema], dict[str, str]]:
+    """Schemas and event times of streams that can be simulated."""
+    schemas, event_times = {}, {}
+    for one in load.streams:
+        stream = one.stream
+        check_source(stream)
+        schemas[stream.name], event_times[stream.name] = schema_of(stream), stream.event_time_column
+        if len(stream.columns) < 2:
+            raise InputError(f"stream {stream.name!r} has no column but its event time; RJoin finds tuples by others")
+    return schemas, event_times
+
+
+def checked_query(
+    name: str, sql: str, allow_cross: bool, load: UserLoad, schemas: Mapping[str, pa.Schema]
+) -> JoinQuery:
+    """A query that can be answered here: RJoin tells values apart by themselves, and DuckDB evaluates expressions."""
+    try:
+        query = parse_query(sql, load.columns, allow_cross=allow_cross)
+    except InputError as error:
+        raise type(error)(f"query {name!r}: {error}") from None
+    if len(query.sources) > _MOST_ALIASES:
+        raise InputError(f"query {name!r} joins {len(query.sources)} streams; RJoin here takes {_MOST_ALIASES} at most")
+    stream_of = {source.alias: source.stream for source in query.sources}
+    for equality in query.equalities:
+        sides = [side for side in (equality.left, equality.right) if side.is_plain]
+        kinds = [schemas[stream_of[side.columns[0].alias]].field(side.columns[0].name).type for side in sides]
+        if len({_family(kind) for kind in kinds}) > 1:
+            left, right = (side.columns[0].flat for side in sides)
+            raise TypeMismatch(
+                f"query {name!r}: {left} is {kinds[0]} and {right} is {kinds[1]}: a simulated network compares values "
+                "of one kind only; declare both alike"
+            )
+    try:
+        flat = no_rows(query, schemas)
+        project(query, flat)
+        if query.filters or query.residuals:
+            judge("", [*query.filters, *query.residuals], flat)
+    except InputError as error:
+        raise type(error)(f"query {name!r}: {error}") from None
+    except Exception as error:  # DuckDB's own, which is known to a few modules only
+        reason = str(error).splitlines()[0]
+        raise InputError(
+            f"query {name!r}: the simulator evaluates expressions by DuckDB, which says: {reason}"
+        ) from None
+    return query
+
+
+def _family(kind: pa.DataType) -> str:
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return "number"
+    return str(kind)

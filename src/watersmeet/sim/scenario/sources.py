@@ -1,0 +1,162 @@
+"""Whole streams as tables, without Spark: files read by Arrow, and made-up rows. What never ends is refused."""
+
+import glob
+import os
+import re
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+import pyarrow.json as pajson
+import pyarrow.parquet as pq
+
+from watersmeet.errors import InputError
+from watersmeet.sim.sites.rows import query_rows
+from watersmeet.topology import generate
+from watersmeet.topology.model import Source, Stream
+
+FORMATS = ("parquet", "csv", "json", "generator")
+_OPTIONS = {"csv": ("header", "sep", "delimiter")}
+_LEFT_ALONE = (
+    "maxfilespertrigger",
+    "maxbytespertrigger",
+    "latestfirst",
+    "recursivefilelookup",
+)  # how Spark takes files
+_ALIASES = {
+    "byte": "tinyint",
+    "short": "smallint",
+    "integer": "int",
+    "long": "bigint",
+    "real": "float",
+    "timestamp_ltz": "timestamp",
+}
+
+
+def schema_of(stream: Stream) -> pa.Schema:
+    """A stream's columns with Arrow's types."""
+    return pa.schema([(name, _arrow_type(stream.name, name, kind)) for name, kind in stream.types.items()])
+
+
+def check_source(stream: Stream) -> None:
+    """Refuse a source that cannot be simulated, before anything is read."""
+    source, what = stream.source, f"stream {stream.name!r}"
+    if source is None or source.format not in FORMATS:
+        name = "a DataFrame" if source is None else f"a source of format {source.format}"
+        raise InputError(f"{what}: {name} cannot be simulated; what can be: {', '.join(FORMATS)} with an end")
+    if source.format == "generator":
+        if _generated(stream).rows is None:
+            raise InputError(f"{what}: its generator never ends and cannot be simulated; give it the option rows")
+        return
+    known = _OPTIONS.get(source.format, ())
+    for option in source.options:
+        if option.casefold() not in (*known, *_LEFT_ALONE):
+            allowed = f"only {', '.join(known)}" if known else f"a {source.format} source has none here"
+            raise InputError(f"{what}: the option {option!r} cannot be simulated; {allowed}")
+    if not source.path:
+        raise InputError(f"{what}: its source of format {source.format} needs a path")
+    if not _files(source.path):
+        raise InputError(f"{what}: there are no files at its source path {source.path}; make them or correct it")
+
+
+def read_stream(stream: Stream) -> pa.Table:
+    """All rows that have an event time, in the order in which they arrive."""
+    source = stream.source
+    assert source is not None, "a stream that has been checked has a source"
+    schema = schema_of(stream)
+    if source.format == "generator":
+        spec = _generated(stream)
+        assert spec.rows is not None, "a stream that has been checked has an end"
+        rows = generate.rows(spec, 0, spec.rows).cast(schema)
+    else:
+        assert source.path is not None, "a file source that has been checked has a path"
+        parts = [_read_file(stream, source, path, schema) for path in _files(source.path)]
+        rows = pa.concat_tables(parts).combine_chunks()
+    return rows.filter(pc.is_valid(rows.column(stream.event_time_column)))
+
+
+def _arrow_type(stream: str, column: str, kind: str) -> pa.DataType:
+    if match := re.fullmatch(r"(?:decimal|numeric|dec)(?:\((\d+)(?:,(\d+))?\))?", kind):
+        return pa.decimal128(int(match[1] or 10), int(match[2] or 0))
+    known = {**generate.ARROW_TYPES, "binary": pa.binary()}
+    kind = _ALIASES.get(kind, kind)
+    if kind not in known:
+        raise InputError(
+            f"stream {stream!r}: column {column!r} has type {kind}, which cannot be simulated; "
+            f"what can be: {', '.join(known)}, decimal"
+        )
+    return known[kind]
+
+
+def _generated(stream: Stream) -> generate.Spec:
+    assert stream.source is not None
+    try:
+        return generate.spec(
+            {name: _ALIASES.get(kind, kind) for name, kind in stream.types.items()}, stream.source.options
+        )
+    except InputError as error:
+        raise InputError(f"stream {stream.name!r}: {error}") from None
+
+
+def _files(path: str) -> list[str]:
+    """The files of a path, the oldest first, as a streaming source takes them; hidden ones are not data."""
+    found: list[str] = []
+    for one in glob.glob(os.path.expanduser(path.removeprefix("file://"))):
+        if os.path.isdir(one):
+            for directory, below, names in os.walk(one):
+                below[:] = [name for name in below if not name.startswith(("_", "."))]
+                found += [os.path.join(directory, name) for name in names if not name.startswith(("_", "."))]
+        else:
+            found.append(one)
+    return sorted(found, key=lambda file: (os.path.getmtime(file), file))
+
+
+def _read_file(stream: Stream, source: Source, path: str, schema: pa.Schema) -> pa.Table:
+    # Arrow wants a zone in every text of a timestamp and Spark does not: texts are read as such, and cast below.
+    plain = pa.schema([one.with_type(pa.string()) if pa.types.is_timestamp(one.type) else one for one in schema])
+    try:
+        match source.format:
+            case "parquet":
+                rows = pq.read_table(path, columns=schema.names, partitioning=None)
+            case "json":
+                options = pajson.ParseOptions(explicit_schema=plain, unexpected_field_behavior="ignore")
+                rows = pajson.read_json(path, parse_options=options)
+            case _:
+                given = {name.casefold(): value for name, value in source.options.items()}
+                has_header = given.get("header", "false").casefold() == "true"
+                rows = pacsv.read_csv(
+                    path,
+                    read_options=pacsv.ReadOptions(column_names=None if has_header else schema.names),
+                    parse_options=pacsv.ParseOptions(delimiter=given.get("sep", given.get("delimiter", ","))),
+                    convert_options=pacsv.ConvertOptions(
+                        column_types=plain,
+                        include_columns=schema.names,
+                        null_values=[""],
+                        strings_can_be_null=True,
+                    ),
+                )
+        lacking = [name for name in schema.names if name not in rows.column_names]
+        if lacking:
+            raise pa.ArrowKeyError(f"it has no column {', '.join(lacking)}")
+        return _cast(rows.select(schema.names), schema)
+    except (pa.ArrowException, OSError) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise InputError(f"stream {stream.name!r}: {path} cannot be read as {source.format}: {reason}") from None
+
+
+def _cast(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    texts = [
+        one
+        for one in schema
+        if pa.types.is_timestamp(one.type) and pa.types.is_string(rows.schema.field(one.name).type)
+    ]
+    for one in texts:
+        kind = "TIMESTAMP" if one.type.tz is None else "TIMESTAMPTZ"
+        given = pa.table({"given": rows.column(one.name)})
+        made = query_rows(f"SELECT try_cast(given AS {kind}) AS made FROM given", given=given).column("made")
+        wrong = pc.and_(pc.is_valid(rows.column(one.name)), pc.is_null(made))
+        if pc.any(wrong).as_py():
+            text = rows.column(one.name).filter(wrong)[0].as_py()
+            raise pa.ArrowInvalid(f"{text!r} in column {one.name!r} is no timestamp")
+        rows = rows.set_column(schema.get_field_index(one.name), one.name, made)
+    return rows.cast(schema)

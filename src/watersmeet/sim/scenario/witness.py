@@ -1,0 +1,60 @@
+"""The law's word on a simulation: which of the answers that DuckDB finds have come, and what came besides."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from watersmeet.program.rjoin.tables import Known
+from watersmeet.query.oracle import answer
+from watersmeet.sim.scenario.feed import ROW
+from watersmeet.sim.scenario.outcome import Answers
+from watersmeet.sim.sites.trial import bag_of
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Answers of some queries: those of the law, those of them that came, each as often as it should, and others."""
+
+    expected: int
+    right: int
+    surplus: int
+
+    @property
+    def recall(self) -> float:
+        return self.right / self.expected if self.expected else 1.0
+
+
+def verdict_on(known: Known, answers: Answers, queries: Iterable[int]) -> Verdict:
+    """Ask the oracle about queries by number, over all tuples that were published."""
+    tables = published(known)
+    expected = right = surplus = 0
+    for number in queries:
+        start_us = int(known.query_arrays.start_us[number])
+        law = bag_of(answer(known.queries[number], tables, known.catalog.event_times, start_us=start_us))
+        came = bag_of(answers.table(number))
+        expected += law.total()
+        right += (law & came).total()
+        surplus += (came - law).total()
+    return Verdict(expected, right, surplus)
+
+
+def published(known: Known) -> dict[str, pa.Table]:
+    """All tuples of each stream in the order in which they came; their time is that of their publication."""
+    parts: dict[str, list[pa.Table]] = {stream: [] for stream in known.catalog.streams}
+    first = 0
+    for table in known.tables:
+        if not table.num_rows:
+            continue
+        stream = known.catalog.streams[known.tuple_arrays.stream[first]]
+        schema = known.catalog.schemas[stream]
+        event_time = known.catalog.event_times[stream]
+        stamps = pa.array(known.tuple_arrays.ts_us[first : first + table.num_rows])
+        kept = table.drop_columns([name for name in (ROW, event_time) if name in table.column_names])
+        timed = kept.append_column(event_time, stamps.cast(pa.timestamp("us")).cast(schema.field(event_time).type))
+        parts[stream].append(timed.select(schema.names))
+        first += table.num_rows
+    return {
+        stream: pa.concat_tables(rows) if rows else known.catalog.schemas[stream].empty_table()
+        for stream, rows in parts.items()
+    }

@@ -1,0 +1,1 @@
+"""Site programs on simulated sites."""

@@ -1,0 +1,499 @@
+"""Random trials: a query, its streams, a plan and a bad network from one seed, run in the simulator against the law.
+
+`python -m watersmeet.sim.sites.trial SEED` replays a seed, tells what was tried, and ends with 1 if the answers differ.
+"""
+
+import argparse
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, combinations, pairwise, permutations
+from random import Random
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from watersmeet.plan.nodes import (
+    HashParts,
+    HeadPlan,
+    Hop,
+    Input,
+    KeyClass,
+    Leaf,
+    Linear,
+    Meet,
+    Method,
+    Partition,
+    Plan,
+    RangeParts,
+    Reduction,
+    SitedJoin,
+    Tree,
+    ValueParts,
+    Way,
+    sited_join_of,
+    with_join,
+)
+from watersmeet.planners.sited import central, explicit, placed
+from watersmeet.query.oracle import answer
+from watersmeet.query.sql import parse_query
+from watersmeet.query.windows import Rows
+from watersmeet.sim.internet.links import LinkModel
+from watersmeet.sim.sites.rows import finish, typed
+from watersmeet.sim.sites.site import SimulatedSites
+
+SCHEMA = pa.schema(
+    [("k", pa.int64()), ("m", pa.int32()), ("s", pa.string()), ("id", pa.int64()), ("ts", pa.timestamp("us", "UTC"))]
+)
+EVENT_TIME = "ts"
+TOPOLOGIES = ("chain", "star", "cycle", "clique")
+
+# Which attributes the edges of a join graph may equate.
+_ATTRIBUTES = (
+    [("k", "k")],
+    [("k", "k")],
+    [("s", "s")],
+    [("k", "m"), ("k", "k")],
+    [("k", "k"), ("m", "m")],
+    [("k", "k"), ("s", "s"), ("m", "m")],
+    [("k", "k"), ("k", "k"), ("k", "k"), ("k", "id"), ("m", "k")],
+)
+
+Size = Literal["small", "large"]
+Edge = tuple[str, str]
+Bag = Counter[tuple[Any, ...]]
+
+_SECOND = 1_000_000
+_MINUTE = 60 * _SECOND
+# Rows of a stream at most, by the number of aliases: a hot key makes answers by their product.
+_ROWS: Mapping[Size, Mapping[int, int]] = {
+    "small": {2: 24, 3: 18, 4: 12, 5: 9},
+    "large": {2: 150, 3: 60, 4: 24, 5: 14},
+}
+_FEEDS: Mapping[Size, int] = {"small": 4, "large": 14}
+_MAX_EVENTS = 300_000
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Rows that come to a stream's home at a time."""
+
+    time_us: int
+    stream: str
+    rows: pa.Table
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """A site that goes down at a time, and for how long."""
+
+    site: str
+    time_us: int
+    down_us: int
+
+
+@dataclass(frozen=True)
+class Trial:
+    """All that decides a run."""
+
+    seed: int
+    size: Size
+    sql: str
+    tables: Mapping[str, pa.Table]  # whole streams, in order of arrival
+    homes: Mapping[str, str]
+    site: str
+    plan: Mapping[str, tuple[Hop, ...]] | None  # by head; None ships everything to the query's site
+    links: Mapping[tuple[str, str], LinkModel]
+    feeds: tuple[Feed, ...]
+    crashes: tuple[Crash, ...]
+    turns_us: Mapping[str, int]
+    delays_us: Mapping[str, int]
+    buckets: int
+    start_us: int | None = None
+    mix: int | None = None  # the seed of several ways, trees among them, that replace the plan's one
+
+    @property
+    def command(self) -> str:
+        """What to type to see this trial again."""
+        size = "" if self.size == "small" else f" --size {self.size}"
+        return f"python -m watersmeet.sim.sites.trial {self.seed}{size}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a trial, and what should have."""
+
+    trial: Trial
+    plan: Plan
+    answers: Bag
+    expected: Bag
+    sites: SimulatedSites
+    is_at_rest: bool  # whether it came to an end by itself
+
+    @property
+    def missing(self) -> Bag:
+        return self.expected - self.answers
+
+    @property
+    def surplus(self) -> Bag:
+        return self.answers - self.expected
+
+    @property
+    def is_right(self) -> bool:
+        return self.is_at_rest and self.answers == self.expected
+
+    @property
+    def verdict(self) -> str:
+        """One line that says whether it went well, and how to see it again if it did not."""
+        if not self.is_at_rest:
+            return f"seed {self.trial.seed}: no end after {_MAX_EVENTS} events; replay: {self.trial.command}"
+        if not self.is_right:
+            lost, many = self.missing.total(), self.surplus.total()
+            found = f"{lost} missing and {many} too many of {self.expected.total()} answers"
+            return f"seed {self.trial.seed}: {found}; replay: {self.trial.command}"
+        return f"seed {self.trial.seed}: {self.expected.total()} answers, as they should be"
+
+
+def edges_of(topology: str, aliases: Sequence[str]) -> list[Edge]:
+    """The pairs of aliases that a join graph of this shape ties together."""
+    match topology:
+        case "chain":
+            return list(pairwise(aliases))
+        case "star":
+            return [(aliases[0], other) for other in aliases[1:]]
+        case "cycle":
+            closing = [(aliases[-1], aliases[0])] if len(aliases) > 2 else []
+            return [*pairwise(aliases), *closing]
+        case "clique":
+            return list(combinations(aliases, 2))
+        case _:
+            raise ValueError(f"unknown topology {topology!r}; there are {', '.join(TOPOLOGIES)}")
+
+
+def draw(seed: int, *, size: Size = "small") -> Trial:
+    """The trial of a seed, always the same one."""
+    random = Random(seed)
+    aliases = list("abcde")[: random.choice([2, 2, 2, 2, 3, 3, 3, 4, 5])]
+    stream_of = _streams(random, aliases)
+    streams = sorted(set(stream_of.values()))
+    sql = _sql(random, aliases, stream_of)
+    delay = random.choice([0, 0, 2])
+    is_fine = random.random() < 0.3  # instants between whole seconds, at the very edges of windows
+    keys, most = random.randint(1, 7 - len(aliases)), _ROWS[size][len(aliases)]
+    tables = {name: _stream(random, keys, most, delay, is_fine) for name in streams}
+    peers = [f"n{number + 1}" for number in range(random.randint(1, len(streams)))]
+    sites = [*peers, "n0"]
+    homes = {stream: random.choice(peers) for stream in streams}
+    return Trial(
+        seed=seed,
+        size=size,
+        sql=sql,
+        tables=tables,
+        homes=homes,
+        site=random.choice(sites),
+        plan=None if random.random() < 0.05 else _plan(random, aliases, sites),
+        links=_links(random, sites),
+        feeds=tuple(_feeds(random, tables, random.randint(1, _FEEDS[size]))),
+        crashes=tuple(_crashes(random, sites)),
+        turns_us={site: random.choice([1_000, 100_000, 700_000, 4 * _SECOND]) for site in sites},
+        delays_us=dict.fromkeys(streams, delay * _SECOND + (_SECOND if is_fine else 0)),
+        buckets=random.choice([1, 1, 2, 3]),
+        start_us=random.randint(0, 8) * _SECOND if random.random() < 0.1 else None,
+        mix=seed if random.random() < 0.5 else None,
+    )
+
+
+def run(trial: Trial) -> Outcome:
+    """Run a trial to its end and ask the oracle."""
+    columns = dict.fromkeys(trial.tables, SCHEMA.names)
+    schemas = dict.fromkeys(trial.tables, SCHEMA)
+    event_times = dict.fromkeys(trial.tables, EVENT_TIME)
+    query = typed(parse_query(trial.sql, columns, allow_cross=True), schemas)
+    if trial.plan is None:
+        plan = central(query, columns, trial.homes, trial.site)
+    else:
+        plan = explicit(query, columns, trial.homes, trial.site, trial.plan)
+    if trial.mix is not None:
+        plan = with_join(plan, _mixed(Random(trial.mix), sited_join_of(plan), sorted(trial.turns_us)))
+    sites = SimulatedSites(
+        plan,
+        event_times,
+        seed=trial.seed,
+        model_of=lambda sender, receiver: trial.links[sender, receiver],
+        delays_us=trial.delays_us,
+        turn_us=trial.turns_us,
+        buckets=trial.buckets,
+        start_us=trial.start_us,
+    )
+    for feed in trial.feeds:
+        sites.feed(feed.time_us, {feed.stream: feed.rows})
+    for crash in trial.crashes:
+        if crash.site in sites.sites:
+            sites.crash(crash.site, crash.time_us, crash.down_us)
+    sites.run(_MAX_EVENTS)
+    expected: Bag = Counter()
+    heads_before_us, is_begun = horizon(sites, plan)
+    if is_begun:
+        law = answer(query, trial.tables, event_times, start_us=trial.start_us, heads_before_us=heads_before_us)
+        expected = bag_of(law)
+    return Outcome(trial, plan, bag_of(finish(plan, sites.answers, schemas)), expected, sites, not sites.kernel.pending)
+
+
+def horizon(sites: SimulatedSites, plan: Plan) -> tuple[int | None, bool]:
+    """Before which instant heads have their answers (None: all have), and whether there is such an instant.
+
+    Rows of a ROWS window have no order beyond the watermark of their stream: heads there are still to wait.
+    """
+    marks = [
+        sites.sites[sites.homes[scan.stream]].ledger.progress.get(scan.alias)
+        for scan in sited_join_of(plan).scans
+        if isinstance(scan.window, Rows)
+    ]
+    known = [mark for mark in marks if mark is not None]
+    return min(known, default=None), len(known) == len(marks)
+
+
+def bag_of(table: pa.Table) -> Bag:
+    """The rows of a table with their counts."""
+    return Counter(zip(*(table.column(name).to_pylist() for name in table.column_names), strict=True))
+
+
+def _streams(random: Random, aliases: Sequence[str]) -> dict[str, str]:
+    """A stream for each alias; sometimes the same one for several."""
+    if random.random() < 0.25:
+        return {alias: f"s{random.randint(1, len(aliases) - 1)}" for alias in aliases}
+    return {alias: f"s{number + 1}" for number, alias in enumerate(aliases)}
+
+
+def _sql(random: Random, aliases: Sequence[str], stream_of: Mapping[str, str]) -> str:
+    attributes = random.choice(_ATTRIBUTES)
+    where = [
+        f"{one}.{left} = {other}.{right}"
+        for one, other in _edges(random, aliases)
+        for left, right in random.sample(attributes, random.choice([1, 1, len(attributes)]))
+    ]
+    if random.random() < 0.05:
+        where.append(f"lower({aliases[0]}.s) = lower({aliases[-1]}.s)")
+    if random.random() < 0.3:
+        where.append(f"{random.choice(aliases)}.id > {random.randint(0, 2)}")
+    if random.random() < 0.2:
+        where.append(f"{random.choice(aliases)}.m IS NOT NULL")
+    if random.random() < 0.3:
+        where.append(f"{aliases[0]}.id {random.choice(['<>', '<=', '>'])} {aliases[-1]}.id")
+    kinds = random.choice(["R", "T", "N", "U", "RT", "RN", "RTNU", "RTNU", "RTNU"])
+    froms = ", ".join(f"{stream_of[alias]} {_window(random, kinds, len(aliases))} AS {alias}" for alias in aliases)
+    items = [f"{alias}.id AS {alias}_id" for alias in aliases]
+    if random.random() < 0.2:
+        items = items[: random.randint(1, len(items))]  # fewer columns, so that answers repeat
+    if random.random() < 0.3:
+        items.append(f"{random.choice(aliases)}.{random.choice('kms')} AS more")
+    return f"SELECT {', '.join(items)} FROM {froms}" + (f" WHERE {' AND '.join(where)}" if where else "")
+
+
+def _edges(random: Random, aliases: Sequence[str]) -> list[Edge]:
+    chosen = random.choice([*TOPOLOGIES, "tree", "tree", "product"])
+    if chosen in TOPOLOGIES:
+        return edges_of(chosen, random.sample(aliases, len(aliases)))
+    if chosen == "product" and len(aliases) < 4 and random.random() < 0.3:
+        return []
+    tree = [(aliases[random.randrange(number)], aliases[number]) for number in range(1, len(aliases))]
+    more = [random.sample(aliases, 2) for _ in range(random.randint(0, 2))]
+    return [*tree, *((one, other) for one, other in more)]
+
+
+def _window(random: Random, kinds: str, aliases: int) -> str:
+    """A window of one of the kinds, longer where more streams must meet in it."""
+    match random.choice(kinds):
+        case "R":
+            return f"[RANGE {random.randint(aliases - 1, 4 * aliases)} SECONDS]"
+        case "T":
+            return f"[TUMBLE {random.randint(aliases, 4 * aliases)} SECONDS]"
+        case "N":
+            return f"[ROWS {random.randint(1, 2 * aliases + 2)}]"
+        case _:
+            return "[UNBOUNDED]"
+
+
+def _stream(random: Random, keys: int, most: int, delay: int, is_fine: bool) -> pa.Table:
+    """Rows with ties, NULLs, perhaps a hot key, and no more disorder than the delay allows."""
+    rows = random.randint(0, 2) if random.random() < 0.02 else random.randint(most // 2, most)
+    clock, hot = random.randint(-2, 2), random.choice([0.0, 0.0, 0.6])
+    columns: dict[str, list[object]] = {name: [] for name in SCHEMA.names}
+    for number in range(rows):
+        clock += random.choice([0, 0, 1, 1, 2])
+        ts = (clock - random.randint(0, delay)) * _SECOND
+        if is_fine:
+            ts += random.choice([0, 0, 1, _SECOND - 1])
+        null = random.randrange(60)
+        columns["k"].append(None if null == 0 else 1 if random.random() < hot else random.randint(1, keys))
+        columns["m"].append(None if null == 1 else random.randint(1, 2))
+        columns["s"].append(None if null == 2 else random.choice("xxyY"))
+        columns["id"].append(number)
+        columns["ts"].append(None if null == 3 else ts)
+    return pa.table({name: pa.array(columns[name], SCHEMA.field(name).type) for name in SCHEMA.names})
+
+
+def _plan(random: Random, aliases: Sequence[str], sites: Sequence[str]) -> dict[str, tuple[Hop, ...]]:
+    """Any order, method and place for every head; a head left out goes as in `central`."""
+    only = random.choice([*Method, *[None] * 12])
+    plan = {}
+    for head in aliases:
+        if random.random() < 0.1:
+            continue
+        others = [alias for alias in aliases if alias != head]
+        plan[head] = tuple(_hop(random, alias, only, sites) for alias in random.sample(others, len(others)))
+    return plan
+
+
+def _hop(random: Random, alias: str, only: Method | None, sites: Sequence[str]) -> Hop:
+    method = only or random.choice(list(Method))
+    at = random.choice(sites) if random.random() < 0.15 else None
+    return Hop(alias, method, at, bloom=method.startswith("SM") and random.random() < 0.4)
+
+
+def _mixed(random: Random, join: SitedJoin, sites: Sequence[str]) -> SitedJoin:
+    """Up to four ways, linear or trees, each for a part of the values of some key."""
+    exact = [one for one in join.classes if one.exact]
+    count = random.randint(1, 4) if exact else 1
+    ways = tuple(_way(random, join, sites) for _ in range(count))
+    partition = _partition(random, random.choice(exact), count) if count > 1 else None
+    return replace(join, ways=ways, partition=partition)
+
+
+def _partition(random: Random, key: KeyClass, ways: int) -> Partition:
+    match random.choice("hrv"):
+        case "h":
+            return Partition(key.number, HashParts(tuple(random.randrange(ways) for _ in range(random.randint(1, 6)))))
+        case "r":
+            bounds = tuple(sorted(random.sample(range(-1, 8), random.randint(1, 4))))
+            return Partition(key.number, RangeParts(bounds, tuple(random.randrange(ways) for _ in (*bounds, 0))))
+        case _:
+            values = tuple(sorted(random.sample(range(7), random.randint(0, 4))))
+            return Partition(
+                key.number, ValueParts(values, tuple(random.randrange(ways) for _ in values), random.randrange(ways))
+            )
+
+
+def _way(random: Random, join: SitedJoin, sites: Sequence[str]) -> Way:
+    aliases = [scan.alias for scan in join.scans]
+    if any(isinstance(scan.window, Rows) for scan in join.scans) or random.random() < 0.3:
+        drawn = _plan(random, aliases, sites)
+        plan = {head: tuple(placed(hop, join.home(hop.alias)) for hop in hops) for head, hops in drawn.items()}
+        asked = {head.head: head for head in join.heads}
+        return Linear(tuple(HeadPlan(head, plan[head]) if head in plan else asked[head] for head in aliases))
+    nodes: list[Tree] = [Leaf(alias) for alias in random.sample(aliases, len(aliases))]
+    while len(nodes) > 1:
+        chosen = [nodes.pop(random.randrange(len(nodes))) for _ in range(min(len(nodes), random.choice([2, 2, 3])))]
+        places = [*sites, *(join.home(node.alias) for node in chosen if isinstance(node, Leaf))]
+        nodes.append(Meet(random.choice(places), (Input(chosen[0]), *(_input(random, one) for one in chosen[1:]))))
+    (root,) = nodes
+    assert isinstance(root, Meet)
+    return root
+
+
+def _input(random: Random, node: Tree) -> Input:
+    reduction = random.choice(list(Reduction))
+    return Input(node, reduction, bloom=reduction is not Reduction.NONE and random.random() < 0.4)
+
+
+def _links(random: Random, sites: Sequence[str]) -> dict[tuple[str, str], LinkModel]:
+    """A model for each direction between two sites: the same everywhere, or each its own."""
+    same = _link(random)
+    is_same = random.random() < 0.5
+    return {pair: same if is_same else _link(random) for pair in permutations(sites, 2)}
+
+
+def _link(random: Random) -> LinkModel:
+    return LinkModel(
+        latency_us=random.choice([0, 25_000, 500_000]),
+        bandwidth_bps=random.choice([None, None, 1e5]),
+        jitter_us=random.choice([0, 0, 400_000]),
+        loss=random.choice([0.0, 0.0, 0.3]),
+        duplicate=random.choice([0.0, 0.0, 0.3]),
+    )
+
+
+def _feeds(random: Random, tables: Mapping[str, pa.Table], count: int) -> Iterator[Feed]:
+    pace_us = random.choice([50_000, _SECOND, _SECOND, 40 * _SECOND])
+    for stream, table in sorted(tables.items()):
+        cuts = sorted(random.randint(0, table.num_rows) for _ in range(count - 1))
+        times = accumulate(random.randrange(2 * pace_us) for _ in range(count))
+        for time_us, (low, high) in zip(times, pairwise([0, *cuts, table.num_rows]), strict=True):
+            if high > low:
+                yield Feed(time_us, stream, table.slice(low, high - low))
+
+
+def _crashes(random: Random, sites: Sequence[str]) -> Iterator[Crash]:
+    for _ in range(random.choice([0, 0, 1, 4])):
+        down_us = random.choice([100, 300_000, 3 * _SECOND, 5 * _MINUTE])
+        yield Crash(random.choice(sites), random.randrange(random.choice([2, 12]) * _SECOND), down_us)
+
+
+def describe(trial: Trial) -> Iterator[str]:
+    """A trial in words, line by line."""
+    yield f"seed {trial.seed}: {trial.sql}"
+    yield "homes: " + ", ".join(f"{stream} at {home}" for stream, home in sorted(trial.homes.items()))
+    start = "" if trial.start_us is None else f", from {_seconds(trial.start_us)} on"
+    yield f"answers at {trial.site}{start}; {trial.buckets} bucket(s)"
+    if trial.plan is None:
+        yield "plan: central"
+    if trial.mix is not None:
+        yield f"with ways of their own for parts of the keys, drawn from {trial.mix}"
+    for head, hops in (trial.plan or {}).items():
+        yield f"plan of {head}: " + ", ".join(map(_shown_hop, hops))
+    yield "turns: " + ", ".join(f"{site} every {_seconds(turn_us)}" for site, turn_us in trial.turns_us.items())
+    yield "delays: " + ", ".join(f"{stream} {_seconds(delay_us)}" for stream, delay_us in trial.delays_us.items())
+    models = dict.fromkeys(trial.links.values())
+    for model in models:
+        pairs = [f"{one}->{other}" for (one, other), own in trial.links.items() if own == model]
+        yield f"link {'everywhere' if len(models) == 1 else ' '.join(pairs)}: {model}"
+    for feed in trial.feeds:
+        yield f"at {_seconds(feed.time_us)}: {feed.rows.num_rows} rows of {feed.stream}"
+    for crash in trial.crashes:
+        yield f"at {_seconds(crash.time_us)}: {crash.site} crashes for {_seconds(crash.down_us)}"
+
+
+def _shown_hop(hop: Hop) -> str:
+    at = "" if hop.at is None else f" at {hop.at}"
+    return f"{hop.method}{' by Bloom filter' if hop.bloom else ''} to {hop.alias}{at}"
+
+
+def _seconds(time_us: int) -> str:
+    return f"{time_us / _SECOND:g} s"
+
+
+def main(arguments: Sequence[str] | None = None, tell: Callable[[str], object] = print) -> int:
+    """Replay one seed in full, or a range of seeds with all but the failures left out; 1 if any of them fails."""
+    parser = argparse.ArgumentParser("python -m watersmeet.sim.sites.trial", description=main.__doc__)
+    parser.add_argument("seed", type=int)
+    parser.add_argument("stop", type=int, nargs="?", help="try all seeds from SEED up to this one, not included")
+    parser.add_argument("--size", choices=tuple(_ROWS), default="small")
+    asked = parser.parse_args(arguments)
+    seeds = range(asked.seed, asked.seed + 1 if asked.stop is None else asked.stop)
+    failed = [seed for seed in seeds if not _replay(seed, asked.size, tell, in_full=asked.stop is None)]
+    if asked.stop is not None:
+        tell(f"{len(seeds)} seeds, {len(failed)} failed{': ' if failed else ''}{', '.join(map(str, failed))}")
+    return 1 if failed else 0
+
+
+def _replay(seed: int, size: Size, tell: Callable[[str], object], *, in_full: bool) -> bool:
+    trial = draw(seed, size=size)
+    if in_full:
+        tell("\n".join(describe(trial)))
+    try:
+        outcome = run(trial)
+    except Exception:
+        tell(f"seed {seed}: {traceback.format_exc()}replay: {trial.command}")
+        return False
+    if in_full or not outcome.is_right:
+        tell(outcome.verdict)
+        for word, rows in (("missing", outcome.missing), ("too many", outcome.surplus)):
+            for row, count in sorted(rows.items(), key=repr):
+                tell(f"  {word}: {row}{f' x {count}' if count > 1 else ''}")
+    return outcome.is_right
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,221 @@
+"""Where answers go, each batch exactly once as any reader of the sink sees it.
+
+A file sink writes a batch aside and then renames its files to names made of the run's identity and the batch number.
+A batch that runs again after a crash first removes what its earlier attempt had published, so that no reader, with or
+without Spark, finds leftovers.
+"""
+
+import contextlib
+import errno
+import os
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+
+from watersmeet.errors import InputError, RunError
+from watersmeet.spark.binding import readable
+from watersmeet.spark.deliver.storage import open_storage
+from watersmeet.spark.ingest.sources import FILE_FORMATS
+from watersmeet.spark.session import first_line
+from watersmeet.topology.model import BatchFunction, Query, Sink
+
+CONSOLE_ROWS = 20
+
+_TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
+_WITH_ZONE = "TIMESTAMP_MICROS"
+
+
+class Writer(Protocol):
+    """What a batch's rows are given to; returns how many there were, None where only the receiver knows."""
+
+    def write(self, rows: DataFrame, batch: int, *, replay: bool) -> int | None:
+        """Deliver a batch; `replay` says that an unfinished attempt at it may have delivered something before."""
+        ...
+
+    def remove(self, batch: int) -> None:
+        """Take back what an unfinished attempt at a batch has delivered, where that can be done."""
+        return
+
+    def close(self) -> None:
+        """Leave nothing temporary behind."""
+        return
+
+
+class FileWriter(Writer):
+    """Any of Spark's file formats in a directory."""
+
+    def __init__(self, spark: SparkSession, sink: Sink, run_id: str) -> None:
+        if not sink.path:
+            raise InputError(f"a sink of format {sink.format} needs a path")
+        self._sink = sink
+        self._run_id = run_id
+        self._storage, self._directory = open_storage(spark, sink.path)
+        parent, _, name = self._directory.rpartition("/")
+        # A place of this run alone: several queries may write to one directory.
+        self._staging = f"{parent}/.{name}.{run_id}.staging"
+        if spark.conf.get(_TIMESTAMPS, None) is None:
+            spark.conf.set(_TIMESTAMPS, _WITH_ZONE)  # Spark's default, INT96, does not say that it means UTC
+        self._writes_zone = spark.conf.get(_TIMESTAMPS) == _WITH_ZONE
+        try:
+            self._storage.make(self._directory)
+            trial = f"{self._directory}/.trial-{uuid.uuid4().hex[:8]}"
+            self._storage.make(trial)
+            self._storage.remove(trial)
+            self._storage.make(self._staging)
+            self._storage.remove(self._staging)
+        except Exception as error:
+            raise _unwritable(sink, _cause(error)) from None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no other run has left anything in the directory."""
+        return all(name.startswith((".", "_")) for name in self._storage.names(self._directory))
+
+    def write(self, rows: DataFrame, batch: int, *, replay: bool) -> int:
+        def stage(path: str) -> int:
+            counted = Observation()
+            writer = rows.observe(counted, F.count(F.lit(1)).alias("rows")).write.format(self._sink.format)
+            writer.options(**dict(self._sink.options)).mode("overwrite").save(path)
+            return int(counted.get["rows"])
+
+        return self.publish(stage, batch, replay=replay)
+
+    def publish(self, stage: Callable[[str], int], batch: int, *, replay: bool) -> int:
+        """Have a batch's rows put into files aside, then show them all under the batch's names."""
+        staged = f"{self._staging}/{batch}-{uuid.uuid4().hex[:8]}"
+        self._storage.make(staged)
+        count = stage(staged)
+        if replay:
+            self.remove(batch)
+        if count:
+            parts = [name for name in self._storage.names(staged) if name.startswith("part-")]
+            for number, name in enumerate(parts):
+                suffix = name[name.index(".") :]
+                self._storage.move(f"{staged}/{name}", f"{self._directory}/{self._prefix(batch)}{number:05d}{suffix}")
+        self._storage.remove(staged)
+        return count
+
+    def remove(self, batch: int) -> None:
+        """Take back what an unfinished attempt at a batch has published."""
+        for name in self._storage.names(self._directory):
+            if name.startswith(self._prefix(batch)):
+                self._storage.remove(f"{self._directory}/{name}")
+
+    @property
+    def direct_compression(self) -> str | None:
+        """How tasks of ours may write this sink's files themselves: its compression, or None where only Spark may."""
+        options = {name.casefold(): value for name, value in self._sink.options.items()}
+        compression = options.pop("compression", "snappy").casefold()
+        known = compression in ("none", "uncompressed", "snappy", "gzip", "zstd", "lz4_raw", "brotli")
+        plain = self._sink.format == "parquet" and known and not options and self._writes_zone
+        if not plain or not self._storage.is_local:
+            return None
+        return {"uncompressed": "none", "lz4_raw": "lz4"}.get(compression, compression)
+
+    def _prefix(self, batch: int) -> str:
+        return f"part-{self._run_id}-{batch:08d}-"
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError, RunError):
+            self._storage.remove(self._staging)
+
+
+class ConsoleWriter(Writer):
+    """The first rows of each batch, as a table of text."""
+
+    def __init__(self, sink: Sink, show: Callable[[str], None]) -> None:
+        self._rows = int(sink.options.get("numRows", CONSOLE_ROWS))
+        self._truncate = sink.options.get("truncate", "true").casefold() == "true"
+        self._show = show
+
+    def write(self, rows: DataFrame, batch: int, *, replay: bool) -> int:
+        rows = rows.persist()
+        try:
+            count = rows.count()
+            if count:
+                text = rows._show_string(self._rows, self._truncate)  # type: ignore[operator]
+                self._show(f"batch {batch}: {count} rows\n{text}")
+            return count
+        finally:
+            rows.unpersist()
+
+
+class FormatWriter(Writer):
+    """Any other format that Spark can write a batch to; exactly once where the format itself is idempotent."""
+
+    def __init__(self, sink: Sink, run_id: str) -> None:
+        self._sink = sink
+        self._run_id = run_id
+
+    def write(self, rows: DataFrame, batch: int, *, replay: bool) -> int:
+        counted = Observation()
+        options = dict(self._sink.options)
+        if self._sink.format == "delta":
+            options |= {"txnAppId": self._run_id, "txnVersion": str(batch)}
+        writer = rows.observe(counted, F.count(F.lit(1)).alias("rows")).write.format(self._sink.format)
+        writer.options(**options).mode("append").save(self._sink.path)
+        return int(counted.get["rows"])
+
+
+class FunctionWriter(Writer):
+    """A user's function that takes each batch as a DataFrame."""
+
+    def __init__(self, function: BatchFunction) -> None:
+        self._function = function
+
+    def write(self, rows: DataFrame, batch: int, *, replay: bool) -> None:
+        self._function(rows, batch)
+
+
+def check_sink(spark: SparkSession, query: Query) -> None:
+    """Refuse a sink that no run could write, before anything runs."""
+    sink = query.sink
+    if query.foreach_batch is not None or sink.format == "console":
+        return
+    if sink.format in FILE_FORMATS:
+        if not sink.path:
+            raise InputError(f"query {query.name!r}: a sink of format {sink.format} needs a path")
+        storage, directory = open_storage(spark, sink.path)
+        place = Path(directory)
+        while storage.is_local and not place.exists():
+            place = place.parent
+        if storage.is_local and not (place.is_dir() and os.access(place, os.W_OK)):
+            raise _unwritable(sink, os.strerror(errno.EACCES if place.is_dir() else errno.ENOTDIR))
+        return
+    jvm: Any = spark._jvm  # there is no other way to ask whether Spark knows a format
+    try:
+        settings = spark._jsparkSession.sessionState().conf()
+        jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource(sink.format, settings)
+    except Exception as error:
+        raise InputError(f"query {query.name!r}: Spark cannot write its sink: {readable(error)}") from None
+
+
+def open_sink(spark: SparkSession, query: Query, run_id: str, show: Callable[[str], None]) -> Writer:
+    """The writer for a query's answers."""
+    if query.foreach_batch is not None:
+        return FunctionWriter(query.foreach_batch)
+    if query.sink.format == "console":
+        return ConsoleWriter(query.sink, show)
+    if query.sink.format in FILE_FORMATS:
+        return FileWriter(spark, query.sink, run_id)
+    return FormatWriter(query.sink, run_id)
+
+
+def _unwritable(sink: Sink, cause: str) -> RunError:
+    return RunError(
+        f"the sink {sink.path} cannot be written: {cause}; "
+        "make the directory writable or give the query another sink path"
+    )
+
+
+def _cause(error: Exception) -> str:
+    java = getattr(error, "java_exception", None)
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if java is not None:
+        return f"{java.getClass().getSimpleName()}: {java.getMessage()}"
+    return first_line(error)

@@ -1,0 +1,141 @@
+"""Parquet files read by the tasks themselves, column by column, where all that is wanted are columns as they lie there.
+
+Spark hands rows to Python one by one until they are Arrow batches, which took more processor time than the join. What
+Spark's own reader makes of a file that is not quite as the stream's schema says is not repeated here: any file that is
+not exactly so, or cannot be read, is left to Spark.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_type
+
+from watersmeet.plan.nodes import MultiJoin, Scan, SitedJoin
+from watersmeet.program.storage.segments import TS, class_column
+from watersmeet.query.model import Expression
+from watersmeet.spark.tasks import Batches, Ingest, report
+from watersmeet.topology.model import Source, Stream
+
+FILE_SCHEMA = "path string, modificationTime timestamp, length bigint, content binary"  # of Spark's format binaryFile
+UNFIT = "unfit"  # the files that a task leaves to Spark
+
+_CHOOSING_OPTIONS = {"maxfilespertrigger", "maxbytespertrigger", "latestfirst", "maxfileage", "filenameonly"}
+_KEPT_TYPES = (T.IntegralType, T.FractionalType, T.BooleanType, T.DateType, T.TimestampType, T.TimestampNTZType)
+_TEXT_TYPES = ("string", "binary")  # by name, so that no collation is among them
+_SPARK_VERSION, _OLD_CALENDAR = b"org.apache.spark.version", b"org.apache.spark.legacyDateTime"  # in a file's footer
+_MOST_BYTES = 64 << 20  # of one file: Spark has several tasks read a longer one
+_ROWS_AT_ONCE = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class FileColumn:
+    """A column of a file, the type it must have, and what it is called here; times and keys become numbers."""
+
+    name: str
+    type: pa.DataType
+    to: str
+    is_number: bool
+
+
+def file_columns(
+    stream: Stream, schema: T.StructType, scan: Scan, join: MultiJoin | SitedJoin
+) -> tuple[FileColumn, ...] | None:
+    """The columns of the stream's files that an alias is made of, or None if it takes more than columns of files."""
+    members = {number: join.classes[number].member(scan.alias) for number in scan.classes}
+    if not _has_plain_files(stream.source) or stream.late is not None or scan.filters:
+        return None
+    if not all(join.classes[number].exact for number in scan.classes):
+        return None
+    wanted: list[tuple[str, str, bool]] = [(stream.event_time_column, TS, True)]
+    expressions: list[tuple[Expression | None, str, bool]] = [
+        *((member, class_column(number), True) for number, member in members.items()),
+        *((kept.expression, kept.name, False) for kept in scan.kept),
+    ]
+    for expression, to, is_number in expressions:
+        if expression is None or not expression.is_plain:
+            return None
+        wanted.append((expression.columns[0].name, to, is_number))
+    if not all(_is_plain_column(schema[name]) for name, _, _ in wanted):
+        return None
+    return tuple(
+        FileColumn(name, to_arrow_type(schema[name].dataType, timezone="UTC"), to, is_number)
+        for name, to, is_number in wanted
+    )
+
+
+def _has_plain_files(source: Source | None) -> bool:
+    return (
+        source is not None
+        and source.format == "parquet"
+        and {o.casefold() for o in source.options} <= _CHOOSING_OPTIONS
+    )
+
+
+def _is_plain_column(field: T.StructField) -> bool:
+    is_plain = isinstance(field.dataType, _KEPT_TYPES) or field.dataType.simpleString() in _TEXT_TYPES
+    return is_plain and "." not in field.name  # to Arrow a dot means a field of a struct
+
+
+@dataclass(frozen=True)
+class IngestFiles:
+    """Ingest the rows of files, given by path and length; tell of those that are left to Spark."""
+
+    ingest: Ingest
+    columns: tuple[FileColumn, ...]
+
+    def __call__(self, batches: Batches) -> Batches:
+        fit: list[str] = []
+        unfit: list[str] = []
+        for batch in batches:
+            for path, length in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                (fit if self._is_fit(path, length) else unfit).append(path)
+        try:
+            told = list(self.ingest(self._rows(fit)))
+        except (pa.ArrowException, OSError):  # whatever it is, Spark can say it better, with the file's name
+            told, unfit = [], fit + unfit
+        yield from told
+        if unfit:
+            yield report([{"alias": self.ingest.scan.alias, UNFIT: unfit}])
+
+    def _is_fit(self, path: str, length: int) -> bool:
+        if length > _MOST_BYTES or not path.startswith("file:/"):
+            return False
+        try:
+            with pq.ParquetFile(_local(path)) as file:
+                schema, metadata = file.schema_arrow, file.metadata.metadata or {}
+        except (pa.ArrowException, OSError):
+            return False
+        if _OLD_CALENDAR in metadata or metadata.get(_SPARK_VERSION, b"3") < b"3":
+            return False  # days long ago have other numbers there
+        return all(
+            schema.names.count(column.name) == 1 and schema.field(column.name).type == column.type
+            for column in self.columns
+        )
+
+    def _rows(self, paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        names = list(dict.fromkeys(column.name for column in self.columns))
+        for path in paths:
+            with pq.ParquetFile(_local(path), memory_map=True) as file:
+                for batch in file.iter_batches(_ROWS_AT_ONCE, columns=names, use_threads=False):
+                    yield self._laid_out(batch)
+
+    def _laid_out(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays(
+            [_number(batch.column(c.name)) if c.is_number else batch.column(c.name) for c in self.columns],
+            names=[c.to for c in self.columns],
+        )
+
+
+def _local(path: str) -> str:
+    """The path of a file whose URI Spark tells, which it does not encode."""
+    return "/" + path.removeprefix("file:").lstrip("/")
+
+
+def _number(values: pa.Array) -> pa.Array:
+    """Numbers as 64 bits, days and microseconds since the epoch: what `class_key_sql` and `micros_sql` make of them."""
+    if pa.types.is_date32(values.type):
+        values = values.cast(pa.int32())
+    return values.cast(pa.int64())

@@ -1,0 +1,142 @@
+"""Opening a stream as a streaming DataFrame, and laying out the columns that its rows are ingested with."""
+
+import glob
+import os
+from collections.abc import Iterable
+
+from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamReader
+from pyspark.sql.types import StructType
+
+from watersmeet.errors import InputError, TopologyError
+from watersmeet.plan.nodes import MultiJoin, Scan, SitedJoin
+from watersmeet.program.storage.segments import KEEP, TS, class_column
+from watersmeet.query.model import Expression
+from watersmeet.spark.binding import CORRUPT, CORRUPT_FIELD, class_key_sql, micros_sql, readable
+from watersmeet.spark.ingest import generator
+from watersmeet.spark.tasks import MALFORMED
+from watersmeet.topology.model import Source, Stream
+
+FILE_FORMATS = ("parquet", "orc", "json", "csv", "text", "avro", "xml")
+_OWN_SCHEMA_FORMATS = ("rate", "rate-micro-batch", "socket", "kafka")  # they refuse to be told what they deliver
+_LIGHT_FORMATS = ("parquet", generator.FORMAT)
+_PARSED_FORMATS = ("json", "csv", "xml")  # their rows can be malformed one by one
+
+
+def has_rows_in_java(streams: Iterable[Stream]) -> bool:
+    """Whether Java works through the rows of any of these streams; Parquet is columns to it, and soon to us."""
+    return any(stream.source is None or stream.source.format not in _LIGHT_FORMATS for stream in streams)
+
+
+def check_source(stream: Stream, schema: StructType, *, once: bool) -> None:
+    """Refuse a source that cannot be read, before anything runs."""
+    source = stream.source
+    if source is None:
+        return
+    if source.format == generator.FORMAT:
+        try:
+            spec = generator.spec_of(schema, source.options)
+        except InputError as error:
+            raise TopologyError(f"stream {stream.name!r}: {error}") from None
+        if once and spec.rows is None:
+            raise TopologyError(
+                f"stream {stream.name!r}: its generator never ends, so --once would not either; give it the option rows"
+            )
+        return
+    if source.format in FILE_FORMATS:
+        if not source.path:
+            raise TopologyError(f"stream {stream.name!r}: its source of format {source.format} needs a path")
+        if _is_local(source.path) and not glob.glob(_local(source.path)):
+            raise TopologyError(
+                f"stream {stream.name!r}: source path {source.path} does not exist; make it or correct it"
+            )
+
+
+def open_stream(spark: SparkSession, stream: Stream, schema: StructType, *, batch: bool = False) -> DataFrame:
+    """The stream's rows as Spark delivers them, with a column for malformed text where the format can have it.
+
+    `batch` opens what a source has now as a table instead.
+    """
+    if stream.frame is not None:
+        return stream.frame  # type: ignore[return-value]
+    source = stream.source
+    assert source is not None, "a stream has a source or a frame"
+    if source.format == generator.FORMAT:
+        generator.register(spark)
+    reader: DataFrameReader | DataStreamReader = spark.read if batch else spark.readStream
+    reader = reader.format(source.format)
+    if catches_malformed(source):
+        schema = StructType([*schema.fields, CORRUPT_FIELD])
+        reader = reader.option("columnNameOfCorruptRecord", CORRUPT).option("columnPruning", "false")
+    reader = reader.options(**dict(source.options))
+    if source.format not in _OWN_SCHEMA_FORMATS:
+        reader = reader.schema(schema)
+    try:
+        return reader.load(source.path) if source.path else reader.load()
+    except Exception as error:
+        raise InputError(f"stream {stream.name!r}: Spark cannot open its source: {readable(error)}") from None
+
+
+def catches_malformed(source: Source | None) -> bool:
+    """Whether rows that do not parse come through, marked, instead of failing the run."""
+    if source is None or source.format not in _PARSED_FORMATS:
+        return False
+    mode = {name.casefold(): value for name, value in source.options.items()}.get("mode", "permissive")
+    return mode.casefold() == "permissive"
+
+
+def raw_columns(stream: Stream, scan: Scan) -> tuple[str, ...]:
+    """Flat names of the columns that are kept of a late or malformed row, where the stream asks for that."""
+    if stream.late is None:
+        return ()
+    names = [*stream.columns, *([CORRUPT] if catches_malformed(stream.source) else [])]
+    return tuple(f"{scan.alias}.{name}" for name in names)
+
+
+def ingest_columns(
+    rows: DataFrame, stream: Stream, schema: StructType, scan: Scan, join: MultiJoin | SitedJoin, *, keep_raw: bool
+) -> DataFrame:
+    """Lay out one alias: event time, class keys and filters as numbers, and the columns to keep by their flat names."""
+    marks_malformed = catches_malformed(stream.source)
+    names = [*stream.columns, *([CORRUPT] if marks_malformed else [])]
+    flat = rows.select([F.col(f"`{_quoted(name)}`").alias(f"{scan.alias}.{name}") for name in names])
+    time_column = stream.event_time_column
+    kind = schema[time_column].dataType.simpleString()
+    laid_out = [F.expr(micros_sql(f"`{_quoted(f'{scan.alias}.{time_column}')}`", kind)).alias(TS)]
+    for number in scan.classes:
+        key_class = join.classes[number]
+        member = key_class.member(scan.alias)
+        assert member is not None, "a scan lists the classes it has a member of"
+        laid_out.append(_guarded(class_key_sql(member, key_class), member, scan).alias(class_column(number)))
+    if scan.filters:
+        laid_out.append(F.expr(_condition(scan)).alias(KEEP))
+    if marks_malformed:
+        laid_out.append(F.col(f"`{scan.alias}.{CORRUPT}`").isNotNull().alias(MALFORMED))
+    kept = {i.name: _guarded(i.expression.sql, i.expression, scan).alias(i.name) for i in scan.kept}
+    # Text formats parse only what is asked for: asking for everything makes a row malformed whatever the query.
+    extra = names if keep_raw else stream.columns if marks_malformed else ()
+    for name in (f"{scan.alias}.{column}" for column in extra):
+        kept.setdefault(name, F.col(f"`{_quoted(name)}`"))
+    return flat.select(*laid_out, *kept.values())
+
+
+def _condition(scan: Scan) -> str:
+    return " AND ".join(f"({expression.sql})" for expression in scan.filters)
+
+
+def _guarded(sql: str, expression: Expression, scan: Scan) -> Column:
+    """A value of the rows that pass the filters: on the others it may fail, as a cast or a division would."""
+    return F.expr(sql if expression.is_plain or not scan.filters else f"IF({_condition(scan)}, {sql}, NULL)")
+
+
+def _quoted(name: str) -> str:
+    return name.replace("`", "``")
+
+
+def _is_local(path: str) -> bool:
+    return "://" not in path or path.startswith("file://")
+
+
+def _local(path: str) -> str:
+    return os.path.expanduser(path.removeprefix("file://"))

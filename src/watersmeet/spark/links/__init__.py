@@ -1,0 +1,1 @@
+"""How parcels travel between sites."""

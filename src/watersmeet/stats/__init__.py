@@ -1,0 +1,1 @@
+"""What is known of streams: given, sampled, or observed by a run."""

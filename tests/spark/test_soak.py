@@ -1,0 +1,168 @@
+"""At a steady rate, state, files and memory stay flat: what expires is given back."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from statistics import fmean
+
+import psutil
+import pytest
+import yaml
+from pyspark.sql import SparkSession
+
+from watersmeet.program.site.ledger import Ledger
+from watersmeet.spark.run import start
+from watersmeet.topology.model import load_topology
+
+SOAK_S = float(os.environ.get("WATERSMEET_SOAK_S", "180"))
+SLACK = 1.15  # how much more the second half of a steady run may hold than the first
+WARM_UP = 1 / 3  # of the run: windows fill, Spark's logs reach the length they keep, Java's heap its size
+RETAIN = ("spark.sql.streaming.minBatchesToRetain", "7")  # Spark keeps the logs of 100 batches unless told
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a run holds on to at one moment."""
+
+    batch: int
+    state_rows: int
+    state_bytes: int
+    files: int  # in the whole checkpoint, Spark's part included
+    rss_bytes: int
+
+
+def sample(checkpoint: Path, query: str, rss_bytes: int = 0) -> Sample:
+    ledger = Ledger.from_json((checkpoint / query / "ledger.json").read_text(encoding="utf-8"))
+    return Sample(
+        batch=ledger.batch,
+        state_rows=sum(segment.rows for segment in ledger.segments),
+        state_bytes=sum(segment.bytes for segment in ledger.segments),
+        files=sum(len(names) for _, _, names in os.walk(checkpoint)),
+        rss_bytes=rss_bytes,
+    )
+
+
+def check_flat(samples: Sequence[Sample]) -> None:
+    """Compare the two halves of the steady part, and print them."""
+    steady = samples[int(len(samples) * WARM_UP) :]
+    halves = steady[: len(steady) // 2], steady[len(steady) // 2 :]
+    grown = []
+    print(f"\n{len(samples)} samples, batches {samples[0].batch} to {samples[-1].batch}")
+    print(f"{'':>12} {'first half':>14} {'second half':>14} {'ratio':>6}")
+    for name in (field.name for field in fields(Sample) if field.name != "batch"):
+        first, second = (fmean(asdict(one)[name] for one in half) for half in halves)
+        ratio = second / first if first else 1.0
+        print(f"{name:>12} {first:>14,.0f} {second:>14,.0f} {ratio:>6.2f}")
+        if ratio > SLACK:
+            grown.append(f"{name} grew from {first:,.0f} to {second:,.0f}")
+    assert not grown, "; ".join(grown)
+
+
+def write_topology(directory: Path, **traffic: object) -> Path:
+    """Three generated streams, joined within a minute."""
+    streams = {
+        name: {
+            "site": "here",
+            "schema": "ts timestamp, id long, k long",
+            "event_time": "ts",
+            "watermark": "1 second",
+            "source": {
+                "format": "generator",
+                "options": {
+                    "rows_per_second": 200,
+                    "disorder": "1 second",
+                    "seed": seed,
+                    "column.id": "sequence",
+                    "column.k": "uniform 0 10000",
+                    **traffic,
+                },
+            },
+        }
+        for seed, name in enumerate("abc")
+    }
+    window = "[RANGE 1 MINUTE]"
+    sql = (
+        f"SELECT a.id AS a_id, b.id AS b_id, c.id AS c_id FROM a {window}, b {window}, c {window} "
+        "WHERE a.k = b.k AND b.k = c.k"
+    )
+    path = directory / "topology.yaml"
+    queries = {"steady": {"sql": sql, "sink": {"format": "parquet", "path": "out/steady"}}}
+    path.write_text(yaml.safe_dump({"sites": ["here"], "streams": streams, "queries": queries}), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def short_logs(spark: SparkSession) -> Iterator[SparkSession]:
+    spark.conf.set(*RETAIN)
+    yield spark
+    spark.conf.unset(RETAIN[0])
+
+
+def test_state_and_files_are_flat_over_dozens_of_batches(short_logs: SparkSession, tmp_path: Path) -> None:
+    batches, rows_per_batch = 28, 3_000  # fifteen seconds of event time each: a window is four batches
+    topology = load_topology(
+        write_topology(tmp_path, rows=batches * rows_per_batch, rows_per_batch=rows_per_batch, pace="max")
+    )
+    samples: dict[int, Sample] = {}
+    handle = start(topology, spark=short_logs, checkpoint=tmp_path / "checkpoint", once=True)
+    while not handle.awaitTermination(0.05):
+        if handle.last_report is not None:
+            taken = sample(tmp_path / "checkpoint", "steady")
+            samples[taken.batch] = taken
+    assert handle.totals["batches"] == batches
+    assert handle.totals["rows_in"] == 3 * batches * rows_per_batch
+    assert handle.totals["late"] == 0
+    assert len(samples) > batches // 2, "too few samples"
+    check_flat(list(samples.values()))
+    window_rows = 3 * 4 * rows_per_batch
+    assert max(one.state_rows for one in samples.values()) < 2.5 * window_rows
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(not os.environ.get("WATERSMEET_SOAK"), reason="long; run by `make soak`")
+def test_a_long_run_is_flat(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    command = [sys.executable, "-m", "watersmeet", "run", str(write_topology(tmp_path, pace=10)), "--quiet"]
+    command += ["--master", "local[2]", "--checkpoint", str(checkpoint), "--trigger", "500 milliseconds"]
+    # A small heap is soon as large as it gets.
+    command += ["--conf", "=".join(RETAIN), "--conf", "spark.driver.memory=512m"]
+    with open(tmp_path / "log.txt", "wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+        try:
+            samples = list(watch(process, checkpoint))
+        finally:
+            process.send_signal(signal.SIGINT)
+            code = process.wait(timeout=60)
+    assert code == 0, (tmp_path / "log.txt").read_text()
+    assert samples[-1].batch > SOAK_S / 10, "hardly any batch: the machine is too slow to tell"
+    check_flat(samples)
+
+
+def watch(process: subprocess.Popen[bytes], checkpoint: Path) -> Iterator[Sample]:
+    """A sample every second, from the first batch on."""
+    ledger = checkpoint / "steady" / "ledger.json"
+    deadline = time.monotonic() + 60
+    while not ledger.exists():
+        assert process.poll() is None and time.monotonic() < deadline, "it never began"
+        time.sleep(0.2)
+    end = time.monotonic() + SOAK_S
+    while time.monotonic() < end:
+        assert process.poll() is None, "ended by itself"
+        yield sample(checkpoint, "steady", rss_of_tree(process.pid))
+        time.sleep(1)
+
+
+def rss_of_tree(pid: int) -> int:
+    """Resident memory of a process and all its descendants."""
+    root = psutil.Process(pid)
+    total = 0
+    for process in (root, *root.children(recursive=True)):
+        try:
+            total += process.memory_info().rss
+        except psutil.NoSuchProcess:
+            continue
+    return total
