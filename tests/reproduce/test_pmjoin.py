@@ -13,21 +13,16 @@ from pyspark.sql import SparkSession
 from watersmeet.errors import InputError, RunError
 from watersmeet.plan.nodes import Input, Leaf, Meet
 from watersmeet.planners.partition import cost_of_ways, pmjoin_plan
-from watersmeet.reproduce import (
-    EXPERIMENTS,
-    experiment_named,
-    pmjoin_example2,
-    pmjoin_fig5,
-    pmjoin_fig6,
-    pmjoin_fig7,
-    pmjoin_fig8,
-    pmjoin_fig9,
-    pmjoin_fig10,
-    pmjoin_fig11,
-    report,
-    runner,
-)
+from watersmeet.reproduce import EXPERIMENTS, experiment_named, report, runner
 from watersmeet.reproduce.experiment import Experiment
+from watersmeet.reproduce.pmjoin import example2 as pmjoin_example2
+from watersmeet.reproduce.pmjoin import fig5 as pmjoin_fig5
+from watersmeet.reproduce.pmjoin import fig6 as pmjoin_fig6
+from watersmeet.reproduce.pmjoin import fig7 as pmjoin_fig7
+from watersmeet.reproduce.pmjoin import fig8 as pmjoin_fig8
+from watersmeet.reproduce.pmjoin import fig9 as pmjoin_fig9
+from watersmeet.reproduce.pmjoin import fig10 as pmjoin_fig10
+from watersmeet.reproduce.pmjoin import fig11 as pmjoin_fig11
 from watersmeet.reproduce.workloads import (
     Source,
     different_shares,

@@ -8,15 +8,12 @@ import pytest
 
 from watersmeet.plan.nodes import Method
 from watersmeet.program.operators import Form, Join, compile_sites
-from watersmeet.reproduce import (
-    experiment_named,
-    report,
-    semijoin_fig7,
-    semijoin_fig8,
-    semijoin_fig9,
-    semijoin_table3,
-)
+from watersmeet.reproduce import experiment_named, report
 from watersmeet.reproduce.experiment import Row
+from watersmeet.reproduce.semijoin import fig7 as semijoin_fig7
+from watersmeet.reproduce.semijoin import fig8 as semijoin_fig8
+from watersmeet.reproduce.semijoin import fig9 as semijoin_fig9
+from watersmeet.reproduce.semijoin import table3 as semijoin_table3
 from watersmeet.reproduce.semijoin.fig7 import PAPER, one_way_join
 from watersmeet.reproduce.semijoin.runs import (
     Counts,
