@@ -268,7 +268,7 @@ def mixed_table(mixed: Mixed, seeds: int = 5, *, seconds: float = 20.0, small_st
             print(f"| --- |{' ---: |' * (len(names) + 1)}")
         assert tried[-1].join is not None
         cells = " | ".join(f"{values[name] / 1e6:,.3f}" for name in names)
-        print(f"| {seed} | {cells} | {len(tried[-1].join.ways)} |", flush=True)
+        print(f"| {seed} | {cells} | {len(tried[-1].join.sub_plans)} |", flush=True)
         factors.append({name: values[name] / values["auto"] for name in names})
     means = " | ".join(f"{np.exp(np.mean([np.log(one[name]) for one in factors])):.2f}" for name in names)
     print(f"| of auto, geometric mean | {means} | |")
@@ -293,7 +293,7 @@ def mixed_table(mixed: Mixed, seeds: int = 5, *, seconds: float = 20.0, small_st
         foreseen = one.cost.bytes_s
         print(
             f"| {one.planner} | {foreseen / 1e3:,.1f} | {shipped / 1e3:,.1f} | {foreseen / shipped - 1:+.1%} "
-            f"| {len(one.join.ways)} |",
+            f"| {len(one.join.sub_plans)} |",
             flush=True,
         )
 
@@ -318,7 +318,7 @@ def shipped_table(mixed: Mixed, seeds: int = 5, *, seconds: float = 5.0) -> None
             assert tried.cost is not None and tried.join is not None
             foreseen, ratio = tried.cost.bytes_s, f"{ratios[-1]:.2f}" if tried is found else ""
             print(
-                f"| {seed} | {answers:,} | {tried.planner} | {len(tried.join.ways)} | {foreseen / 1e3:,.1f} "
+                f"| {seed} | {answers:,} | {tried.planner} | {len(tried.join.sub_plans)} | {foreseen / 1e3:,.1f} "
                 f"| {size / 1e3:,.1f} | {foreseen / size - 1:+.1%} | {ratio} |",
                 flush=True,
             )
@@ -426,7 +426,7 @@ def bound_table(mixed: Mixed, seeds: int = 5, *, seconds: float | None = None) -
         rows, keys, filters, alone = _by_content(tried.cost)
         sizes = " | ".join(f"{size / 1e3:,.1f}" for size in (rows, keys, filters, alone))
         messages = sum(flow.messages_s for flow in tried.cost.flows)
-        print(f"| {seed} | {tried.planner} | {len(tried.join.ways)} | {sizes} | {messages:.0f} |")
+        print(f"| {seed} | {tried.planner} | {len(tried.join.sub_plans)} | {sizes} | {messages:.0f} |")
 
 
 def _by_content(cost: Cost) -> tuple[float, float, float, float]:

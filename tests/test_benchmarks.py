@@ -226,8 +226,8 @@ def test_no_plan_ships_less_than_the_bounds(capsys: pytest.CaptureFixture[str]) 
         best, auto, alone, rows = (float(one.replace(",", "")) for one in (best, auto, alone, rows))
         assert 0 < rows < auto <= best and 0 < alone < best
         assert [float(one) for one in ratios] == pytest.approx([best / auto, best / alone, best / rows], rel=0.05)
-    for _, _, ways, *sizes in lines[contents + 1 :]:
-        assert int(ways) >= 1 and all(float(one.replace(",", "")) >= 0 for one in sizes)
+    for _, _, sub_plans, *sizes in lines[contents + 1 :]:
+        assert int(sub_plans) >= 1 and all(float(one.replace(",", "")) >= 0 for one in sizes)
 
 
 def test_packing_is_compared_with_arrow(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from watersmeet.cost.calibrate import default_units_path, load_units, measure_un
 from watersmeet.cost.price import Units, price
 from watersmeet.cost.workload import workload_of
 from watersmeet.errors import InputError
-from watersmeet.plan.nodes import Hop, Method, sited_join_of
+from watersmeet.plan.nodes import Hop, Method, join_plan_of
 from watersmeet.planners.sited import explicit
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.sites import site as sites_module
@@ -58,7 +58,7 @@ def predicted_and_taken(
     query = typed(parse_query(SQL, columns), schemas)
     asked = {"a": [Hop("b", method)], "b": [Hop("a", method)]}
     plan = explicit(query, columns, HOMES, "nyc", asked)
-    join = sited_join_of(plan)
+    join = join_plan_of(plan)
     column = ColumnStats(distinct=Number(float(keys)))
     known = StreamStats(rate=Number(float(rate)), row_bytes=Number(16.0), columns={"k": column})
     workload = workload_of(

@@ -19,16 +19,16 @@ from watersmeet.plan.nodes import (
     HashParts,
     Hop,
     Input,
+    JoinNode,
+    JoinPlan,
     Leaf,
-    Meet,
     Method,
     Partition,
     RangeParts,
     Reduction,
-    SitedJoin,
     Tree,
     ValueParts,
-    sited_join_of,
+    join_plan_of,
 )
 from watersmeet.planners.sited import central, explicit
 from watersmeet.program.operators import Purpose
@@ -43,7 +43,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def planned(
     streams: int, method: Method | None = None, sites: Sequence[str] = SITES, *, bloom: bool = False
-) -> SitedJoin:
+) -> JoinPlan:
     """A chain of streams, each at a site of its own as far as there are any."""
     aliases = "abcdefghijkl"[:streams]
     froms = ", ".join(f"packets_{alias} [RANGE 10 SECONDS] AS {alias}" for alias in aliases)
@@ -57,12 +57,12 @@ def planned(
     homes = {f"packets_{alias}": sites[number % len(sites)] for number, alias in enumerate(aliases)}
     plan = central(query, columns, homes, sites[0])
     if method is not None:
-        asked = {h.head: [Hop(hop.alias, method, bloom=bloom) for hop in h.hops] for h in sited_join_of(plan).heads}
+        asked = {h.head: [Hop(hop.alias, method, bloom=bloom) for hop in h.hops] for h in join_plan_of(plan).heads}
         plan = explicit(query, columns, homes, sites[0], asked)
-    return sited_join_of(plan)
+    return join_plan_of(plan)
 
 
-def priced(join: SitedJoin) -> Cost:
+def priced(join: JoinPlan) -> Cost:
     stats = Stats(
         {
             scan.stream: StreamStats(
@@ -75,24 +75,24 @@ def priced(join: SitedJoin) -> Cost:
     return price(join, workload, Topology((), sites=tuple(Site(name) for name in SITES)))
 
 
-def meet(at: str, *nodes: Input | Tree | str) -> Meet:
+def meet(at: str, *nodes: Input | Tree | str) -> JoinNode:
     leaves = [Leaf(node) if isinstance(node, str) else node for node in nodes]
-    return Meet(at, tuple(node if isinstance(node, Input) else Input(node) for node in leaves))
+    return JoinNode(at, tuple(node if isinstance(node, Input) else Input(node) for node in leaves))
 
 
-def tree() -> SitedJoin:
+def tree() -> JoinPlan:
     left = meet("fra", "a", Input(Leaf("b"), Reduction.ONE_STEP))
     right = meet("nyc", "c", Input(Leaf("d"), Reduction.TWO_STEP, bloom=True))
-    return replace(planned(4), ways=(meet("ams", left, Input(right, Reduction.ONE_STEP)),))
+    return replace(planned(4), sub_plans=(meet("ams", left, Input(right, Reduction.ONE_STEP)),))
 
 
-def partitioned(ways: int) -> SitedJoin:
-    linear = planned(3, Method.SM_D1).ways
+def partitioned(sub_plans: int) -> JoinPlan:
+    linear = planned(3, Method.SM_D1).sub_plans
     trees = [meet(at, one, meet(at, two, three)) for at in SITES[:3] for one, two, three in permutations("abc")]
     return replace(
         planned(3),
-        ways=(*linear, *trees)[:ways],
-        partition=Partition(0, HashParts((*range(ways), 0))),
+        sub_plans=(*linear, *trees)[:sub_plans],
+        partition=Partition(0, HashParts((*range(sub_plans), 0))),
     )
 
 
@@ -127,15 +127,15 @@ def test_a_tree_and_its_reductions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ways", "more"), [(2, None), (4, None), (6, None), (7, "and 1 more way"), (9, "and 3 more ways")]
+    ("sub_plans", "more"), [(2, None), (4, None), (6, None), (7, "and 1 more way"), (9, "and 3 more ways")]
 )
-def test_a_partitioned_plan_has_a_panel_for_each_way(tmp_path: Path, ways: int, more: str | None) -> None:
-    join = partitioned(ways)
-    draw(join, priced(join), tmp_path / "ways.svg", shares=[1 / ways] * ways)
+def test_a_partitioned_plan_has_a_panel_for_each_way(tmp_path: Path, sub_plans: int, more: str | None) -> None:
+    join = partitioned(sub_plans)
+    draw(join, priced(join), tmp_path / "ways.svg", shares=[1 / sub_plans] * sub_plans)
     lines = text_of(tmp_path / "ways.svg")
     headings = [line for line in lines if line.startswith("way ")]
-    assert len(headings) == min(ways, 6)
-    assert headings[0].startswith(f"way 1: 2 of {ways + 1} buckets")
+    assert len(headings) == min(sub_plans, 6)
+    assert headings[0].startswith(f"way 1: 2 of {sub_plans + 1} buckets")
     assert [line for line in lines if line.startswith("and ")] == ([more] if more else [])
 
 
@@ -235,7 +235,7 @@ def check_free(sheet: Sheet) -> None:
     ],
 )
 def test_which_values_take_a_way(parts: HashParts | RangeParts | ValueParts, texts: list[str]) -> None:
-    assert [part_text(Partition(0, parts), way) for way in range(len(texts))] == texts
+    assert [part_text(Partition(0, parts), sub_plan) for sub_plan in range(len(texts))] == texts
 
 
 def test_importing_it_is_cheap() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from watersmeet.plan.nodes import Plan, SitedJoin
+from watersmeet.plan.nodes import JoinPlan, Plan
 from watersmeet.planners.problem import FEWEST_BYTES, NO_LIMITS, Limits, Objective, Problem, problem_of
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.sql import parse_query
@@ -153,6 +153,6 @@ def _known(table: pa.Table, seconds: float) -> StreamStats:
     return StreamStats(Number(len(table) / seconds), None, columns)
 
 
-def join_of(problem: Problem, *ways: object) -> SitedJoin:
+def join_of(problem: Problem, *sub_plans: object) -> JoinPlan:
     """A plan that goes these ways."""
-    return problem.join(ways)  # type: ignore[arg-type]
+    return problem.join(sub_plans)  # type: ignore[arg-type]

@@ -10,15 +10,15 @@ from watersmeet.cost.price import announcements, price
 from watersmeet.plan.nodes import (
     Hop,
     Input,
+    JoinNode,
     Leaf,
     Linear,
-    Meet,
     Method,
     Partition,
     RangeParts,
     Reduction,
-    Way,
-    sited_join_of,
+    SubPlan,
+    join_plan_of,
 )
 from watersmeet.planners.problem import Problem
 from watersmeet.planners.sited import explicit
@@ -31,9 +31,11 @@ def two_streams() -> Scene:
     return scene("chain", [300, 300], ["RANGE 3 SECONDS"] * 2, [EVEN] * 2, ["x", "y"])
 
 
-def assert_near(problem: Problem, of: Scene, ways: tuple[Way, ...], partition: Partition | None = None) -> None:
+def assert_near(
+    problem: Problem, of: Scene, sub_plans: tuple[SubPlan, ...], partition: Partition | None = None
+) -> None:
     """Predicted bytes within 20 % of those shipped, on all links together and on each that carries much."""
-    join = problem.join(ways, partition)
+    join = problem.join(sub_plans, partition)
     cost = price(join, problem.workload, problem.topology, problem.units, 1.0, 0.3)
     links = measured(of.run(problem.plan(join)), of.seconds)
     assert cost.bytes_s == pytest.approx(sum(links.values()), rel=0.2)
@@ -50,7 +52,7 @@ def test_bytes_of_each_method(method: Method, bloom: bool) -> None:
     homes = {"a": "x", "b": "y"}
     hops = {"a": [Hop("b", method, bloom=bloom)], "b": [Hop("a", back)]}
     plan = explicit(problem.query, problem.topology.columns, homes, "x", hops)
-    assert_near(problem, of, sited_join_of(plan).ways)
+    assert_near(problem, of, join_plan_of(plan).sub_plans)
 
 
 def many_streams() -> Scene:
@@ -64,9 +66,9 @@ def many_streams() -> Scene:
     )
 
 
-def nested(reduction: Reduction, bloom: bool = False) -> Meet:
-    inner = Meet("y", (Input(Leaf("b")), Input(Leaf("c"), reduction, bloom)))
-    return Meet("x", (Input(Leaf("a")), Input(Leaf("d")), Input(inner, reduction, bloom)))
+def nested(reduction: Reduction, bloom: bool = False) -> JoinNode:
+    inner = JoinNode("y", (Input(Leaf("b")), Input(Leaf("c"), reduction, bloom)))
+    return JoinNode("x", (Input(Leaf("a")), Input(Leaf("d")), Input(inner, reduction, bloom)))
 
 
 @pytest.mark.parametrize(("reduction", "bloom"), [(one, False) for one in Reduction] + [(Reduction.ONE_STEP, True)])
@@ -77,7 +79,7 @@ def test_bytes_of_trees(reduction: Reduction, bloom: bool) -> None:
 
 def test_bytes_of_a_plan_in_parts() -> None:
     of = many_streams()
-    flat = Meet("z", tuple(Input(Leaf(alias)) for alias in "cabd"))
+    flat = JoinNode("z", tuple(Input(Leaf(alias)) for alias in "cabd"))
     partition = Partition(0, RangeParts((100, 200), (0, 1, 0)))
     assert_near(of.problem("x"), of, (nested(Reduction.NONE), flat), partition)
 
@@ -100,8 +102,8 @@ def test_every_figure_of_a_cost() -> None:
 def test_a_plan_costs_more_where_rates_are_higher() -> None:
     of = many_streams()
     problem = of.problem("x")
-    for way in (nested(Reduction.NONE), nested(Reduction.ONE_STEP), nested(Reduction.TWO_STEP, bloom=True)):
-        join = problem.join((way,))
+    for sub_plan in (nested(Reduction.NONE), nested(Reduction.ONE_STEP), nested(Reduction.TWO_STEP, bloom=True)):
+        join = problem.join((sub_plan,))
         before = 0.0
         for factor in (0.5, 1.0, 2.0, 4.0):
             workload = replace(problem.workload, rate=problem.workload.rate * factor, _memory={})
@@ -116,7 +118,7 @@ def test_parts_together_are_the_whole() -> None:
     problem = of.problem("x")
     partition = Partition(0, RangeParts((150,), (0, 1)))
     workload = problem.workload
-    halves = [workload.limited(partition, workload.way_of_cells(partition) == way) for way in (0, 1)]
+    halves = [workload.limited(partition, workload.sub_plan_of_cells(partition) == sub_plan) for sub_plan in (0, 1)]
     for mask in (0b0001, 0b0011, 0b0111, 0b1111):
         assert sum(half.meet_rate(mask) for half in halves) == pytest.approx(workload.meet_rate(mask))
 
@@ -151,7 +153,7 @@ def test_linear_plans_share_what_they_ship() -> None:
         "c": [Hop("a", Method.SP_D), Hop("b", Method.SP_S)],
     }
     plan = explicit(problem.query, problem.topology.columns, {"a": "x", "b": "y", "c": "z"}, "x", heads)
-    way = sited_join_of(plan).ways[0]
-    assert isinstance(way, Linear)
-    cost = price(problem.join((way,)), problem.workload, problem.topology)
+    sub_plan = join_plan_of(plan).sub_plans[0]
+    assert isinstance(sub_plan, Linear)
+    cost = price(problem.join((sub_plan,)), problem.workload, problem.topology)
     assert {(one.origin, one.flow) for one in cost.flows} == {("y", "b"), ("z", "c")}

@@ -8,7 +8,7 @@ import pytest
 from scenes import Scene, scene
 
 from watersmeet.cost.price import together
-from watersmeet.plan.nodes import Meet, Partition, RangeParts, leaves_of
+from watersmeet.plan.nodes import JoinNode, Partition, RangeParts, leaves_of
 from watersmeet.planners.auto import _grouped_ways, plan_with, try_all
 from watersmeet.planners.grouping import ByValue, groupings, in_order, prefixes
 from watersmeet.planners.ordering import tree
@@ -74,8 +74,8 @@ def test_every_grouping_gives_the_answers_of_the_law(streams: int, seed: int, ho
     assert law.total() > 0
     found = list(_grouped_ways(problem, 0))
     assert any(partition is not None for _, partition in found)
-    for ways, partition in found:
-        plan = problem.plan(problem.join(ways, partition))
+    for sub_plans, partition in found:
+        plan = problem.plan(problem.join(sub_plans, partition))
         sites = of.run(plan)
         sites.run()
         assert bag_of(finish(plan, sites.answers, of.schemas)) == law
@@ -86,7 +86,7 @@ def test_a_tree_in_the_order_of_the_best_tree_costs_no_more() -> None:
     best = tree(problem)
     order = tuple(problem.workload.number(alias) for alias in leaves_of(best))
     found = in_order(problem, order)
-    assert isinstance(found, Meet) and set(leaves_of(found)) == set(problem.aliases)
+    assert isinstance(found, JoinNode) and set(leaves_of(found)) == set(problem.aliases)
     tries = [in_order(problem, one) for one in permutations(range(4))]
     assert min(problem.value(problem.join((one,))) for one in tries) <= problem.value(problem.join((best,))) * 1.05
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from watersmeet.cost.workload import I64, Domain, Workload
 from watersmeet.errors import InputError
-from watersmeet.plan.nodes import HashParts, Input, Leaf, Meet, Partition, RangeParts, Tree, ValueParts, leaves_of
-from watersmeet.plan.partition import ways_of
+from watersmeet.plan.nodes import HashParts, Input, JoinNode, Leaf, Partition, RangeParts, Tree, ValueParts, leaves_of
+from watersmeet.plan.partition import sub_plans_of
 from watersmeet.planners.partition import (
     Parts,
     candidates,
@@ -33,8 +33,8 @@ Splitter = Callable[[Workload, int, int], tuple[I64, Parts]]
 SPLITTERS: list[Splitter] = [hash_parts, range_parts, rate_parts]
 
 
-def meet(at: str, *nodes: Tree | str) -> Meet:
-    return Meet(at, tuple(Input(Leaf(node) if isinstance(node, str) else node) for node in nodes))
+def meet(at: str, *nodes: Tree | str) -> JoinNode:
+    return JoinNode(at, tuple(Input(Leaf(node) if isinstance(node, str) else node) for node in nodes))
 
 
 def workload(rates: Sequence[float], homes: str, window_s: float, *domains: Domain) -> Workload:
@@ -85,19 +85,19 @@ def workloads(draw: st.DrawFn, *, wide: bool = False) -> Workload:
 
 def test_example_1_by_hand() -> None:
     work = example_1()
-    ways, partition = partitioned(work, 0, rate_parts(work, 0, 3)[1], lambda part: stream_join_opt(part, BYTES))
-    assert set(ways) == {
+    sub_plans, partition = partitioned(work, 0, rate_parts(work, 0, 3)[1], lambda part: stream_join_opt(part, BYTES))
+    assert set(sub_plans) == {
         meet("n2", "s2", meet("n0", "s0", "s1")),  # for value a, and so on: figure 4
         meet("n1", "s1", meet("n0", "s0", "s2")),
         meet("n0", "s0", meet("n1", "s1", "s2")),
     }
     assert partition is not None
     costs = [
-        cost_of(ways[way], work.limited(partition, np.arange(3) == cell), BYTES)
-        for cell, way in enumerate(work.way_of_cells(partition))
+        cost_of(sub_plans[sub_plan], work.limited(partition, np.arange(3) == cell), BYTES)
+        for cell, sub_plan in enumerate(work.sub_plan_of_cells(partition))
     ]
     assert costs == pytest.approx([0.036, 0.012, 0.0216])
-    assert cost_of_ways(ways, partition, work, BYTES) == pytest.approx(0.0696)
+    assert cost_of_ways(sub_plans, partition, work, BYTES) == pytest.approx(0.0696)
     for method in METHODS:
         whole = pmjoin_plan(work, method, 1, BYTES)
         assert cost_of_ways(*whole, work, BYTES) == pytest.approx(54.0316)
@@ -114,9 +114,9 @@ def test_every_cell_is_in_exactly_one_part(split: Splitter, work: Workload, part
     domain = work.domains[0]
     assert part_of.shape == (domain.cells,)
     assert set(part_of) <= set(range(parts))
-    assert part_of.tolist() == ways_of(Partition(0, how), domain.low).tolist()
+    assert part_of.tolist() == sub_plans_of(Partition(0, how), domain.low).tolist()
     if split is not hash_parts:
-        assert part_of.tolist() == ways_of(Partition(0, how), domain.high).tolist()
+        assert part_of.tolist() == sub_plans_of(Partition(0, how), domain.high).tolist()
         assert set(part_of) == set(range(max(part_of) + 1)), "no part is empty"
 
 
@@ -171,37 +171,37 @@ def test_no_parts_are_refused() -> None:
 @repeatable
 @given(work=workloads(), parts=st.integers(1, 6))
 def test_a_partitioned_optimum_is_never_above_the_whole_one(method: str, work: Workload, parts: int) -> None:
-    ways, partition = partitioned(work, 0, parts_of(work, 0, method, parts), optimal)
-    assert (partition is None) == (len(ways) == 1)
-    assert len(set(ways)) == len(ways)
+    sub_plans, partition = partitioned(work, 0, parts_of(work, 0, method, parts), optimal)
+    assert (partition is None) == (len(sub_plans) == 1)
+    assert len(set(sub_plans)) == len(sub_plans)
     least = cost_of(optimal(work), work)
-    assert cost_of_ways(ways, partition, work) <= least * (1 + 1e-9) + 1e-9
+    assert cost_of_ways(sub_plans, partition, work) <= least * (1 + 1e-9) + 1e-9
     if partition is not None:
-        way_of = work.way_of_cells(partition)
+        way_of = work.sub_plan_of_cells(partition)
         apart = sum(
             cost_of(optimal(part), part)
             for number in set(way_of)
             for part in [work.limited(partition, way_of == number)]
         )
-        assert apart == pytest.approx(cost_of_ways(ways, partition, work)), "merged parts share one best tree"
+        assert apart == pytest.approx(cost_of_ways(sub_plans, partition, work)), "merged parts share one best tree"
 
 
 def test_parts_with_the_same_tree_take_one_way() -> None:
     work = example_1()
 
-    def plan_one(part: Workload) -> Meet:
+    def plan_one(part: Workload) -> JoinNode:
         return meet("n1", "s1", "s0", "s2") if part.domains[0].low[0] == 1 else meet("n0", "s0", "s1", "s2")
 
-    ways = (meet("n0", "s0", "s1", "s2"), meet("n1", "s1", "s0", "s2"))
+    sub_plans = (meet("n0", "s0", "s1", "s2"), meet("n1", "s1", "s0", "s2"))
     assert partitioned(work, 0, RangeParts((1, 2), (0, 1, 2)), plan_one) == (
-        ways,
+        sub_plans,
         Partition(0, RangeParts((1, 2), (0, 1, 0))),
     )
     assert partitioned(work, 0, ValueParts((0, 1), (0, 1), 2), plan_one) == (
-        ways,
+        sub_plans,
         Partition(0, ValueParts((1,), (1,), 0)),
     )
-    assert partitioned(work, 0, RangeParts((2,), (0, 1)), plan_one) == (ways[:1], None)
+    assert partitioned(work, 0, RangeParts((2,), (0, 1)), plan_one) == (sub_plans[:1], None)
 
 
 def test_a_bucket_without_values_goes_with_the_busiest() -> None:
@@ -209,12 +209,12 @@ def test_a_bucket_without_values_goes_with_the_busiest() -> None:
     part_of, how = hash_parts(work, 0, 8)
     first, second = part_of.tolist()
     assert first != second
-    ways, partition = partitioned(
+    sub_plans, partition = partitioned(
         work, 0, how, lambda part: meet("n0", "s0", "s1") if part.domains[0].low[0] == 0 else meet("n1", "s1", "s0")
     )
     assert partition is not None and isinstance(partition.parts, HashParts)
-    busiest = ways.index(meet("n1", "s1", "s0"))
-    assert [way == busiest for way in partition.parts.ways] == [bucket != first for bucket in range(8)]
+    busiest = sub_plans.index(meet("n1", "s1", "s0"))
+    assert [sub_plan == busiest for sub_plan in partition.parts.sub_plans] == [bucket != first for bucket in range(8)]
 
 
 def test_algorithm_2_merges_meets_on_one_key_and_passes_by_what_gives_a_place() -> None:
@@ -255,25 +255,27 @@ def test_plans_by_several_keys_are_whole_and_keep_the_rest(method: str, pick: st
     work = two_keys(homes)
     tree = stream_join_opt(work)
     picked = find_partition(tree, work, pick)
-    ways, partition = pmjoin_plan(work, method, 6, pick=pick)
-    for way in ways:
-        assert sorted(leaves_of(way)) == sorted(work.aliases)
+    sub_plans, partition = pmjoin_plan(work, method, 6, pick=pick)
+    for sub_plan in sub_plans:
+        assert sorted(leaves_of(sub_plan)) == sorted(work.aliases)
     if partition is None:
         return
     assert partition.key_class == picked[0].key_class
     inside = work.mask(picked[0].aliases)
     kept = {one for one in shipments_of(tree, work) if one.mask & ~inside}
-    for way in ways:
-        assert kept <= set(shipments_of(way, work)) or any(one.key_class == partition.key_class for one in picked[1:])
+    for sub_plan in sub_plans:
+        assert kept <= set(shipments_of(sub_plan, work)) or any(
+            one.key_class == partition.key_class for one in picked[1:]
+        )
 
 
 def test_several_keys_gain_from_parts() -> None:
     work = two_keys()
     whole = cost_of(stream_join_opt(work), work)
-    ways, partition = pmjoin_plan(work, "rate", 6)
+    sub_plans, partition = pmjoin_plan(work, "rate", 6)
     assert partition is not None
-    assert cost_of_ways(ways, partition, work) < whole
-    assert pmjoin_cost(work, "rate", 6) <= cost_of_ways(ways, partition, work) * (1 + 1e-9)
+    assert cost_of_ways(sub_plans, partition, work) < whole
+    assert pmjoin_cost(work, "rate", 6) <= cost_of_ways(sub_plans, partition, work) * (1 + 1e-9)
 
 
 def test_what_has_no_value_of_the_key_is_shipped_once() -> None:
@@ -285,6 +287,6 @@ def test_what_has_no_value_of_the_key_is_shipped_once() -> None:
     by_hand = sum(
         cost_of(tree, part, TUPLES) - part.meet_rate(work.mask(["s3"]))
         for number, tree in enumerate((one, other))
-        for part in [work.limited(split, work.way_of_cells(split) == number)]
+        for part in [work.limited(split, work.sub_plan_of_cells(split) == number)]
     )
     assert cost_of_ways((one, other), split, work) == pytest.approx(by_hand + work.meet_rate(work.mask(["s3"])))

@@ -12,7 +12,7 @@ from scenes import Scene, scene
 
 from watersmeet.cost.workload import MissingStatistic
 from watersmeet.errors import InputError
-from watersmeet.plan.nodes import Leaf, Linear, Meet
+from watersmeet.plan.nodes import JoinNode, Leaf, Linear
 from watersmeet.planners.auto import PLANNERS, auto, plan_with, try_all
 from watersmeet.planners.exhaustive import exhaustive
 from watersmeet.planners.greedy import _at_once, greedy
@@ -68,9 +68,9 @@ def test_exhaustive_is_never_beaten(seed: int, graph: str, one_key: bool) -> Non
     problem = small(graph, seed, one_key=one_key).problem(None, objective=Objective.named("work"))
     prices = OneWay(problem)
     best = prices.value(exhaustive(problem).heads)
-    for way in (greedy(problem), _at_once(problem)):
-        assert isinstance(way, Linear)
-        assert prices.value(way.heads) >= best * (1 - 1e-9)
+    for sub_plan in (greedy(problem), _at_once(problem)):
+        assert isinstance(sub_plan, Linear)
+        assert prices.value(sub_plan.heads) >= best * (1 - 1e-9)
 
 
 def least_of_all(problem: Problem) -> float:
@@ -149,9 +149,9 @@ def test_many_streams_are_planned_at_once() -> None:
         one_key=False,
     )
     problem = of.problem("n0")
-    way = greedy(problem)
-    assert [plan.head for plan in way.heads] == list(problem.aliases)
-    assert problem.value(problem.join((way,))) > 0
+    sub_plan = greedy(problem)
+    assert [plan.head for plan in sub_plan.heads] == list(problem.aliases)
+    assert problem.value(problem.join((sub_plan,))) > 0
 
 
 def test_a_barred_site_gets_nothing_of_others() -> None:
@@ -213,20 +213,20 @@ def test_rows_windows_are_left_to_sequences() -> None:
     with pytest.raises(InputError, match="trees, which need windows over time, not ROWS"):
         plan_with(problem, "tree")
     tried = auto(problem)
-    assert tried.join is not None and all(isinstance(way, Linear) for way in tried.join.ways)
+    assert tried.join is not None and all(isinstance(sub_plan, Linear) for sub_plan in tried.join.sub_plans)
 
 
 def test_a_tree_reaches_each_stream_once() -> None:
     of = small("clique", 9, streams=4)
     tried = plan_with(of.problem("n0"), "tree")
     assert tried.join is not None
-    (way,) = tried.join.ways
-    assert isinstance(way, Meet)
+    (sub_plan,) = tried.join.sub_plans
+    assert isinstance(sub_plan, JoinNode)
 
     def leaves(node: object) -> list[str]:
         return [node.alias] if isinstance(node, Leaf) else [a for one in node.inputs for a in leaves(one.node)]  # type: ignore[attr-defined]
 
-    assert sorted(leaves(way)) == ["a", "b", "c", "d"]
+    assert sorted(leaves(sub_plan)) == ["a", "b", "c", "d"]
 
 
 def test_sites_without_a_link() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from watersmeet.cost.workload import Domain, Workload, members_of
 from watersmeet.errors import InputError
-from watersmeet.plan.nodes import Input, Leaf, Meet, Tree, leaves_of
+from watersmeet.plan.nodes import Input, JoinNode, Leaf, Tree, leaves_of
 from watersmeet.planners.trees import (
     BYTES,
     TUPLES,
@@ -30,8 +30,8 @@ LINKS = Shipping(link=lambda origin, to: 1.0 + (3 * int(origin[1:]) + 5 * int(to
 WEIGHTS = [TUPLES, BYTES, LINKS]
 
 
-def meet(at: str, *nodes: Tree | str) -> Meet:
-    return Meet(at, tuple(Input(Leaf(node) if isinstance(node, str) else node) for node in nodes))
+def meet(at: str, *nodes: Tree | str) -> JoinNode:
+    return JoinNode(at, tuple(Input(Leaf(node) if isinstance(node, str) else node) for node in nodes))
 
 
 def domain(shares: Sequence[Sequence[float]], members: Sequence[bool]) -> Domain:
@@ -257,7 +257,7 @@ def test_nothing_is_below_the_optimum_and_all_trees_are_whole(weigh: Shipping, w
 
 
 def assert_first_input_is_local(tree: Tree, work: Workload) -> None:
-    if isinstance(tree, Meet):
+    if isinstance(tree, JoinNode):
         if any(site_of(one.node, work) == tree.at for one in tree.inputs):
             assert site_of(tree.inputs[0].node, work) == tree.at
         for one in tree.inputs:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from watersmeet.plan.nodes import Hop, Method, SitedJoin, sited_join_of
+from watersmeet.plan.nodes import Hop, JoinPlan, Method, join_plan_of
 from watersmeet.planners.sited import central, explicit
 from watersmeet.program.operators import Join, Purpose, SiteProgram, clock_of, compile_sites, node_operators
 from watersmeet.query.sql import parse_query
@@ -15,7 +15,7 @@ DESTINATION, SOURCE = Method.SP_D, Method.SP_S
 def three_way(plan: dict[str, tuple[Hop, ...]]) -> dict[str, SiteProgram]:
     sql = "SELECT s1.id AS one FROM s1 [RANGE 1 MINUTE], s2 [RANGE 1 MINUTE], s3 [RANGE 1 MINUTE]"
     query = parse_query(f"{sql} WHERE s1.k = s2.k AND s2.k = s3.k", dict.fromkeys(HOMES, COLUMNS))
-    return compile_sites(sited_join_of(explicit(query, dict.fromkeys(HOMES, COLUMNS), HOMES, "n0", plan)))
+    return compile_sites(join_plan_of(explicit(query, dict.fromkeys(HOMES, COLUMNS), HOMES, "n0", plan)))
 
 
 # Example 1: SEP_1 = ([S2, S3], [1, 1]), SEP_2 = ([S1, S3], [0, 1]), SEP_3 = ([S1, S2], [0, 0]).
@@ -111,11 +111,11 @@ def two_way(method: Method, *, bloom: bool = False, window: str = "[RANGE 1 MINU
     return compile_sites(two_way_join(method, bloom, window))
 
 
-def two_way_join(method: Method, bloom: bool, window: str) -> SitedJoin:
+def two_way_join(method: Method, bloom: bool, window: str) -> JoinPlan:
     columns = dict.fromkeys("ab", COLUMNS)
     query = parse_query(f"SELECT a.id AS one, b.id AS other FROM a {window}, b {window} WHERE a.k = b.k", columns)
     hops = {"a": [Hop("b", method, bloom=bloom)], "b": [Hop("a", Method.SP_D)]}
-    return sited_join_of(explicit(query, columns, {"a": "n1", "b": "n2"}, "n0", hops))
+    return join_plan_of(explicit(query, columns, {"a": "n1", "b": "n2"}, "n0", hops))
 
 
 def of_head_a(program: SiteProgram) -> list[str]:
@@ -224,7 +224,7 @@ def test_a_simple_join_at_the_destination_ships_no_clock() -> None:
 def test_central_ships_every_stream_once_and_joins_at_the_querys_site() -> None:
     columns = dict.fromkeys(HOMES, COLUMNS)
     sql = "SELECT s1.id FROM s1 [UNBOUNDED], s2 [UNBOUNDED], s3 [UNBOUNDED] WHERE s1.k = s2.k AND s2.k = s3.k"
-    programs = compile_sites(sited_join_of(central(parse_query(sql, columns), columns, HOMES, "n0")))
+    programs = compile_sites(join_plan_of(central(parse_query(sql, columns), columns, HOMES, "n0")))
     for stream, home in HOMES.items():
         assert list(node_operators(programs[home])) == [f"ship({stream}, n0)"]
     assert sum(line.startswith("join(") for line in node_operators(programs["n0"])) == 6
@@ -238,7 +238,7 @@ def test_rounds_are_cut_where_rows_move_to_another_key() -> None:
     def rounds(where: str) -> list[int]:
         sql = f"SELECT a.id FROM a [UNBOUNDED], b [UNBOUNDED], c [UNBOUNDED] WHERE {where}"
         plan = central(parse_query(sql, columns), columns, homes, "n1")
-        return [len(operators) for operators in compile_sites(sited_join_of(plan))["n1"].rounds()]
+        return [len(operators) for operators in compile_sites(join_plan_of(plan))["n1"].rounds()]
 
     assert rounds("a.k = b.k AND b.k = c.k") == [6]
     assert rounds("a.k = b.k AND b.m = c.m") == [3, 3]

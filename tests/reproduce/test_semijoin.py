@@ -30,8 +30,8 @@ SMALL = Setting((StreamSpec(600, 10, 100.0, 0.6), StreamSpec(600, 10, 100.0, 0.6
 
 def taken_by(method: str, setting: Setting, *, bloom: bool = False, seconds: float = 0.6) -> float:
     tables = draw_tables(setting, setting.window_s + seconds, 1)
-    way = one_way_join(Method(method), bloom=bloom)
-    return spent(setting, problem_for(setting), way, tables, seconds, head="s1").total
+    sub_plan = one_way_join(Method(method), bloom=bloom)
+    return spent(setting, problem_for(setting), sub_plan, tables, seconds, head="s1").total
 
 
 def with_second(**changes: float) -> Setting:

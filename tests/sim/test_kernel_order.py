@@ -65,10 +65,10 @@ def program(kernel, seed, share_ranked, raises):
         if number < 150:
             number += 1
             priority = random.randrange(-2, 3) if random.random() < share_ranked else 0
-            way = random.choice(
+            sub_plan = random.choice(
                 (kernel.after, lambda delay_us, *rest, **more: kernel.at(kernel.now_us + delay_us, *rest, **more))
             )
-            events.append(way(random.choice((0, 0, 1, 2, 7)), act, number, priority=priority))
+            events.append(sub_plan(random.choice((0, 0, 1, 2, 7)), act, number, priority=priority))
 
     for _ in range(10):
         schedule()

@@ -23,17 +23,17 @@ from watersmeet.plan.nodes import (
     HeadPlan,
     Hop,
     Input,
+    JoinNode,
+    JoinPlan,
     Leaf,
     Linear,
-    Meet,
     Method,
     Partition,
     RangeParts,
     Reduction,
-    SitedJoin,
     ValueParts,
     Way,
-    sited_join_of,
+    join_plan_of,
     with_join,
 )
 from watersmeet.planners.auto import PLANNERS
@@ -198,8 +198,8 @@ def make_scene(tmp_path: Path, write_stream: WriteStream) -> Callable[..., Scene
     return make
 
 
-def join_of(handle: wm.RunningSites) -> SitedJoin:
-    return sited_join_of(handle.chosen.plan)
+def join_of(handle: wm.RunningSites) -> JoinPlan:
+    return join_plan_of(handle.chosen.plan)
 
 
 # Every planner --------------------------------------------------------------------------------------------------------
@@ -229,8 +229,8 @@ def test_every_planner_answers_as_the_law_says(spark: Any, make_scene: Callable[
     assert read(scene.out) == expected
     join = join_of(handle)
     assert handle.chosen.planner == planner and handle.chosen.cost is not None
-    assert (len(join.ways) > 1) == (planner in ("pmjoin", "auto"))
-    assert all(isinstance(way, Linear) for way in join.ways) == (planner in ("greedy", "exhaustive"))
+    assert (len(join.sub_plans) > 1) == (planner in ("pmjoin", "auto"))
+    assert all(isinstance(way, Linear) for way in join.sub_plans) == (planner in ("greedy", "exhaustive"))
     aside = sum((sort_out(batches)[1] for batches in scene.batches.values()), Counter())
     assert (handle.totals["late"], handle.totals["malformed"]) == (aside["late"], aside["malformed"])
     assert min(aside.values()) > 0
@@ -251,10 +251,10 @@ def all_by(method: Method, bloom: bool = False) -> Linear:
     )
 
 
-def nested(at: str, first: str, second: str, third: str, reduction: Reduction, bloom: bool = False) -> Meet:
+def nested(at: str, first: str, second: str, third: str, reduction: Reduction, bloom: bool = False) -> JoinNode:
     """Two streams meet at the home of the first, and their result meets the third one elsewhere."""
-    inner = Meet(APART[first], (Input(Leaf(first)), Input(Leaf(second), reduction, bloom)))
-    return Meet(at, (Input(Leaf(third)), Input(inner, reduction, bloom)))
+    inner = JoinNode(APART[first], (Input(Leaf(first)), Input(Leaf(second), reduction, bloom)))
+    return JoinNode(at, (Input(Leaf(third)), Input(inner, reduction, bloom)))
 
 
 FORCED: dict[str, tuple[tuple[Way, ...], HashParts | RangeParts | ValueParts]] = {
@@ -269,7 +269,7 @@ FORCED: dict[str, tuple[tuple[Way, ...], HashParts | RangeParts | ValueParts]] =
     "by ranges": (
         (
             nested("fra", "c", "b", "a", Reduction.TWO_STEP),
-            Meet(
+            JoinNode(
                 "fra",
                 (Input(Leaf("b")), Input(Leaf("a"), Reduction.ONE_STEP, bloom=True), Input(Leaf("c"))),
             ),
@@ -297,7 +297,7 @@ def force(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[Way], HashParts
         def choose(topology: wm.Topology, query: wm.Query, parsed: JoinQuery, *, every: bool = False) -> Chosen:
             homes = {stream.name: stream.site for stream in topology.streams}
             plan = central(parsed, topology.columns, homes, topology.query_site(query))
-            join = replace(sited_join_of(plan), ways=tuple(ways), partition=Partition(0, parts))
+            join = replace(join_plan_of(plan), ways=tuple(ways), partition=Partition(0, parts))
             return Chosen(with_join(plan, join), "forced")
 
         monkeypatch.setattr(run_module, "choose", choose)
@@ -316,7 +316,7 @@ def test_parts_go_their_own_ways_to_the_answers_of_the_law(
     tie = TWO_KEYS if case == "by ranges" else ONE_KEY
     scene = make_scene(sql=f"SELECT {IDS}, a.s, c.s AS c_s FROM {froms} {tie}")
     handle = scene.run(spark)
-    assert join_of(handle).ways == ways
+    assert join_of(handle).sub_plans == ways
     expected = scene.expected()
     assert len(expected) > 50
     assert read(scene.out) == expected
@@ -341,7 +341,7 @@ def test_a_plan_in_parts_goes_on_in_the_middle_with_every_answer_once(
     finally:
         handle.stop()
     assert handle.exception() is None
-    assert len(join_of(handle).ways) > 1
+    assert len(join_of(handle).sub_plans) > 1
     expected = scene.expected()
     assert 0 < handle.totals["rows_in"] < scene.rows and 0 < read(scene.out).total() < expected.total()
     again = scene.run(spark)
@@ -419,6 +419,6 @@ def test_a_steady_workload_ships_what_was_estimated(spark: Any, make_scene: Call
     assert read(scene.out).total() == handle.totals["rows_out"] == scene.expected().total()
     traffic = handle.traffic
     pairs = {(row.origin, row.to) for row in traffic.rows}
-    assert pairs == {("ams", "nyc"), ("nyc", "ams")} and len(join_of(handle).ways) > 1
+    assert pairs == {("ams", "nyc"), ("nyc", "ams")} and len(join_of(handle).sub_plans) > 1
     assert all(row.estimated_bytes is not None for row in traffic.rows)
     assert traffic.estimated_bytes == pytest.approx(traffic.bytes, rel=0.2)

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from watersmeet.plan.nodes import SitedJoin, sited_join_of
+from watersmeet.plan.nodes import JoinPlan, join_plan_of
 from watersmeet.planners.sited import central
 from watersmeet.program.storage.segments import KEEP, TS, class_column
 from watersmeet.query.sql import parse_query
@@ -19,8 +19,8 @@ SQL = (
 )
 
 
-def join() -> SitedJoin:
-    found = sited_join_of(central(parse_query(SQL, COLUMNS), COLUMNS, {"s": "ams"}, "nyc"))
+def join() -> JoinPlan:
+    found = join_plan_of(central(parse_query(SQL, COLUMNS), COLUMNS, {"s": "ams"}, "nyc"))
     classes = tuple(
         replace(one, members=tuple(replace(member, type="bigint") for member in one.members)) for one in found.classes
     )

@@ -31,7 +31,7 @@ from watersmeet.cost.price import Cost
 from watersmeet.errors import InputError, NothingToDo, RunError, WatersmeetError, did_you_mean
 from watersmeet.plan.draw import draw
 from watersmeet.plan.explain import estimate_data, estimate_text, explain_data, explain_text
-from watersmeet.plan.nodes import SitedJoin, bottom_of
+from watersmeet.plan.nodes import JoinPlan, bottom_of
 from watersmeet.planners.auto import ways_used
 from watersmeet.planners.choose import Chosen, check_plan, estimate
 from watersmeet.query.windows import parse_duration
@@ -304,7 +304,7 @@ def _draw(file: str, name: str, chosen: Chosen, cost: Cost | None) -> None:
     if name:
         path = path.with_name(f"{path.stem}-{name}{path.suffix}")
     join = bottom_of(chosen.plan)
-    if not isinstance(join, SitedJoin):
+    if not isinstance(join, JoinPlan):
         raise InputError("there is nothing to draw: all streams arrive where answers are wanted")
     shares = None
     if join.partition is not None and chosen.problem is not None:

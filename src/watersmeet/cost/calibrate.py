@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from watersmeet.cost.price import Units
 from watersmeet.errors import InputError
-from watersmeet.plan.nodes import HeadPlan, Hop, Kept, KeyClass, Linear, Scan, SitedJoin
+from watersmeet.plan.nodes import HeadPlan, Hop, JoinPlan, Kept, KeyClass, Linear, Scan
 from watersmeet.program.join.match import Side, interval_run, pairs
 from watersmeet.program.join.probe import Relation
 from watersmeet.program.operators import SiteProgram, compile_sites, rows_of
@@ -277,7 +277,7 @@ class _Trial:
 # Rows and plans to measure with
 
 
-def _join(count: int) -> SitedJoin:
+def _join(count: int) -> JoinPlan:
     """Some streams with one key, by turns at two sites, each joined where it is."""
     aliases = "abcdefgh"[:count]
     keys = {alias: _column(alias, "k", "bigint") for alias in aliases}
@@ -295,7 +295,7 @@ def _join(count: int) -> SitedJoin:
         for alias in aliases
     )
     heads = tuple(HeadPlan(head, tuple(Hop(alias) for alias in aliases if alias != head)) for head in aliases)
-    return SitedJoin(
+    return JoinPlan(
         (KeyClass(0, tuple(keys.values())),),
         scans,
         tuple("here" if number % 2 == 0 else "there" for number in range(count)),

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from watersmeet.cost.workload import F64, TIMESTAMP_SIZES, Workload, members_of, size_at
-from watersmeet.plan.nodes import SitedJoin
+from watersmeet.plan.nodes import JoinPlan
 from watersmeet.program.operators import (
     Announce,
     Flow,
@@ -35,7 +35,7 @@ from watersmeet.program.operators import (
     Semijoin,
     Ship,
     SiteProgram,
-    Ways,
+    SubPlans,
     compile_sites,
 )
 from watersmeet.program.site.filing import HIGH, LOW
@@ -218,7 +218,7 @@ class _Pricing:
 
     def __init__(
         self,
-        join: SitedJoin,
+        join: JoinPlan,
         workload: Workload,
         topology: Topology,
         units: Units,
@@ -233,7 +233,7 @@ class _Pricing:
             alias: Content(Form.ROW, 1 << number, _row_rate(number), number)
             for number, alias in enumerate(workload.aliases)
         }
-        self._limited: dict[Ways, Workload] = {None: workload}
+        self._limited: dict[SubPlans, Workload] = {None: workload}
         self._made_at: dict[str, tuple[str, Operator]] = {
             operator.out.name: (site, operator)
             for site, program in self._programs.items()
@@ -280,14 +280,14 @@ class _Pricing:
             used.append((*pair, size * 8 / bandwidth if bandwidth else 0.0))
         return max(used, key=lambda one: one[2], default=("", "", 0.0))
 
-    def _of(self, ways: Ways) -> Workload:
+    def _of(self, sub_plans: SubPlans) -> Workload:
         """The workload of some ways of the plan."""
-        if ways not in self._limited:
+        if sub_plans not in self._limited:
             partition = self._join.partition
-            assert partition is not None and ways is not None
-            cells = np.isin(self._workload.way_of_cells(partition), ways)
-            self._limited[ways] = self._workload.limited(partition, cells)
-        return self._limited[ways]
+            assert partition is not None and sub_plans is not None
+            cells = np.isin(self._workload.sub_plan_of_cells(partition), sub_plans)
+            self._limited[sub_plans] = self._workload.limited(partition, cells)
+        return self._limited[sub_plans]
 
     def content(self, flow: Flow) -> Content:
         """What the rows of a flow are."""
@@ -375,7 +375,7 @@ class _Pricing:
         return Content(Form.POINT, keys.of, lambda workload: workload.meet_rate(keys.of))
 
     def _ship(self, origin: str, ship: Ship) -> FlowCost:
-        workload, content, turn_s = self._of(ship.ways), self.content(ship.arrives_as), self._turn_s[origin]
+        workload, content, turn_s = self._of(ship.sub_plans), self.content(ship.arrives_as), self._turn_s[origin]
         rate = content.rate(workload)
         rows = rate * turn_s
         if ship.arrives_as.form is Form.PACE:
@@ -408,7 +408,7 @@ class _Pricing:
         return self._made_at[_plain(flow)][1].key
 
     def _operator(self, site: str, operator: Operator) -> OperatorCost:
-        units, workload = self._units, self._of(operator.ways)
+        units, workload = self._units, self._of(operator.sub_plans)
         made = self.content(operator.out).rate(workload)
         taken = sum(self.content(flow).rate(workload) for flow in operator.inputs)
         busy = float(seen(taken * self._turn_s[site])) / self._turn_s[site]
@@ -417,9 +417,9 @@ class _Pricing:
 
     def _turn(self, program: SiteProgram) -> float:
         """What turns take beside operators: themselves, and packing and unpacking."""
-        sent = sum(self.content(ship.arrives_as).rate(self._of(ship.ways)) for ship in program.ships)
+        sent = sum(self.content(ship.arrives_as).rate(self._of(ship.sub_plans)) for ship in program.ships)
         taken = sum(
-            self.content(ship.arrives_as).rate(self._of(ship.ways))
+            self.content(ship.arrives_as).rate(self._of(ship.sub_plans))
             for _, ship in self._ships
             if ship.to == program.site
         )
@@ -431,14 +431,14 @@ class _Pricing:
         seen_before = set()
         for operator in program.operators:
             for flow in operator.inputs if not isinstance(operator, Project) else ():
-                slot = (flow.name, operator.key, operator.ways)
+                slot = (flow.name, operator.key, operator.sub_plans)
                 if slot not in seen_before:
                     seen_before.add(slot)
                     kept += self._kept(flow, operator)
         return kept
 
     def _kept(self, flow: Flow, operator: Operator) -> float:
-        workload, content = self._of(operator.ways), self.content(flow)
+        workload, content = self._of(operator.sub_plans), self.content(flow)
         rate = content.rate(workload)
         if flow.form is Form.PIECE or (flow.form is Form.ROW and not _is_head(operator, flow)):
             full = workload.meet_rate(content.mask)
@@ -508,7 +508,7 @@ class _Pricing:
 
 
 def price(
-    join: SitedJoin,
+    join: JoinPlan,
     workload: Workload,
     topology: Topology,
     units: Units = DEFAULT_UNITS,

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from watersmeet.errors import InputError
 from watersmeet.plan.nodes import KeyClass, Partition, Scan
-from watersmeet.plan.partition import ways_of
+from watersmeet.plan.partition import sub_plans_of
 from watersmeet.query.windows import Range, Rows, Tumble, Unbounded, Window
 from watersmeet.stats.model import ColumnStats, Histogram, Stats
 
@@ -251,10 +251,10 @@ class Workload:
         )
         return replace(self, rate=self.rate * mass, domains=tuple(domains), _memory={})
 
-    def way_of_cells(self, partition: Partition) -> I64:
+    def sub_plan_of_cells(self, partition: Partition) -> I64:
         """The way that each cell of the partition's key class takes."""
         domain = self.domains[partition.key_class]
-        return ways_of(partition, domain.low)
+        return sub_plans_of(partition, domain.low)
 
 
 def _summed(sizes: Sequence[Sequence[Sizes]]) -> F64:

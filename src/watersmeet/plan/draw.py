@@ -21,17 +21,17 @@ from watersmeet.plan.explain import partition_text
 from watersmeet.plan.nodes import (
     HashParts,
     HeadPlan,
+    JoinNode,
+    JoinPlan,
     Leaf,
     Linear,
-    Meet,
     Method,
     Partition,
     RangeParts,
     Reduction,
-    SitedJoin,
+    SubPlan,
     Tree,
     ValueParts,
-    Way,
     leaves_of,
 )
 from watersmeet.program.operators import (
@@ -75,7 +75,7 @@ F64 = NDArray[np.float64]
 
 
 def draw(
-    plan: SitedJoin,
+    plan: JoinPlan,
     cost: Cost | None,
     path: Path,
     *,
@@ -645,25 +645,25 @@ class _Panel:
     """One way: a heading, and lines of text or a tree."""
 
     heading: str
-    way: Way
-    join: SitedJoin
+    sub_plan: SubPlan
+    join: JoinPlan
 
     def width(self) -> float:
         """Inches it would like to have."""
-        if isinstance(self.way, Meet):
-            return max(len(leaves_of(self.way)) * self._slot() + 0.5, _wide(self.heading, _TEXT, True) + 0.4)
-        lines = [f"{plan.head}: " + ", ".join(_hop_texts(self.join, plan)) for plan in self.way.heads]
+        if isinstance(self.sub_plan, JoinNode):
+            return max(len(leaves_of(self.sub_plan)) * self._slot() + 0.5, _wide(self.heading, _TEXT, True) + 0.4)
+        lines = [f"{plan.head}: " + ", ".join(_hop_texts(self.join, plan)) for plan in self.sub_plan.heads]
         return max(_wide(line, _TEXT) for line in [*lines, self.heading]) + 0.5
 
     def height(self, width: float) -> float:
-        if isinstance(self.way, Meet):
-            return 0.58 + 0.62 * _depth(self.way) + 0.28
+        if isinstance(self.sub_plan, JoinNode):
+            return 0.58 + 0.62 * _depth(self.sub_plan) + 0.28
         return 0.42 + sum(len(lines) for _, lines in self._lines(width)) * _high(_TEXT) + 0.12
 
     def _lines(self, width: float) -> list[tuple[str, list[str]]]:
-        assert isinstance(self.way, Linear)
+        assert isinstance(self.sub_plan, Linear)
         room = width - 0.45 - self._indent()
-        return [(plan.head, _wrapped(_hop_texts(self.join, plan), room, _TEXT)) for plan in self.way.heads]
+        return [(plan.head, _wrapped(_hop_texts(self.join, plan), room, _TEXT)) for plan in self.sub_plan.heads]
 
     def _indent(self) -> float:
         return max(_wide(f"{scan.alias}:", _TEXT, True) for scan in self.join.scans) + 0.08
@@ -676,10 +676,10 @@ class _Panel:
     def marks(self, rect: Rect) -> Iterator[Mark]:
         yield Box(rect, _PANEL_FILL, "#dde3e9", 0.8, 0.06, level=1)
         yield Words(rect.left + 0.16, rect.top + 0.2, self.heading, _TEXT, _SOFT, bold=True)
-        if isinstance(self.way, Meet):
-            slot = min(self._slot() * 1.5, (rect.right - rect.left - 0.3) / len(leaves_of(self.way)))
-            left = (rect.left + rect.right - slot * len(leaves_of(self.way))) / 2
-            yield from self._tree(self.way, left, rect.top + 0.58, slot)[1]
+        if isinstance(self.sub_plan, JoinNode):
+            slot = min(self._slot() * 1.5, (rect.right - rect.left - 0.3) / len(leaves_of(self.sub_plan)))
+            left = (rect.left + rect.right - slot * len(leaves_of(self.sub_plan))) / 2
+            yield from self._tree(self.sub_plan, left, rect.top + 0.58, slot)[1]
             return
         line = rect.top + 0.42 + _high(_TEXT) / 2
         for head, texts in self._lines(rect.right - rect.left):
@@ -726,7 +726,7 @@ def _depth(tree: Tree) -> int:
     return 0 if isinstance(tree, Leaf) else 1 + max(_depth(one.node) for one in tree.inputs)
 
 
-def _hop_texts(join: SitedJoin, plan: HeadPlan) -> Iterator[str]:
+def _hop_texts(join: JoinPlan, plan: HeadPlan) -> Iterator[str]:
     """Each one-way join with its method and the site where it ends; `from` where the rows move first."""
     site = join.home(plan.head)
     for hop in plan.hops:
@@ -739,41 +739,43 @@ def _hop_texts(join: SitedJoin, plan: HeadPlan) -> Iterator[str]:
         site = end
 
 
-def _panels(join: SitedJoin, shares: Sequence[float] | None) -> list[_Panel]:
+def _panels(join: JoinPlan, shares: Sequence[float] | None) -> list[_Panel]:
     if join.partition is None:
-        (way,) = join.ways
-        heading = "one tree for all streams" if isinstance(way, Meet) else "what new rows of each stream go through"
-        return [_Panel(heading, way, join)]
+        (sub_plan,) = join.sub_plans
+        heading = (
+            "one tree for all streams" if isinstance(sub_plan, JoinNode) else "what new rows of each head go through"
+        )
+        return [_Panel(heading, sub_plan, join)]
     panels = []
-    for number, way in enumerate(join.ways[:MOST_PANELS]):
+    for number, sub_plan in enumerate(join.sub_plans[:MOST_PANELS]):
         part = part_text(join.partition, number)
         share = f", {_digits(100 * shares[number])} %" if shares is not None else ""
-        panels.append(_Panel(f"way {number + 1}: {part}{share}", way, join))
+        panels.append(_Panel(f"way {number + 1}: {part}{share}", sub_plan, join))
     return panels
 
 
-def part_text(partition: Partition, way: int) -> str:
+def part_text(partition: Partition, sub_plan: int) -> str:
     """Which part of the key values takes a way.
 
     >>> part_text(Partition(0, RangeParts((10, 20), (0, 1, 0))), 0)
     '2 of 3 ranges'
     """
     match partition.parts:
-        case HashParts(ways):
-            count, total = ways.count(way), len(ways)
+        case HashParts(sub_plans):
+            count, total = sub_plans.count(sub_plan), len(sub_plans)
             return f"{count} of {total} buckets ({_digits(100 * count / total)} %)"
-        case RangeParts(bounds, ways):
-            if ways.count(way) != 1:
-                return f"{ways.count(way)} of {len(ways)} ranges"
-            place = ways.index(way)
+        case RangeParts(bounds, sub_plans):
+            if sub_plans.count(sub_plan) != 1:
+                return f"{sub_plans.count(sub_plan)} of {len(sub_plans)} ranges"
+            place = sub_plans.index(sub_plan)
             if place == 0:
                 return f"below {bounds[0]}" if bounds else "all values"
             last = f" to {bounds[place] - 1}" if place < len(bounds) else " and above"
             return f"{bounds[place - 1]}{last}"
-        case ValueParts(values, ways, others):
-            own = [str(value) for value, one in zip(values, ways, strict=True) if one == way]
+        case ValueParts(values, sub_plans, others):
+            own = [str(value) for value, one in zip(values, sub_plans, strict=True) if one == sub_plan]
             some = ", ".join(own) if len(own) <= 3 else f"{len(own)} values"
-            if others != way:
+            if others != sub_plan:
                 return some if len(own) > 3 else f"value{'s' if len(own) != 1 else ''} {some or 'none'}"
             return "all other values" if not own else f"{some} and all other values"
 
@@ -782,7 +784,7 @@ def part_text(partition: Partition, way: int) -> str:
 
 
 def sheet_of(
-    join: SitedJoin,
+    join: JoinPlan,
     cost: Cost | None,
     measured: Mapping[tuple[str, str], float],
     title: str,
@@ -826,7 +828,7 @@ def sheet_of(
         marks += _legend(arrows, y, width, is_estimated=cost is not None)
         y += 0.3
     if join.partition is not None:
-        marks.append(Words(_MARGIN, y + 0.05, partition_text(join.partition, len(join.ways)), _TEXT, bold=True))
+        marks.append(Words(_MARGIN, y + 0.05, partition_text(join.partition, len(join.sub_plans)), _TEXT, bold=True))
         y += 0.25
     columns = max(1, min(len(panels), 3, int((width - 2 * _MARGIN + 0.15) / (min(wanted, width) + 0.15))))
     if columns == 3 and len(panels) == 4:
@@ -839,14 +841,14 @@ def sheet_of(
             x = _MARGIN + number * (each + 0.15)
             marks += panel.marks(Rect(x, y, x + each, y + high))
         y += high + 0.15
-    if len(join.ways) > MOST_PANELS:
-        more = len(join.ways) - MOST_PANELS
+    if len(join.sub_plans) > MOST_PANELS:
+        more = len(join.sub_plans) - MOST_PANELS
         marks.append(Words(_MARGIN, y + 0.05, f"and {more} more way{'s' if more > 1 else ''}", _TEXT, _SOFT))
         y += 0.25
     return Sheet(width, y + _MARGIN - 0.15, tuple(marks))
 
 
-def _summary(join: SitedJoin, cost: Cost | None) -> str:
+def _summary(join: JoinPlan, cost: Cost | None) -> str:
     place = f"answers at {join.site}" if join.site is not None else "answers where they are made"
     sites = len({*join.homes, join.site} - {None})
     text = f"{len(join.scans)} streams at {sites} site{'s' if sites > 1 else ''}, {place}"

@@ -12,11 +12,12 @@ from watersmeet.plan.nodes import (
     HeadPlan,
     Hop,
     Input,
+    JoinNode,
+    JoinPlan,
     Key,
     KeyClass,
     Leaf,
     Linear,
-    Meet,
     MultiJoin,
     Partition,
     Plan,
@@ -25,11 +26,10 @@ from watersmeet.plan.nodes import (
     Reduction,
     Restrict,
     Scan,
-    SitedJoin,
     Stage,
+    SubPlan,
     Tree,
     ValueParts,
-    Way,
 )
 from watersmeet.planners.auto import Tried
 from watersmeet.program.operators import compile_sites, node_operators
@@ -142,7 +142,7 @@ def _lines(plan: Plan, depth: int) -> list[str]:
             ]
         case MultiJoin():
             return _join_lines(plan, pad)
-        case SitedJoin():
+        case JoinPlan():
             return _sited_lines(plan, pad)
         case _:
             assert_never(plan)
@@ -162,18 +162,18 @@ def _join_lines(join: MultiJoin, pad: str) -> list[str]:
     return lines
 
 
-def _sited_lines(join: SitedJoin, pad: str) -> list[str]:
+def _sited_lines(join: JoinPlan, pad: str) -> list[str]:
     sites = {*join.homes, join.site} - {None}
     place = f"at {join.site}" if join.site is not None else "where they are made"
     lines = [f"{pad}join {len(join.scans)} windows at {len(sites)} sites, answers {place}"]
     lines += [f"{pad}  {_class(key_class)}" for key_class in join.classes]
     if join.partition is None:
-        lines += [f"{pad}  {line}" for line in way_lines(join.ways[0])]
+        lines += [f"{pad}  {line}" for line in sub_plan_lines(join.sub_plans[0])]
     else:
-        lines.append(f"{pad}  {partition_text(join.partition, len(join.ways))}")
-        for number, way in enumerate(join.ways):
+        lines.append(f"{pad}  {partition_text(join.partition, len(join.sub_plans))}")
+        for number, sub_plan in enumerate(join.sub_plans):
             lines.append(f"{pad}  way {number + 1}:")
-            lines += [f"{pad}    {line}" for line in way_lines(way)]
+            lines += [f"{pad}    {line}" for line in sub_plan_lines(sub_plan)]
     for scan, home in zip(join.scans, join.homes, strict=True):
         lines.append(f"{pad}  {_window(scan)}, home {home}")
         lines += [f"{pad}    where {_shown(expression)}" for expression in scan.filters]
@@ -183,11 +183,11 @@ def _sited_lines(join: SitedJoin, pad: str) -> list[str]:
     return lines
 
 
-def way_lines(way: Way) -> list[str]:
+def sub_plan_lines(sub_plan: SubPlan) -> list[str]:
     """One way of a plan: a line for each head, or a tree."""
-    if isinstance(way, Linear):
-        return [f"new rows of {plan.head}: {_hops(plan)}" for plan in way.heads]
-    return [f"tree: {tree_text(way)}"]
+    if isinstance(sub_plan, Linear):
+        return [f"new rows of {plan.head}: {_hops(plan)}" for plan in sub_plan.heads]
+    return [f"tree: {tree_text(sub_plan)}"]
 
 
 def tree_text(tree: Tree) -> str:
@@ -199,7 +199,7 @@ def tree_text(tree: Tree) -> str:
     match tree:
         case Leaf(alias):
             return alias
-        case Meet(at, inputs):
+        case JoinNode(at, inputs):
             return f"({' + '.join(_input(one) for one in inputs)}) at {at}"
 
 
@@ -212,16 +212,16 @@ def _input(one: Input) -> str:
     return f"{tree_text(one.node)}{steps[one.reduction]}{' with Bloom filters' if one.bloom else ''}"
 
 
-def partition_text(partition: Partition, ways: int) -> str:
+def partition_text(partition: Partition, sub_plans: int) -> str:
     """How the values of a key are told apart."""
     letter = _letter(partition.key_class)
     match partition.parts:
         case HashParts(buckets):
-            return f"{ways} ways by a hash of {letter} in {len(buckets)} buckets"
+            return f"{sub_plans} ways by a hash of {letter} in {len(buckets)} buckets"
         case RangeParts(bounds):
-            return f"{ways} ways by {len(bounds) + 1} ranges of {letter}"
+            return f"{sub_plans} ways by {len(bounds) + 1} ranges of {letter}"
         case ValueParts(values, _, others):
-            return f"{ways} ways by {len(values)} values of {letter}, all others way {others + 1}"
+            return f"{sub_plans} ways by {len(values)} values of {letter}, all others way {others + 1}"
 
 
 def _hops(plan: HeadPlan) -> str:

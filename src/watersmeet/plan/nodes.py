@@ -179,7 +179,7 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True)
-class Meet:
+class JoinNode:
     """Streams and results of other meets joined at one site, in the order given (tree ordering; PMJoin's MJoin)."""
 
     at: str
@@ -192,8 +192,8 @@ class Meet:
             raise ValueError("the first input of a meet has nothing to be reduced by")
 
 
-Tree = Leaf | Meet
-Way = Linear | Meet  # how the combinations of one group of key values come about
+Tree = Leaf | JoinNode
+SubPlan = Linear | JoinNode  # how the combinations of one group of key values come about
 
 
 def leaves_of(tree: Tree) -> tuple[str, ...]:
@@ -207,7 +207,7 @@ def leaves_of(tree: Tree) -> tuple[str, ...]:
 class HashParts:
     """Key values by a hash of them: which way each bucket takes."""
 
-    ways: tuple[int, ...]
+    sub_plans: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ class RangeParts:
     """Key values by ranges: `ways[i]` is for values below `bounds[i]`, the last way for all others."""
 
     bounds: tuple[int, ...]
-    ways: tuple[int, ...]
+    sub_plans: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ class ValueParts:
     """Key values one by one, ascending, each with its way; and the way of all others."""
 
     values: tuple[int, ...]
-    ways: tuple[int, ...]
+    sub_plans: tuple[int, ...]
     others: int
 
 
@@ -236,7 +236,7 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
-class SitedJoin:
+class JoinPlan:
     """The n-ary window join of streams at several sites.
 
     Every combination comes about in exactly one of the ways: the only one, or that of its part of the key space.
@@ -245,7 +245,7 @@ class SitedJoin:
     classes: tuple[KeyClass, ...]
     scans: tuple[Scan, ...]
     homes: tuple[str, ...]  # the site of each scan's stream
-    ways: tuple[Way, ...]
+    sub_plans: tuple[SubPlan, ...]
     site: str | None  # where answers are wanted; None leaves them where they are made
     verify: tuple[tuple[str, str], ...]
     output: tuple[str, ...]
@@ -253,25 +253,25 @@ class SitedJoin:
 
     def __post_init__(self) -> None:
         aliases = [scan.alias for scan in self.scans]
-        if not self.ways or (len(self.ways) > 1) != (self.partition is not None):
+        if not self.sub_plans or (len(self.sub_plans) > 1) != (self.partition is not None):
             raise ValueError("a plan has one way, or a partition and several")
-        for way in self.ways:
-            if isinstance(way, Meet):
-                if sorted(leaves_of(way)) != sorted(aliases):
+        for sub_plan in self.sub_plans:
+            if isinstance(sub_plan, JoinNode):
+                if sorted(leaves_of(sub_plan)) != sorted(aliases):
                     raise ValueError("a tree must reach every alias exactly once")
                 continue
-            if [plan.head for plan in way.heads] != aliases:
+            if [plan.head for plan in sub_plan.heads] != aliases:
                 raise ValueError("there must be one sequence for each alias, in the order of the query")
-            for plan in way.heads:
+            for plan in sub_plan.heads:
                 if sorted([plan.head, *(hop.alias for hop in plan.hops)]) != sorted(aliases):
                     raise ValueError(f"the sequence of head {plan.head!r} must reach every other alias exactly once")
 
     @property
     def heads(self) -> tuple[HeadPlan, ...]:
         """The sequences of a plan that is one linear way."""
-        (way,) = self.ways
-        assert isinstance(way, Linear), "one linear way"
-        return way.heads
+        (sub_plan,) = self.sub_plans
+        assert isinstance(sub_plan, Linear), "one linear way"
+        return sub_plan.heads
 
     def scan(self, alias: str) -> Scan:
         return next(scan for scan in self.scans if scan.alias == alias)
@@ -307,7 +307,7 @@ class Distinct:
     child: "Plan"
 
 
-Plan = MultiJoin | SitedJoin | Restrict | Project | Distinct
+Plan = MultiJoin | JoinPlan | Restrict | Project | Distinct
 
 
 def join_of(plan: Plan) -> MultiJoin:
@@ -317,20 +317,20 @@ def join_of(plan: Plan) -> MultiJoin:
     return bottom
 
 
-def sited_join_of(plan: Plan) -> SitedJoin:
+def join_plan_of(plan: Plan) -> JoinPlan:
     """The join at the bottom of a plan for several sites."""
     bottom = bottom_of(plan)
-    assert isinstance(bottom, SitedJoin), "a plan for several sites"
+    assert isinstance(bottom, JoinPlan), "a plan for several sites"
     return bottom
 
 
-def with_join(plan: Plan, join: SitedJoin) -> Plan:
+def with_join(plan: Plan, join: JoinPlan) -> Plan:
     """The same plan over another join."""
-    return join if isinstance(plan, MultiJoin | SitedJoin) else replace(plan, child=with_join(plan.child, join))
+    return join if isinstance(plan, MultiJoin | JoinPlan) else replace(plan, child=with_join(plan.child, join))
 
 
-def bottom_of(plan: Plan) -> MultiJoin | SitedJoin:
+def bottom_of(plan: Plan) -> MultiJoin | JoinPlan:
     """The join at the bottom of a plan."""
-    while not isinstance(plan, MultiJoin | SitedJoin):
+    while not isinstance(plan, MultiJoin | JoinPlan):
         plan = plan.child
     return plan

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from watersmeet.plan.nodes import Distinct, Kept, KeyClass, MultiJoin, Plan, Project, Restrict, Scan, SitedJoin
+from watersmeet.plan.nodes import Distinct, JoinPlan, Kept, KeyClass, MultiJoin, Plan, Project, Restrict, Scan
 from watersmeet.query.classes import equal_sides
 from watersmeet.query.model import Column, Expression, JoinQuery
 
@@ -53,7 +53,7 @@ def shape_of(query: JoinQuery, columns: Mapping[str, Sequence[str]]) -> Shape:
     )
 
 
-def above(query: JoinQuery, join: MultiJoin | SitedJoin) -> Plan:
+def above(query: JoinQuery, join: MultiJoin | JoinPlan) -> Plan:
     """A join with the query's remaining predicates, its output columns and DISTINCT on top."""
     plan: Plan = Restrict(join, query.residuals) if query.residuals else join
     plan = Project(plan, query.select)

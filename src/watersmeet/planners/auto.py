@@ -15,8 +15,19 @@ import numpy as np
 from watersmeet.cost.price import Cost
 from watersmeet.cost.workload import I64, Workload
 from watersmeet.errors import InputError
-from watersmeet.plan.nodes import HeadPlan, Hop, Linear, Meet, Method, Partition, RangeParts, SitedJoin, ValueParts, Way
-from watersmeet.plan.partition import ways_of
+from watersmeet.plan.nodes import (
+    HeadPlan,
+    Hop,
+    JoinNode,
+    JoinPlan,
+    Linear,
+    Method,
+    Partition,
+    RangeParts,
+    SubPlan,
+    ValueParts,
+)
+from watersmeet.plan.partition import sub_plans_of
 from watersmeet.planners.exhaustive import MOST_STREAMS as MOST_EXHAUSTIVE
 from watersmeet.planners.exhaustive import exhaustive
 from watersmeet.planners.greedy import FEW_STREAMS, greedy
@@ -31,7 +42,7 @@ from watersmeet.planners.sited import connected
 from watersmeet.planners.trees import MOST_STREAMS as MOST_OPTIMAL
 from watersmeet.planners.trees import local_first, optimal, simple, stream_join_opt
 
-Ways = tuple[tuple[Way, ...], Partition | None]
+SubPlans = tuple[tuple[SubPlan, ...], Partition | None]
 
 _PLANNED_ANEW = 4
 _MOST_ASKED = 200  # groups of values that are planned one by one; more are put together by their rates first
@@ -42,13 +53,13 @@ class Tried:
     """What one planner came to: a plan and its cost, or why it has none."""
 
     planner: str
-    join: SitedJoin | None = None
+    join: JoinPlan | None = None
     cost: Cost | None = None
     value: float = float("inf")
     reason: str = ""
 
 
-def central_ways(problem: Problem) -> Ways:
+def central_ways(problem: Problem) -> SubPlans:
     """Everything at the query's site; where answers may stay anywhere, at the site with the most."""
     site = problem.site or simple(problem.workload, Carrier(problem).shipping()).at
     heads = tuple(
@@ -61,53 +72,53 @@ def central_ways(problem: Problem) -> Ways:
     return (Linear(heads),), None
 
 
-def greedy_ways(problem: Problem) -> Ways:
+def greedy_ways(problem: Problem) -> SubPlans:
     """Sequences by algorithm 10."""
     return (greedy(problem),), None
 
 
-def exhaustive_ways(problem: Problem) -> Ways:
+def exhaustive_ways(problem: Problem) -> SubPlans:
     """The best sequences there are."""
     return (exhaustive(problem),), None
 
 
-def tree_ways(problem: Problem) -> Ways:
+def tree_ways(problem: Problem) -> SubPlans:
     """One join order for all streams, with reductions."""
     _need_time(problem, "tree")
     return (tree(problem),), None
 
 
-def simple_ways(problem: Problem) -> Ways:
+def simple_ways(problem: Problem) -> SubPlans:
     """Everything to the site of the largest stream."""
     _need_time(problem, "simple")
     return (simple(problem.workload, Carrier(problem).shipping()),), None
 
 
-def local_first_ways(problem: Problem) -> Ways:
+def local_first_ways(problem: Problem) -> SubPlans:
     """STREAMJOINOPT after all joins within sites."""
     _need_time(problem, "local-first")
     return (local_first(problem.workload, Carrier(problem).shipping()),), None
 
 
-def optimal_ways(problem: Problem) -> Ways:
+def optimal_ways(problem: Problem) -> SubPlans:
     """The best tree of whole streams and results."""
     _need_time(problem, "optimal")
     return (optimal(problem.workload, Carrier(problem).shipping(), deliver=True),), None
 
 
-def pmjoin_ways(problem: Problem) -> Ways:
+def pmjoin_ways(problem: Problem) -> SubPlans:
     """The cheapest of PMJoin's three partitions, and the plan without one."""
     _need_time(problem, "pmjoin")
     shipping = Carrier(problem).shipping()
-    plans: list[Ways] = [((stream_join_opt(problem.workload, shipping),), None)]
+    plans: list[SubPlans] = [((stream_join_opt(problem.workload, shipping),), None)]
     if _partitionable(problem):
         methods = [method for method in METHODS if problem.partition in (None, method)]
-        parted: list[Ways] = [pmjoin_plan(problem.workload, method, problem.parts, shipping) for method in methods]
+        parted: list[SubPlans] = [pmjoin_plan(problem.workload, method, problem.parts, shipping) for method in methods]
         plans = parted if problem.partition is not None else [*plans, *parted]
-    return min(plans, key=lambda ways: problem.value(problem.join(*ways)))
+    return min(plans, key=lambda sub_plans: problem.value(problem.join(*sub_plans)))
 
 
-def parted_ways(problem: Problem) -> Iterator[Ways]:
+def parted_ways(problem: Problem) -> Iterator[SubPlans]:
     """Partitions whose parts have the best way each, of any kind."""
     if problem.in_order:
         return
@@ -127,24 +138,24 @@ def _groupable(problem: Problem, number: int) -> bool:
     return bool(problem.workload.domains[number].members.all()) and 2 < count <= MOST_GROUPED and is_weighed
 
 
-def _grouped_ways(problem: Problem, number: int) -> Iterator[Ways]:
+def _grouped_ways(problem: Problem, number: int) -> Iterator[SubPlans]:
     """Groups of values with an order of their own each, in several numbers."""
     domain = problem.workload.domains[number]
     whole = Partition(number, RangeParts((), (0,)))
     for group, orders in groupings(problem, number, problem.parts):
-        found: dict[Way, int] = {}
-        ways = np.zeros(len(orders), np.int64)
+        found: dict[SubPlan, int] = {}
+        sub_plans = np.zeros(len(orders), np.int64)
         with suppress(NoPlan):
             for place, order in enumerate(orders):
                 own = problem.limited(problem.workload.limited(whole, group == place))
-                ways[place] = found.setdefault(in_order(own, order), len(found))
+                sub_plans[place] = found.setdefault(in_order(own, order), len(found))
             if len(found) > 1:
-                yield tuple(found), Partition(number, _parts_value(domain.low, domain.high, ways[group]))
+                yield tuple(found), Partition(number, _parts_value(domain.low, domain.high, sub_plans[group]))
             else:
                 yield tuple(found), None
 
 
-PLANNERS: dict[str, Callable[[Problem], Ways]] = {
+PLANNERS: dict[str, Callable[[Problem], SubPlans]] = {
     "central": central_ways,
     "greedy": greedy_ways,
     "exhaustive": exhaustive_ways,
@@ -165,7 +176,7 @@ def try_all(problem: Problem) -> list[Tried]:
     """What every planner comes to, and `auto` last: the cheapest of them and of parts with the best way each."""
     check_connected(problem)
     tried = [plan_with(problem, name) for name in PLANNERS if not _too_many(problem, name)]
-    mixed = [_priced(problem, "auto", ways) for ways in (*_whole_ways(problem), *parted_ways(problem))]
+    mixed = [_priced(problem, "auto", sub_plans) for sub_plans in (*_whole_ways(problem), *parted_ways(problem))]
     allowed = [one for one in (*tried, *mixed) if one.join is not None]
     if not allowed:
         raise NoPlan("no plan keeps to the limits; " + "; ".join(f"{one.planner}: {one.reason}" for one in tried))
@@ -178,15 +189,15 @@ def auto(problem: Problem) -> Tried:
     return try_all(problem)[-1]
 
 
-def _tried(problem: Problem, name: str, planner: Callable[[Problem], Ways]) -> Tried:
+def _tried(problem: Problem, name: str, planner: Callable[[Problem], SubPlans]) -> Tried:
     try:
         return _priced(problem, name, planner(problem))
     except NoPlan as error:
         return Tried(name, reason=str(error))
 
 
-def _priced(problem: Problem, name: str, ways: Ways) -> Tried:
-    join = problem.join(*ways)
+def _priced(problem: Problem, name: str, sub_plans: SubPlans) -> Tried:
+    join = problem.join(*sub_plans)
     cost = problem.cost(join)
     broken = problem.broken(cost)
     if broken:
@@ -231,7 +242,7 @@ def _by_plan(problem: Problem, number: int) -> Parts:
     shipping = Carrier(problem).shipping()
     whole = Partition(number, RangeParts((), (0,)))
     alike = rate_parts(workload, number, _MOST_ASKED)[0] if domain.cells > _MOST_ASKED else np.arange(domain.cells)
-    trees: dict[Meet, list[int]] = {}
+    trees: dict[JoinNode, list[int]] = {}
     for group in np.unique(alike):
         cells = alike == group
         found = stream_join_opt(workload.limited(whole, cells), shipping)
@@ -239,8 +250,8 @@ def _by_plan(problem: Problem, number: int) -> Parts:
     mass = (domain.shares * workload.rate[:, None]).sum(axis=0)
     groups = sorted(trees.values(), key=lambda cells: -mass[cells].sum())
     part = np.zeros(domain.cells, np.int64)
-    for way, cells in enumerate(groups):
-        part[cells] = way if way < problem.parts else 0
+    for sub_plan, cells in enumerate(groups):
+        part[cells] = sub_plan if sub_plan < problem.parts else 0
     return _parts_value(domain.low, domain.high, part)
 
 
@@ -252,10 +263,10 @@ def _parts_value(low: I64, high: I64, part: I64) -> Parts:
     return RangeParts(tuple(low[1:].tolist()), tuple(part.tolist()))
 
 
-def _best_ways(problem: Problem, partition: Partition) -> Ways:
+def _best_ways(problem: Problem, partition: Partition) -> SubPlans:
     """The best way for each part; parts with the same one go together."""
-    way_of_cell = problem.workload.way_of_cells(partition)
-    found: dict[Way, int] = {}
+    way_of_cell = problem.workload.sub_plan_of_cells(partition)
+    found: dict[SubPlan, int] = {}
     renumbered = {}
     domain = problem.workload.domains[partition.key_class]
     mass = (domain.shares * problem.workload.rate[:, None]).sum(axis=0)
@@ -263,45 +274,45 @@ def _best_ways(problem: Problem, partition: Partition) -> Ways:
     for number, part in enumerate(parts):
         own = problem.limited(problem.workload.limited(partition, way_of_cell == part))
         if len(problem.aliases) <= FEW_STREAMS or number < _PLANNED_ANEW:
-            ways = [*_single_ways(own)]
+            sub_plans = [*_single_ways(own)]
         else:  # with many streams only the largest parts are worth a search of their own
-            ways = [*found, stream_join_opt(own.workload, Carrier(own).shipping())]
-        renumbered[part] = found.setdefault(_best_way(own, ways), len(found))
+            sub_plans = [*found, stream_join_opt(own.workload, Carrier(own).shipping())]
+        renumbered[part] = found.setdefault(_best_way(own, sub_plans), len(found))
     if len(found) == 1:
         return tuple(found), None
     return tuple(found), Partition(partition.key_class, _renumbered(partition.parts, renumbered))
 
 
 def _renumbered(parts: Parts, numbers: dict[int, int]) -> Parts:
-    ways = tuple(numbers.get(way, 0) for way in parts.ways)
+    sub_plans = tuple(numbers.get(sub_plan, 0) for sub_plan in parts.sub_plans)
     match parts:
         case ValueParts():
-            return ValueParts(parts.values, ways, numbers.get(parts.others, 0))
+            return ValueParts(parts.values, sub_plans, numbers.get(parts.others, 0))
         case RangeParts():
-            return RangeParts(parts.bounds, ways)
+            return RangeParts(parts.bounds, sub_plans)
         case _:
-            return type(parts)(ways)
+            return type(parts)(sub_plans)
 
 
-def _best_way(problem: Problem, ways: Iterable[Way]) -> Way:
+def _best_way(problem: Problem, sub_plans: Iterable[SubPlan]) -> SubPlan:
     """The cheapest way for a part that keeps to the limits, if any does."""
 
-    def rank(way: Way) -> tuple[bool, float]:
-        join = problem.join((way,))
+    def rank(sub_plan: SubPlan) -> tuple[bool, float]:
+        join = problem.join((sub_plan,))
         cost = problem.cost(join)
         return bool(problem.broken(cost)), problem.objective.value(cost, problem.topology)
 
-    return min(ways, key=rank)
+    return min(sub_plans, key=rank)
 
 
-def _whole_ways(problem: Problem) -> Iterator[Ways]:
+def _whole_ways(problem: Problem) -> Iterator[SubPlans]:
     """Ways of our own for the whole key space."""
     if not problem.in_order:
-        for way in _single_ways(problem):
-            yield (way,), None
+        for sub_plan in _single_ways(problem):
+            yield (sub_plan,), None
 
 
-def _single_ways(problem: Problem) -> Iterator[Way]:
+def _single_ways(problem: Problem) -> Iterator[SubPlan]:
     shipping = Carrier(problem).shipping()
     count = len(problem.aliases)
     best = (
@@ -321,5 +332,5 @@ def ways_used(partition: Partition, workload: Workload) -> list[float]:
     """The share of all rows that take each way."""
     domain = workload.domains[partition.key_class]
     mass = (domain.shares * workload.rate[:, None]).sum(axis=0)
-    ways = ways_of(partition, domain.low)
-    return [float(mass[ways == way].sum() / mass.sum()) for way in range(int(ways.max()) + 1)]
+    sub_plans = sub_plans_of(partition, domain.low)
+    return [float(mass[sub_plans == sub_plan].sum() / mass.sum()) for sub_plan in range(int(sub_plans.max()) + 1)]

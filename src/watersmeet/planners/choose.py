@@ -7,7 +7,7 @@ from watersmeet.cost.calibrate import default_units_path, load_units
 from watersmeet.cost.price import DEFAULT_UNITS, TURN_S, Cost, price
 from watersmeet.cost.workload import MissingStatistic
 from watersmeet.errors import InputError, did_you_mean
-from watersmeet.plan.nodes import Hop, Method, Plan, sited_join_of
+from watersmeet.plan.nodes import Hop, Method, Plan, join_plan_of
 from watersmeet.planners.auto import PLANNERS, Tried, plan_with, try_all
 from watersmeet.planners.local import local
 from watersmeet.planners.problem import Limits, NoPlan, Objective, Problem, problem_of
@@ -100,7 +100,7 @@ def estimate(chosen: Chosen, *, turn_s: float = TURN_S) -> Cost | None:
     path = default_units_path()
     units = load_units(path) if path.exists() else DEFAULT_UNITS
     problem = chosen.problem
-    return price(sited_join_of(chosen.plan), problem.workload, problem.topology, units, turn_s, problem.reaction_s)
+    return price(join_plan_of(chosen.plan), problem.workload, problem.topology, units, turn_s, problem.reaction_s)
 
 
 def _all(problem: Problem, *, must: bool) -> Sequence[Tried]:
@@ -119,7 +119,7 @@ def _estimated(topology: Topology, query: Query, parsed: JoinQuery, plan: Plan, 
         problem = _problem(topology, query, parsed)
     except MissingStatistic as error:
         return Chosen(plan, planner, note=f"no estimate: {error}")
-    cost = problem.cost(sited_join_of(plan))
+    cost = problem.cost(join_plan_of(plan))
     tried = tuple(try_all(problem)) if every else ()
     return Chosen(plan, planner, cost, problem, tried)
 

@@ -159,11 +159,11 @@ def _good_split(cheapest: Callable[[F64], tuple[float, F64]], worth: F64, heads:
         value, used = cheapest(split)
         if value > best_value:
             best_value, best = value, split
-        way = used - used.mean(axis=0)
-        length = float((way**2).sum())
+        sub_plan = used - used.mean(axis=0)
+        length = float((sub_plan**2).sum())
         if not length or not value < bound < np.inf:
             break
-        split = _shared_out(split + way * ((bound - value) / length), worth)
+        split = _shared_out(split + sub_plan * ((bound - value) / length), worth)
     return best
 
 
@@ -196,12 +196,12 @@ def _ways(graph: _Graph, rests: dict[State, float], part: F64, worth: F64, bound
     for place, step in enumerate(graph.steps):
         if step.before not in reached:
             reached[step.before] = _unbeaten(waiting.pop(step.before, []), worth)
-        ways = reached[step.before]
-        own, needs = ways.own + step.own, np.maximum(ways.needs, graph.needs[place])
+        sub_plans = reached[step.before]
+        own, needs = sub_plans.own + step.own, np.maximum(sub_plans.needs, graph.needs[place])
         kept = np.flatnonzero(own + needs @ part + rests[step.after] < bound)
         if len(kept):
             more = (step.hop,) if step.hop is not None else ()
-            hops = [(*ways.hops[one], *more) for one in kept]
+            hops = [(*sub_plans.hops[one], *more) for one in kept]
             waiting.setdefault(step.after, []).append(_Ways(own[kept], needs[kept], hops))
     return _unbeaten(waiting.get(_END, []), worth)
 
@@ -211,17 +211,17 @@ def _unbeaten(parts: Sequence[_Ways], worth: F64) -> _Ways:
     if not parts:
         return _Ways(np.zeros(0), np.zeros((0, len(worth))), [])
     own, needs = np.concatenate([one.own for one in parts]), np.concatenate([one.needs for one in parts])
-    ways = _Ways(own, needs, [hops for one in parts for hops in one.hops])
-    ways = ways.only(np.lexsort((own, own + needs @ worth)))
+    sub_plans = _Ways(own, needs, [hops for one in parts for hops in one.hops])
+    sub_plans = sub_plans.only(np.lexsort((own, own + needs @ worth)))
     kept = np.zeros(0, np.int64)
     for low in range(0, len(own), _BLOCK):
         block = np.arange(low, min(low + _BLOCK, len(own)))
         before = np.concatenate([kept, block])
-        more = (ways.needs[before] * worth) @ (1.0 - ways.needs[block]).T
-        beats = ways.own[before, None] + more <= ways.own[block]
+        more = (sub_plans.needs[before] * worth) @ (1.0 - sub_plans.needs[block]).T
+        beats = sub_plans.own[before, None] + more <= sub_plans.own[block]
         beats &= before[:, None] < block  # what beats one that beats another beats that too
         kept = np.concatenate([kept, block[~beats.any(axis=0)]])
-    return ways.only(kept)
+    return sub_plans.only(kept)
 
 
 def _hopeful(found: Sequence[_Ways], worth: F64, bound: float) -> tuple[list[_Ways], F64]:
@@ -242,25 +242,27 @@ def _hopeful(found: Sequence[_Ways], worth: F64, bound: float) -> tuple[list[_Wa
         kept = [np.flatnonzero(cost + (rest - cost.min()) < bound) for cost in costs]
         if all(len(one) == len(cost) for one, cost in zip(kept, costs, strict=True)):
             return left, split
-        left = [ways.only(which) for ways, which in zip(left, kept, strict=True)]
+        left = [sub_plans.only(which) for sub_plans, which in zip(left, kept, strict=True)]
 
 
-def _search(ways: Sequence[_Ways], split: F64, worth: F64, bound: float) -> tuple[int, ...] | None:
+def _search(sub_plans: Sequence[_Ways], split: F64, worth: F64, bound: float) -> tuple[int, ...] | None:
     """The cheapest combination of one way for each head below a bound, if there is one."""
     best_value, best = bound * (1 - 1e-12), None
-    parts = [(one.needs * part).T for one, part in zip(ways, split, strict=True)]
+    parts = [(one.needs * part).T for one, part in zip(sub_plans, split, strict=True)]
     stack: list[tuple[float, float, tuple[int, ...], F64]] = [(0.0, 0.0, (), np.ones(len(worth)))]
     while stack:
         hope, spent, chosen, unpaid = stack.pop()
         head = len(chosen)
         if hope >= best_value:
             continue
-        if head == len(ways):
+        if head == len(sub_plans):
             best_value, best = spent, chosen
             continue
-        total = spent + ways[head].own + ways[head].needs @ (unpaid * worth)
-        left = unpaid * (1.0 - ways[head].needs)  # what is not paid then, for each way of this head
-        hopes = total + sum((ways[one].own + left @ parts[one]).min(axis=1) for one in range(head + 1, len(ways)))
+        total = spent + sub_plans[head].own + sub_plans[head].needs @ (unpaid * worth)
+        left = unpaid * (1.0 - sub_plans[head].needs)  # what is not paid then, for each way of this head
+        hopes = total + sum(
+            (sub_plans[one].own + left @ parts[one]).min(axis=1) for one in range(head + 1, len(sub_plans))
+        )
         for which in np.argsort(hopes)[::-1]:
             if hopes[which] < best_value:
                 stack.append((float(hopes[which]), float(total[which]), (*chosen, int(which)), left[which]))

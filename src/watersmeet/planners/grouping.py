@@ -15,7 +15,7 @@ import numpy as np
 
 from watersmeet.cost.price import announcements, bloom_bytes, false_positives, seen
 from watersmeet.cost.workload import F64, I64, PLACE_SIZES, TIMESTAMP_SIZES, Workload, members_of
-from watersmeet.plan.nodes import Input, Leaf, Meet, Tree
+from watersmeet.plan.nodes import Input, JoinNode, Leaf, Tree
 from watersmeet.planners.partition import clusters
 from watersmeet.planners.problem import NoPlan, Problem
 from watersmeet.planners.reduce import TOO_MUCH, Carriage, Carrier
@@ -91,13 +91,13 @@ class ByValue:
 
         def five(rows: F64, share: F64, loose: F64, keys: F64, asks: F64, found: F64, out: float, back: float) -> F64:
             exact, rough = rows * share * out, rows * (loose + (1 - loose) * false) * out
-            ways = np.empty((5, *share.shape))
-            ways[0] = rows * out
-            ways[1] = exact + keys * (key * back)
-            ways[2] = rough + keys * (bits * back)
-            ways[3] = exact + asks * (key * out) + found * (key * back)
-            ways[4] = rough + asks * (bits * out) + found * (bits * back)
-            return ways
+            sub_plans = np.empty((5, *share.shape))
+            sub_plans[0] = rows * out
+            sub_plans[1] = exact + keys * (key * back)
+            sub_plans[2] = rough + keys * (bits * back)
+            sub_plans[3] = exact + asks * (key * out) + found * (key * back)
+            sub_plans[4] = rough + asks * (bits * out) + found * (bits * back)
+            return sub_plans
 
         comes = five(
             rate * self._bytes[one],
@@ -154,10 +154,10 @@ class ByValue:
             if groups is not None:
                 values = (each.reshape(-1, each.shape[2]) @ groups).reshape(*each.shape[:2], many)
                 values = values + self.messages(sets, alias, values)
-            way = values.argmin(axis=0)
-            least_of = np.take_along_axis(values, way[None], axis=0)[0]
+            sub_plan = values.argmin(axis=0)
+            least_of = np.take_along_axis(values, sub_plan[None], axis=0)[0]
             for place, which in enumerate(sets):
-                tables[which, alias] = least_of[place], way[place]
+                tables[which, alias] = least_of[place], sub_plan[place]
         least, last = np.full((1 << self.count, many), np.inf), np.zeros((1 << self.count, many), np.int64)
         for alias in range(self.count):
             least[1 << alias] = 0.0
@@ -300,7 +300,7 @@ def _of_all(problem: Problem, number: int, found: Sequence[Found]) -> tuple[I64,
     return group.reshape(-1), [found[one].order for one in used]
 
 
-def in_order(problem: Problem, order: Order) -> Meet:
+def in_order(problem: Problem, order: Order) -> JoinNode:
     """The cheapest tree that joins streams in an order: where each join is made, and how what travels is reduced."""
     carrier, names, homes = Carrier(problem), problem.aliases, problem.homes
     least: dict[str, tuple[float, Tree]] = {homes[order[0]]: (0.0, Leaf(names[order[0]]))}
@@ -316,11 +316,11 @@ def in_order(problem: Problem, order: Order) -> Meet:
                 offers.append((value + went.value, home, (Input(leaf), _input(tree, went))))
             for total, at, inputs in offers:
                 if at not in reached or total < reached[at][0]:
-                    reached[at] = (total, Meet(at, inputs))
+                    reached[at] = (total, JoinNode(at, inputs))
         least, mask = reached, mask | one
     total, site = min((value + carrier.deliver(site), site) for site, (value, _) in least.items())
     root = least[site][1]
-    if not total < TOO_MUCH or not isinstance(root, Meet):
+    if not total < TOO_MUCH or not isinstance(root, JoinNode):
         raise NoPlan("no tree in this order keeps off the sites that are barred")
     return root
 

@@ -11,7 +11,7 @@ import numpy as np
 from watersmeet.cost.price import announcements, bloom_bytes, false_positives, seen
 from watersmeet.cost.workload import F64, PLACE_SIZES, TIMESTAMP_SIZES, members_of
 from watersmeet.errors import InputError
-from watersmeet.plan.nodes import Input, Leaf, Meet, Reduction, Tree
+from watersmeet.plan.nodes import Input, JoinNode, Leaf, Reduction, Tree
 from watersmeet.planners.problem import NoPlan, Problem, check_connected
 from watersmeet.planners.reduce import TOO_MUCH, Carrier
 from watersmeet.planners.sweep import coarse
@@ -39,7 +39,7 @@ class _Carried:
     back_messages: F64
 
 
-def tree(problem: Problem) -> Meet:
+def tree(problem: Problem) -> JoinNode:
     """The cheapest tree to which streams are added one by one."""
     check_connected(problem)
     count = len(problem.aliases)
@@ -65,7 +65,7 @@ def tree(problem: Problem) -> Meet:
             if mask >> number & 1 or not figures.tied[mask, number]:
                 continue
             both = mask | 1 << number
-            value, way = _cheapest(
+            value, sub_plan = _cheapest(
                 figures.comes(mask, number),
                 weight[home[number]],
                 weight[:, home[number]],
@@ -76,8 +76,8 @@ def tree(problem: Problem) -> Meet:
             value = np.where(np.arange(len(sites)) == home[number], 0.0, value) + least[mask]
             for better in np.flatnonzero(value < least[both]):
                 least[both, better] = value[better]
-                how[both, int(better)] = (number, int(better), int(way[better]), True)
-            value, way = _cheapest(
+                how[both, int(better)] = (number, int(better), int(sub_plan[better]), True)
+            value, sub_plan = _cheapest(
                 figures.goes(mask, number),
                 weight[:, home[number]],
                 weight[home[number]],
@@ -89,7 +89,7 @@ def tree(problem: Problem) -> Meet:
             site = int(value.argmin())
             if value[site] < least[both, home[number]]:
                 least[both, home[number]] = value[site]
-                how[both, home[number]] = (number, site, int(way[site]), False)
+                how[both, home[number]] = (number, site, int(sub_plan[site]), False)
     full = (1 << count) - 1
     total = least[full] + [carrier.deliver(site) for site in sites]
     end = int(total.argmin())
@@ -99,14 +99,14 @@ def tree(problem: Problem) -> Meet:
     def built(mask: int, site: int) -> Tree:
         if mask & (mask - 1) == 0:
             return Leaf(problem.aliases[members_of(mask)[0]])
-        number, before, way, came = how[mask, site]
+        number, before, sub_plan, came = how[mask, site]
         rest, leaf = built(mask & ~(1 << number), before), Leaf(problem.aliases[number])
-        reduction, bloom = _WAYS[way]
+        reduction, bloom = _WAYS[sub_plan]
         first, second = (rest, leaf) if came else (leaf, rest)
-        return Meet(sites[site], (Input(first), Input(second, reduction, bloom)))
+        return JoinNode(sites[site], (Input(first), Input(second, reduction, bloom)))
 
     root = built(full, end)
-    assert isinstance(root, Meet)
+    assert isinstance(root, JoinNode)
     return root
 
 
@@ -119,8 +119,8 @@ def _cheapest(carried: _Carried, there: F64, back: F64, trip: F64, trip_back: F6
         + carried.back_messages[:, None] * trip_back
         + delay
     )
-    way = values.argmin(axis=0)
-    return values[way, np.arange(values.shape[1])], way
+    sub_plan = values.argmin(axis=0)
+    return values[sub_plan, np.arange(values.shape[1])], sub_plan
 
 
 class _Figures:

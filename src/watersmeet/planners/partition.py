@@ -17,14 +17,14 @@ import numpy as np
 
 from watersmeet.cost.workload import F64, I64, Workload
 from watersmeet.errors import InputError
-from watersmeet.plan.nodes import HashParts, Leaf, Meet, Partition, RangeParts, Tree, ValueParts, leaves_of
+from watersmeet.plan.nodes import HashParts, JoinNode, Leaf, Partition, RangeParts, Tree, ValueParts, leaves_of
 from watersmeet.planners.trees import TUPLES, Shipping, cost_of, shipments_of, stream_join_opt
 
 Parts = HashParts | RangeParts | ValueParts
 PartMethod = Literal["hash", "range", "rate"]
 METHODS: tuple[PartMethod, ...] = ("hash", "range", "rate")
 PickMethod = Literal["heuristic", "random", "alternative"]
-Ways = tuple[tuple[Meet, ...], Partition | None]
+SubPlans = tuple[tuple[JoinNode, ...], Partition | None]
 
 
 def hash_parts(workload: Workload, key_class: int, parts: int) -> tuple[I64, Parts]:
@@ -93,67 +93,75 @@ def _positive(parts: int) -> int:
 
 
 def _assigned(workload: Workload, key_class: int, parts: Parts) -> tuple[I64, Parts]:
-    return workload.way_of_cells(Partition(key_class, parts)), parts
+    return workload.sub_plan_of_cells(Partition(key_class, parts)), parts
 
 
-def _value_parts(workload: Workload, key_class: int, ways: I64) -> ValueParts:
+def _value_parts(workload: Workload, key_class: int, sub_plans: I64) -> ValueParts:
     """One-value cells each with its way; values that are not known go where most rows go."""
-    others = _busiest(workload, key_class, ways)
-    listed = ways != others
+    others = _busiest(workload, key_class, sub_plans)
+    listed = sub_plans != others
     values = workload.domains[key_class].low[listed]
-    return ValueParts(tuple(int(value) for value in values), tuple(int(way) for way in ways[listed]), others)
+    return ValueParts(
+        tuple(int(value) for value in values), tuple(int(sub_plan) for sub_plan in sub_plans[listed]), others
+    )
 
 
-def _cell_ranges(low: I64, ways: I64) -> RangeParts:
+def _cell_ranges(low: I64, sub_plans: I64) -> RangeParts:
     """Ranges from each cell's lowest value up to the next cell that has another way."""
-    if not len(ways):
+    if not len(sub_plans):
         return RangeParts((), (0,))
-    turns = np.flatnonzero(np.diff(ways)) + 1
-    return RangeParts(tuple(int(value) for value in low[turns]), tuple(int(way) for way in ways[[0, *turns]]))
+    turns = np.flatnonzero(np.diff(sub_plans)) + 1
+    return RangeParts(
+        tuple(int(value) for value in low[turns]), tuple(int(sub_plan) for sub_plan in sub_plans[[0, *turns]])
+    )
 
 
-def _busiest(workload: Workload, key_class: int, ways: I64) -> int:
+def _busiest(workload: Workload, key_class: int, sub_plans: I64) -> int:
     """The way of most rows."""
     rows = (workload.rate[:, None] * workload.domains[key_class].shares).sum(axis=0)
-    return int(np.bincount(ways, rows).argmax()) if len(ways) else 0
+    return int(np.bincount(sub_plans, rows).argmax()) if len(sub_plans) else 0
 
 
-def partitioned(workload: Workload, key_class: int, parts: Parts, plan_one: Callable[[Workload], Meet]) -> Ways:
+def partitioned(workload: Workload, key_class: int, parts: Parts, plan_one: Callable[[Workload], JoinNode]) -> SubPlans:
     """Each part planned for itself; parts with the same tree take one way, and a single way needs no partition.
 
     A part that no known value falls into goes with the part of most rows.
     """
     partition = Partition(key_class, parts)
-    part_of = workload.way_of_cells(partition)
+    part_of = workload.sub_plan_of_cells(partition)
     trees = {int(part): plan_one(workload.limited(partition, part_of == part)) for part in np.unique(part_of)} or {
         0: plan_one(workload)
     }
-    ways = tuple(dict.fromkeys(trees.values()))
-    if len(ways) == 1:
-        return ways, None
-    number = {tree: way for way, tree in enumerate(ways)}
+    sub_plans = tuple(dict.fromkeys(trees.values()))
+    if len(sub_plans) == 1:
+        return sub_plans, None
+    number = {tree: sub_plan for sub_plan, tree in enumerate(sub_plans)}
     default = number[trees[_busiest(workload, key_class, part_of)]]
     way_of = {part: number[tree] for part, tree in trees.items()}
-    return ways, Partition(key_class, _renumbered(parts, lambda part: way_of.get(part, default)))
+    return sub_plans, Partition(key_class, _renumbered(parts, lambda part: way_of.get(part, default)))
 
 
 def _renumbered(parts: Parts, way_of: Callable[[int], int]) -> Parts:
     """The same parts with other ways, in as few ranges and values as will do."""
     match parts:
-        case HashParts(ways):
-            return HashParts(tuple(way_of(way) for way in ways))
-        case RangeParts(bounds, ways):
-            numbers = np.array([way_of(way) for way in ways], np.int64)
+        case HashParts(sub_plans):
+            return HashParts(tuple(way_of(sub_plan) for sub_plan in sub_plans))
+        case RangeParts(bounds, sub_plans):
+            numbers = np.array([way_of(sub_plan) for sub_plan in sub_plans], np.int64)
             starts = np.array([bounds[0] if bounds else 0, *bounds], np.int64)  # the first range has no start
             return _cell_ranges(starts, numbers)
-        case ValueParts(values, ways, others):
+        case ValueParts(values, sub_plans, others):
             default = way_of(others)
-            kept = [(value, way_of(way)) for value, way in zip(values, ways, strict=True) if way_of(way) != default]
-            return ValueParts(tuple(value for value, _ in kept), tuple(way for _, way in kept), default)
+            kept = [
+                (value, way_of(sub_plan))
+                for value, sub_plan in zip(values, sub_plans, strict=True)
+                if way_of(sub_plan) != default
+            ]
+            return ValueParts(tuple(value for value, _ in kept), tuple(sub_plan for _, sub_plan in kept), default)
 
 
 def cost_of_ways(
-    ways: Sequence[Meet],
+    sub_plans: Sequence[JoinNode],
     partition: Partition | None,
     workload: Workload,
     weigh: Shipping = TUPLES,
@@ -162,12 +170,12 @@ def cost_of_ways(
 ) -> float:
     """What all ways ship a second; what has no value of the partition's key and goes the same way in several, once."""
     if partition is None:
-        (only,) = ways
+        (only,) = sub_plans
         return cost_of(only, workload, weigh, deliver=deliver)
-    way_of, domain = workload.way_of_cells(partition), workload.domains[partition.key_class]
+    way_of, domain = workload.sub_plan_of_cells(partition), workload.domains[partition.key_class]
     keyed = workload.mask(alias for alias, is_in in zip(workload.aliases, domain.members, strict=True) if is_in)
     total, common = 0.0, set()
-    for number, tree in enumerate(ways):
+    for number, tree in enumerate(sub_plans):
         part = workload.limited(partition, way_of == number)
         for one in shipments_of(tree, workload, deliver=deliver):
             if one.mask & keyed:
@@ -183,10 +191,10 @@ def cost_of_ways(
 class Pick:
     """A meet that can be partitioned by one key class, with the meets below it on the same key merged in."""
 
-    node: Meet
+    node: JoinNode
     inputs: tuple[Tree, ...]
     key_class: int
-    above: Meet | None = None  # the meet of the pick that this one feeds, if any
+    above: JoinNode | None = None  # the meet of the pick that this one feeds, if any
 
     @property
     def aliases(self) -> frozenset[str]:
@@ -202,7 +210,7 @@ def candidates(tree: Tree, workload: Workload) -> tuple[Pick, ...]:
     return tuple(_candidates(tree, workload, gives_place=False, above=None))
 
 
-def _candidates(tree: Tree, workload: Workload, *, gives_place: bool, above: Meet | None) -> Iterator[Pick]:
+def _candidates(tree: Tree, workload: Workload, *, gives_place: bool, above: JoinNode | None) -> Iterator[Pick]:
     if isinstance(tree, Leaf):
         return
     key_class = None if gives_place else _only_key(tree, workload)
@@ -215,7 +223,7 @@ def _candidates(tree: Tree, workload: Workload, *, gives_place: bool, above: Mee
         yield from _candidates(node, workload, gives_place=first, above=None if key_class is None else tree)
 
 
-def _only_key(meet: Meet, workload: Workload) -> int | None:
+def _only_key(meet: JoinNode, workload: Workload) -> int | None:
     """The key class that all predicates of a meet are on, if there is one."""
     masks = [workload.mask(leaves_of(one.node)) for one in meet.inputs]
     tying = {
@@ -224,11 +232,11 @@ def _only_key(meet: Meet, workload: Workload) -> int | None:
     return tying.pop() if len(tying) == 1 else None
 
 
-def _merged(meet: Meet, key_class: int, workload: Workload) -> list[tuple[Tree, bool]]:
+def _merged(meet: JoinNode, key_class: int, workload: Workload) -> list[tuple[Tree, bool]]:
     """The inputs of a meet, with the inputs of those on the same key in place of them; and which of them came first."""
     found: list[tuple[Tree, bool]] = []
     for place, one in enumerate(meet.inputs):
-        if isinstance(one.node, Meet) and _only_key(one.node, workload) == key_class:
+        if isinstance(one.node, JoinNode) and _only_key(one.node, workload) == key_class:
             found += _merged(one.node, key_class, workload)
         else:
             found.append((one.node, place == 0))
@@ -282,7 +290,7 @@ def pmjoin_plan(
     *,
     pick: PickMethod = "heuristic",
     seed: int = 0,
-) -> Ways:
+) -> SubPlans:
     """PMJoin: a tree by algorithm 1 for each part of the values of one key class.
 
     A plan is partitioned by one key class as a whole. Where joins are on several, it is the class of the best pick:
@@ -316,23 +324,23 @@ def pmjoin_cost(
     tree = stream_join_opt(workload, weigh)
     total = cost_of(tree, workload, weigh)
     for one in find_partition(tree, workload, pick, seed):
-        ways, partition = partitioned(
+        sub_plans, partition = partitioned(
             workload,
             one.key_class,
             parts_of(workload, one.key_class, method, parts, seed),
             partial(_replanned, tree, {one.node: one}, weigh),
         )
-        total += cost_of_ways(ways, partition, workload, weigh) - cost_of(tree, workload, weigh)
+        total += cost_of_ways(sub_plans, partition, workload, weigh) - cost_of(tree, workload, weigh)
     return total
 
 
-def _replanned(tree: Meet, picked: dict[Meet, Pick], weigh: Shipping, part: Workload) -> Meet:
+def _replanned(tree: JoinNode, picked: dict[JoinNode, Pick], weigh: Shipping, part: Workload) -> JoinNode:
     """A tree with some of its meets planned anew for a part of the values."""
     one = picked.get(tree)
     if one is not None:
         return stream_join_opt(part, weigh, [_below(node, picked, weigh, part) for node in one.inputs])
-    return Meet(tree.at, tuple(replace(i, node=_below(i.node, picked, weigh, part)) for i in tree.inputs))
+    return JoinNode(tree.at, tuple(replace(i, node=_below(i.node, picked, weigh, part)) for i in tree.inputs))
 
 
-def _below(tree: Tree, picked: dict[Meet, Pick], weigh: Shipping, part: Workload) -> Tree:
+def _below(tree: Tree, picked: dict[JoinNode, Pick], weigh: Shipping, part: Workload) -> Tree:
     return tree if isinstance(tree, Leaf) else _replanned(tree, picked, weigh, part)

@@ -8,7 +8,7 @@ from math import inf
 from watersmeet.cost.price import DEFAULT_UNITS, REACTION_S, TURN_S, Cost, Units, price
 from watersmeet.cost.workload import Workload, workload_of
 from watersmeet.errors import InputError, did_you_mean
-from watersmeet.plan.nodes import Partition, Plan, SitedJoin, Way
+from watersmeet.plan.nodes import JoinPlan, Partition, Plan, SubPlan
 from watersmeet.plan.shape import Shape, above, shape_of
 from watersmeet.program.operators import Purpose
 from watersmeet.query.model import JoinQuery
@@ -103,21 +103,21 @@ class Problem:
         """Whether any window counts rows: trees need windows over time."""
         return any(isinstance(scan.window, Rows) for scan in self.shape.scans)
 
-    def join(self, ways: Sequence[Way], partition: Partition | None = None) -> SitedJoin:
+    def join(self, sub_plans: Sequence[SubPlan], partition: Partition | None = None) -> JoinPlan:
         """The join that goes these ways."""
         shape = self.shape
-        return SitedJoin(
-            shape.classes, shape.scans, self.homes, tuple(ways), self.site, shape.verify, shape.output, partition
+        return JoinPlan(
+            shape.classes, shape.scans, self.homes, tuple(sub_plans), self.site, shape.verify, shape.output, partition
         )
 
-    def plan(self, join: SitedJoin) -> Plan:
+    def plan(self, join: JoinPlan) -> Plan:
         """The whole plan over a join."""
         return above(self.query, join)
 
-    def cost(self, join: SitedJoin) -> Cost:
+    def cost(self, join: JoinPlan) -> Cost:
         return price(join, self.workload, self.topology, self.units, self.turn_s, self.reaction_s)
 
-    def value(self, join: SitedJoin) -> float:
+    def value(self, join: JoinPlan) -> float:
         return self.objective.value(self.cost(join), self.topology)
 
     def limited(self, workload: Workload) -> "Problem":

@@ -5,7 +5,7 @@ from functools import cache
 
 from watersmeet.cost.price import Content, announced, asked, false_positives, overlapping, wanted
 from watersmeet.cost.workload import Workload
-from watersmeet.plan.nodes import Input, Leaf, Meet, Reduction, Tree, leaves_of
+from watersmeet.plan.nodes import Input, JoinNode, Leaf, Reduction, Tree, leaves_of
 from watersmeet.planners.problem import Problem
 from watersmeet.planners.sizes import Sizes
 from watersmeet.planners.trees import Shipping, site_of
@@ -110,7 +110,7 @@ def _times(mask: int) -> int:
     return 1 if mask & (mask - 1) == 0 else 2
 
 
-def reduced(problem: Problem, root: Meet) -> Meet:
+def reduced(problem: Problem, root: JoinNode) -> JoinNode:
     """The same tree with each input that travels reduced in the way that is the cheapest."""
     carrier, workload = Carrier(problem), problem.workload
 
@@ -128,11 +128,11 @@ def reduced(problem: Problem, root: Meet) -> Meet:
         return replace(node, inputs=tuple(found))
 
     changed = visit(root)
-    assert isinstance(changed, Meet)
+    assert isinstance(changed, JoinNode)
     return changed
 
 
-def _in_order(problem: Problem, node: Meet) -> list[Input]:
+def _in_order(problem: Problem, node: JoinNode) -> list[Input]:
     """Inputs so that what they come to stays small: the first stays, then what is tied and makes the fewest."""
     workload = problem.workload
     rest = list(node.inputs[1:])

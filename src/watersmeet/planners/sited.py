@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from watersmeet.errors import InputError, did_you_mean
-from watersmeet.plan.nodes import HeadPlan, Hop, KeyClass, Linear, Method, Plan, SitedJoin
+from watersmeet.plan.nodes import HeadPlan, Hop, JoinPlan, KeyClass, Linear, Method, Plan
 from watersmeet.plan.shape import Shape, above, shape_of
 from watersmeet.query.model import JoinQuery
 
@@ -67,7 +67,7 @@ def _check_hops(query: JoinQuery, head: str, hops: Sequence[Hop]) -> None:
 def _plan(query: JoinQuery, shape: Shape, homes: Mapping[str, str], site: str, heads: tuple[HeadPlan, ...]) -> Plan:
     places = tuple(homes[source.stream] for source in query.sources)
     return above(
-        query, SitedJoin(shape.classes, shape.scans, places, (Linear(heads),), site, shape.verify, shape.output)
+        query, JoinPlan(shape.classes, shape.scans, places, (Linear(heads),), site, shape.verify, shape.output)
     )
 
 

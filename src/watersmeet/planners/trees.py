@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from watersmeet.cost.workload import F64, I64, Workload, members_of, size_at
 from watersmeet.errors import InputError
-from watersmeet.plan.nodes import Input, Leaf, Meet, Tree, leaves_of
+from watersmeet.plan.nodes import Input, JoinNode, Leaf, Tree, leaves_of
 
 MOST_STREAMS = 16  # of an exact optimum: its work grows with three to the power of their number
 BATCH_ROWS = 100.0
@@ -76,7 +76,7 @@ class Shipment:
 
 def site_of(tree: Tree, workload: Workload) -> str:
     """Where the rows of a tree come about."""
-    return tree.at if isinstance(tree, Meet) else workload.homes[workload.number(tree.alias)]
+    return tree.at if isinstance(tree, JoinNode) else workload.homes[workload.number(tree.alias)]
 
 
 def shipments_of(tree: Tree, workload: Workload, *, deliver: bool = False) -> tuple[Shipment, ...]:
@@ -171,19 +171,19 @@ def _tied(one: _Flow, other: _Flow) -> bool:
     return any(mine is not None and yours is not None for mine, yours in zip(one.shares, other.shares, strict=True))
 
 
-def _meet(workload: Workload, at: str, nodes: Iterable[Tree]) -> Meet:
+def _meet(workload: Workload, at: str, nodes: Iterable[Tree]) -> JoinNode:
     """A meet with what is at its own site first."""
-    return Meet(at, tuple(Input(node) for node in sorted(nodes, key=lambda node: site_of(node, workload) != at)))
+    return JoinNode(at, tuple(Input(node) for node in sorted(nodes, key=lambda node: site_of(node, workload) != at)))
 
 
-def stream_join_opt(workload: Workload, weigh: Shipping = TUPLES, inputs: Sequence[Tree] | None = None) -> Meet:
+def stream_join_opt(workload: Workload, weigh: Shipping = TUPLES, inputs: Sequence[Tree] | None = None) -> JoinNode:
     """The paper's algorithm 1, over all streams or over the trees given."""
     flows = _checked(workload, inputs)
     by_site = _by_site(flows)
     return _second_part(workload, weigh, [flow for own in by_site for flow in _thinned(workload, weigh, own)])
 
 
-def local_first(workload: Workload, weigh: Shipping = TUPLES) -> Meet:
+def local_first(workload: Workload, weigh: Shipping = TUPLES) -> JoinNode:
     """Algorithm 1, but with all streams of a site joined first whatever comes of it (the paper's Local)."""
     flows: list[_Flow] = []
     for own in _by_site(_checked(workload, None)):
@@ -192,7 +192,7 @@ def local_first(workload: Workload, weigh: Shipping = TUPLES) -> Meet:
     return _second_part(workload, weigh, flows)
 
 
-def simple(workload: Workload, weigh: Shipping = TUPLES) -> Meet:
+def simple(workload: Workload, weigh: Shipping = TUPLES) -> JoinNode:
     """Everything to the site of the fastest stream (the paper's Simple)."""
     flows = _checked(workload, None)
     fastest = min(flows, key=lambda flow: (-_volume(workload, weigh, flow), flow.first))
@@ -262,11 +262,11 @@ def _collapsed(workload: Workload, there: _Flow, pending: Sequence[_Flow]) -> _F
     flow = there
     for other in pending:
         flow = _joined(workload, flow, other, flow.node, flow.at)
-    node = Meet(there.at, tuple(Input(one.node) for one in (there, *pending)))
+    node = JoinNode(there.at, tuple(Input(one.node) for one in (there, *pending)))
     return _Flow(flow.mask, node, there.at, flow.rate, flow.window, flow.shares)
 
 
-def _second_part(workload: Workload, weigh: Shipping, flows: list[_Flow]) -> Meet:
+def _second_part(workload: Workload, weigh: Shipping, flows: list[_Flow]) -> JoinNode:
     """Lines 10 to 28: the slowest flow and the partner that eq. 4 finds cheapest, until one flow is left."""
     away = _away(workload, weigh, flows)
     while len(flows) > 1:
@@ -292,7 +292,7 @@ def _second_part(workload: Workload, weigh: Shipping, flows: list[_Flow]) -> Mee
             pending.append(chosen)
             together = _joined(workload, together, chosen, together.node, together.at)
     (only,) = flows
-    assert isinstance(only.node, Meet)
+    assert isinstance(only.node, JoinNode)
     return only.node
 
 
@@ -354,7 +354,7 @@ def _connected_sets(workload: Workload) -> NDArray[np.bool_]:
     return whole
 
 
-def optimal(workload: Workload, weigh: Shipping = TUPLES, *, deliver: bool = False) -> Meet:
+def optimal(workload: Workload, weigh: Shipping = TUPLES, *, deliver: bool = False) -> JoinNode:
     """A tree that ships the least of all trees with all placements, of up to 16 streams."""
     count = len(workload.aliases)
     if count > MOST_STREAMS:
@@ -407,14 +407,14 @@ class _Optimum:
         self._origin[mask] = origin
         self._have[mask] = shipped[origin, numbers]
 
-    def tree(self, *, deliver: bool) -> Meet:
+    def tree(self, *, deliver: bool) -> JoinNode:
         everything = len(self._have) - 1
         costs = self._local[everything]
         if deliver and self._workload.site is not None:
             costs = costs + self._volume[everything] * self._link[:, self._sites.index(self._workload.site)]
         return self._meet(everything, int(costs.argmin()))
 
-    def _meet(self, mask: int, site: int) -> Meet:
+    def _meet(self, mask: int, site: int) -> JoinNode:
         with_first = int(self._split[mask, site])
         nodes = [*self._inputs(with_first, site), *self._inputs(mask ^ with_first, site)]
         nodes.sort(key=lambda node: self._workload.number(leaves_of(node)[0]))

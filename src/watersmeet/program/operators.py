@@ -33,10 +33,10 @@ from enum import StrEnum
 from functools import cached_property
 from math import inf
 
-from watersmeet.plan.nodes import HeadPlan, Hop, Key, Leaf, Linear, Meet, Method, Reduction, SitedJoin, Tree
+from watersmeet.plan.nodes import HeadPlan, Hop, JoinNode, JoinPlan, Key, Leaf, Linear, Method, Reduction, Tree
 from watersmeet.query.windows import Range, Rows, Tumble, Window
 
-Ways = tuple[int, ...] | None  # the ways of a plan that something is for; None is all of them
+SubPlans = tuple[int, ...] | None  # the ways of a plan that something is for; None is all of them
 
 
 class Purpose(StrEnum):
@@ -90,7 +90,7 @@ class Join:
     bound: tuple[str, ...]  # aliases of the left rows
     carried: tuple[int, ...]  # classes that later joins of this head need
     out: Flow
-    ways: Ways = None
+    sub_plans: SubPlans = None
 
     @property
     def inputs(self) -> tuple[Flow, ...]:
@@ -111,7 +111,7 @@ class Pair:
     right_bound: tuple[str, ...]
     carried: tuple[int, ...]
     out: Flow
-    ways: Ways = None
+    sub_plans: SubPlans = None
 
     @property
     def inputs(self) -> tuple[Flow, ...]:
@@ -132,7 +132,7 @@ class Semijoin:
     witness: Flow
     key: Key
     out: Flow
-    ways: Ways = None
+    sub_plans: SubPlans = None
 
     @property
     def inputs(self) -> tuple[Flow, ...]:
@@ -150,7 +150,7 @@ class Announce:
     rows: Flow
     key: Key
     out: Flow
-    ways: Ways = None
+    sub_plans: SubPlans = None
 
     @property
     def inputs(self) -> tuple[Flow, ...]:
@@ -165,7 +165,7 @@ class Project:
     key: Key
     out: Flow
     alias: str = ""  # whose window the rows of a tree's input are about
-    ways: Ways = None
+    sub_plans: SubPlans = None
 
     @property
     def inputs(self) -> tuple[Flow, ...]:
@@ -182,12 +182,12 @@ class Ship:
     flow: Flow
     to: str
     arrives_as: Flow
-    ways: Ways = None
+    sub_plans: SubPlans = None
 
     @property
     def payload(self) -> str:
         """The name under which its rows are packed."""
-        return self.arrives_as.name + ways_name(self.ways)
+        return self.arrives_as.name + sub_plans_name(self.sub_plans)
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ class SiteProgram:
     """What one site does for a query: pure data; `program.site` runs it."""
 
     site: str
-    join: SitedJoin
+    join: JoinPlan
     operators: tuple[Operator, ...] = ()
     ships: tuple[Ship, ...] = ()
     paces: tuple[tuple[Flow, Flow], ...] = ()  # pace told from here, flow whose rows set it
@@ -207,12 +207,12 @@ class SiteProgram:
         return self.join.site in (None, self.site)
 
     @cached_property
-    def indexes(self) -> dict[str, tuple[tuple[Key, Ways], ...]]:
+    def indexes(self) -> dict[str, tuple[tuple[Key, SubPlans], ...]]:
         """For each flow that is read here, the keys it is sorted by, and for the rows of which ways."""
-        keys: dict[str, set[tuple[Key, Ways]]] = {}
+        keys: dict[str, set[tuple[Key, SubPlans]]] = {}
         for operator in self.operators:
             for flow in kept_inputs(operator) or operator.inputs:
-                keys.setdefault(flow.name, set()).add((operator.key, operator.ways))
+                keys.setdefault(flow.name, set()).add((operator.key, operator.sub_plans))
         return {
             name: tuple(sorted(found, key=lambda one: (one[0], one[1] or ()))) for name, found in sorted(keys.items())
         }
@@ -263,9 +263,9 @@ class SiteProgram:
         return rounds
 
 
-def ways_name(ways: Ways) -> str:
+def sub_plans_name(sub_plans: SubPlans) -> str:
     """What tells names of the same thing for different ways apart."""
-    return "" if ways is None else "~" + ".".join(map(str, ways))
+    return "" if sub_plans is None else "~" + ".".join(map(str, sub_plans))
 
 
 def axis_alias(operator: Operator, flow: Flow) -> str:
@@ -306,19 +306,19 @@ def key_name(key: Key) -> str:
     return "+".join(f"K{number + 1}" for number in key) or "nothing"
 
 
-def compile_sites(join: SitedJoin, sites: Iterable[str] = (), *, answers: bool = True) -> dict[str, SiteProgram]:
+def compile_sites(join: JoinPlan, sites: Iterable[str] = (), *, answers: bool = True) -> dict[str, SiteProgram]:
     """The program of every site of a plan.
 
     Without `answers` the last joins are left out: enough to see what links carry, where answers would be too many.
     """
     builder = _Builder(join, answers)
-    for number, way in enumerate(join.ways):
+    for number, sub_plan in enumerate(join.sub_plans):
         builder.start(number)
-        if isinstance(way, Linear):
-            for plan in way.heads:
+        if isinstance(sub_plan, Linear):
+            for plan in sub_plan.heads:
                 builder.sequence(plan)
         else:
-            builder.tree(way)
+            builder.tree(sub_plan)
     if not answers:
         builder.prune()
     names = {*sites, *join.homes, *builder.sites} | ({join.site} if join.site is not None else set())
@@ -328,7 +328,7 @@ def compile_sites(join: SitedJoin, sites: Iterable[str] = (), *, answers: bool =
 class _Builder:
     """Collects operators and shipments sequence by sequence; what two sequences or ways share is there once."""
 
-    def __init__(self, join: SitedJoin, answers: bool) -> None:
+    def __init__(self, join: JoinPlan, answers: bool) -> None:
         self._join = join
         self._answers = answers
         self._way = 0
@@ -337,17 +337,17 @@ class _Builder:
         self._paces: dict[str, dict[tuple[Flow, Flow], None]] = {}
         self._named: dict[str, list[object]] = {}
 
-    def start(self, way: int) -> None:
+    def start(self, sub_plan: int) -> None:
         """What follows is for another way of the plan."""
-        self._way = way
+        self._way = sub_plan
 
     @property
     def sites(self) -> set[str]:
         """All sites that have something to do."""
         return {*self._operators, *self._ships, *(ship.to for ships in self._ships.values() for ship in ships)}
 
-    def _ways(self, found: set[int]) -> Ways:
-        return None if len(found) == len(self._join.ways) else tuple(sorted(found))
+    def _ways(self, found: set[int]) -> SubPlans:
+        return None if len(found) == len(self._join.sub_plans) else tuple(sorted(found))
 
     def _name(self, name: str, *what: object) -> str:
         """A name for a flow; where ways come to it differently, each has its own."""
@@ -367,8 +367,13 @@ class _Builder:
         return SiteProgram(
             site,
             self._join,
-            tuple(replace(one, ways=self._ways(ways)) for one, ways in self._operators.get(site, {}).items()),
-            tuple(replace(one, ways=self._ways(ways)) for one, ways in self._ships.get(site, {}).items()),
+            tuple(
+                replace(one, sub_plans=self._ways(sub_plans))
+                for one, sub_plans in self._operators.get(site, {}).items()
+            ),
+            tuple(
+                replace(one, sub_plans=self._ways(sub_plans)) for one, sub_plans in self._ships.get(site, {}).items()
+            ),
             tuple(self._paces.get(site, ())),
             tuple(sorted(inbound, key=lambda item: (item[0], item[1].name))),
             tuple(s.alias for s, home in zip(self._join.scans, self._join.homes, strict=True) if home == site),
@@ -386,7 +391,7 @@ class _Builder:
                 if not (isinstance(one, Announce) and flow == one.out)
             }
             needed = {
-                site: {one: ways for one, ways in operators.items() if one.out.name in shipped | read}
+                site: {one: sub_plans for one, sub_plans in operators.items() if one.out.name in shipped | read}
                 for site, operators in self._operators.items()
             }
             if needed == self._operators:
@@ -480,7 +485,7 @@ class _Builder:
         self._add(site, Join(head, alias, left, right, key, _checks(key), bound, carried, out))
         return site, out
 
-    def tree(self, root: Meet) -> None:
+    def tree(self, root: JoinNode) -> None:
         """The operators of a tree, down from its root."""
         if any(isinstance(scan.window, Rows) for scan in self._join.scans):
             raise ValueError("a tree needs windows over time, not ROWS")
@@ -599,28 +604,28 @@ def node_operators(program: SiteProgram) -> Iterator[str]:
     for operator in program.operators:
         match operator:
             case Join():
-                yield f"join({operator.left}, {operator.alias}){_for(operator.ways)}"
+                yield f"join({operator.left}, {operator.alias}){_for(operator.sub_plans)}"
                 if operator.right.name not in updated:
                     updated.add(operator.right.name)
                     yield f"update({operator.right})"
             case Pair():
-                yield f"join({operator.left}, {operator.right}){_for(operator.ways)}"
+                yield f"join({operator.left}, {operator.right}){_for(operator.sub_plans)}"
                 for flow in (operator.left, operator.right):
                     if flow.name not in updated:
                         updated.add(flow.name)
                         yield f"update({flow})"
             case Semijoin():
-                yield f"semijoin({operator.subject}, {operator.witness}) -> {operator.out}{_for(operator.ways)}"
+                yield f"semijoin({operator.subject}, {operator.witness}) -> {operator.out}{_for(operator.sub_plans)}"
             case Announce():
-                yield f"announce({operator.rows}) -> {operator.out}{_for(operator.ways)}"
+                yield f"announce({operator.rows}) -> {operator.out}{_for(operator.sub_plans)}"
             case Project():
-                yield f"project({operator.rows}) -> {operator.out}{_for(operator.ways)}"
+                yield f"project({operator.rows}) -> {operator.out}{_for(operator.sub_plans)}"
     for ship in program.ships:
         if ship.flow.form is not Form.PACE:  # like a watermark, it is not worth a line
-            yield f"ship({ship.arrives_as}, {ship.to}){_for(ship.ways)}"
+            yield f"ship({ship.arrives_as}, {ship.to}){_for(ship.sub_plans)}"
 
 
-def _for(ways: Ways) -> str:
-    if ways is None:
+def _for(sub_plans: SubPlans) -> str:
+    if sub_plans is None:
         return ""
-    return f" for way{'s' if len(ways) > 1 else ''} {', '.join(str(way + 1) for way in ways)}"
+    return f" for way{'s' if len(sub_plans) > 1 else ''} {', '.join(str(sub_plan + 1) for sub_plan in sub_plans)}"

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from watersmeet.cost.workload import F64, Domain, Workload
-from watersmeet.plan.nodes import Input, Leaf, Meet, Plan, Tree, leaves_of, sited_join_of, with_join
-from watersmeet.planners.partition import Ways
+from watersmeet.plan.nodes import Input, JoinNode, Leaf, Plan, Tree, join_plan_of, leaves_of, with_join
+from watersmeet.planners.partition import SubPlans
 from watersmeet.planners.sited import central
 from watersmeet.planners.trees import site_of
 from watersmeet.program.operators import Purpose
@@ -176,7 +176,7 @@ class Measured:
 
 def measure(
     sources: Sequence[Source],
-    ways: Ways,
+    sub_plans: SubPlans,
     tables: Mapping[str, pa.Table],
     full_us: int,
     seconds: float,
@@ -189,7 +189,7 @@ def measure(
     all combinations are counted whose latest row is among that. The join that would make answers is left out, for
     they stay where they are made.
     """
-    plan = plan_of(sources, ways, tables)
+    plan = plan_of(sources, sub_plans, tables)
     times = dict.fromkeys(tables, EVENT_TIME)
     sites = SimulatedSites(plan, times, answers=False, retry_us=3_600 * _SECOND)
     counts, begun = [], 0.0
@@ -206,40 +206,40 @@ def measure(
 
 
 def ship_rates(
-    sources: Sequence[Source], plans: Mapping[str, Ways], seconds: float, seed: int
+    sources: Sequence[Source], plans: Mapping[str, SubPlans], seconds: float, seed: int
 ) -> dict[str, float | None]:
     """Tuples a second that each plan ships of the same rows; None for one that would have to make too many."""
     workload = workload_of_sources(sources)
     tables, full_us = draw_rows(sources, seconds, seed)
     found: dict[str, float | None] = {}
-    known: dict[Ways, float | None] = {}
-    for name, ways in plans.items():
-        if ways not in known:
-            made = pairs_per_s(workload, ways) * (seconds + full_us / _SECOND)
+    known: dict[SubPlans, float | None] = {}
+    for name, sub_plans in plans.items():
+        if sub_plans not in known:
+            made = pairs_per_s(workload, sub_plans) * (seconds + full_us / _SECOND)
             fits = made <= MOST_PAIRS
-            known[ways] = measure(sources, ways, tables, full_us, seconds).tuples_per_s if fits else None
-        found[name] = known[ways]
+            known[sub_plans] = measure(sources, sub_plans, tables, full_us, seconds).tuples_per_s if fits else None
+        found[name] = known[sub_plans]
     return found
 
 
-def one_way(tree: Meet) -> Ways:
+def one_way(tree: JoinNode) -> SubPlans:
     """A tree as a plan without a partition."""
     return (tree,), None
 
 
-def plan_of(sources: Sequence[Source], ways: Ways, tables: Mapping[str, pa.Table]) -> Plan:
+def plan_of(sources: Sequence[Source], sub_plans: SubPlans, tables: Mapping[str, pa.Table]) -> Plan:
     """The plan that runs the query over all sources in the ways given, and leaves answers where they are made."""
     schemas = {name: table.schema for name, table in tables.items()}
     columns = {name: schema.names for name, schema in schemas.items()}
     homes = {name: source.home for name, source in _named(sources)}
     plan = central(typed(parse_query(sql_of(sources), columns), schemas), columns, homes, sources[0].home)
-    join = sited_join_of(plan)
-    trees, partition = runnable(workload_of_sources(sources), ways)
+    join = join_plan_of(plan)
+    trees, partition = runnable(workload_of_sources(sources), sub_plans)
     if partition is not None:  # the query numbers its keys in its own order
         key = f"k{partition.key_class}"
         number = next(one.number for one in join.classes if one.members[0].columns[0].name == key)
         partition = replace(partition, key_class=number)
-    return with_join(plan, replace(join, ways=trees, partition=partition, site=None))
+    return with_join(plan, replace(join, sub_plans=trees, partition=partition, site=None))
 
 
 def _tuples(sites: SimulatedSites) -> dict[str, int]:
@@ -261,30 +261,30 @@ def between(table: pa.Table, low_us: int, high_us: int) -> pa.Table:
     return table.slice(first, last - first)
 
 
-def runnable(workload: Workload, ways: Ways) -> Ways:
+def runnable(workload: Workload, sub_plans: SubPlans) -> SubPlans:
     """The same plan with the inputs of each meet in an order that makes few combinations on the way.
 
     What is at the site of a meet goes first, but last in a root: its joins are left out, and must not be taken for
     those that another way needs for its values.
     """
-    _, partition = ways
-    return tuple(_root(tree, part) for tree, part in _by_way(workload, ways)), partition
+    _, partition = sub_plans
+    return tuple(_root(tree, part) for tree, part in _by_way(workload, sub_plans)), partition
 
 
-def _by_way(workload: Workload, ways: Ways) -> Iterator[tuple[Meet, Workload]]:
-    trees, partition = ways
+def _by_way(workload: Workload, sub_plans: SubPlans) -> Iterator[tuple[JoinNode, Workload]]:
+    trees, partition = sub_plans
     if partition is None:
         yield trees[0], workload
         return
-    way_of = workload.way_of_cells(partition)
+    way_of = workload.sub_plan_of_cells(partition)
     for number, tree in enumerate(trees):
         yield tree, workload.limited(partition, way_of == number)
 
 
-def _root(tree: Meet, part: Workload) -> Meet:
+def _root(tree: JoinNode, part: Workload) -> JoinNode:
     nodes = [_inner(one.node, part) for one in tree.inputs]
     nodes.sort(key=lambda node: site_of(node, part) == tree.at)
-    return Meet(tree.at, tuple(Input(node) for node in nodes))
+    return JoinNode(tree.at, tuple(Input(node) for node in nodes))
 
 
 def _inner(tree: Tree, part: Workload) -> Tree:
@@ -298,12 +298,12 @@ def _inner(tree: Tree, part: Workload) -> Tree:
         masks = [part.mask(leaves_of(node)) for node in rest]
         offers = [(not part.shared(mask, other), part.meet_rate(mask | other)) for other in masks]
         chosen.append(rest.pop(offers.index(min(offers))))
-    return Meet(tree.at, tuple(Input(node) for node in chosen))
+    return JoinNode(tree.at, tuple(Input(node) for node in chosen))
 
 
-def pairs_per_s(workload: Workload, ways: Ways) -> float:
+def pairs_per_s(workload: Workload, sub_plans: SubPlans) -> float:
     """How many combinations a second all joins of a plan make but the last."""
-    trees, partition = runnable(workload, ways)
+    trees, partition = runnable(workload, sub_plans)
     return sum(_pairs(tree, part, is_root=True) for tree, part in _by_way(workload, (trees, partition)))
 
 

@@ -20,7 +20,7 @@ from watersmeet.cost.price import Cost
 from watersmeet.errors import InputError, NothingToDo, WatersmeetError, did_you_mean
 from watersmeet.metrics.traffic import LinkTraffic
 from watersmeet.plan.explain import explain_text, partition_text
-from watersmeet.plan.nodes import Plan, SitedJoin, bottom_of, sited_join_of
+from watersmeet.plan.nodes import JoinPlan, Plan, bottom_of, join_plan_of
 from watersmeet.planners.choose import Chosen, choose, estimate
 from watersmeet.program.operators import SiteProgram, compile_sites
 from watersmeet.program.site.engine import SiteLedger
@@ -425,9 +425,9 @@ def start(
     `once` takes all data available now and ends; `trigger` is the interval between batches, such as "1 second".
     """
     settings = _settings(topology, query, None, spark, checkpoint, trigger, once, show, warn)
-    if not isinstance(bottom_of(settings.plan), SitedJoin):
+    if not isinstance(bottom_of(settings.plan), JoinPlan):
         return _start_here(settings)
-    programs = compile_sites(sited_join_of(settings.plan))
+    programs = compile_sites(join_plan_of(settings.plan))
     started: list[RunningQuery] = []
     try:
         for program in programs.values():
@@ -458,12 +458,12 @@ def start_site(
     if site not in topology.site_names:
         raise InputError(f"unknown site {site!r}; {did_you_mean(site, topology.site_names)}")
     settings = _settings(topology, query, site, spark, checkpoint, trigger, once, show, warn)
-    if not isinstance(bottom_of(settings.plan), SitedJoin):
+    if not isinstance(bottom_of(settings.plan), JoinPlan):
         raise NothingToDo(
             f"query {settings.query.name!r} needs no other site than {topology.query_site(settings.query)}: "
             "its streams arrive where its answers are wanted; use `watersmeet run`"
         )
-    programs = compile_sites(sited_join_of(settings.plan))
+    programs = compile_sites(join_plan_of(settings.plan))
     if site not in programs or not (programs[site].operators or programs[site].ships or programs[site].is_query_site):
         raise NothingToDo(f"query {settings.query.name!r} has nothing to do at site {site!r}")
     part = _start_site(settings, programs[site], alone=True)
@@ -508,7 +508,7 @@ def _start_site(settings: _Settings, program: SiteProgram, *, alone: bool = Fals
     asked = settings.query
     plan = {
         "plan": explain_text(settings.plan),
-        "parts of the key space": _parts_told(sited_join_of(settings.plan)),
+        "parts of the key space": _parts_told(join_plan_of(settings.plan)),
         "form of parcels": VERSION,
     }
     identity = _identity(settings.topology, asked, settings.bound) | {"site": program.site} | plan
@@ -535,12 +535,12 @@ def _start_site(settings: _Settings, program: SiteProgram, *, alone: bool = Fals
         return _stream(settings, job, held, f"{asked.name} at {program.site}")
 
 
-def _parts_told(join: SitedJoin) -> str:
+def _parts_told(join: JoinPlan) -> str:
     """The partition of a plan, short enough for a sentence and different for different ones."""
     if join.partition is None:
         return "one"
     digest = hashlib.sha256(repr(join.partition).encode()).hexdigest()
-    return f"{partition_text(join.partition, len(join.ways))} (which values go where: {digest[:8]})"
+    return f"{partition_text(join.partition, len(join.sub_plans))} (which values go where: {digest[:8]})"
 
 
 def _open_writer(settings: _Settings, held: "Checkpoint[Any]") -> Writer:

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from watersmeet.errors import CheckpointMismatch
-from watersmeet.plan.nodes import Plan, sited_join_of
+from watersmeet.plan.nodes import Plan, join_plan_of
 from watersmeet.program.operators import SiteProgram
 from watersmeet.program.site.engine import Arrivals, Ingested, SiteEngine, SiteLedger, Traffic, Turn
 from watersmeet.program.site.filing import Made, Payload
@@ -69,7 +69,7 @@ class SiteJob:
         self._in_turn = threading.RLock()  # batches and the keeper both take turns
         self._spark = spark
         self._topology = topology
-        self._join = sited_join_of(plan)
+        self._join = join_plan_of(plan)
         self.program = program
         self._checkpoint = checkpoint
         self._links = links

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from watersmeet.plan.nodes import KeyClass, Scan, SitedJoin
+from watersmeet.plan.nodes import JoinPlan, KeyClass, Scan
 from watersmeet.program.storage.segments import KEEP, TS, class_column, column, drop_unjoinable
 from watersmeet.query.model import Expression
 from watersmeet.stats.model import Number, Origin, Stats
@@ -23,7 +23,7 @@ SAMPLE_ROWS = 2_000
 _AND = " AND "
 
 
-def observe(join: SitedJoin, alias: str, table: pa.Table) -> StreamSketch:
+def observe(join: JoinPlan, alias: str, table: pa.Table) -> StreamSketch:
     """What new rows of an alias, laid out as they are ingested, tell of its stream."""
     scan = join.scan(alias)
     sketch = StreamSketch()
@@ -81,7 +81,7 @@ def _travelling(scan: Scan, keys: Mapping[int, str], classes: Sequence[KeyClass]
 class Observer:
     """All that a site has seen of its own streams, by alias."""
 
-    def __init__(self, join: SitedJoin, sketches: Mapping[str, StreamSketch] | None = None) -> None:
+    def __init__(self, join: JoinPlan, sketches: Mapping[str, StreamSketch] | None = None) -> None:
         self._join = join
         self._sketches = dict(sketches or {})
 
@@ -110,7 +110,7 @@ class Observer:
         return json.dumps({alias: sketch.to_data() for alias, sketch in self._sketches.items()})
 
     @staticmethod
-    def from_json(join: SitedJoin, text: str) -> "Observer":
+    def from_json(join: JoinPlan, text: str) -> "Observer":
         """The observer that `to_json` told of."""
         data: dict[str, Any] = json.loads(text)
         return Observer(join, {alias: StreamSketch.from_data(one) for alias, one in data.items()})

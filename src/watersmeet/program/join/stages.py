@@ -6,7 +6,7 @@ from functools import reduce
 import numpy as np
 import pyarrow as pa
 
-from watersmeet.plan.nodes import Key, MultiJoin, Sequence, SitedJoin
+from watersmeet.plan.nodes import JoinPlan, Key, MultiJoin, Sequence
 from watersmeet.program.join.probe import LATEST, LIMIT, Combinations, Lookup, Relation, join
 from watersmeet.program.join.values import same_values
 from watersmeet.program.storage.segments import KEY, class_column, column, sort_key
@@ -16,7 +16,7 @@ WindowOf = Callable[[str, Key], Relation]  # the window of an alias, indexed by 
 ROW = "#row"  # stands for a combination none of whose columns is asked for
 
 
-def output_columns(plan: MultiJoin | SitedJoin) -> tuple[str, ...]:
+def output_columns(plan: MultiJoin | JoinPlan) -> tuple[str, ...]:
     """Columns of a finished combination; never none, since Arrow counts rows by columns."""
     return plan.output or (ROW,)
 
@@ -61,7 +61,7 @@ def moving_key(table: pa.Table, key: Key) -> pa.Table:
     return table.append_column(KEY, pa.array(keys))
 
 
-def finished(plan: MultiJoin | SitedJoin, columns: Mapping[str, pa.Array], count: int) -> pa.Table:
+def finished(plan: MultiJoin | JoinPlan, columns: Mapping[str, pa.Array], count: int) -> pa.Table:
     """Finished combinations: those whose values behind hashed keys are the same, with the columns asked for."""
     table = pa.table(dict(columns)) if plan.output else pa.table({**columns, ROW: pa.nulls(count, pa.bool_())})
     if plan.verify:

@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 
 from watersmeet.plan.nodes import Key
-from watersmeet.plan.partition import ways_of
-from watersmeet.program.operators import Flow, Form, SiteProgram, Ways, ways_name
+from watersmeet.plan.partition import sub_plans_of
+from watersmeet.program.operators import Flow, Form, SiteProgram, SubPlans, sub_plans_name
 from watersmeet.program.site.ledger import Part, Segment
 from watersmeet.program.storage import bloom
 from watersmeet.program.storage.packing import pack_rows
@@ -58,9 +58,9 @@ class Made:
     answers: str | None = None  # finished combinations at the query's site
 
 
-def relation_name(flow: str, key: Key, ways: Ways = None) -> str:
+def relation_name(flow: str, key: Key, sub_plans: SubPlans = None) -> str:
     """The name of a flow's rows sorted by a key, of some ways if not all."""
-    return f"{flow}/{'-'.join(map(str, key))}{ways_name(ways)}"
+    return f"{flow}/{'-'.join(map(str, key))}{sub_plans_name(sub_plans)}"
 
 
 def routes_of(program: SiteProgram, table: pa.Table, key: Key | None = None) -> I64 | None:
@@ -73,18 +73,18 @@ def routes_of(program: SiteProgram, table: pa.Table, key: Key | None = None) -> 
         return None
     name = class_column(partition.key_class)
     if name in table.column_names:
-        return ways_of(partition, column(table, name).view(np.int64))
+        return sub_plans_of(partition, column(table, name).view(np.int64))
     if key == (partition.key_class,) and KEY in table.column_names:
-        return ways_of(partition, unmixed(column(table, KEY)).view(np.int64))
+        return sub_plans_of(partition, unmixed(column(table, KEY)).view(np.int64))
     return None
 
 
-def rows_for(program: SiteProgram, table: pa.Table, routes: I64 | None, ways: Ways) -> pa.Table:
+def rows_for(program: SiteProgram, table: pa.Table, routes: I64 | None, sub_plans: SubPlans) -> pa.Table:
     """Those rows that some ways of the plan are for."""
-    if ways is None or routes is None:
+    if sub_plans is None or routes is None:
         return table
-    wanted = np.zeros(len(program.join.ways), bool)
-    wanted[list(ways)] = True
+    wanted = np.zeros(len(program.join.sub_plans), bool)
+    wanted[list(sub_plans)] = True
     mask = wanted[routes]
     return table if mask.all() else table.filter(pa.array(mask))
 
@@ -110,9 +110,9 @@ def file_here(
     if not table.num_rows:
         return {}
     return {
-        relation_name(flow.name, key, ways): file_sorted(shelf, _stem(flow.name), flow, rows, key)
-        for key, ways in program.indexes.get(flow.name, ())
-        if (rows := rows_for(program, table, routes, ways)).num_rows
+        relation_name(flow.name, key, sub_plans): file_sorted(shelf, _stem(flow.name), flow, rows, key)
+        for key, sub_plans in program.indexes.get(flow.name, ())
+        if (rows := rows_for(program, table, routes, sub_plans)).num_rows
     }
 
 
@@ -124,7 +124,7 @@ def pack_for_others(
     return {
         name: pack_flow(program, shelf, ship.arrives_as, rows)
         for name, ship in forms.items()
-        if (rows := rows_for(program, table, routes, ship.ways)).num_rows
+        if (rows := rows_for(program, table, routes, ship.sub_plans)).num_rows
     }
 
 

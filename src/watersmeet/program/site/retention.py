@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from watersmeet.plan.nodes import SitedJoin
+from watersmeet.plan.nodes import JoinPlan
 from watersmeet.program.join.axis import Axis
 from watersmeet.program.operators import (
     Announce,
@@ -75,7 +75,7 @@ class Need:
                 return None
 
 
-def need_of(reader: Reader, flow: Flow, axis: Axis, query: SitedJoin, progress: Mapping[str, int]) -> Need:
+def need_of(reader: Reader, flow: Flow, axis: Axis, query: JoinPlan, progress: Mapping[str, int]) -> Need:
     """The need of an operator for one of its inputs."""
     lingers = isinstance(reader, Semijoin) and flow == reader.witness and role(reader, reader.subject) is not Form.POINT
     return Need(role(reader, flow), axis, horizon(reader, query, progress), lingers)
@@ -87,7 +87,7 @@ def readers_of(program: SiteProgram) -> dict[str, tuple[Flow, list[Reader]]]:
     for operator in program.operators:
         if isinstance(operator, Reader):
             for flow in kept_inputs(operator):
-                relation = relation_name(flow.name, operator.key, operator.ways)
+                relation = relation_name(flow.name, operator.key, operator.sub_plans)
                 readers.setdefault(relation, (flow, []))[1].append(operator)
     return readers
 

@@ -10,7 +10,7 @@ from typing import assert_never
 import numpy as np
 import pyarrow as pa
 
-from watersmeet.plan.nodes import Scan, SitedJoin
+from watersmeet.plan.nodes import JoinPlan, Scan
 from watersmeet.program.join.axis import Axis, Clock
 from watersmeet.program.join.match import Side, Witnesses, first_meetings, interval_run, pairs
 from watersmeet.program.join.probe import Lookup, Relation, Run, join
@@ -200,10 +200,10 @@ class _Bucket:
         if readers:
             fresh = sort_rows(table, operator.key)
             fresh_routes = routes_of(self._program, fresh, operator.key)
-            for ways in {o.ways for o in readers}:
-                rows = rows_for(self._program, fresh, fresh_routes, ways)
+            for sub_plans in {o.sub_plans for o in readers}:
+                rows = rows_for(self._program, fresh, fresh_routes, sub_plans)
                 if rows.num_rows:
-                    self._fresh.setdefault(relation_name(flow.name, operator.key, ways), []).append(rows)
+                    self._fresh.setdefault(relation_name(flow.name, operator.key, sub_plans), []).append(rows)
             if flow.form is Form.POINT and not others:
                 keeping = table.filter(
                     pa.array(column(table, TS) >= min(horizon(o, self._join, self._task.now) for o in readers))
@@ -312,7 +312,7 @@ class _Bucket:
     def _project(self, operator: Project) -> pa.Table | None:
         if operator.alias:
             return self._project_intervals(operator)
-        relation = relation_name(operator.rows.name, operator.key, operator.ways)
+        relation = relation_name(operator.rows.name, operator.key, operator.sub_plans)
         fresh = [*self._tables(self._task.new, relation), *self._fresh.get(relation, [])]
         if not fresh:
             return None
@@ -339,7 +339,7 @@ class _Bucket:
 
     def _side(self, operator: Operator, flow: Flow) -> Side:
         """An input as runs with the intervals that the operator is about."""
-        relation = relation_name(flow.name, operator.key, operator.ways)
+        relation = relation_name(flow.name, operator.key, operator.sub_plans)
         new = [*self._tables(self._task.new, relation), *self._fresh.get(relation, [])]
         form = role(operator, flow)
         axis = self._axis(axis_alias(operator, flow))
@@ -382,7 +382,7 @@ class _Bucket:
         return fresh, [_where(table, column(table, time) < before) for table in old]
 
     def _filters(self, operator: Semijoin) -> tuple[tuple[Filter, ...], tuple[Filter, ...]]:
-        relation = relation_name(operator.witness.name, operator.key, operator.ways)
+        relation = relation_name(operator.witness.name, operator.key, operator.sub_plans)
         axis, head = self._axis(operator.alias), self._head(operator)
         new, old = self._tables(self._task.new, relation), self._tables(self._task.old, relation)
         if operator.witness.form is Form.ASK and axis.counts_rows:
@@ -439,7 +439,7 @@ def role(operator: Operator, flow: Flow) -> Form:
     return flow.form
 
 
-def horizon(operator: Operator, query: SitedJoin, progress: Mapping[str, int]) -> int:
+def horizon(operator: Operator, query: JoinPlan, progress: Mapping[str, int]) -> int:
     """How far all inputs of an operator have come, the clock of a ROWS window included."""
     flows = [flow.name for flow in operator.inputs]
     if isinstance(operator, Join | Semijoin) and isinstance(query.scan(operator.alias).window, Rows):

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from watersmeet.cost.workload import Workload
-from watersmeet.planners.partition import Ways, pmjoin_plan
+from watersmeet.planners.partition import SubPlans, pmjoin_plan
 from watersmeet.planners.trees import BYTES, simple, stream_join_opt
 from watersmeet.reproduce import plots
 from watersmeet.reproduce.experiment import Experiment, Row, told
@@ -34,7 +34,7 @@ def _sources() -> list[Source]:
     return [Source(f"n{i + 1}", total[i], WINDOW_S, {0: RATES[i] / total[i]}) for i in range(3)]
 
 
-def _plan(scheme: str, workload: Workload) -> Ways:
+def _plan(scheme: str, workload: Workload) -> SubPlans:
     """The plan of a scheme."""
     match scheme:
         case "centralised":
@@ -53,8 +53,8 @@ def _run(point: Point) -> Row:
     streams = _sources()
     full_us = round(WINDOW_S * 1e6)
     tables = {name: _rows(i, full_us, point.seconds) for i, name in enumerate(names_of(streams))}
-    ways = _plan(point.scheme, workload_of_sources(streams))
-    found = measure(streams, ways, tables, full_us, point.seconds, feeds=max(1, point.seconds // 2_000))
+    sub_plans = _plan(point.scheme, workload_of_sources(streams))
+    found = measure(streams, sub_plans, tables, full_us, point.seconds, feeds=max(1, point.seconds // 2_000))
     return {
         "scheme": point.scheme,
         "draw": 0,

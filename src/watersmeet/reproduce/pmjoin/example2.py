@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from watersmeet.plan.nodes import Input, Leaf, Meet, Tree, leaves_of
+from watersmeet.plan.nodes import Input, JoinNode, Leaf, Tree, leaves_of
 from watersmeet.planners.trees import optimal, stream_join_opt
 from watersmeet.reproduce import plots
 from watersmeet.reproduce.experiment import Experiment, Row, told
@@ -54,9 +54,9 @@ def _sources() -> list[Source]:
     ]
 
 
-def _meet(at: str, *nodes: Tree | str) -> Meet:
+def _meet(at: str, *nodes: Tree | str) -> JoinNode:
     """A meet of trees and streams."""
-    return Meet(at, tuple(Input(Leaf(node) if isinstance(node, str) else node) for node in nodes))
+    return JoinNode(at, tuple(Input(Leaf(node) if isinstance(node, str) else node) for node in nodes))
 
 
 # Both local joins leave their sites, so that links tell their rates.
@@ -110,7 +110,7 @@ def _text_of(tree: Tree) -> str:
 
 
 def _local(node: Tree, at: str) -> bool:
-    return node.at == at if isinstance(node, Meet) else HOMES[int(node.alias[1:])] == at
+    return node.at == at if isinstance(node, JoinNode) else HOMES[int(node.alias[1:])] == at
 
 
 def _plot(rows: Sequence[Row], path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from watersmeet.planners.partition import PartMethod, Ways, pmjoin_plan
+from watersmeet.planners.partition import PartMethod, SubPlans, pmjoin_plan
 from watersmeet.reproduce import plots
 from watersmeet.reproduce.experiment import Experiment, Row, averaged, told
 from watersmeet.reproduce.workloads import Source, different_shares, ship_rates, similar_shares, workload_of_sources
@@ -49,7 +49,7 @@ def _points(quick: bool) -> tuple[Point, ...]:
 def _run(point: Point) -> Row:
     sources = hot_spot_sources(point.situation, STREAMS, point.draw)
     workload = workload_of_sources(sources)
-    plans: dict[str, Ways] = {method: pmjoin_plan(workload, method, point.parts, seed=SEED) for method in METHODS}
+    plans: dict[str, SubPlans] = {method: pmjoin_plan(workload, method, point.parts, seed=SEED) for method in METHODS}
     return {
         "situation": point.situation,
         "parts": point.parts,

@@ -9,8 +9,8 @@ from time import process_time
 import numpy as np
 import pyarrow as pa
 
-from watersmeet.plan.nodes import sited_join_of
-from watersmeet.planners.partition import PartMethod, Ways, pmjoin_plan
+from watersmeet.plan.nodes import join_plan_of
+from watersmeet.planners.partition import PartMethod, SubPlans, pmjoin_plan
 from watersmeet.program.operators import compile_sites, rows_of
 from watersmeet.program.site.filing import pack_for_others, routes_of
 from watersmeet.program.storage.shelf import MemoryShelf
@@ -54,17 +54,17 @@ def _run(point: Point) -> Row:
     tables, full_us = draw_rows(sources, SECONDS, SEED + point.draw)
     row: Row = {"situation": point.situation, "parts": point.parts, "draw": point.draw}
     workload = workload_of_sources(sources)
-    plans: dict[PartMethod, Ways] = {one: pmjoin_plan(workload, one, point.parts, seed=SEED) for one in METHODS}
-    for method, ways in plans.items():
-        row[f"{method} routing"] = 1000 * routing_s(sources, ways, tables, full_us)
-    for method, ways in plans.items():
-        row[f"{method} turns"] = 1000 * measure(sources, ways, tables, full_us, SECONDS, feeds=SECONDS).cpu_s
+    plans: dict[PartMethod, SubPlans] = {one: pmjoin_plan(workload, one, point.parts, seed=SEED) for one in METHODS}
+    for method, sub_plans in plans.items():
+        row[f"{method} routing"] = 1000 * routing_s(sources, sub_plans, tables, full_us)
+    for method, sub_plans in plans.items():
+        row[f"{method} turns"] = 1000 * measure(sources, sub_plans, tables, full_us, SECONDS, feeds=SECONDS).cpu_s
     return row
 
 
-def routing_s(sources: Sequence[Source], ways: Ways, tables: Mapping[str, pa.Table], full_us: int) -> float:
+def routing_s(sources: Sequence[Source], sub_plans: SubPlans, tables: Mapping[str, pa.Table], full_us: int) -> float:
     """Processor time that all homes take to route and pack one second of their streams, batches of a second each."""
-    join = sited_join_of(plan_of(sources, ways, tables))
+    join = join_plan_of(plan_of(sources, sub_plans, tables))
     programs = compile_sites(join, answers=False)
     batches = []
     for scan, home in zip(join.scans, join.homes, strict=True):

@@ -129,8 +129,8 @@ def _run(point: Point) -> Row:
     row: Row = {panel.parameter: point.value, "draw": 0}
     for bloom, names in ((False, PAPER), (True, BLOOM)):
         for name in names:
-            way = one_way_join(Method(name.removesuffix(" Bloom")), bloom=bloom)
-            found = spent(setting, problem, way, tables, point.seconds, head="s1", warm_feeds=WARM_FEEDS)
+            sub_plan = one_way_join(Method(name.removesuffix(" Bloom")), bloom=bloom)
+            found = spent(setting, problem, sub_plan, tables, point.seconds, head="s1", warm_feeds=WARM_FEEDS)
             row[name] = found.total
     return row
 

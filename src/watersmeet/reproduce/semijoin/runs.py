@@ -165,7 +165,7 @@ class Steps:
 
 
 def _new_rows(task: Round, operator: Operator, flow: str, fresh: Mapping[str, int]) -> int:
-    filed = task.new.get(relation_name(flow, operator.key, operator.ways), ())
+    filed = task.new.get(relation_name(flow, operator.key, operator.sub_plans), ())
     return sum(segment.rows for segment in filed) + fresh.get(flow, 0)
 
 
@@ -217,7 +217,7 @@ class Spent:
 def spent(
     setting: Setting,
     problem: Problem,
-    way: Linear,
+    sub_plan: Linear,
     tables: Mapping[str, pa.Table],
     seconds: float,
     *,
@@ -230,7 +230,7 @@ def spent(
     a head, only what this head needs is run, its last join included; else the last joins are left out, which make the
     same answers in every plan. The bandwidth only counts in the figures: nothing waits for a link to be free.
     """
-    join = problem.join((way,))
+    join = problem.join((sub_plan,))
     programs = compile_sites(join, answers=head is not None)
     if head is not None:
         programs = only_for(programs, head)

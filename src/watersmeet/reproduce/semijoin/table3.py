@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from watersmeet.plan.nodes import Linear, sited_join_of
+from watersmeet.plan.nodes import Linear, join_plan_of
 from watersmeet.planners.exhaustive import exhaustive
 from watersmeet.planners.greedy import greedy
 from watersmeet.planners.oneway import OneWay, best_sequence, greedy_sequence
@@ -98,34 +98,34 @@ def compare(setting: Setting, seed: int, seconds: float = SECONDS) -> Compared:
     # The paper's algorithm 10 to the letter, and the best it could find: no head knows what others have at a site.
     greedy_apart = Linear(tuple(greedy_sequence(prices, problem, head) for head in heads))
     best_apart = Linear(tuple(best_sequence(prices, problem, head) for head in heads))
-    ways = (greedy(problem), exhaustive(problem), greedy_apart, best_apart, gathered(problem))
-    partial = max(partial_per_s(problem, way) for way in ways)
+    sub_plans = (greedy(problem), exhaustive(problem), greedy_apart, best_apart, gathered(problem))
+    partial = max(partial_per_s(problem, sub_plan) for sub_plan in sub_plans)
     seconds = max(0.2, round(min(seconds, MOST_PARTIAL / max(partial, 1.0)), 1))
     tables = draw_tables(setting, setting.window_s + seconds, seed)
     feeds = max(WARM_FEEDS, round(partial * setting.window_s / 20_000))
     known: dict[Linear, float] = {}
-    for way in ways:
-        if way not in known:
-            known[way] = spent(setting, problem, way, tables, seconds, warm_feeds=feeds).total
-    planned = prices.value(ways[0].heads) / prices.value(ways[1].heads)
-    taken = [known[way] for way in ways]
+    for sub_plan in sub_plans:
+        if sub_plan not in known:
+            known[sub_plan] = spent(setting, problem, sub_plan, tables, seconds, warm_feeds=feeds).total
+    planned = prices.value(sub_plans[0].heads) / prices.value(sub_plans[1].heads)
+    taken = [known[sub_plan] for sub_plan in sub_plans]
     return Compared(taken[0], taken[1], taken[2], taken[3], taken[4], planned, seconds)
 
 
 def gathered(problem: Problem) -> Linear:
     """All streams shipped to one site, that where it is the cheapest."""
     homes = {scan.stream: home for scan, home in zip(problem.shape.scans, problem.homes, strict=True)}
-    joins = [sited_join_of(central(problem.query, problem.topology.columns, homes, site)) for site in problem.sites]
-    ways = [Linear(join.heads) for join in joins]
-    return min(ways, key=lambda way: problem.value(problem.join((way,))))
+    joins = [join_plan_of(central(problem.query, problem.topology.columns, homes, site)) for site in problem.sites]
+    sub_plans = [Linear(join.heads) for join in joins]
+    return min(sub_plans, key=lambda sub_plan: problem.value(problem.join((sub_plan,))))
 
 
-def partial_per_s(problem: Problem, way: Linear) -> float:
+def partial_per_s(problem: Problem, sub_plan: Linear) -> float:
     """How many partial combinations a second a plan makes, but for those that only its last joins need."""
     workload = problem.workload
     return sum(
         workload.head_rate(workload.number(one.head), workload.mask((*one.bound, one.alias)))
-        for program in compile_sites(problem.join((way,)), answers=False).values()
+        for program in compile_sites(problem.join((sub_plan,)), answers=False).values()
         for one in program.operators
         if isinstance(one, Join)
     )

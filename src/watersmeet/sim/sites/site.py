@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from watersmeet.plan.nodes import Plan, sited_join_of
+from watersmeet.plan.nodes import Plan, join_plan_of
 from watersmeet.program.operators import Purpose, compile_sites
 from watersmeet.program.site.engine import (
     Arrivals,
@@ -183,7 +183,7 @@ class SimulatedSites:
     ) -> None:
         self.kernel = Kernel(seed)
         self.network = Network(self.kernel, model_of, retry_us)
-        join = sited_join_of(plan)
+        join = join_plan_of(plan)
         delays = {scan.stream: (delays_us or {}).get(scan.stream, 0) for scan in join.scans}
 
         def laid_out(alias: str, rows: pa.Table) -> pa.Table:

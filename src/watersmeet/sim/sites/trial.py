@@ -20,20 +20,20 @@ from watersmeet.plan.nodes import (
     HeadPlan,
     Hop,
     Input,
+    JoinNode,
+    JoinPlan,
     KeyClass,
     Leaf,
     Linear,
-    Meet,
     Method,
     Partition,
     Plan,
     RangeParts,
     Reduction,
-    SitedJoin,
+    SubPlan,
     Tree,
     ValueParts,
-    Way,
-    sited_join_of,
+    join_plan_of,
     with_join,
 )
 from watersmeet.planners.sited import central, explicit, placed
@@ -216,7 +216,7 @@ def run(trial: Trial) -> Outcome:
     else:
         plan = explicit(query, columns, trial.homes, trial.site, trial.plan)
     if trial.mix is not None:
-        plan = with_join(plan, _mixed(Random(trial.mix), sited_join_of(plan), sorted(trial.turns_us)))
+        plan = with_join(plan, _mixed(Random(trial.mix), join_plan_of(plan), sorted(trial.turns_us)))
     sites = SimulatedSites(
         plan,
         event_times,
@@ -248,7 +248,7 @@ def horizon(sites: SimulatedSites, plan: Plan) -> tuple[int | None, bool]:
     """
     marks = [
         sites.sites[sites.homes[scan.stream]].ledger.progress.get(scan.alias)
-        for scan in sited_join_of(plan).scans
+        for scan in join_plan_of(plan).scans
         if isinstance(scan.window, Rows)
     ]
     known = [mark for mark in marks if mark is not None]
@@ -353,30 +353,33 @@ def _hop(random: Random, alias: str, only: Method | None, sites: Sequence[str]) 
     return Hop(alias, method, at, bloom=method.startswith("SM") and random.random() < 0.4)
 
 
-def _mixed(random: Random, join: SitedJoin, sites: Sequence[str]) -> SitedJoin:
+def _mixed(random: Random, join: JoinPlan, sites: Sequence[str]) -> JoinPlan:
     """Up to four ways, linear or trees, each for a part of the values of some key."""
     exact = [one for one in join.classes if one.exact]
     count = random.randint(1, 4) if exact else 1
-    ways = tuple(_way(random, join, sites) for _ in range(count))
+    sub_plans = tuple(_way(random, join, sites) for _ in range(count))
     partition = _partition(random, random.choice(exact), count) if count > 1 else None
-    return replace(join, ways=ways, partition=partition)
+    return replace(join, sub_plans=sub_plans, partition=partition)
 
 
-def _partition(random: Random, key: KeyClass, ways: int) -> Partition:
+def _partition(random: Random, key: KeyClass, sub_plans: int) -> Partition:
     match random.choice("hrv"):
         case "h":
-            return Partition(key.number, HashParts(tuple(random.randrange(ways) for _ in range(random.randint(1, 6)))))
+            return Partition(
+                key.number, HashParts(tuple(random.randrange(sub_plans) for _ in range(random.randint(1, 6))))
+            )
         case "r":
             bounds = tuple(sorted(random.sample(range(-1, 8), random.randint(1, 4))))
-            return Partition(key.number, RangeParts(bounds, tuple(random.randrange(ways) for _ in (*bounds, 0))))
+            return Partition(key.number, RangeParts(bounds, tuple(random.randrange(sub_plans) for _ in (*bounds, 0))))
         case _:
             values = tuple(sorted(random.sample(range(7), random.randint(0, 4))))
             return Partition(
-                key.number, ValueParts(values, tuple(random.randrange(ways) for _ in values), random.randrange(ways))
+                key.number,
+                ValueParts(values, tuple(random.randrange(sub_plans) for _ in values), random.randrange(sub_plans)),
             )
 
 
-def _way(random: Random, join: SitedJoin, sites: Sequence[str]) -> Way:
+def _way(random: Random, join: JoinPlan, sites: Sequence[str]) -> SubPlan:
     aliases = [scan.alias for scan in join.scans]
     if any(isinstance(scan.window, Rows) for scan in join.scans) or random.random() < 0.3:
         drawn = _plan(random, aliases, sites)
@@ -387,9 +390,9 @@ def _way(random: Random, join: SitedJoin, sites: Sequence[str]) -> Way:
     while len(nodes) > 1:
         chosen = [nodes.pop(random.randrange(len(nodes))) for _ in range(min(len(nodes), random.choice([2, 2, 3])))]
         places = [*sites, *(join.home(node.alias) for node in chosen if isinstance(node, Leaf))]
-        nodes.append(Meet(random.choice(places), (Input(chosen[0]), *(_input(random, one) for one in chosen[1:]))))
+        nodes.append(JoinNode(random.choice(places), (Input(chosen[0]), *(_input(random, one) for one in chosen[1:]))))
     (root,) = nodes
-    assert isinstance(root, Meet)
+    assert isinstance(root, JoinNode)
     return root
 
 

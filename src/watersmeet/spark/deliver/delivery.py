@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.types import StringType, StructField, StructType
 
-from watersmeet.plan.nodes import Distinct, MultiJoin, Plan, Project, Restrict, SitedJoin, bottom_of
+from watersmeet.plan.nodes import Distinct, JoinPlan, MultiJoin, Plan, Project, Restrict, bottom_of
 from watersmeet.program.join.stages import ROW
 from watersmeet.program.site.ledger import Segment
 from watersmeet.program.storage.segments import class_column
@@ -214,7 +214,7 @@ def direct_columns(plan: Plan, bound: Bound, writer: Writer) -> tuple[tuple[tupl
     """
     if (
         not isinstance(plan, Project)
-        or not isinstance(plan.child, MultiJoin | SitedJoin)
+        or not isinstance(plan.child, MultiJoin | JoinPlan)
         or not isinstance(writer, FileWriter)
     ):
         return None

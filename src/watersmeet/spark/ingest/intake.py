@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from watersmeet.plan.nodes import MultiJoin, Scan, SitedJoin
+from watersmeet.plan.nodes import JoinPlan, MultiJoin, Scan
 from watersmeet.spark.binding import Bound
 from watersmeet.spark.deliver.delivery import map_rows, reports
 from watersmeet.spark.engine import Report
@@ -27,7 +27,7 @@ class Intake:
     topology: Topology
     query: Query
     bound: Bound
-    join: MultiJoin | SitedJoin
+    join: MultiJoin | JoinPlan
     aliases: Sequence[str]
     state: str
     ledger_path: str

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_type
 
-from watersmeet.plan.nodes import MultiJoin, Scan, SitedJoin
+from watersmeet.plan.nodes import JoinPlan, MultiJoin, Scan
 from watersmeet.program.storage.segments import TS, class_column
 from watersmeet.query.model import Expression
 from watersmeet.spark.tasks import Batches, Ingest, report
@@ -41,7 +41,7 @@ class FileColumn:
 
 
 def file_columns(
-    stream: Stream, schema: T.StructType, scan: Scan, join: MultiJoin | SitedJoin
+    stream: Stream, schema: T.StructType, scan: Scan, join: MultiJoin | JoinPlan
 ) -> tuple[FileColumn, ...] | None:
     """The columns of the stream's files that an alias is made of, or None if it takes more than columns of files."""
     members = {number: join.classes[number].member(scan.alias) for number in scan.classes}

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
 from watersmeet.errors import InputError, TopologyError
-from watersmeet.plan.nodes import MultiJoin, Scan, SitedJoin
+from watersmeet.plan.nodes import JoinPlan, MultiJoin, Scan
 from watersmeet.program.storage.segments import KEEP, TS, class_column
 from watersmeet.query.model import Expression
 from watersmeet.spark.binding import CORRUPT, CORRUPT_FIELD, class_key_sql, micros_sql, readable
@@ -95,7 +95,7 @@ def raw_columns(stream: Stream, scan: Scan) -> tuple[str, ...]:
 
 
 def ingest_columns(
-    rows: DataFrame, stream: Stream, schema: StructType, scan: Scan, join: MultiJoin | SitedJoin, *, keep_raw: bool
+    rows: DataFrame, stream: Stream, schema: StructType, scan: Scan, join: MultiJoin | JoinPlan, *, keep_raw: bool
 ) -> DataFrame:
     """Lay out one alias: event time, class keys and filters as numbers, and the columns to keep by their flat names."""
     marks_malformed = catches_malformed(stream.source)
