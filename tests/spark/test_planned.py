@@ -31,8 +31,8 @@ from watersmeet.plan.nodes import (
     Partition,
     RangeParts,
     Reduction,
+    SubPlan,
     ValueParts,
-    Way,
     join_plan_of,
     with_join,
 )
@@ -257,7 +257,7 @@ def nested(at: str, first: str, second: str, third: str, reduction: Reduction, b
     return JoinNode(at, (Input(Leaf(third)), Input(inner, reduction, bloom)))
 
 
-FORCED: dict[str, tuple[tuple[Way, ...], HashParts | RangeParts | ValueParts]] = {
+FORCED: dict[str, tuple[tuple[SubPlan, ...], HashParts | RangeParts | ValueParts]] = {
     "by a hash": (
         (
             all_by(Method.SM_D1, bloom=True),
@@ -290,10 +290,10 @@ FORCED: dict[str, tuple[tuple[Way, ...], HashParts | RangeParts | ValueParts]] =
 
 
 @pytest.fixture
-def force(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[Way], HashParts | RangeParts | ValueParts], None]:
+def force(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[SubPlan], HashParts | RangeParts | ValueParts], None]:
     """Let every query be planned in these ways, by the values of its first key."""
 
-    def forced(ways: Sequence[Way], parts: HashParts | RangeParts | ValueParts) -> None:
+    def forced(ways: Sequence[SubPlan], parts: HashParts | RangeParts | ValueParts) -> None:
         def choose(topology: wm.Topology, query: wm.Query, parsed: JoinQuery, *, every: bool = False) -> Chosen:
             homes = {stream.name: stream.site for stream in topology.streams}
             plan = central(parsed, topology.columns, homes, topology.query_site(query))

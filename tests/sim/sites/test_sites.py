@@ -58,15 +58,15 @@ def parsed(sql: str, streams: Iterable[str]) -> JoinQuery:
     return typed(parse_query(sql, dict.fromkeys(streams, SCHEMA.names)), dict.fromkeys(streams, SCHEMA))
 
 
-def planned(query: JoinQuery, homes: Mapping[str, str], site: str, sub_plan: Hop | None) -> Plan:
+def planned(query: JoinQuery, homes: Mapping[str, str], site: str, way: Hop | None) -> Plan:
     """All one-way joins of a query in one way, in an order in which equalities tie each to those before."""
     columns = dict.fromkeys(homes, SCHEMA.names)
     plan = central(query, columns, homes, site)
-    if sub_plan is None:
+    if way is None:
         return plan
     heads = join_plan_of(plan).heads
     return explicit(
-        query, columns, homes, site, {h.head: [replace(sub_plan, alias=hop.alias) for hop in h.hops] for h in heads}
+        query, columns, homes, site, {h.head: [replace(way, alias=hop.alias) for hop in h.hops] for h in heads}
     )
 
 
@@ -308,44 +308,44 @@ def fixed_stream(number: int, rows: int) -> pa.Table:
 
 
 @cache
-def shape(topology: str, sub_plans: int, window: str) -> tuple[JoinQuery, dict[str, pa.Table]]:
-    aliases = "abcde"[:sub_plans]
+def shape(topology: str, ways: int, window: str) -> tuple[JoinQuery, dict[str, pa.Table]]:
+    aliases = "abcde"[:ways]
     edges = zip(edges_of(topology, aliases), ATTRIBUTES[topology], strict=False)
     where = " AND ".join(f"{one}.{name} = {other}.{name}" for (one, other), name in edges)
     select = ", ".join(f"{alias}.id AS {alias}_id" for alias in aliases)
     sql = f"SELECT {select} FROM {', '.join(f'{alias} {window}' for alias in aliases)} WHERE {where}"
-    rows = {2: 14, 3: 12, 4: 9, 5: 8}[sub_plans]
+    rows = {2: 14, 3: 12, 4: 9, 5: 8}[ways]
     return parsed(sql, aliases), {alias: fixed_stream(number, rows) for number, alias in enumerate(aliases)}
 
 
 @cache
-def shape_law(topology: str, sub_plans: int, window: str, heads_before_us: int | None) -> Bag:
-    return law(*shape(topology, sub_plans, window), heads_before_us)
+def shape_law(topology: str, ways: int, window: str, heads_before_us: int | None) -> Bag:
+    return law(*shape(topology, ways, window), heads_before_us)
 
 
-EVERYTHING = [(*one, window, sub_plan) for one in SHAPES for window in WINDOWS for sub_plan in WAYS]
+EVERYTHING = [(*one, window, way) for one in SHAPES for window in WINDOWS for way in WAYS]
 
 
-def is_in_the_normal_run(topology: str, sub_plans: int, window: str, sub_plan: str) -> bool:
+def is_in_the_normal_run(topology: str, ways: int, window: str, way: str) -> bool:
     """Two-way joins in full; of three- and four-way joins each method on each shape, the windows taking turns."""
-    turn = SHAPES.index((topology, sub_plans)) + list(WAYS).index(sub_plan) - WINDOWS.index(window)
-    return sub_plans == 2 or (sub_plans < 5 and turn % len(WINDOWS) == 0)
+    turn = SHAPES.index((topology, ways)) + list(WAYS).index(way) - WINDOWS.index(window)
+    return ways == 2 or (ways < 5 and turn % len(WINDOWS) == 0)
 
 
-def check_shape(topology: str, sub_plans: int, window: str, way_of: Mapping[str, Hop | None]) -> None:
+def check_shape(topology: str, ways: int, window: str, way_of: Mapping[str, Hop | None]) -> None:
     """Run a shape, each head in a way of its own, and compare with the law."""
-    query, tables = shape(topology, sub_plans, window)
+    query, tables = shape(topology, ways, window)
     homes = {alias: f"n{number + 1}" for number, alias in enumerate(tables)}
     heads = {
-        head: join_plan_of(planned(query, homes, "n0", sub_plan)).heads[query.aliases.index(head)].hops
-        for head, sub_plan in way_of.items()
+        head: join_plan_of(planned(query, homes, "n0", way)).heads[query.aliases.index(head)].hops
+        for head, way in way_of.items()
     }
     plan = explicit(query, dict.fromkeys(homes, SCHEMA.names), homes, "n0", heads)
-    sites = simulated(plan, tables, turn_us=200_000, buckets=2 if sub_plans == 3 else 1)
+    sites = simulated(plan, tables, turn_us=200_000, buckets=2 if ways == 3 else 1)
     feed_in_pieces(sites, tables, rows=7, every_us=300_000)
     sites.run()
     before_us, is_begun = horizon(sites, plan)
-    expected = shape_law(topology, sub_plans, window, before_us)
+    expected = shape_law(topology, ways, window, before_us)
     assert is_begun and expected.total() > 3, "a dataset that asks for something"
     assert answers_of(sites, plan) == expected
 
@@ -354,16 +354,16 @@ def check_shape(topology: str, sub_plans: int, window: str, way_of: Mapping[str,
 @pytest.mark.parametrize(
     ("topology", "ways", "window", "way"), [one for one in EVERYTHING if is_in_the_normal_run(*one)]
 )
-def test_every_method_gives_the_law_on_every_shape(topology: str, sub_plans: int, window: str, sub_plan: str) -> None:
-    check_shape(topology, sub_plans, window, dict.fromkeys("abcde"[:sub_plans], WAYS[sub_plan]))
+def test_every_method_gives_the_law_on_every_shape(topology: str, ways: int, window: str, way: str) -> None:
+    check_shape(topology, ways, window, dict.fromkeys("abcde"[:ways], WAYS[way]))
 
 
 @pytest.mark.usefixtures("laid_out_once")
 @pytest.mark.parametrize("number", range(4))
 def test_heads_of_a_five_way_join_may_go_different_ways(number: int) -> None:
-    topology, sub_plans = [one for one in SHAPES if one[1] == 5][number]
-    own = [list(WAYS.values())[(3 * number + 2 * head) % len(WAYS)] for head in range(sub_plans)]
-    check_shape(topology, sub_plans, WINDOWS[number], dict(zip("abcde", own, strict=True)))
+    topology, ways = [one for one in SHAPES if one[1] == 5][number]
+    own = [list(WAYS.values())[(3 * number + 2 * head) % len(WAYS)] for head in range(ways)]
+    check_shape(topology, ways, WINDOWS[number], dict(zip("abcde", own, strict=True)))
 
 
 @pytest.mark.soak
@@ -372,8 +372,8 @@ def test_heads_of_a_five_way_join_may_go_different_ways(number: int) -> None:
 @pytest.mark.parametrize(
     ("topology", "ways", "window", "way"), [one for one in EVERYTHING if not is_in_the_normal_run(*one)]
 )
-def test_the_other_methods_on_the_other_shapes(topology: str, sub_plans: int, window: str, sub_plan: str) -> None:
-    check_shape(topology, sub_plans, window, dict.fromkeys("abcde"[:sub_plans], WAYS[sub_plan]))
+def test_the_other_methods_on_the_other_shapes(topology: str, ways: int, window: str, way: str) -> None:
+    check_shape(topology, ways, window, dict.fromkeys("abcde"[:ways], WAYS[way]))
 
 
 # Long runs of one key: more than are looked at one by one
@@ -392,10 +392,10 @@ CROWDED = "SELECT a.id AS a, b.id AS b FROM a [ROWS 6], b [RANGE 3 SECONDS] WHER
 
 @pytest.mark.usefixtures("laid_out_once")
 @pytest.mark.parametrize("way", WAYS)
-def test_ties_of_a_hot_key_keep_their_order(sub_plan: str) -> None:
+def test_ties_of_a_hot_key_keep_their_order(way: str) -> None:
     streams = {"a": crowded(1), "b": crowded(2)}
     query = parsed(CROWDED, streams)
-    plan = planned(query, {"a": "n1", "b": "n2"}, "n0", WAYS[sub_plan])
+    plan = planned(query, {"a": "n1", "b": "n2"}, "n0", WAYS[way])
     sites = simulated(plan, streams)
     feed_in_pieces(sites, streams, rows=50, every_us=SECOND)
     sites.run()
@@ -459,13 +459,13 @@ class Tapped:
 @pytest.mark.usefixtures("laid_out_once")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("window", ["[RANGE 6 SECONDS]", "[ROWS 5]"])
-def test_no_method_ships_a_tuple_twice(sub_plan: str, window: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_method_ships_a_tuple_twice(way: str, window: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tapped = Tapped()
     tapped.tap(monkeypatch)
     streams = {alias: fixed_stream(number, 24) for number, alias in enumerate("abc")}
     select = "SELECT a.id AS a_id, b.id AS b_id, c.id AS c_id"
     query = parsed(f"{select} FROM a {window}, b {window}, c {window} WHERE a.k = b.k AND b.m = c.m", streams)
-    plan = planned(query, {"a": "n1", "b": "n2", "c": "n3"}, "n0", WAYS[sub_plan])
+    plan = planned(query, {"a": "n1", "b": "n2", "c": "n3"}, "n0", WAYS[way])
     sites = simulated(plan, streams, turn_us=200_000, model_of=lambda *_: LinkModel(latency_us=100_000, loss=0.2))
     feed_in_pieces(sites, streams, rows=4, every_us=300_000)
     sites.crash("n2", 700_000, 400_000)
@@ -526,10 +526,10 @@ def kept_rows(sites: SimulatedSites) -> dict[str, int]:
 @pytest.mark.usefixtures("laid_out_once")
 @pytest.mark.parametrize("window", ["[RANGE 100 SECONDS]", "[TUMBLE 100 SECONDS]", f"[ROWS {WINDOW_ROWS}]"])
 @pytest.mark.parametrize("ways", PAIRS, ids=" and ".join)
-def test_a_steady_stream_needs_no_more_and_no_more_room(sub_plans: tuple[str, str], window: str) -> None:
+def test_a_steady_stream_needs_no_more_and_no_more_room(ways: tuple[str, str], window: str) -> None:
     streams, homes = steady_streams(), {"a": "n1", "b": "n2"}
     query = parsed(f"SELECT a.id AS a_id, b.id AS b_id FROM a {window}, b {window} WHERE a.k = b.k", streams)
-    hops = {"a": [replace(WAYS[sub_plans[0]], alias="b")], "b": [replace(WAYS[sub_plans[1]], alias="a")]}
+    hops = {"a": [replace(WAYS[ways[0]], alias="b")], "b": [replace(WAYS[ways[1]], alias="a")]}
     plan = explicit(query, dict.fromkeys(homes, SCHEMA.names), homes, "n0", hops)
     sites = simulated(plan, streams, turn_us=100_000, model_of=lambda *_: LinkModel(latency_us=50_000))
     end_us = feed_in_pieces(sites, streams, BATCH_ROWS, every_us=300_000)
@@ -733,9 +733,9 @@ def test_what_is_acknowledged_leaves_the_outbox() -> None:
 
 @pytest.mark.usefixtures("laid_out_once")
 @pytest.mark.parametrize("way", WAYS)
-def test_a_slow_link_delays_answers_and_changes_none(sub_plan: str) -> None:
+def test_a_slow_link_delays_answers_and_changes_none(way: str) -> None:
     query, streams = shape("chain", 2, "[RANGE 6 SECONDS]")
-    plan = planned(query, {"a": "n1", "b": "n2"}, "n0", WAYS[sub_plan])
+    plan = planned(query, {"a": "n1", "b": "n2"}, "n0", WAYS[way])
 
     def last_answer_us(slow: LinkModel) -> int:
         sites = simulated(plan, streams, model_of=lambda *ends: slow if "n2" in ends else FAST)
