@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from watersmeet.errors import SqlError, UnknownColumn, UnknownStream
 from watersmeet.query.model import Column, Expression
-from watersmeet.query.sql import canonical_sql, parse_query, to_duckdb
+from watersmeet.query.sql import canonical_sql, parse_query
 from watersmeet.query.windows import Range, Rows, Tumble, Unbounded
 
 COLUMNS = {
@@ -496,7 +496,7 @@ def test_nonsense_is_refused_and_never_crashes(words, place):
     canonical_sql(query)
 
 
-# ---- normal form and DuckDB
+# ---- canonical text
 
 
 GOLDEN = """\
@@ -535,20 +535,3 @@ def test_canonical_sql(sql):
 def test_canonical_sql_of_a_product():
     query = parse("SELECT b.port FROM b [UNBOUNDED], c [UNBOUNDED]", allow_cross=True)
     assert canonical_sql(query).endswith("FROM\n  `b` [UNBOUNDED] AS `b`,\n  `c` [UNBOUNDED] AS `c`")
-
-
-@pytest.mark.parametrize(
-    ("spark", "duckdb"),
-    [
-        ("a.host", '"a.host"'),
-        ("a.s.x", '"a.s".x'),
-        ("a.xs[0]", '"a.xs"[1]'),
-        ("a.host <=> b.host", '"a.host" IS NOT DISTINCT FROM "b.host"'),
-        ("a.bytes / b.port", '"a.bytes" / NULLIF("b.port", 0)'),
-        ('"it\'s"', "'it''s'"),
-        ("a.host rlike '^a'", "REGEXP_MATCHES(\"a.host\", '^a')"),
-        ("timestampdiff(MINUTE, a.ts, b.ts)", 'DATE_SUB(\'minute\', "a.ts", "b.ts")'),
-    ],
-)
-def test_to_duckdb(spark, duckdb):
-    assert to_duckdb(selected(spark)) == duckdb

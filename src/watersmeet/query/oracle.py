@@ -11,8 +11,8 @@ from typing import assert_never
 import pyarrow as pa
 
 from watersmeet.errors import InputError
+from watersmeet.query.dialect import to_duckdb
 from watersmeet.query.model import JoinQuery, StreamRef
-from watersmeet.query.sql import to_duckdb
 from watersmeet.query.windows import Range, Rows, Tumble, Unbounded
 
 
