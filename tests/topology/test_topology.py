@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from watersmeet.errors import InputError, TopologyError, UnknownStream
+from watersmeet.topology.load import load_topology
 from watersmeet.topology.model import (
     EVERY_PAIR,
     METHODS,
@@ -21,9 +22,8 @@ from watersmeet.topology.model import (
     Source,
     Stream,
     Topology,
-    load_topology,
-    parse_schema,
 )
+from watersmeet.topology.schema import parse_schema
 
 # The file of issue 2, to the letter but for the two streams that it leaves out.
 ISSUE_EXAMPLE = """\

@@ -1,8 +1,7 @@
-"""Sites, links, streams and queries as frozen values; `load_topology` reads and checks YAML, with lines in errors."""
+"""Sites, links, streams and queries as frozen values that check themselves."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -12,9 +11,8 @@ from typing import Any, Protocol
 
 from watersmeet.errors import InputError, TopologyError, UnknownStream, did_you_mean
 from watersmeet.query.windows import format_duration, parse_duration
-from watersmeet.stats.model import Stats, StreamStats
-from watersmeet.stats.yaml import filled, read_stats, read_stream_stats
-from watersmeet.topology.yaml_tree import SIZE_BYTES, Entry, parse_amount, read
+from watersmeet.stats.model import Stats
+from watersmeet.topology.schema import parse_schema
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TIMESTAMP_TYPES = ("timestamp", "timestamp_ntz", "timestamp_ltz")
@@ -28,8 +26,6 @@ OBJECTIVES = ("bytes", "money", "latency", "work")
 
 # How PMJoin puts values of a key into parts: at random, by ranges, or by which streams have most of them.
 PARTITIONS = ("hash", "range", "rate")
-
-_BANDWIDTH_BPS = {"bps": 1, "kbps": 1_000, "Mbps": 1_000_000, "Gbps": 1_000_000_000}
 
 
 class Frame(Protocol):
@@ -81,7 +77,7 @@ class Stream:
     idle_timeout: str = "5 minutes"
 
     def __post_init__(self) -> None:
-        _check_name(self.name, "stream")
+        check_name(self.name, "stream")
         if (self.source is None) == (self.frame is None):
             raise TopologyError(f"stream {self.name!r} needs either a source or a streaming DataFrame, and not both")
         if self.source is not None and not self.schema:
@@ -219,7 +215,7 @@ class Query:
     assume_defaults: bool = False  # whether planners take defaults for figures that nobody gave
 
     def __post_init__(self) -> None:
-        _check_name(self.name, "query")
+        check_name(self.name, "query")
         if self.parts < 1:
             raise TopologyError(f"query {self.name!r}: parts must be 1 or more, not {self.parts}")
         if self.partition is not None and self.partition not in PARTITIONS:
@@ -292,7 +288,7 @@ class Link:
     price_per_gb: float = 0.0
 
     def __post_init__(self) -> None:
-        what = _link_name(self.between)
+        what = link_name(self.between)
         if self.latency_us < 0:
             raise TopologyError(f"{what}: latency {format_duration(self.latency_us)} is negative; use 0 ms or more")
         if self.bandwidth_bps is not None and not 0 < self.bandwidth_bps < inf:
@@ -344,19 +340,19 @@ class Topology:
             if twice:
                 raise TopologyError(f"duplicate {what} names (case does not count): {', '.join(twice)}")
         for stream in self.streams:
-            _check_site(stream.site, f"stream {stream.name!r}", self.site_names)
+            check_site(stream.site, f"stream {stream.name!r}", self.site_names)
         for query in self.queries:
             if query.site is not None:
-                _check_site(query.site, f"query {query.name!r}", self.site_names)
+                check_site(query.site, f"query {query.name!r}", self.site_names)
             for head, step in [(steps.head, step) for steps in query.plan or () for step in steps.steps]:
                 if step.at is not None:
                     what = f"query {query.name!r}: the step of head {head!r} that joins {step.join!r}"
-                    _check_site(step.at, what, self.site_names)
+                    check_site(step.at, what, self.site_names)
         pairs: set[frozenset[str]] = set()
         for link in self.links:
-            _check_pair(link.between, self.site_names)
+            check_pair(link.between, self.site_names)
             if frozenset(link.between) in pairs:
-                raise TopologyError(f"{_link_name(link.between)} is given twice (in either order); remove one")
+                raise TopologyError(f"{link_name(link.between)} is given twice (in either order); remove one")
             pairs.add(frozenset(link.between))
         if self.default_link is not None and self.default_link.between != EVERY_PAIR:
             raise TopologyError("default_link is for every pair of sites; leave out between, or move it to links")
@@ -386,7 +382,7 @@ class Topology:
     def query_site(self, query: Query) -> str:
         """The site where the query's answers are wanted: as it says, else the only one or that of all the streams."""
         if query.site is not None:
-            return _check_site(query.site, f"query {query.name!r}", self.site_names)
+            return check_site(query.site, f"query {query.name!r}", self.site_names)
         for names in ({site.name for site in self.sites}, {stream.site for stream in self.streams}):
             if len(names) == 1:
                 return names.pop()
@@ -404,7 +400,7 @@ class Topology:
         """
         for site in (a, b):
             if site not in self._place:
-                _check_site(site, "link", self.site_names)
+                check_site(site, "link", self.site_names)
         if a == b:
             return Link((a, b))
         for link in self.links:
@@ -429,337 +425,38 @@ class Topology:
         return {stream.name: stream.columns for stream in self.streams}
 
 
-def parse_schema(ddl: str) -> dict[str, str]:
-    """Column names and types of a DDL schema; Spark checks the types themselves later.
-
-    >>> parse_schema("k long, `my col` decimal(10, 2), s struct<x: int, y: string> NOT NULL COMMENT 'x'")
-    {'k': 'long', 'my col': 'decimal(10,2)', 's': 'struct<x:int,y:string>'}
-    """
-    columns: dict[str, str] = {}
-    for part in _split_top_level(ddl):
-        match = re.match(r"\s*(?:`((?:[^`]|``)+)`|([^\s:`,]+))\s*:?\s*(\S.*)?$", part, re.DOTALL)
-        if not match or not match.group(3):
-            raise InputError(f'schema: {part.strip()!r} is not a column; write it like "k long, ts timestamp"')
-        name = match.group(1).replace("``", "`") if match.group(1) else match.group(2)
-        kind = re.sub(r"\s+(not\s+null|comment\s+('[^']*'|\"[^\"]*\")|default\s+.*)", "", match.group(3), flags=re.I)
-        if name in columns:
-            raise InputError(f"schema: duplicate column names: {name}")
-        columns[name] = re.sub(r"\s*([<>(),:])\s*", r"\1", kind.strip().lower())
-    return columns
-
-
-def _split_top_level(ddl: str) -> list[str]:
-    parts, depth, quote, start = [], 0, "", 0
-    for position, char in enumerate(ddl):
-        if quote:
-            quote = "" if char == quote else quote
-        elif char in "`'\"":
-            quote = char
-        elif char in "<(":
-            depth += 1
-        elif char in ">)":
-            depth -= 1
-        elif char == "," and depth == 0:
-            parts.append(ddl[start:position])
-            start = position + 1
-    if depth or quote:
-        raise InputError(f"schema: unbalanced brackets or quotes in {ddl!r}")
-    return [*parts, ddl[start:]]
-
-
-def load_topology(path: str | Path) -> Topology:
-    """Read a topology file; relative paths in it are relative to the file."""
-    path = Path(path)
-    root = read(path)
-    directory = path.resolve().parent
-    top = root.mapping("the topology", _TOPOLOGY_KEYS)
-    for needed in ("streams", "queries"):
-        if needed not in top or not top[needed].value:
-            raise root.fail(f"the topology has no {needed}; add a `{needed}:` mapping")
-    sites = _sites(top["sites"]) if "sites" in top else (Site("here"),)
-    site_names = [site.name for site in sites]
-    streams, queries = [], []
-    given: dict[str, StreamStats] = {}
-    for name, entry in _distinct("stream", top["streams"].mapping("streams").items()):
-        with _located(entry):
-            streams.append(_stream(name, entry, directory, site_names))
-            if "stats" in entry.value:
-                given[name] = read_stream_stats(entry.value["stats"], name, streams[-1].columns)
-    for name, entry in _distinct("query", top["queries"].mapping("queries").items()):
-        with _located(entry):
-            queries.append(_query(name, entry, directory, site_names))
-    links = _links(top["links"], site_names) if "links" in top else ()
-    default = _default_link(top["default_link"]) if "default_link" in top else None
-    transport = _link_transport(top["link_transport"], directory) if "link_transport" in top else LinkTransport()
-    stats = Stats(given)
-    if "stats_file" in top:
-        columns = {stream.name: stream.columns for stream in streams}
-        stats = filled(stats, _stats_file(top["stats_file"], directory, columns))
-    with _located(root):
-        return Topology(tuple(streams), tuple(queries), sites, str(directory), links, default, transport, stats)
-
-
-def _stats_file(entry: Entry, directory: Path, columns: Mapping[str, Sequence[str]]) -> Stats:
-    path = directory / entry.text("stats_file")
-    if not path.exists():
-        raise entry.fail(f"stats_file {path} does not exist; `watersmeet stats --output` makes it")
-    return read_stats(path, columns)
-
-
-def _distinct(what: str, named: Iterable[tuple[str, Entry]]) -> Iterator[tuple[str, Entry]]:
-    """Pass names on that differ in more than case; YAML itself sees to names that are the very same."""
-    first: dict[str, Entry] = {}
-    for name, entry in named:
-        other = first.setdefault(name.casefold(), entry)
-        if other is not entry:
-            raise entry.fail(
-                f"duplicate {what} name {name!r} (case does not count), first given on line {other.line}; rename one"
-            )
-        yield name, entry
-
-
-@contextmanager
-def _located(entry: Entry, prefix: str = "") -> Iterator[None]:
-    """An error of a value that is built here is told with the entry's line."""
-    try:
-        yield
-    except InputError as error:
-        if str(error).startswith(f"{entry.file}, line "):
-            raise
-        raise entry.fail(f"{prefix}{error}") from None
-
-
-def _sites(entry: Entry) -> tuple[Site, ...]:
-    if isinstance(entry.value, list):
-        named = [(item.text("a site"), item) for item in entry.value]
-    elif isinstance(entry.value, dict):
-        named = list(entry.value.items())
-        for name, settings in named:
-            if settings.value is not None:
-                settings.mapping(f"site {name!r}", ())
-    else:
-        named = []
-    if not named:
-        raise entry.fail("sites must be a list of names or a mapping, such as sites: [here]")
-    sites = []
-    for name, item in _distinct("site", named):
-        with _located(item):
-            sites.append(Site(_check_name(name, "site")))
-    return tuple(sites)
-
-
-def _links(entry: Entry, sites: Sequence[str]) -> tuple[Link, ...]:
-    links = []
-    first: dict[frozenset[str], Entry] = {}
-    for item in entry.sequence("links", "links: [{between: [ams, nyc], latency: 80 ms}]"):
-        keys = item.mapping("a link", ("between", *_LINK_KEYS))
-        if "between" not in keys:
-            raise item.fail("a link has no between; say which two sites it joins, such as between: [ams, nyc]")
-        names = [name.text("a site") for name in keys["between"].sequence("between", "between: [ams, nyc]")]
-        if len(names) != 2:
-            raise keys["between"].fail("between must name two sites, such as between: [ams, nyc]")
-        pair = (names[0], names[1])
-        with _located(keys["between"]):
-            _check_pair(pair, sites)
-        other = first.setdefault(frozenset(pair), item)
-        if other is not item:
-            raise item.fail(
-                f"{_link_name(pair)} is given twice (in either order), first on line {other.line}; remove one"
-            )
-        links.append(_link(item, pair, keys))
-    return tuple(links)
-
-
-def _default_link(entry: Entry) -> Link:
-    return _link(entry, EVERY_PAIR, entry.mapping("default_link", _LINK_KEYS))
-
-
-def _link(entry: Entry, between: tuple[str, str], keys: Mapping[str, Entry]) -> Link:
-    what = _link_name(between)
-    settings: dict[str, Any] = {}
-    if "latency" in keys:
-        with _located(keys["latency"], f"{what}: latency: "):
-            settings["latency_us"] = parse_duration(keys["latency"].text("latency"))
-    if "bandwidth" in keys:
-        with _located(keys["bandwidth"], f"{what}: bandwidth "):
-            bandwidth = parse_amount(keys["bandwidth"].text("bandwidth"), _BANDWIDTH_BPS, "100 Mbps")
-            settings["bandwidth_bps"] = float(bandwidth)
-    if "price_per_gb" in keys:
-        settings["price_per_gb"] = keys["price_per_gb"].number("price_per_gb")
-    with _located(entry):
-        return Link(between, **settings)
-
-
-def _link_transport(entry: Entry, directory: Path) -> LinkTransport:
-    keys = entry.mapping("link_transport", ("kind", "path", "max_pending"))
-    settings: dict[str, Any] = {}
-    if "kind" in keys:
-        settings["kind"] = keys["kind"].text("kind")
-    if "path" in keys:
-        settings["path"] = _resolve(keys["path"].text("path"), directory)
-    if "max_pending" in keys:
-        with _located(keys["max_pending"], "link_transport: max_pending "):
-            text = keys["max_pending"].text("max_pending")
-            size = parse_amount(text, SIZE_BYTES, "256 MB")
-            if size.denominator != 1:
-                raise InputError(f"{text!r} is not a whole number of bytes; round it")
-            settings["max_pending_bytes"] = int(size)
-    with _located(entry):
-        return LinkTransport(**settings)
-
-
-_TOPOLOGY_KEYS = ("sites", "links", "default_link", "link_transport", "stats_file", "streams", "queries")
-_LINK_KEYS = ("latency", "bandwidth", "price_per_gb")
-_STREAM_KEYS = ("site", "schema", "event_time", "watermark", "idle_timeout", "source", "late", "stats")
-_QUERY_KEYS = (
-    "sql",
-    "site",
-    "plan",
-    "planner",
-    "objective",
-    "limits",
-    "parts",
-    "partition",
-    "assume_defaults",
-    "sink",
-    "allow_cross",
-    "start",
-    "checkpoint",
-)
-
-
-def _stream(name: str, entry: Entry, directory: Path, sites: Sequence[str]) -> Stream:
-    what = f"stream {name!r}"
-    keys = entry.mapping(what, _STREAM_KEYS)
-    for needed in ("schema", "event_time", "source"):
-        if needed not in keys:
-            raise entry.fail(f"{what} has no {needed}")
-    texts: dict[str, Any] = {
-        key: keys[key].text(key) for key in ("schema", "event_time", "watermark", "idle_timeout", "site") if key in keys
-    }
-    if "site" in keys:
-        _site_of(keys["site"], what, sites)
-    if "site" not in keys and "here" not in sites:
-        raise entry.fail(f"{what} has no site; say which of them with `site:`: {', '.join(sites)}")
-    source = Source(**_endpoint(keys["source"], f"the source of {what}", directory))
-    late = Sink(**_endpoint(keys["late"], f"late of {what}", directory)) if "late" in keys else None
-    return Stream(name, source=source, late=late, **texts)
-
-
-def _query(name: str, entry: Entry, directory: Path, sites: Sequence[str]) -> Query:
-    what = f"query {name!r}"
-    keys = entry.mapping(what, _QUERY_KEYS)
-    if "sql" not in keys:
-        raise entry.fail(f"{what} has no sql")
-    return Query(
-        name,
-        keys["sql"].text("sql"),
-        sink=Sink(**_endpoint(keys["sink"], f"the sink of {what}", directory)) if "sink" in keys else Sink(),
-        allow_cross=keys["allow_cross"].flag("allow_cross") if "allow_cross" in keys else False,
-        start=keys["start"].text("start") if "start" in keys else None,
-        checkpoint=_resolve(keys["checkpoint"].text("checkpoint"), directory) if "checkpoint" in keys else None,
-        site=_site_of(keys["site"], what, sites) if "site" in keys else None,
-        plan=_plan(keys["plan"], f"the plan of {what}", sites) if "plan" in keys else None,
-        planner=keys["planner"].text("planner") if "planner" in keys else None,
-        objective=_objective(keys["objective"], what) if "objective" in keys else (),
-        parts=_whole(keys["parts"], "parts") if "parts" in keys else 16,
-        partition=keys["partition"].text("partition") if "partition" in keys else None,
-        assume_defaults=keys["assume_defaults"].flag("assume_defaults") if "assume_defaults" in keys else False,
-        **(_limits(keys["limits"], what, sites) if "limits" in keys else {}),
-    )
-
-
-def _objective(entry: Entry, what: str) -> tuple[tuple[str, float], ...]:
-    if isinstance(entry.value, str):
-        return ((entry.text("objective"), 1.0),)
-    keys = entry.mapping(f"the objective of {what}", OBJECTIVES)
-    return tuple((name, weight.number(name)) for name, weight in keys.items())
-
-
-def _limits(entry: Entry, what: str, sites: Sequence[str]) -> dict[str, Any]:
-    keys = entry.mapping(f"the limits of {what}", ("delay", "barred"))
-    limits: dict[str, Any] = {}
-    if "delay" in keys:
-        limits["max_delay"] = keys["delay"].text("delay")
-    if "barred" in keys:
-        names = keys["barred"].sequence(f"barred in the limits of {what}", "barred: [nyc]")
-        limits["barred"] = tuple(_site_of(one, f"barred in the limits of {what}", sites, "barred") for one in names)
-    return limits
-
-
-def _whole(entry: Entry, what: str) -> int:
-    number = entry.number(what)
-    if number != int(number):
-        raise entry.fail(f"{what} must be a whole number, not {entry.value!r}")
-    return int(number)
-
-
-def _plan(entry: Entry, what: str, sites: Sequence[str]) -> tuple[HeadSteps, ...]:
-    plan = []
-    for head, listing in _distinct("head", entry.mapping(what).items()):
-        items = listing.sequence(f"head {head!r} of {what}", f"{head}: [{{join: b, method: SM-D1}}]")
-        steps = tuple(_step(item, f"a step of head {head!r} in {what}", sites) for item in items)
-        with _located(listing):
-            plan.append(HeadSteps(head, steps))
-    return tuple(plan)
-
-
-def _step(entry: Entry, what: str, sites: Sequence[str]) -> PlanStep:
-    keys = entry.mapping(what, ("join", "method", "at", "bloom"))
-    if "join" not in keys:
-        raise entry.fail(f"{what} has no join")
-    settings: dict[str, Any] = {}
-    if "method" in keys:
-        settings["method"] = keys["method"].text("method").upper()
-    if "at" in keys:
-        settings["at"] = _site_of(keys["at"], what, sites, "at")
-    if "bloom" in keys:
-        settings["bloom"] = keys["bloom"].flag("bloom")
-    with _located(entry):
-        return PlanStep(keys["join"].text("join"), **settings)
-
-
-def _endpoint(entry: Entry, what: str, directory: Path) -> dict[str, Any]:
-    keys = entry.mapping(what, ("format", "path", "options"))
-    if "format" not in keys:
-        raise entry.fail(f"{what} has no format")
-    options = keys["options"].mapping(f"options of {what}") if "options" in keys else {}
-    return {
-        "format": keys["format"].text("format"),
-        "path": _resolve(keys["path"].text("path"), directory) if "path" in keys else None,
-        "options": {key: option.text(f"option {key!r}") for key, option in options.items()},
-    }
-
-
-def _resolve(path: str, directory: Path) -> str:
-    """A path relative to the topology file made absolute; URLs such as s3a://bucket/x stay as they are."""
-    return path if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", path) else str(directory / path)
-
-
-def _check_name(name: str, what: str) -> str:
+def check_name(name: str, what: str) -> str:
+    """The name if it is a plain word; `what` is the kind of thing it names."""
     if not _NAME.fullmatch(name):
         raise TopologyError(f"{what} name {name!r} must be letters, digits and underscores, not starting with a digit")
     return name
 
 
-def _check_site(site: str, what: str, known: Sequence[str]) -> str:
+def check_site(site: str, what: str, known: Sequence[str]) -> str:
+    """The site if it is known; `what` is the thing that refers to it."""
     if site not in known:
         raise TopologyError(f"{what}: unknown site {site!r}; {did_you_mean(site, known)}")
     return site
 
 
-def _site_of(entry: Entry, what: str, known: Sequence[str], key: str = "site") -> str:
-    with _located(entry):
-        return _check_site(entry.text(key), what, known)
-
-
-def _check_pair(between: tuple[str, str], known: Sequence[str]) -> None:
-    what = _link_name(between)
+def check_pair(between: tuple[str, str], known: Sequence[str]) -> None:
+    """Refuse a link that does not join two known sites."""
+    what = link_name(between)
     for site in between:
-        _check_site(site, what, known)
+        check_site(site, what, known)
     if between[0] == between[1]:
         raise TopologyError(f"{what} joins a site to itself; name two sites")
 
 
-def _link_name(between: tuple[str, str]) -> str:
+def link_name(between: tuple[str, str]) -> str:
+    """The link in the words of an error message."""
     return "default_link" if between == EVERY_PAIR else f"the link between {between[0]!r} and {between[1]!r}"
+
+
+def __getattr__(name: str) -> Callable[[str | Path], Topology]:
+    """`load_topology` under its former path; imported late, since `load` imports this module."""
+    if name != "load_topology":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from watersmeet.topology.load import load_topology
+
+    return load_topology
