@@ -86,12 +86,12 @@ def load_topology(path: str | Path) -> Topology:
 def _stats_file(entry: Entry, directory: Path, columns: Mapping[str, Sequence[str]]) -> Stats:
     path = directory / entry.text("stats_file")
     if not path.exists():
-        raise entry.fail(f"stats_file {path} does not exist; `watersmeet stats --output` makes it")
+        raise entry.fail(f"stats_file {path} does not exist; `watersmeet stats --output` writes it")
     return read_stats(path, columns)
 
 
 def _distinct(what: str, named: Iterable[tuple[str, Entry]]) -> Iterator[tuple[str, Entry]]:
-    """Pass names on that differ in more than case; YAML itself sees to names that are the very same."""
+    """The same entries; names that differ only in case are refused (`yaml_tree` refuses equal ones)."""
     first: dict[str, Entry] = {}
     for name, entry in named:
         other = first.setdefault(name.casefold(), entry)
@@ -104,7 +104,7 @@ def _distinct(what: str, named: Iterable[tuple[str, Entry]]) -> Iterator[tuple[s
 
 @contextmanager
 def _located(entry: Entry, prefix: str = "") -> Iterator[None]:
-    """An error of a value that is built here is told with the entry's line."""
+    """Errors of values built inside are raised with the entry's line."""
     try:
         yield
     except InputError as error:
@@ -246,8 +246,9 @@ def _limits(entry: Entry, what: str, sites: Sequence[str]) -> dict[str, Any]:
     if "delay" in keys:
         limits["max_delay"] = keys["delay"].text("delay")
     if "barred" in keys:
-        names = keys["barred"].sequence(f"barred in the limits of {what}", "barred: [nyc]")
-        limits["barred"] = tuple(_site_of(one, f"barred in the limits of {what}", sites, "barred") for one in names)
+        where = f"barred in the limits of {what}"
+        names = keys["barred"].sequence(where, "barred: [nyc]")
+        limits["barred"] = tuple(_site_of(name, where, sites, "barred") for name in names)
     return limits
 
 
@@ -260,10 +261,10 @@ def _whole(entry: Entry, what: str) -> int:
 
 def _plan(entry: Entry, what: str, sites: Sequence[str]) -> tuple[HeadSteps, ...]:
     plan = []
-    for head, listing in _distinct("head", entry.mapping(what).items()):
-        items = listing.sequence(f"head {head!r} of {what}", f"{head}: [{{join: b, method: SM-D1}}]")
+    for head, entries in _distinct("head", entry.mapping(what).items()):
+        items = entries.sequence(f"head {head!r} of {what}", f"{head}: [{{join: b, method: SM-D1}}]")
         steps = tuple(_step(item, f"a step of head {head!r} in {what}", sites) for item in items)
-        with _located(listing):
+        with _located(entries):
             plan.append(HeadSteps(head, steps))
     return tuple(plan)
 
@@ -296,7 +297,7 @@ def _endpoint(entry: Entry, what: str, directory: Path) -> dict[str, Any]:
 
 
 def _resolve(path: str, directory: Path) -> str:
-    """A path relative to the topology file made absolute; URLs such as s3a://bucket/x stay as they are."""
+    """A path relative to the topology file as an absolute one; URLs such as s3a://bucket/x are unchanged."""
     return path if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", path) else str(directory / path)
 
 

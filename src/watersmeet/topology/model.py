@@ -21,15 +21,15 @@ _TIMESTAMP_TYPES = ("timestamp", "timestamp_ntz", "timestamp_ltz")
 METHODS = ("SP-S", "SP-D", "SM-S1", "SM-S2", "SM-D1", "SM-D2")
 EVERY_PAIR = ("*", "*")
 
-# What a plan may be judged by: bytes a second on links, their price, delay, or the semijoin paper's execution time.
+# What planners can minimise: bytes a second on links, their price, delay, or the semijoin paper's execution time.
 OBJECTIVES = ("bytes", "money", "latency", "work")
 
-# How PMJoin puts values of a key into parts: at random, by ranges, or by which streams have most of them.
+# How PMJoin partitions the values of a key: by hash, by range, or by their rates in each stream.
 PARTITIONS = ("hash", "range", "rate")
 
 
 class Frame(Protocol):
-    """What is used of a PySpark DataFrame here, so that a topology can hold one without importing pyspark."""
+    """The part of a PySpark DataFrame that is used here, so that a topology can hold one without importing pyspark."""
 
     @property
     def columns(self) -> list[str]: ...
@@ -90,7 +90,7 @@ class Stream:
             )
         if self.idle_timeout_us is not None and self.idle_timeout_us <= 0:
             raise TopologyError(
-                f"stream {self.name!r}: idle_timeout {self.idle_timeout!r} must be longer than 0; "
+                f"stream {self.name!r}: idle_timeout {self.idle_timeout!r} must be positive; "
                 "write none for a stream that never counts as idle"
             )
         if self.late is not None and (self.late.format == "console" or not self.late.path):
@@ -140,7 +140,7 @@ class Stream:
 
     @property
     def idle_timeout_us(self) -> int | None:
-        """How long the stream may be silent before it counts as idle; None for `none`, never."""
+        """How long the stream may have no rows before it counts as idle; None: never."""
         if self.idle_timeout.strip().casefold() == "none":
             return None
         try:
@@ -151,7 +151,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class PlanStep:
-    """One step of a head's sequence: the alias it joins, by which method, where, and whether keys go as a Bloom filter.
+    """One step of a head's sequence: the alias it joins, the method, the site, and whether its keys are a Bloom filter.
 
     >>> PlanStep("b", "SM-D1", at="nyc", bloom=True)
     PlanStep(join='b', method='SM-D1', at='nyc', bloom=True)
@@ -186,7 +186,7 @@ class HeadSteps:
         joined = [self.head.casefold()]
         for step in self.steps:
             if step.join.casefold() in joined:
-                raise TopologyError(f"head {self.head!r} meets {step.join!r} twice; join each other alias once")
+                raise TopologyError(f"head {self.head!r} joins {step.join!r} twice; join every other alias once")
             joined.append(step.join.casefold())
 
 
@@ -207,12 +207,12 @@ class Query:
     site: str | None = None
     plan: tuple[HeadSteps, ...] | None = None
     planner: str | None = None
-    objective: tuple[tuple[str, float], ...] = ()  # what planners keep small, by weight; nothing is bytes
+    objective: tuple[tuple[str, float], ...] = ()  # what planners minimise, by weight; bytes if empty
     max_delay: str | None = None
-    barred: tuple[str, ...] = ()  # sites to which nothing of other sites' streams may go
-    parts: int = 16  # at most so many parts of the key space have a plan of their own
-    partition: str | None = None  # how pmjoin makes parts; the cheapest way where it is not said
-    assume_defaults: bool = False  # whether planners take defaults for figures that nobody gave
+    barred: tuple[str, ...] = ()  # sites that no rows of other sites' streams may be sent to
+    parts: int = 16  # the most parts of the key space that get a plan of their own
+    partition: str | None = None  # how pmjoin makes parts; the cheapest if None
+    assume_defaults: bool = False  # whether planners use defaults for statistics that are missing
 
     def __post_init__(self) -> None:
         check_name(self.name, "query")
@@ -222,20 +222,20 @@ class Query:
             raise TopologyError(
                 f"query {self.name!r}: unknown partition {self.partition!r}; {did_you_mean(self.partition, PARTITIONS)}"
             )
-        for weighed, weight in self.objective:
-            if weighed not in OBJECTIVES:
+        for measure, weight in self.objective:
+            if measure not in OBJECTIVES:
                 raise TopologyError(
-                    f"query {self.name!r}: unknown objective {weighed!r}; {did_you_mean(weighed, OBJECTIVES)}"
+                    f"query {self.name!r}: unknown objective {measure!r}; {did_you_mean(measure, OBJECTIVES)}"
                 )
             if not 0 <= weight < inf:
-                raise TopologyError(f"query {self.name!r}: the weight of {weighed} must be 0 or more, not {weight:g}")
+                raise TopologyError(f"query {self.name!r}: the weight of {measure} must be 0 or more, not {weight:g}")
         if self.objective and not any(weight for _, weight in self.objective):
-            raise TopologyError(f"query {self.name!r}: one of the weights of the objective must be more than 0")
+            raise TopologyError(f"query {self.name!r}: at least one weight of the objective must be positive")
         if self.max_delay is not None:
             try:
                 parse_duration(self.max_delay)
             except InputError as error:
-                raise TopologyError(f"query {self.name!r}: the limit of the delay: {error}") from None
+                raise TopologyError(f"query {self.name!r}: limits.delay: {error}") from None
         if not self.sql.strip():
             raise TopologyError(f"query {self.name!r} has no SQL text")
         _ = self.start_us
@@ -253,7 +253,7 @@ class Query:
 
     @property
     def start_us(self) -> int | None:
-        """The instant before which tuples take no part; UTC where the text names no zone."""
+        """Rows before this instant are not joined; UTC if the text has no time zone."""
         if self.start is None:
             return None
         try:
@@ -269,14 +269,14 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A place where streams arrive and a Spark runs."""
+    """A place where streams arrive and a Spark job runs."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What sending between two sites takes, either way: a delay, bits a second (None: no limit) and a price.
+    """The network between two sites, the same in both directions: latency, bandwidth (None: no limit) and price.
 
     >>> Link(("ams", "nyc"), latency_us=80_000, bandwidth_bps=100e6, price_per_gb=0.02)
     Link(between=('ams', 'nyc'), latency_us=80000, bandwidth_bps=100000000.0, price_per_gb=0.02)
@@ -293,7 +293,7 @@ class Link:
             raise TopologyError(f"{what}: latency {format_duration(self.latency_us)} is negative; use 0 ms or more")
         if self.bandwidth_bps is not None and not 0 < self.bandwidth_bps < inf:
             raise TopologyError(
-                f"{what}: bandwidth must be more than 0, not {self.bandwidth_bps:g} bps; leave it out for no limit"
+                f"{what}: bandwidth must be positive, not {self.bandwidth_bps:g} bps; leave it out for no limit"
             )
         if not 0 <= self.price_per_gb < inf:
             raise TopologyError(f"{what}: price_per_gb must be 0 or more, not {self.price_per_gb:g}")
@@ -301,7 +301,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class LinkTransport:
-    """How batches travel between sites: through files in a directory that all of them reach."""
+    """How batches travel between sites: as files in a directory that all sites can reach."""
 
     kind: str = "directory"
     path: str | None = None
@@ -311,7 +311,7 @@ class LinkTransport:
         if self.kind != "directory":
             raise TopologyError(f"link_transport: unknown kind {self.kind!r}; only directory is known")
         if self.max_pending_bytes <= 0:
-            raise TopologyError(f"link_transport: max_pending must be more than 0, not {self.max_pending_bytes} B")
+            raise TopologyError(f"link_transport: max_pending must be positive, not {self.max_pending_bytes} B")
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,10 +326,10 @@ class Topology:
     default_link: Link | None = None
     link_transport: LinkTransport = LinkTransport()
     stats: Stats = field(default_factory=Stats)
-    _place: dict[str, int] = field(init=False, repr=False, compare=False)  # of each site among them
+    _position: dict[str, int] = field(init=False, repr=False, compare=False)  # of each site in `sites`
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_place", {site.name: place for place, site in enumerate(self.sites)})
+        object.__setattr__(self, "_position", {site.name: position for position, site in enumerate(self.sites)})
         for what, names in (
             ("stream", [stream.name for stream in self.streams]),
             ("query", [query.name for query in self.queries]),
@@ -380,7 +380,7 @@ class Topology:
         raise TopologyError(f"unknown query {name!r}; {did_you_mean(name, names)}")
 
     def query_site(self, query: Query) -> str:
-        """The site where the query's answers are wanted: as it says, else the only one or that of all the streams."""
+        """The site of the query's sink: its own setting, else the only site or that of all the streams."""
         if query.site is not None:
             return check_site(query.site, f"query {query.name!r}", self.site_names)
         for names in ({site.name for site in self.sites}, {stream.site for stream in self.streams}):
@@ -392,25 +392,25 @@ class Topology:
         )
 
     def link(self, a: str, b: str) -> Link:
-        """The link of two sites in either order: their own, else the default, else a free one; to itself it is free.
+        """The link of two sites in either order: their own, else the default, else an unlimited one.
 
         >>> sites = (Site("ams"), Site("nyc"))
         >>> Topology((), sites=sites, default_link=Link(latency_us=80_000)).link("nyc", "ams").latency_us
         80000
         """
         for site in (a, b):
-            if site not in self._place:
+            if site not in self._position:
                 check_site(site, "link", self.site_names)
         if a == b:
             return Link((a, b))
         for link in self.links:
             if set(link.between) == {a, b}:
                 return link
-        first, second = sorted((a, b), key=self._place.__getitem__)
+        first, second = sorted((a, b), key=self._position.__getitem__)
         return replace(self.default_link or Link(), between=(first, second))
 
     def is_linked(self, a: str, b: str) -> bool:
-        """Whether two sites have a link; where nothing is said of any link, all have."""
+        """Whether two sites have a link; if no link is given at all, all sites have one."""
         named = any(set(link.between) == {a, b} for link in self.links)
         return a == b or named or self.default_link is not None or not self.links
 

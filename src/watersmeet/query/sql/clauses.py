@@ -69,14 +69,14 @@ def split_clauses(text: SqlText, tokens: list[Token]) -> Clauses:
     wheres = (i for i in range(begin, len(tokens)) if tokens[i].kind is T.WHERE and tokens[i].depth == 0)
     where = next(wheres, len(tokens))
     if where + 1 == len(tokens):
-        raise text.error(tokens[where], "nothing follows WHERE")
+        raise text.error(tokens[where], "WHERE has no condition")
 
     distinct = tokens[1].kind is T.DISTINCT
     select = tokens[1 + (tokens[1].kind in (T.DISTINCT, T.ALL)) : begin]
     if select and select[0].kind is T.HINT:
         raise text.error(select[0], "hints are not supported; the planner chooses how to join, so remove the hint")
     if not select:
-        raise text.error(tokens[begin], "nothing is selected; write SELECT *, or name columns")
+        raise text.error(tokens[begin], "the select list is empty; write SELECT * or name columns")
     return Clauses(opening, distinct, select, tokens[begin + 1 : where], tokens[where + 1 :])
 
 

@@ -63,9 +63,9 @@ def resolve_streams(
             raise text.error(item.token, f"unknown stream {item.stream!r}; {near}", UnknownStream)
         if item.alias.casefold() in seen:
             cure = f"give one another name with AS, as in {item.stream} [...] AS {item.alias}_2"
-            raise text.error(item.token, f"two streams in FROM go by {item.alias!r}; {cure}")
+            raise text.error(item.token, f"two streams in FROM have the alias {item.alias!r}; {cure}")
         if "." in item.alias or "`" in item.alias:
-            raise text.error(item.token, f"{item.alias!r} cannot name a stream here; add AS with a plain word")
+            raise text.error(item.token, f"{item.alias!r} cannot be an alias; add AS with a plain name")
         if item.window is None:
             cure = f"add one, e.g. {item.alias} [RANGE 1 MINUTE] or {item.alias} [UNBOUNDED]"
             raise text.error(item.token, f"stream {item.alias!r} has no window; {cure}")
@@ -147,7 +147,7 @@ def _read_on(cursor: _Cursor) -> Tokens:
             break
         cursor.take()
     if begin == cursor.at:
-        raise cursor.text.error(on, "nothing follows ON")
+        raise cursor.text.error(on, "ON has no condition")
     return cursor.tokens[begin : cursor.at]
 
 
@@ -197,7 +197,7 @@ def _read_window(cursor: _Cursor) -> Window:
             if not re.fullmatch(r"[+-]?\s*\d+", amount):
                 raise text.error(inside[0], f"ROWS takes a whole number of rows, not {amount!r}; write [ROWS 100]")
             if (count := int(amount.replace(" ", ""))) < 1:
-                raise text.error(inside[0], f"ROWS {count} holds nothing; a window has at least one row")
+                raise text.error(inside[0], f"ROWS must be positive, not {count}")
             return Rows(count)
         case "unbounded" if not amount:
             return Unbounded()
@@ -216,5 +216,5 @@ def _duration(text: SqlText, kind: Token, amount: str) -> int:
     except InputError as error:
         raise text.error(kind, f"{name} window: {error}") from None
     if window_us <= 0:
-        raise text.error(kind, f"{name} {plain!r} holds nothing; a window is longer than zero")
+        raise text.error(kind, f"{name} must be positive, not {plain!r}")
     return window_us

@@ -36,13 +36,13 @@ def refuse_functions(text: SqlText, tokens: Tokens, nodes: Iterable[exp.Expr], *
         quantifies = name in ("any", "some") and i > 0 and tokens[i - 1].kind in (T.LIKE, T.ILIKE)
         is_clock = name == "unix_timestamp" and tokens[i + 2].kind is T.R_PAREN
         if name in _GENERATORS:
-            raise text.error(token, f"{name} makes several rows of one; use it in Spark before the stream is joined")
+            raise text.error(token, f"the generator {name} is not supported; use it before the stream is joined")
         if name in ("window", "session_window"):
             raise text.error(token, f"{name}() is not supported; write the window after the stream, in brackets")
         if name in _AGGREGATES and not quantifies:
             raise text.error(token, f"the aggregate {name} is not supported yet; aggregate the answers downstream")
         if is_predicate and (name in _NON_DETERMINISTIC or is_clock):
-            raise text.error(token, f"{name} gives another value at every call and so cannot be in WHERE or ON")
+            raise text.error(token, f"{name} is not deterministic and so cannot be in WHERE or ON")
     for node in nodes:
         if (star := node.find(exp.Star)) and star is not node and not isinstance(star.parent, exp.Column):
             raise text.error(

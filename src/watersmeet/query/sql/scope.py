@@ -36,7 +36,7 @@ class Scope:
                 raise self.text.error(at, f"{alias!r} has no column {names[1]!r}; {near}", UnknownColumn)
             case [] if len(names) > 1:
                 near = did_you_mean(names[0], (alias for alias, _ in self.aliases.values()))
-                raise self.text.error(at, f"no stream in FROM goes by {names[0]!r}; {near}", UnknownColumn)
+                raise self.text.error(at, f"no stream in FROM has the alias {names[0]!r}; {near}", UnknownColumn)
             case []:
                 near = did_you_mean(
                     names[0], {name for _, columns in self.aliases.values() for name in columns.values()}

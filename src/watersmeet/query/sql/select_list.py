@@ -81,7 +81,7 @@ def _implied_name(text: SqlText, tokens: Tokens, references: Sequence[ColumnRefe
             return tokens[0].text
         case _:
             written = " ".join(text.sql[tokens[0].start : tokens[-1].end + 1].split())
-            raise text.error(tokens[0], f"the expression {written!r} needs a name; add AS and one")
+            raise text.error(tokens[0], f"the expression {written!r} needs a name; add AS with a name")
 
 
 def _is_field_path(tokens: Tokens, reference: ColumnReference) -> bool:
@@ -97,7 +97,7 @@ def _expand_star(scope: Scope, tokens: Tokens) -> list[_OutputColumn]:
             wanted = [scope.aliases[qualifier.name.casefold()]]
         case [qualifier, _, _]:
             near = did_you_mean(qualifier.name, (alias for alias, _ in scope.aliases.values()))
-            message = f"no stream in FROM goes by {qualifier.name!r}; {near}"
+            message = f"no stream in FROM has the alias {qualifier.name!r}; {near}"
             raise scope.text.error(qualifier, message, UnknownColumn)
         case _:
             raise scope.text.error(

@@ -103,7 +103,7 @@ def tokenize(text: SqlText) -> list[Token]:
             kind is T.END and bool(unclosed) and unclosed[-1].kind is T.CASE
         )
         if closes and not (unclosed and CLOSING_BRACKET[unclosed[-1].kind] is kind):
-            raise text.error(raw.start, f"{written!r} closes nothing, {text.excerpt(raw.start, raw.end)}")
+            raise text.error(raw.start, f"unmatched {written!r}, {text.excerpt(raw.start, raw.end)}")
         if closes:
             unclosed.pop()
         tokens.append(Token(raw, kind, len(unclosed), written))
