@@ -86,7 +86,7 @@ EXPERIMENT = RankedExperiment(
         "As published: 1,000 nodes, 20,000 4-way queries, theta 0.9, 1,000 tuples. Quick: 200 queries, 400 tuples.",
         f"Every {EVERY} tuples each node meets one other, and takes half of what that one keeps if it keeps itself "
         "less than a fifth of it (Karger and Ruhl). What it takes to hand over keys is not counted.",
-        "Nodes at other places ask for rates anew, so part of what falls with movement is due to fresher rates; the "
+        "New owners of keys ask for rates anew, so part of what falls with movement is due to fresher rates; the "
         "two effects are not separated here.",
         RANKING_NOTE,
         *NOTES,
