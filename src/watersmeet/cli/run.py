@@ -5,6 +5,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from watersmeet.cli.live import Handle
+    from watersmeet.metrics.bus import EventBus
+    from watersmeet.metrics.events import Event
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -109,7 +112,33 @@ def _warn(text: str) -> None:
 
 @contextlib.contextmanager
 def _watch(handle: object, options: argparse.Namespace) -> Iterator[None]:
-    yield
+    """Subscribe the readers of a run's events: warnings go to standard error, the rest where the options say."""
+    bus: EventBus | None = getattr(handle, "events", None)
+    if bus is None:
+        if options.events is not None or options.metrics_port is not None:
+            _warn("this run publishes no events; --events and --metrics-port have no effect")
+        yield
+        return
+    with contextlib.ExitStack() as readers:
+        readers.callback(bus.subscribe(_print_warning, replay=True))
+        if options.events is not None:
+            from watersmeet.metrics.jsonl import append_events
+
+            readers.callback(append_events(bus, Path(options.events)))
+        if options.metrics_port is not None:
+            from watersmeet.metrics.prometheus import serve
+
+            exporter = serve(bus, options.metrics_port)
+            readers.callback(exporter.stop)
+            print(f"watersmeet: metrics at {exporter.url}", file=sys.stderr)
+        yield
+
+
+def _print_warning(at: float, event: "Event") -> None:
+    from watersmeet.metrics.events import RunWarning
+
+    if isinstance(event, RunWarning):
+        _warn(event.text)
 
 
 def _summarise(handle: "Handle", query: Query, seconds: float, console: Console, spark: "SparkSession") -> None:
