@@ -76,6 +76,7 @@ def test_imports_go_one_way(path: Path) -> None:
         ("yaml", lambda path: path.name == "yaml_tree.py"),
         ("rich", lambda path: path.relative_to(SOURCE).parts[0] == "cli"),
         ("datasketches", lambda path: path.name == "sketches.py"),
+        ("prometheus_client", lambda path: path == SOURCE / "metrics" / "prometheus.py"),
     ],
 )
 def test_a_library_has_one_home(library: str, allowed: object) -> None:

@@ -221,10 +221,12 @@ def test_slips_in_the_file_are_told_in_a_sentence_before_spark_starts(
     ("arguments", "told"),
     [
         (["run", "--trigger", "soon"], "--trigger: duration 'soon' is not understood; write it like '10 seconds'"),
-        (["run", "--trigger", "0 seconds"], "--trigger: '0 seconds' must be longer than nothing"),
-        (["run", "--trigger=-1 second"], "--trigger: '-1 second' must be longer than nothing"),
+        (["run", "--trigger", "0 seconds"], "--trigger: '0 seconds' must be positive"),
+        (["run", "--trigger=-1 second"], "--trigger: '-1 second' must be positive"),
         (["run", "--conf", "spark.driver.memory"], "--conf 'spark.driver.memory' must be NAME=VALUE"),
         (["run", "--conf", "=4g"], "--conf '=4g' must be NAME=VALUE"),
+        (["run", "--metrics-port", "70000"], "--metrics-port 70000: a port is from 0 (any free one) to 65535"),
+        (["run", "--events", "absent/run.jsonl"], "--events absent/run.jsonl: there is no such directory; make it"),
         (["run", "--query", "r"], "unknown query 'r'; known: q"),
         (["check", "--query", "qq"], "unknown query 'qq'; did you mean 'q'? known: q"),
         (["explain", "--query", "r"], "unknown query 'r'; known: q"),
@@ -258,7 +260,7 @@ def test_what_nobody_foresaw_is_one_sentence_as_well(
     def fail(_: object) -> None:
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr("watersmeet.cli.main.load_topology", fail)
+    monkeypatch.setattr("watersmeet.cli.check.load_topology", fail)
     assert command("check", "x.yaml") == (
         1, "", "watersmeet: unexpected ZeroDivisionError: by zero (--debug shows where)\n",
     )  # fmt: skip
@@ -414,8 +416,8 @@ def test_explain_of_several_sites(spark: SparkSession, place: Place, command: Ru
     code, out, err = command("explain", place.file, "--format", "json")
     assert (code, err) == (0, "")
     join = json.loads(out)["q"]["child"]
-    assert (join["node"], join["site"], join["homes"]) == ("SitedJoin", "nyc", ["ams", "fra", "nyc"])
-    assert join["ways"][0]["heads"][0]["hops"][0] == {
+    assert (join["node"], join["site"], join["homes"]) == ("JoinPlan", "nyc", ["ams", "fra", "nyc"])
+    assert join["sub_plans"][0]["heads"][0]["hops"][0] == {
         "node": "Hop",
         "alias": "b",
         "method": "SM-D1",
@@ -458,7 +460,7 @@ def test_a_run_at_three_sites_and_its_links(
         ("ams", "nyc", "full tuples"),
     }
     counts = [[int(text.replace(",", "")) for text in row[3:6]] for row in rows]
-    (total,) = re.findall(rf"all {number} ([\d.]+)", shown)[-1:]
+    (total,) = re.findall(rf"total {number} ([\d.]+)", shown)[-1:]
     assert int(total[0].replace(",", "")) == sum(count[0] for count in counts)
     assert float(total[1]) == pytest.approx(sum(count[0] for count in counts) * 2e-9, abs=1e-6)
     (central,) = re.findall(rf"central would ship about {number} ([\d.]+)", shown)[-1:]
@@ -612,8 +614,8 @@ def test_a_run_its_summary_and_a_second_one_with_nothing_new(
         "query q",
         f"rows in {2 * FILES * ROWS} (",
         f"answers {expected().total()} (",
-        f"answers lie in {place.directory}/out/q",
-        "a sample of the answers",
+        f"output path {place.directory}/out/q",
+        "sample of the answers",
     ):
         assert fragment in shown
     assert (place.directory / ".watersmeet/checkpoints/q/identity.json").exists()
@@ -789,10 +791,28 @@ def test_version_and_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     assert (told.returncode, told.stdout, told.stderr) == (0, f"watersmeet {__version__}\n", "")
     fragments: dict[tuple[str, ...], Sequence[str]] = {
         (): ("run", "explain", "check", "examples:", "--version"),
-        ("run",): ("--once", "--trigger", "--checkpoint", "--master", "--query", "--conf", "--quiet", "--debug"),
+        ("run",): (
+            "--once",
+            "--trigger",
+            "--checkpoint",
+            "--master",
+            "--query",
+            "--conf",
+            "--quiet",
+            "--debug",
+            "--events",
+            "--metrics-port",
+        ),
         ("explain",): ("--format {text,json}", "--query"),
         ("check",): ("--query", "topology"),
-        ("site",): ("NAME", "topology", "--once", "--trigger", "--planner", "may start, stop, crash and come back in"),
+        ("site",): (
+            "NAME",
+            "topology",
+            "--once",
+            "--trigger",
+            "--planner",
+            "start, stop, crash and restart in any order",
+        ),
     }
     told = process("--help")
     assert (told.returncode, told.stdout, told.stderr) == (0, helped(), "")
@@ -860,8 +880,8 @@ def test_ctrl_c_ends_a_run_cleanly_and_the_next_one_resumes(spark: SparkSession,
             os.killpg(running.pid, signal.SIGKILL)
             running.communicate()
     assert (running.returncode, err) == (0, "")
-    assert "stopping after the batch under way" in out
-    assert "answers lie in" in out
+    assert "stopping after the current micro-batch" in out
+    assert "output path" in out
     assert_no_trace(out)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["q"]  # nothing temporary
 
@@ -895,8 +915,8 @@ def test_plans_by_cost_and_their_pictures(
     code, text, err = command("explain", place.file, "--every", "--draw", str(place.directory / "plan.svg"))
     assert code == 0 and "plan.svg" in err
     assert (place.directory / "plan.svg").read_text().startswith("<?xml")
-    assert "planned by auto" in text and "estimate, with a batch every 1 s:" in text
-    listed = text[text.index("planners, by what they come to:") :]
+    assert "planned by auto" in text and "estimate, with a micro-batch every 1 s:" in text
+    listed = text[text.index("cost by planner:") :]
     for planner in ("central", "greedy", "exhaustive", "tree", "pmjoin", "simple", "local-first", "optimal", "auto"):
         assert f"  {planner}: " in listed
     assert command("explain", place.file, "--every")[1] == text  # the same on every run
