@@ -6,7 +6,9 @@ from random import Random
 
 import pytest
 
-from watersmeet.sim.dht.node import VALUE_BYTES, Dht, DhtSettings, Get, Instance, Item, Put, Renew
+from watersmeet.sim.dht.messages import VALUE_BYTES, Get, Instance, Item, Put, Renew
+from watersmeet.sim.dht.node import Dht
+from watersmeet.sim.dht.settings import DhtSettings
 from watersmeet.sim.internet.hosts import Internet
 from watersmeet.sim.internet.latency import Constant
 from watersmeet.sim.kernel import Kernel
@@ -23,8 +25,8 @@ LATENCY_US = 40_000
 QUICK = bamboo.BambooSettings(
     exchange_us=SECOND_US, check_us=SECOND_US, local_tuning_us=2 * SECOND_US, global_tuning_us=4 * SECOND_US
 )
-PLAIN = DhtSettings(mend_us=2 * SECOND_US)
-COPIED = DhtSettings(mend_us=2 * SECOND_US, replicas=2)
+PLAIN = DhtSettings(repair_us=2 * SECOND_US)
+COPIED = DhtSettings(repair_us=2 * SECOND_US, replicas=2)
 
 both = pytest.mark.parametrize("overlay", ["chord", "bamboo"])
 
