@@ -42,7 +42,7 @@ from watersmeet.topology.model import OBJECTIVES, Query, Sink, Topology, load_to
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from watersmeet.sim.scenario.outcome import Outcome, Summary
+    from watersmeet.sim.scenario.outcome import SimulationOutcome, Summary
     from watersmeet.spark.run import RunningQuery, RunningSites
 
     Handle = RunningQuery | RunningSites
@@ -228,8 +228,7 @@ def _parser() -> argparse.ArgumentParser:
         help="let thousands of simulated peers answer queries by RJoin",
         description="Run a scenario, or the finite streams and the queries of a topology, on a simulated network of "
         "peers without Spark, and tell what every node had to do. A scenario with churn, loss, congestion, copies or "
-        "renewal runs on live nodes, and the share of the answers that came is told. The same file and seed give the "
-        "same result.",
+        "renewal runs on dynamic nodes, and its recall is reported. The same file and seed give the same result.",
     )
     simulate.add_argument("scenario", help="the scenario or topology file (YAML)")
     simulate.add_argument("--strategy", metavar="NAME", help="how RJoin chooses: rjoin, random, first or worst")
@@ -398,9 +397,10 @@ def _reproduce(options: argparse.Namespace) -> int:
 
 
 def _simulate(options: argparse.Namespace) -> int:
-    from watersmeet.sim.scenario.model import UserLoad, load_scenario
+    from watersmeet.sim.scenario.load import load_scenario
     from watersmeet.sim.scenario.simulate import simulate
     from watersmeet.sim.scenario.trace import Trace
+    from watersmeet.sim.scenario.workload import UserLoad
 
     scenario = load_scenario(options.scenario).changed(
         nodes=options.nodes,
@@ -434,7 +434,7 @@ def _simulate(options: argparse.Namespace) -> int:
         )
         bar = progress.add_task("", total=1)
         outcome = simulate(
-            scenario, tell=lambda done, total: progress.update(bar, completed=done, total=total), trace=trace
+            scenario, progress=lambda done, total: progress.update(bar, completed=done, total=total), trace=trace
         )
     wall_s = time.monotonic() - began
     summary = outcome.summary
@@ -450,7 +450,7 @@ def _simulate(options: argparse.Namespace) -> int:
     if options.format == "json":
         print(json.dumps({**summary.data, "wall_s": round(wall_s, 3)}, indent=2))
     elif options.quiet:
-        recall = "" if summary.live is None else f", recall {summary.live.recall:.4f}"
+        recall = "" if summary.dynamic is None else f", recall {summary.dynamic.recall:.4f}"
         console.print(f"seed {summary.seed}: {summary.answers:,} answers, {summary.messages_total:,} messages{recall}")
     else:
         console.print(_simulation_table(summary, wall_s))
@@ -462,11 +462,13 @@ def _simulate(options: argparse.Namespace) -> int:
 def _simulation_table(summary: "Summary", wall_s: float) -> Table:
     """What a simulation came to."""
     table = Table(title=f"simulation with seed {summary.seed}", title_justify="left", show_header=False)
-    live = summary.live
-    kind = "" if live is None else ", live"
+    dynamic = summary.dynamic
+    kind = "" if dynamic is None else ", dynamic"
     table.add_row("nodes", f"{summary.nodes:,}, {summary.overlay}, latency {summary.latency}{kind}")
-    if live is not None:
-        table.add_row("  came and went", f"{live.joins:,} joined, {live.failures:,} crashed, {live.leaves:,} left")
+    if dynamic is not None:
+        table.add_row(
+            "  came and went", f"{dynamic.joins:,} joined, {dynamic.failures:,} crashed, {dynamic.leaves:,} left"
+        )
     table.add_row("strategy", summary.strategy)
     table.add_row("tuples", f"{summary.tuples:,}")
     table.add_row("queries", f"{summary.queries:,}")
@@ -474,26 +476,27 @@ def _simulation_table(summary: "Summary", wall_s: float) -> Table:
     table.add_row("answers", f"{summary.answers:,} ({mean:,.1f} a query)")
     for name, count in summary.answers_by_query.items():
         table.add_row(Text(f"  of {name}"), f"{count:,}")
-    if live is not None:
+    if dynamic is not None:
         table.add_row(
-            "  recall", f"{live.recall:.4f}: {live.right:,} of {live.expected:,} came, {live.surplus:,} others"
+            "  recall",
+            f"{dynamic.recall:.4f}: {dynamic.right:,} of {dynamic.expected:,} came, {dynamic.surplus:,} others",
         )
-        if live.checked < summary.queries:
-            table.add_row("  checked", f"{live.checked:,} queries, drawn by the seed")
+        if dynamic.checked < summary.queries:
+            table.add_row("  checked", f"{dynamic.checked:,} queries, drawn by the seed")
     table.add_section()
     table.add_row("messages", f"{summary.messages_total:,}")
     for purpose, count in summary.messages.items():
         name = "rates (RIC)" if purpose == "rates" else purpose
-        size = "" if live is None else f", {live.bytes[purpose] / 1e6:,.2f} MB"
+        size = "" if dynamic is None else f", {dynamic.bytes[purpose] / 1e6:,.2f} MB"
         table.add_row(f"  for {name}", f"{count:,}{size}")
-    if live is not None:
-        table.add_row("  the overlay's own", f"{live.upkeep_messages:,}, {live.upkeep_bytes / 1e6:,.2f} MB")
-        table.add_row("  lost on the way", f"{live.lost:,}")
+    if dynamic is not None:
+        table.add_row("  the overlay's own", f"{dynamic.upkeep_messages:,}, {dynamic.upkeep_bytes / 1e6:,.2f} MB")
+        table.add_row("  lost on the way", f"{dynamic.lost:,}")
     table.add_row("  per tuple and node", f"{summary.messages_per_tuple_and_node:,.4g}")
     table.add_section()
     for what, spread in (("query processing load", summary.load), ("storage load", summary.storage)):
         table.add_row(what, f"{spread.total:,} in all, {spread.highest:,} at most, {spread.mean:,.2f} a node")
-        everyone = summary.nodes + (0 if live is None else live.joins)
+        everyone = summary.nodes + (0 if dynamic is None else dynamic.joins)
         table.add_row("  nodes taking part", f"{spread.nodes:,} ({spread.nodes / everyone:.0%})")
     table.add_section()
     table.add_row("virtual time", f"{summary.virtual_us / 1e6:,.1f} s")
@@ -501,7 +504,7 @@ def _simulation_table(summary: "Summary", wall_s: float) -> Table:
     return table
 
 
-def _plot_loads(outcome: "Outcome", path: Path) -> None:
+def _plot_loads(outcome: "SimulationOutcome", path: Path) -> None:
     """The load of peers, the highest first."""
     from watersmeet.reproduce.plots import lines
     from watersmeet.sim.scenario.outcome import ranked_loads

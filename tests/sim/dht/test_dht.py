@@ -32,7 +32,7 @@ both = pytest.mark.parametrize("overlay", ["chord", "bamboo"])
 
 
 class World:
-    """Settled nodes, numbered by address in the order of their identifiers."""
+    """Converged nodes, numbered by address in the order of their identifiers."""
 
     def __init__(
         self, overlay: str, seed: int, settings: DhtSettings = PLAIN, nodes: int = 30, *, timers: bool = True
@@ -43,10 +43,10 @@ class World:
         self.map: Ring | Prefixes
         if overlay == "chord":
             self.map = Ring.random(nodes, seed)
-            routers = chord.settled(self.kernel, self.internet, self.map, timers=timers)
+            routers = chord.converged(self.kernel, self.internet, self.map, timers=timers)
         else:
             self.map = Prefixes.random(nodes, seed)
-            routers = bamboo.settled(self.kernel, self.internet, self.map, QUICK, timers=timers)
+            routers = bamboo.converged(self.kernel, self.internet, self.map, QUICK, timers=timers)
         self.dhts = [self.dht(router) for router in routers]
 
     def dht(self, router: chord.Chord | bamboo.Bamboo) -> Dht:
@@ -492,7 +492,7 @@ def test_objects_move_to_nodes_that_join(overlay: str, settings: DhtSettings) ->
 
 
 @both
-def test_objects_of_a_node_that_leaves_politely_stay(overlay: str) -> None:
+def test_objects_of_a_node_that_leaves_gracefully_stay(overlay: str) -> None:
     world = World(overlay, seed=15)
     keys = world.publish(60)
     for dht in world.random.sample(world.dhts, 10):
