@@ -66,7 +66,7 @@ class World:
         return self.nearest(key, 1, namespace)[0]
 
     def nearest(self, key: str, count: int, namespace: str = "t") -> list[Dht]:
-        """The owner and its heirs: the next ones clockwise, or the neighbours in pairs."""
+        """The owner and its replica holders: the next ones clockwise, or the neighbours in pairs."""
         target, up = identifier_of(f"{namespace}.{key}"), self.up()
         if self.overlay == "chord":
             return sorted(up, key=lambda dht: (dht.node.router.identifier - target) % SPACE)[:count]
@@ -115,11 +115,11 @@ class World:
         return {key for key, values in found.items() if not values}
 
     def assert_in_place(self, keys: Sequence[str]) -> None:
-        """Each object is with its owner and, as a copy, with as many heirs as it should be."""
+        """Each object is with its owner and, as a copy, with as many replica holders as it should be."""
         for dht in self.up():
             assert [item.key for item in dht.local_scan("t")] == sorted(key for key in keys if self.owner(key) is dht)
-            heir_of = [key for key in keys if dht in self.nearest(key, 1 + self.settings.replicas)[1:]]
-            assert dht.copies_total == len(heir_of)
+            replicated = [key for key in keys if dht in self.nearest(key, 1 + self.settings.replicas)[1:]]
+            assert dht.copies_total == len(replicated)
 
 
 def _away(one: int, other: int) -> int:

@@ -220,7 +220,7 @@ def test_an_owner_that_never_heard_of_a_key_gets_the_copies_of_it(overlay: str) 
     assert holder.copies.within(owner.node.router.arc)  # and has copies of it again
 
 
-def test_another_heir_is_found_as_soon_as_a_copy_is_not_delivered() -> None:
+def test_another_successor_is_found_as_soon_as_a_copy_is_not_delivered() -> None:
     world = World(UNBOUNDED, FaultTolerance(replicas=2), upkeep=True)
     world.pass_s(5)
     (owner,) = [peer for peer in world.peers if len(_stored_rows(peer))]
@@ -230,8 +230,8 @@ def test_another_heir_is_found_as_soon_as_a_copy_is_not_delivered() -> None:
     owner._copy(key, *owner._state(key))
     world.pass_s(0.5)
     assert second not in owner._copied_to and first in owner._copied_to
-    (heir,) = set(owner._copied_to) - {first}
-    assert world.network.rjoin.peers[heir].copies.within(owner.node.router.arc) == [key]
+    (replacement,) = set(owner._copied_to) - {first}
+    assert world.network.rjoin.peers[replacement].copies.within(owner.node.router.arc) == [key]
 
 
 def test_copies_that_nobody_claims_are_handed_on_once_without_what_the_owner_has() -> None:

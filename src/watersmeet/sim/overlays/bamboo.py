@@ -129,7 +129,7 @@ class Bye:
     peers: tuple[Peer, ...]
 
 
-Message: TypeAlias = Ping | Pong | Join | Welcome | Exchange | AskRow | Seek | Tell | Bye
+BambooMessage: TypeAlias = Ping | Pong | Join | Welcome | Exchange | AskRow | Seek | Tell | Bye
 
 
 class _Probe:
@@ -226,12 +226,12 @@ class Bamboo:
     def successors(self, count: int) -> Sequence[Address]:
         """Up to so many others, in pairs: both neighbours share the arc of a node that is gone, then those beyond."""
         own = self.identifier
-        heirs: dict[Address, None] = {}
+        near: dict[Address, None] = {}
         for after, before in zip(self._after, self._before, strict=True):
             is_clockwise_first = distance(own, after.identifier) <= distance(before.identifier, own)
             for peer in (after, before) if is_clockwise_first else (before, after):
-                heirs[peer.address] = None
-        return list(heirs)[:count]
+                near[peer.address] = None
+        return list(near)[:count]
 
     def leaves(self) -> list[Peer]:
         """The leaf set, clockwise from the furthest before, or from this node if it is all there are."""
@@ -281,13 +281,13 @@ class Bamboo:
 
     def receive(self, sender: Address, message: object) -> bool:
         """Take a maintenance message; False if it is none."""
-        if not isinstance(message, Message):
+        if not isinstance(message, BambooMessage):
             return False
         if self._is_running:
             self._act(sender, message)
         return True
 
-    def _act(self, sender: Address, message: Message) -> None:
+    def _act(self, sender: Address, message: BambooMessage) -> None:
         match message:
             case Ping(identifier, is_member, sent_us):
                 self._send(sender, Pong(self.identifier, self.is_ready, sent_us))
@@ -329,8 +329,8 @@ class Bamboo:
         assert self._bootstrap is not None
         self._awaited.clear()
         self._send(self._bootstrap, Join(Peer(self.identifier, self.address)), lambda: None)
-        patience_us = min(2 * timeout_us, self._settings.timeout_most_us)
-        self._timers["join"] = self._kernel.after(timeout_us, self._try_join, patience_us)
+        retry_us = min(2 * timeout_us, self._settings.timeout_most_us)
+        self._timers["join"] = self._kernel.after(timeout_us, self._try_join, retry_us)
 
     def _pass_join(self, message: Join) -> None:
         joiner = message.joiner
@@ -613,7 +613,7 @@ class Bamboo:
             oldest = next((each for each in self._round_trips if each not in self._known), address)
             del self._round_trips[oldest]
 
-    def _send(self, address: Address, message: Message, failed: Callable[[], None] | None = None) -> None:
+    def _send(self, address: Address, message: BambooMessage, failed: Callable[[], None] | None = None) -> None:
         if isinstance(message, Join):
             peers = len(message.gathered) + 1
         elif isinstance(message, Welcome | Exchange | Tell | Bye):

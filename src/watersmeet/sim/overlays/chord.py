@@ -154,7 +154,7 @@ class Ping:
         return _HEADER_BYTES
 
 
-Message: TypeAlias = FindSuccessor | SuccessorFound | Stabilise | Neighbours | Newcomer | Leaving | Absent | Ping
+ChordMessage: TypeAlias = FindSuccessor | SuccessorFound | Stabilise | Neighbours | Newcomer | Leaving | Absent | Ping
 
 
 class Chord:
@@ -256,7 +256,7 @@ class Chord:
 
     def receive(self, sender: Address, message: object) -> bool:
         """Take a maintenance message; False if it is none of Chord's."""
-        if not isinstance(message, Message):
+        if not isinstance(message, ChordMessage):
             return False
         self._suspects.pop(sender, None)
         if not self._is_joined and not isinstance(message, SuccessorFound | Neighbours | Absent):
@@ -396,15 +396,15 @@ class Chord:
             self._before = None
         elif self._before is not None and self._before.address == address:
             self._before = None
-        heirs = [peer for peer in successors if self._is_credible(peer)]
-        heir = heirs[0] if heirs else None
+        replacements = [peer for peer in successors if self._is_credible(peer)]
+        replacement = replacements[0] if replacements else None
         for exponent, finger in enumerate(self._fingers):
             if finger is not None and finger.address == address:
-                self._fingers[exponent] = heir
+                self._fingers[exponent] = replacement
         if not any(peer.address == address for peer in self._successors):
             return
         was_first = self._successors[0].address == address
-        known = {peer: None for peer in (*self._successors, *heirs) if peer.address != address}
+        known = {peer: None for peer in (*self._successors, *replacements) if peer.address != address}
         if not known:  # so many have died at once that the list was too short: anyone is better than nobody
             known = {peer: None for peer in (*self._fingers, self._predecessor) if peer is not None}
         self._successors = sorted(known, key=self._distance)[: self._settings.successors]
@@ -527,12 +527,12 @@ class Chord:
 
     # Small things.
 
-    def _send(self, address: Address, message: Message) -> None:
+    def _send(self, address: Address, message: ChordMessage) -> None:
         self._internet.send(
             self.address, address, message, message.size_bytes, partial(self._undelivered, address, message)
         )
 
-    def _undelivered(self, address: Address, message: Message) -> None:
+    def _undelivered(self, address: Address, message: ChordMessage) -> None:
         self.suspect(address)
         if not self._is_joined or not isinstance(message, FindSuccessor):
             return

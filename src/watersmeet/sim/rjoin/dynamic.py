@@ -39,7 +39,7 @@ from watersmeet.sim.rjoin.mail import (
 )
 
 HERE = 0  # the number of its only host in a node's own shard
-_UNCLAIMED_LOOKS = 4  # in so many looks at least three times a node that is there says so
+_UNCLAIMED_CHECKS = 4  # in so many checks at least three times a node that is there says so
 _NO_HINTS = Hints(np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0, np.int32), np.zeros(0, np.int64))
 
 Answered = Callable[[int, Ints], object]  # a query's number and complete rows
@@ -51,8 +51,8 @@ class FaultTolerance:
 
     renew_us: int | None = None  # how often tuples and queries are sent again
     replicas: int = 0  # how many successors have copies
-    patience_us: int = 5_000_000  # how long a node waits for rates before it chooses without
-    look_us: int = 2_000_000  # how often a node sees whether its successors have changed
+    rates_timeout_us: int = 5_000_000  # how long a node waits for rates before it chooses without
+    check_us: int = 2_000_000  # how often a node sees whether its successors have changed
     sweep_us: int = 30_000_000  # how often a node forgets what is over
 
     @property
@@ -92,7 +92,7 @@ class DynamicPeer:
         if fault_tolerance.renew_us is not None:
             kernel.after(fault_tolerance.renew_us, self._renew)
         if fault_tolerance.replicas:
-            kernel.after(1, self._look_around)
+            kernel.after(1, self._check_successors)
         kernel.after(1 + kernel.random.randrange(fault_tolerance.sweep_us), self._sweep)
 
     @property
@@ -130,9 +130,9 @@ class DynamicPeer:
 
     def leave(self) -> None:
         """Leave gracefully: who takes over gets all that is kept here, if what met here may meet again."""
-        heirs = self.node.router.successors(1) if self.shard.settings.is_guarded else ()
-        for key in sorted(self._kept) if heirs else ():
-            self._direct(heirs[0], StateMoves(key, *self._state(key)))
+        successors = self.node.router.successors(1) if self.shard.settings.is_guarded else ()
+        for key in sorted(self._kept) if successors else ():
+            self._direct(successors[0], StateMoves(key, *self._state(key)))
         self._kept.clear()
         self.node.leave()
 
@@ -173,7 +173,7 @@ class DynamicPeer:
                 self._take_answers(sender, query, rows)
             case StateMoves(key, rows, tuples):
                 self._absorb(key, rows, tuples)
-                self._kernel.after(self.fault_tolerance.look_us, self._hand_on)  # perhaps it is for another neighbour
+                self._kernel.after(self.fault_tolerance.check_us, self._hand_on)  # perhaps it is for another neighbour
             case StateCopied(key, rows, tuples):
                 self.copies.take(sender, key, rows, tuples, self._kernel.now_us)
             case CopiesStand():
@@ -281,7 +281,7 @@ class DynamicPeer:
         keys = sorted(self.shard.packed(ask.keys).tolist(), key=lambda key: distance(own, self._point(key)))
         self._asks[ask.number] = ask
         self._route(keys[0], RatesRequest(ask.number, self.node.address, tuple(keys)))
-        self._kernel.after(self.fault_tolerance.patience_us, self._take_rates, ask.number, ())
+        self._kernel.after(self.fault_tolerance.rates_timeout_us, self._take_rates, ask.number, ())
 
     def _send_checks(self, mail: CheckMail) -> None:
         for i, key in enumerate(self.shard.packed(mail.keys).tolist()):
@@ -312,7 +312,7 @@ class DynamicPeer:
         """The arc is another: give away what is not ours any more, go on with what others kept and is ours now."""
         if not self.shard.settings.is_guarded:
             return
-        self._choose_heirs()
+        self._update_replicas()
         gone = sorted(key for key in self._kept if not is_between(self._point(key), *arc))
         self._kept.difference_update(gone)
         self._route_many(StateMoves(key, *self._state(key)) for key in gone)
@@ -332,9 +332,9 @@ class DynamicPeer:
 
     def _copy(self, key: int, rows: Ints, tuples: Ints) -> None:
         for address in self._copied_to:
-            self._direct(address, StateCopied(key, rows, tuples), self._choose_heirs)
+            self._direct(address, StateCopied(key, rows, tuples), self._update_replicas)
 
-    def _choose_heirs(self) -> None:
+    def _update_replicas(self) -> None:
         """Give new successors a copy of everything; those that are none any more can forget theirs.
 
         A copy that is not delivered leads here at once: the router has another successor in the place of the dead one.
@@ -346,22 +346,22 @@ class DynamicPeer:
         for key in sorted(self._kept) if fresh else ():
             rows, tuples = self._state(key)
             for address in fresh:
-                self._direct(address, StateCopied(key, rows, tuples), self._choose_heirs)
+                self._direct(address, StateCopied(key, rows, tuples), self._update_replicas)
         for address in before if self._copied_to else ():
             if address not in self._copied_to:
                 self._direct(address, CopiesStand(None))
 
-    def _look_around(self) -> None:
+    def _check_successors(self) -> None:
         """See who the successors are, say that this node is there, and hand on what has no owner that knows of it."""
         if not self.is_up:
             return
-        self._kernel.after(self.fault_tolerance.look_us, self._look_around)
+        self._kernel.after(self.fault_tolerance.check_us, self._check_successors)
         if not self.node.router.is_ready:
             return
-        self._choose_heirs()
+        self._update_replicas()
         for address in self._copied_to if self._kept else ():
-            self._direct(address, CopiesStand(self.node.router.arc), self._choose_heirs)
-        orphans = self.copies.pop_orphans(self._kernel.now_us - _UNCLAIMED_LOOKS * self.fault_tolerance.look_us)
+            self._direct(address, CopiesStand(self.node.router.arc), self._update_replicas)
+        orphans = self.copies.pop_orphans(self._kernel.now_us - _UNCLAIMED_CHECKS * self.fault_tolerance.check_us)
         self._route_many(StateMoves(*orphan) for orphan in orphans)
 
     def _renew(self) -> None:

@@ -59,7 +59,7 @@ class DynamicRun(RJoinRun):
         fault_tolerance = FaultTolerance(renew_us=rjoin.renew_us, replicas=rjoin.replicas)
         is_rough = dynamic.churn is not None or dynamic.congestion is not Congestion.NONE
         self._repair_us = (REPAIR_US if dynamic.churn is not None else 0) + 2 * (rjoin.renew_us or 0)
-        delay_us = delta_us(overlay, hops, known.widths) + known.widths.aliases * fault_tolerance.patience_us
+        delay_us = delta_us(overlay, hops, known.widths) + known.widths.aliases * fault_tolerance.rates_timeout_us
         delay_us += (REPAIR_US if is_rough else 0) + 2 * (rjoin.renew_us or 0)
         settings = settings_of(rjoin, queries, members=True, delay_us=delay_us, seed=network.seed)
         self._identifiers = overlay.identifiers

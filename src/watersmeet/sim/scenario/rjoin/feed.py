@@ -21,7 +21,7 @@ _MOST_ALIASES = 30  # the bound ones are bits of one number
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
+class UserFeed:
     """The tuples of all streams in the order of their times; ties by stream, then as they arrive."""
 
     tables: tuple[pa.Table, ...]  # of each stream, by time, with a column more that numbers all tuples
@@ -30,7 +30,7 @@ class Feed:
     rows: Longs
 
     @classmethod
-    def of(cls, load: UserLoad, event_times: Mapping[str, str]) -> "Feed":
+    def of(cls, load: UserLoad, event_times: Mapping[str, str]) -> "UserFeed":
         """Read all streams to their ends, and order their tuples."""
         tables, stamps = [], []
         for published in load.streams:
@@ -77,7 +77,7 @@ class Feed:
 class FeedJudge:
     """Filters, evaluated once for all tuples that will ever come: DuckDB takes as long for one."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: UserFeed) -> None:
         self._tables = feed.tables
         self._first = np.cumsum([0, *(table.num_rows for table in feed.tables)])
         self._verdicts: dict[tuple[int, str, tuple[Expression, ...]], NDArray[np.bool_]] = {}

@@ -10,7 +10,7 @@ from watersmeet.sim.rjoin.expressions import judge
 from watersmeet.sim.scenario.model import Scenario
 from watersmeet.sim.scenario.outcome import SimulationOutcome
 from watersmeet.sim.scenario.rjoin.dynamic import DynamicRun
-from watersmeet.sim.scenario.rjoin.feed import Feed, FeedJudge, checked_query, checked_streams
+from watersmeet.sim.scenario.rjoin.feed import FeedJudge, UserFeed, checked_query, checked_streams
 from watersmeet.sim.scenario.rjoin.run import SECOND_US, RJoinRun
 from watersmeet.sim.scenario.rjoin.static import StaticRun
 from watersmeet.sim.scenario.trace import Trace
@@ -71,7 +71,7 @@ def _simulate_user(scenario: Scenario, load: UserLoad, progress: Progress, trace
         for asked in load.queries
     ]
     shapes = [catalog.shape(query) for query in queries]
-    feed = Feed.of(load, event_times)
+    feed = UserFeed.of(load, event_times)
     chance, users = np.random.default_rng([scenario.network.seed, 5]), scenario.users
     homes = [_drawn(chance, users) if asked.home is None else asked.home for asked in load.queries]
     published_at = [_drawn(chance, users) if published.home is None else published.home for published in load.streams]
