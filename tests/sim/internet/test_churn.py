@@ -116,8 +116,8 @@ def test_with_downtime_the_same_hosts_return_and_the_share_up_is_as_it_must_be()
     assert {address for _, _, address in world.trace} <= set(range(400))
 
 
-def test_a_share_leaves_politely():
-    world = Population(100, 3, Weibull(MINUTE_US), polite_share=0.3, until_us=20 * MINUTE_US)
+def test_a_share_leaves_gracefully():
+    world = Population(100, 3, Weibull(MINUTE_US), graceful_fraction=0.3, until_us=20 * MINUTE_US)
     world.kernel.run()
     gone = world.churn.leaves + world.churn.failures
     assert gone > 1_000
@@ -137,7 +137,7 @@ def test_stop_lets_everyone_stay():
 def test_same_seed_same_trace():
     def trace(seed):
         world = Population(
-            30, seed, LogNormal(MINUTE_US), downtime=Pareto(MINUTE_US), polite_share=0.5, until_us=9 * MINUTE_US
+            30, seed, LogNormal(MINUTE_US), downtime=Pareto(MINUTE_US), graceful_fraction=0.5, until_us=9 * MINUTE_US
         )
         world.kernel.run()
         return world.trace
@@ -161,7 +161,7 @@ def test_median_session_seen_by_the_driver():
 
 
 def test_bad_shares_are_errors():
-    with pytest.raises(ValueError, match="polite_share"):
-        Population(1, 1, Exponential(1), polite_share=1.5)
+    with pytest.raises(ValueError, match="graceful_fraction"):
+        Population(1, 1, Exponential(1), graceful_fraction=1.5)
     with pytest.raises(ValueError, match="needs a leave callback"):
-        Churn(Kernel(1), Exponential(1), join=print, fail=print, polite_share=0.5)
+        Churn(Kernel(1), Exponential(1), join=print, fail=print, graceful_fraction=0.5)

@@ -19,7 +19,7 @@ from watersmeet.reproduce.rjoin.runs import (
     rows_by,
     run_point,
 )
-from watersmeet.sim.rjoin.measured import Run
+from watersmeet.sim.rjoin.measured import RJoinExperiment
 from watersmeet.sim.rjoin.workload import ZipfWorkload
 
 THETAS = (0.3, 0.5, 0.7, 0.9)
@@ -30,7 +30,7 @@ def _points(quick: bool) -> tuple[Point, ...]:
     return tuple(
         Point(
             (("ranking", ranking), ("theta", theta)),
-            Run(
+            RJoinExperiment(
                 workload=ZipfWorkload(theta=theta, own_ranking=ranking == OWN_RANKINGS),
                 queries=queries,
                 tuples=(tuples,),

@@ -17,7 +17,7 @@ from watersmeet.reproduce.rjoin.runs import (
     rows_by,
     run_point,
 )
-from watersmeet.sim.rjoin.measured import Run
+from watersmeet.sim.rjoin.measured import RJoinExperiment
 from watersmeet.sim.rjoin.workload import ZipfWorkload
 
 EVERY = 50  # tuples between two rounds of id movement
@@ -29,7 +29,7 @@ def _points(quick: bool) -> tuple[Point, ...]:
     return tuple(
         Point(
             (("ranking", ranking), ("movement", movement)),
-            Run(
+            RJoinExperiment(
                 workload=ZipfWorkload(own_ranking=ranking == OWN_RANKINGS),
                 queries=queries,
                 tuples=(tuples,),
