@@ -5,8 +5,9 @@ the latest timestamp of the combination. The statement below says just that and 
 """
 
 from collections.abc import Mapping
+from functools import cache
 from types import ModuleType
-from typing import assert_never
+from typing import Any, assert_never
 
 import pyarrow as pa
 
@@ -25,9 +26,9 @@ def answer(
     heads_before_us: int | None = None,
 ) -> pa.Table:
     """Every answer of `query` over whole streams, given by name with their rows in order of arrival."""
-    duckdb = _duckdb()
+    database = _database(_duckdb())
     streams = sorted({source.stream for source in query.sources})
-    with duckdb.connect() as connection:
+    with database.cursor() as connection:  # with temporary tables and views of its own
         connection.execute("SET TimeZone = 'UTC'")
         for position, stream in enumerate(streams):
             table = tables[stream].append_column(_ARRIVAL, pa.array(range(tables[stream].num_rows), pa.int64()))
@@ -65,6 +66,12 @@ def _duckdb() -> ModuleType:
     except ImportError:
         raise InputError("the oracle needs DuckDB, which is not installed; run: pip install duckdb") from None
     return duckdb
+
+
+@cache
+def _database(duckdb: ModuleType) -> Any:
+    """One database in memory for all calls: to open one takes longer than most answers."""
+    return duckdb.connect()
 
 
 def _stream_sql(position: int, event_time: str, start_us: int | None) -> str:

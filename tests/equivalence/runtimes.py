@@ -1,0 +1,209 @@
+"""How the runtimes are driven: the only module of the suite that knows the engine.
+
+`run_spark` and `run_simulated` give the answers of all queries of a scene by name; `KNOWN_GAPS` says what today's
+runtimes cannot do yet, and why.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from equivalence.model import Bag, NetworkBehaviour, Scene, SceneQuery, SceneStream
+from equivalence.reference import bag, expected_table
+
+import watersmeet as wm
+from watersmeet.plan.nodes import Plan
+from watersmeet.planners.choose import choose
+from watersmeet.sim.internet.links import LinkModel
+from watersmeet.sim.sites.rows import finish, typed
+from watersmeet.sim.sites.site import SimulatedSites
+
+SECOND_US = 1_000_000
+_MAX_EVENTS = 300_000
+_MOST_IN_HISTOGRAMS = 2**53
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Something that the simulated sites get wrong: which queries, and why."""
+
+    reason: str
+    applies: Callable[[Scene, SceneQuery], bool]
+
+
+KNOWN_GAPS = (
+    Gap("the simulator cannot run the plan of a query whose streams all arrive at its site", Scene.is_at_one_site),
+    Gap("the simulator drops DISTINCT", lambda scene, query: scene.parsed(query).distinct),
+)
+
+
+def has_gap(scene: Scene, query: SceneQuery) -> bool:
+    return any(gap.applies(scene, query) for gap in KNOWN_GAPS)
+
+
+def expected(scene: Scene) -> dict[str, Bag]:
+    """What every query of a scene has to answer, by name.
+
+    With ROWS windows a query at one site lets all rows wait for all watermarks, one at several sites only where rows
+    are counted.
+    """
+    return {
+        query.name: bag(expected_table(scene, query, waits_for_all=scene.is_at_one_site(query)))
+        for query in scene.queries
+    }
+
+
+def topology_of(scene: Scene, directory: Path) -> wm.Topology:
+    """The scene as a user would write it; streams are read from, and answers go to, a directory."""
+    return wm.Topology(
+        tuple(
+            wm.Stream(
+                stream.name,
+                event_time=stream.event_time,
+                schema=stream.ddl,
+                watermark=stream.watermark,
+                site=stream.home,
+                source=wm.Source("parquet", str(directory / "data" / stream.name), {"maxFilesPerTrigger": "1"}),
+            )
+            for stream in scene.streams
+        ),
+        tuple(
+            wm.Query(
+                query.name,
+                query.sql,
+                sink=wm.Sink("parquet", str(directory / "out" / query.name)),
+                allow_cross=query.allow_cross,
+                start=query.start,
+                site=query.site,
+                plan=query.plan,
+                planner=query.planner,
+                partition=query.partition,
+                assume_defaults=True,
+            )
+            for query in scene.queries
+        ),
+        tuple(wm.Site(name) for name in scene.sites),
+        str(directory),
+        default_link=wm.Link(latency_us=25_000, bandwidth_bps=1e8),
+        link_transport=wm.LinkTransport(path=str(directory / "links")),
+        stats=wm.Stats({stream.name: _stats(stream) for stream in scene.streams} if scene.has_stats else {}),
+    )
+
+
+def _stats(stream: SceneStream) -> wm.StreamStats:
+    """What a sample of a stream would tell; rates differ, so that plans do."""
+    table = pa.concat_tables(stream.batches)
+    columns = {}
+    for name in ("k", "m"):
+        whole = table.column(name).drop_null().to_numpy()
+        # The cost model takes edges of bins for floats where one is the greatest 64-bit number, and loses the others.
+        values, counts = np.unique(whole[np.abs(whole.astype(float)) < _MOST_IN_HISTOGRAMS], return_counts=True)
+        bins = [
+            wm.Bin(int(value), int(value), 1.0, float(count / counts.sum()))
+            for value, count in zip(values, counts, strict=True)
+        ]
+        columns[name] = wm.ColumnStats(wm.Number(float(len(values))), wm.Histogram(tuple(bins)))
+    return wm.StreamStats(wm.Number(float(table.num_rows)), wm.Number(64.0), columns)
+
+
+# Spark ----------------------------------------------------------------------------------------------------------------
+
+
+def run_spark(spark: Any, scene: Scene, directory: Path) -> dict[str, Bag]:
+    """Run all queries on Spark, with one file of each stream a micro-batch, until all rows are processed."""
+    for stream in scene.streams:
+        _write(stream, directory / "data" / stream.name)
+    topology = topology_of(scene, directory)
+    for query in scene.queries:
+        handle = wm.start(topology, query.name, spark=spark, once=True, checkpoint=directory / "checkpoint")
+        handle.awaitTermination()
+    return {query.name: _read(directory / "out" / query.name) for query in scene.queries}
+
+
+def _write(stream: SceneStream, directory: Path) -> None:
+    """The micro-batches of a stream as files, in an order that Spark's file source keeps."""
+    directory.mkdir(parents=True)
+    for number, batch in enumerate(stream.batches):
+        path = directory / f"{number:05d}.parquet"
+        pq.write_table(batch, path)
+        os.utime(path, (1_700_000_000 + 10 * number,) * 2)
+
+
+def _read(directory: Path) -> Bag:
+    if not any(directory.glob("*.parquet")):
+        return Bag()
+    return bag(ds.dataset(directory, format="parquet").to_table())
+
+
+# Simulated sites ------------------------------------------------------------------------------------------------------
+
+
+def run_simulated(scene: Scene, network: NetworkBehaviour, seed: int) -> dict[str, Bag]:
+    """Run all queries on simulated sites, over links that behave as told, until nothing is left to do."""
+    topology = topology_of(scene, Path("unused"))
+    schemas = {stream.name: stream.schema for stream in scene.streams}
+    answers = {}
+    for query in scene.queries:
+        plan = choose(topology, topology.query(query.name), typed(scene.parsed(query), schemas)).plan
+        random = Random(f"{seed} {query.name}")
+        sites = _sites(scene, query, plan, network, random)
+        _schedule_batches(scene, sites, random)
+        _schedule_crashes(sites, network, random)
+        sites.run(_MAX_EVENTS)
+        assert not sites.kernel.pending, f"{query.name}: no end after {_MAX_EVENTS} events"
+        answers[query.name] = bag(finish(plan, sites.answers, schemas))
+    return answers
+
+
+def _sites(scene: Scene, query: SceneQuery, plan: Plan, network: NetworkBehaviour, random: Random) -> SimulatedSites:
+    link = LinkModel(
+        latency_us=random.choice([0, 25_000, 500_000]),
+        jitter_us=network.jitter_us,
+        loss=network.loss,
+        duplicate=network.duplicate,
+    )
+    return SimulatedSites(
+        plan,
+        {stream.name: stream.event_time for stream in scene.streams},
+        seed=random.randrange(2**32),
+        model_of=lambda sender, receiver: link,
+        delays_us={stream.name: stream.delay_us for stream in scene.streams},
+        turn_us={site: random.choice([1_000, 100_000, 700_000]) for site in scene.sites},
+        buckets=random.choice([1, 1, 2, 3]),
+        start_us=query.start_us,
+    )
+
+
+def _schedule_batches(scene: Scene, sites: SimulatedSites, random: Random) -> None:
+    """Offer every site its streams' batches, the next only once the last is committed: late is decided by them."""
+
+    def offer(name: str, queues: Mapping[str, list[pa.Table]]) -> None:
+        site = sites.sites[name]
+        waiting = [stream for stream, queue in queues.items() if queue]
+        if waiting and site.ledger.batch == len(site.batches) - 1:
+            chosen = [stream for stream in waiting if random.random() < 0.7] or waiting[:1]
+            site.feed({stream: queues[stream].pop(0) for stream in chosen})
+        if waiting:
+            sites.kernel.after(random.choice([10_000, 300_000, 2 * SECOND_US]), offer, name, queues)
+
+    for name in sorted(set(sites.homes.values())):
+        at_home = [stream for stream in sites.homes if sites.homes[stream] == name]
+        sites.kernel.at(0, offer, name, {stream: list(scene.stream(stream).batches) for stream in at_home})
+
+
+def _schedule_crashes(sites: SimulatedSites, network: NetworkBehaviour, random: Random) -> None:
+    for _ in range(network.crashes):
+        site = random.choice(sorted(sites.sites))
+        sites.crash(site, random.randrange(8 * SECOND_US), random.choice([100, 300_000, 3 * SECOND_US, 60 * SECOND_US]))
+
+
+def without_gaps(scene: Scene) -> Scene:
+    """The scene with the queries that today's simulator can run."""
+    return replace(scene, queries=tuple(query for query in scene.queries if not has_gap(scene, query)))
