@@ -1,7 +1,8 @@
-"""A panel for each sub-plan: a tree of join nodes, or for each head the order in which its rows are joined."""
+"""A panel for each sub-plan: a tree of join nodes, or for each stream the order in which its new rows are joined."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from watersmeet.plan.draw.geometry import Rect
 from watersmeet.plan.draw.marks import Box, Curve, Mark, Words, line_height, text_width, wrapped
@@ -28,6 +29,7 @@ TREE_INNER_SIDES = 0.3
 MIN_SLOT, SLOT_GAP, SLOT_STRETCH = 0.8, 0.35, 1.5  # of a leaf; it may be wider by this factor where there is room
 NODE_PADDING, NODE_HEIGHT, NODE_ROUND = 0.1, 0.24, 0.1
 REDUCTION_PADDING, REDUCTION_HEIGHT, REDUCTION_ROUND, REDUCTION_RISE = 0.05, 0.15, 0.05, 0.08
+REDUCTION_GAP = 0.06
 LINES_TOP, LINES_BOTTOM, LINES_SIDES, HEAD_TO_TEXT = 0.42, 0.12, 0.45, 0.08
 HEADING_SIDES, WIDEST_LINE_SIDES = 0.4, 0.5
 # Points
@@ -62,9 +64,14 @@ class TreePanel:
         yield from self._tree(self.root, left, rect.top + TREE_TOP, slot)[1]
 
     def _slot(self) -> float:
-        """Inches between the leaves of a tree."""
+        """Inches between the leaves of a tree, so that neither they nor the labels of edges touch each other."""
         names = [f"{scan.alias} at {home}" for scan, home in zip(self.join.scans, self.join.homes, strict=True)]
-        return max(MIN_SLOT, *(text_width(name, SMALL_SIZE) + SLOT_GAP for name in names))
+        labels = [(_label_width(left) + _label_width(right)) / 2 for left, right in _reduced_neighbours(self.root)]
+        return max(
+            MIN_SLOT,
+            *(text_width(name, SMALL_SIZE) + SLOT_GAP for name in names),
+            *((width + REDUCTION_GAP) / REDUCTION_AT for width in labels),
+        )
 
     def _tree(self, node: Tree, left: float, y: float, slot: float) -> tuple[float, list[Mark]]:
         """Where the root of a tree is, and its marks; leaves take a slot each from the left."""
@@ -81,7 +88,7 @@ class TreePanel:
         x = (roots[0] + roots[-1]) / 2
         for child, root in zip(node.inputs, roots, strict=True):
             marks += _edge(child, (x, y), (root, y + LEVEL_HEIGHT))
-        marks += _node(x, y, f"meet at {node.at}", is_join=True)
+        marks += _node(x, y, f"join at {node.at}", is_join=True)
         return x, marks
 
 
@@ -129,12 +136,12 @@ def panels_of(join: JoinPlan, shares: Sequence[float] | None, most: int) -> list
     if join.partition is None:
         (sub_plan,) = join.sub_plans
         is_tree = isinstance(sub_plan, JoinNode)
-        heading = "one tree for all streams" if is_tree else "what new rows of each head go through"
+        heading = "one join tree for all streams" if is_tree else "join order for new rows of each stream"
         return [_panel(heading, sub_plan, join)]
     panels = []
     for number, sub_plan in enumerate(join.sub_plans[:most]):
         share = f", {number_text(100 * shares[number])} %" if shares is not None else ""
-        heading = f"way {number + 1}: {part_text(join.partition, number)}{share}"
+        heading = f"sub-plan {number + 1}: {part_text(join.partition, number)}{share}"
         panels.append(_panel(heading, sub_plan, join))
     return panels
 
@@ -168,10 +175,24 @@ def _edge(child: Input, top: tuple[float, float], bottom: tuple[float, float]) -
     colour = COLOURS[Purpose.FILTERS if child.bloom else Purpose.KEYS]
     yield Curve((top, middle, bottom), colour, REDUCED_EDGE, level=2)
     x, y = (start + (stop - start) * REDUCTION_AT for start, stop in zip(top, bottom, strict=True))
-    text = reduction_text(child)
-    rect = Rect.around(x, y - REDUCTION_RISE, text_width(text, TINY_SIZE) + 2 * REDUCTION_PADDING, REDUCTION_HEIGHT)
+    rect = Rect.around(x, y - REDUCTION_RISE, _label_width(child), REDUCTION_HEIGHT)
     yield Box(rect, PAPER, colour, REDUCTION_BORDER, REDUCTION_ROUND, level=4)
-    yield Words(*rect.centre, text, TINY_SIZE, align="center")
+    yield Words(*rect.centre, reduction_text(child), TINY_SIZE, align="center")
+
+
+def _label_width(child: Input) -> float:
+    return text_width(reduction_text(child), TINY_SIZE) + 2 * REDUCTION_PADDING
+
+
+def _reduced_neighbours(tree: Tree) -> Iterator[tuple[Input, Input]]:
+    """Inputs side by side of which both edges have a label."""
+    if isinstance(tree, Leaf):
+        return
+    for left, right in pairwise(tree.inputs):
+        if Reduction.NONE not in (left.reduction, right.reduction):
+            yield left, right
+    for child in tree.inputs:
+        yield from _reduced_neighbours(child.node)
 
 
 def _depth(tree: Tree) -> int:

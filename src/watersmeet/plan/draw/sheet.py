@@ -138,7 +138,7 @@ def _panel_row(row: Sequence[Panel], each: float) -> Section:
 
 def _omitted_sections(count: int) -> Iterator[Section]:
     if count > 0:
-        yield _line(f"and {plural(count, 'more way')}", colour=SOFT_INK)
+        yield _line(f"and {plural(count, 'more sub-plan')}", colour=SOFT_INK)
 
 
 def _line(text: str, *, height: float = LINE_HEIGHT, colour: str = INK, bold: bool = False) -> Section:

@@ -102,7 +102,7 @@ def site_box(program: SiteProgram, cost: Cost | None, *, is_query_site: bool) ->
     lines += [(text, SOFT_INK) for text in _state_lines(program)]
     if cost is not None and program.site in cost.cpu:
         rows, cores = cost.state_rows.get(program.site, 0.0), cost.cpu[program.site]
-        lines.append((f"{count_text(rows)} rows, {number_text(100 * cores)} % of a core", SOFT_INK))
+        lines.append((f"{count_text(rows)} rows of state, {number_text(100 * cores)} % of a core", SOFT_INK))
     return SiteBox(program.site, is_query_site, tuple(lines))
 
 
@@ -110,9 +110,9 @@ def _state_lines(program: SiteProgram) -> Iterator[str]:
     """The state of a site in a few lines."""
     lines = wrapped(_state(program), STATE_LINE_WIDTH, SMALL_SIZE)
     if len(lines) > MOST_STATE_LINES:
-        lines = [*lines[: MOST_STATE_LINES - 1], "and more"]
+        lines = [*lines[: MOST_STATE_LINES - 1], f"{lines[MOST_STATE_LINES - 1]} and more"]
     for number, line in enumerate(lines):
-        yield f"    {line}" if number else f"keeps {line}"
+        yield f"    {line}" if number else f"state: {line}"
 
 
 def _state(program: SiteProgram) -> list[str]:
@@ -125,7 +125,7 @@ def _state(program: SiteProgram) -> list[str]:
                 case Form.ROW | Form.PIECE:
                     windows.setdefault(flow.name)
                 case _ if flow.bloom:
-                    others.setdefault(f"filters {flow.name.removeprefix('bloom ')}")
+                    others.setdefault(f"Bloom filter of {flow.name.removeprefix('bloom ')}")
                 case Form.SPAN:
                     others.setdefault(flow.name)
     return [*sorted(windows), *sorted(others)]

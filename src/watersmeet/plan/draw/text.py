@@ -68,13 +68,13 @@ def plural(count: int, noun: str) -> str:
 
 def summary_text(join: JoinPlan, cost: Cost | None) -> str:
     """The plan in one line: streams, sites, and what all of it costs."""
-    place = f"answers at {join.site}" if join.site is not None else "answers where they are made"
+    place = f"answers at {join.site}" if join.site is not None else "answers at the sites that find them"
     sites = len({*join.homes, join.site} - {None})
     text = f"{len(join.scans)} streams at {plural(sites, 'site')}, {place}"
     if cost is None:
         return text
-    delay = f"{number_text(cost.delay_s)} s from a row to its answers"
-    return f"{text}; {bytes_text(cost.bytes_s)} on all links, {number_text(cost.messages_s)} parcels/s, {delay}"
+    traffic = f"{bytes_text(cost.bytes_s)} in {number_text(cost.messages_s)} messages/s on all links"
+    return f"{text}; {traffic}; latency {number_text(cost.delay_s)} s"
 
 
 def hop_texts(join: JoinPlan, plan: HeadPlan) -> Iterator[str]:
@@ -84,7 +84,7 @@ def hop_texts(join: JoinPlan, plan: HeadPlan) -> Iterator[str]:
         start, home = hop.at or site, join.home(hop.alias)
         stays = hop.method in (Method.SP_S, Method.SM_S1, Method.SM_S2)
         end = start if stays else home
-        bloom = " with filters" if hop.bloom else ""
+        bloom = " with Bloom filters" if hop.bloom else ""
         moved = f" from {start}" if start != site and end != start else ""
         yield f"{hop.alias} by {hop.method.value}{bloom}{moved} at {end}"
         site = end
@@ -92,8 +92,8 @@ def hop_texts(join: JoinPlan, plan: HeadPlan) -> Iterator[str]:
 
 def reduction_text(child: Input) -> str:
     """How an input of a join node is reduced before it is shipped."""
-    steps = {Reduction.ONE_STEP: "1 step", Reduction.TWO_STEP: "2 steps"}.get(child.reduction, "")
-    return f"{steps}, Bloom" if child.bloom else steps
+    kind = "Bloom semijoin" if child.bloom else "semijoin"
+    return {Reduction.ONE_STEP: f"1-step {kind}", Reduction.TWO_STEP: f"2-step {kind}"}.get(child.reduction, "")
 
 
 def part_text(partition: Partition, sub_plan: int) -> str:
