@@ -12,7 +12,7 @@ from watersmeet.planners.partition import SubPlans, pmjoin_plan
 from watersmeet.planners.trees import BYTES, simple, stream_join_opt
 from watersmeet.reproduce import plots
 from watersmeet.reproduce.experiment import Experiment, Row, told
-from watersmeet.reproduce.workloads import Source, measure, names_of, one_way, rows_table, workload_of_sources
+from watersmeet.reproduce.workloads import Source, measure, names_of, rows_table, unpartitioned, workload_of_sources
 
 RATES = np.array([[0.1, 0.1, 100], [0.03, 50, 0.04], [50, 0.01, 0.02]])  # of each stream, by value a, b and c
 WINDOW_S = 0.5
@@ -38,9 +38,9 @@ def _plan(scheme: str, workload: Workload) -> SubPlans:
     """The plan of a scheme."""
     match scheme:
         case "centralised":
-            return one_way(simple(workload, BYTES))
+            return unpartitioned(simple(workload, BYTES))
         case "distributed":
-            return one_way(stream_join_opt(workload, BYTES))
+            return unpartitioned(stream_join_opt(workload, BYTES))
         case _:
             return pmjoin_plan(workload, "rate", 3, BYTES)
 

@@ -13,8 +13,8 @@ from watersmeet.reproduce.workloads import (
     Source,
     draw_rows,
     measure,
-    one_way,
     uniform,
+    unpartitioned,
     workload_of_sources,
 )
 
@@ -54,13 +54,13 @@ def _sources() -> list[Source]:
     ]
 
 
-def _meet(at: str, *nodes: Tree | str) -> JoinNode:
-    """A meet of trees and streams."""
+def _join_node(at: str, *nodes: Tree | str) -> JoinNode:
+    """A join node over trees and streams."""
     return JoinNode(at, tuple(Input(Leaf(node) if isinstance(node, str) else node) for node in nodes))
 
 
 # Both local joins leave their sites, so that links tell their rates.
-LOCAL_JOINS = _meet("n2", _meet("n0", "s0", "s1"), _meet("n1", "s2", "s3"), "s4")
+LOCAL_JOINS = _join_node("n2", _join_node("n0", "s0", "s1"), _join_node("n1", "s2", "s3"), "s4")
 
 
 def _points(quick: bool) -> tuple[Point, ...]:
@@ -81,7 +81,7 @@ def _run(point: Point) -> Row:
     runs = []
     for draw in range(point.draws):
         tables, full_us = draw_rows(streams, SECONDS, SEED + draw)
-        runs.append(measure(streams, one_way(tree), tables, full_us, SECONDS))
+        runs.append(measure(streams, unpartitioned(tree), tables, full_us, SECONDS))
     measured = sum(_figure(point.what, found) for found in runs) / len(runs)
     published = PUBLISHED[point.what]
     return {
@@ -105,7 +105,7 @@ def _text_of(tree: Tree) -> str:
     """A tree on one line, its inputs in the order of their first streams but what is local first."""
     if isinstance(tree, Leaf):
         return tree.alias
-    nodes = sorted((one.node for one in tree.inputs), key=lambda node: (not _local(node, tree.at), leaves_of(node)))
+    nodes = sorted((child.node for child in tree.inputs), key=lambda node: (not _local(node, tree.at), leaves_of(node)))
     return f"{tree.at}({' '.join(_text_of(node) for node in nodes)})"
 
 

@@ -9,7 +9,7 @@ from watersmeet.planners.trees import stream_join_opt
 from watersmeet.reproduce import plots
 from watersmeet.reproduce.experiment import Experiment, Row, averaged, told
 from watersmeet.reproduce.pmjoin.fig8 import METHODS, SEED, hot_spot_sources
-from watersmeet.reproduce.workloads import one_way, ship_rates, workload_of_sources
+from watersmeet.reproduce.workloads import ship_rates, unpartitioned, workload_of_sources
 
 SPOTS = {"contiguous hot spot": "CHS DD", "random hot spot": "RHS DD"}
 PARTS = (500, 1_000)
@@ -34,7 +34,7 @@ def _points(quick: bool) -> tuple[Point, ...]:
 def _run(point: Point) -> Row:
     sources = hot_spot_sources(SPOTS[point.spot], point.streams, point.draw)
     workload = workload_of_sources(sources)
-    plans = {"none": one_way(stream_join_opt(workload))}
+    plans = {"none": unpartitioned(stream_join_opt(workload))}
     for parts in PARTS:
         for method in METHODS:
             plans[f"{method} {parts}"] = pmjoin_plan(workload, method, parts, seed=SEED)
@@ -47,7 +47,7 @@ def _run(point: Point) -> Row:
 
 
 def _plot(rows: Sequence[Row], path: Path) -> None:
-    series = {"none": "1 part"} | {one: one for one in FIGURES[1:]}
+    series = {"none": "1 part"} | {name: name for name in FIGURES[1:]}
     plots.lines(rows, path, panel="hot spot", x="streams", series=series, xlabel="streams")
 
 

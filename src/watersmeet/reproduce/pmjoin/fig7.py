@@ -9,7 +9,7 @@ import numpy as np
 from watersmeet.planners.trees import local_first, optimal, stream_join_opt
 from watersmeet.reproduce import plots
 from watersmeet.reproduce.experiment import Experiment, Row, averaged, told
-from watersmeet.reproduce.workloads import Source, different_shares, one_way, ship_rates, workload_of_sources
+from watersmeet.reproduce.workloads import Source, different_shares, ship_rates, unpartitioned, workload_of_sources
 
 NODES = 5
 VALUES = 10_000
@@ -45,9 +45,9 @@ def _run(point: Point) -> Row:
     sources = sources_of(point)
     workload = workload_of_sources(sources)
     plans = {
-        "local": one_way(local_first(workload)),
-        "heuristic": one_way(stream_join_opt(workload)),
-        "optimal": one_way(optimal(workload)),
+        "local": unpartitioned(local_first(workload)),
+        "heuristic": unpartitioned(stream_join_opt(workload)),
+        "optimal": unpartitioned(optimal(workload)),
     }
     return {
         "streams a node": point.streams / NODES,

@@ -44,9 +44,9 @@ class Point:
 
 def _points(quick: bool) -> tuple[Point, ...]:
     if quick:
-        return tuple(Point(one, count, 0) for one in ("CHS SD", "RHS DD") for count in (1, 10, 1_000))
+        return tuple(Point(situation, count, 0) for situation in ("CHS SD", "RHS DD") for count in (1, 10, 1_000))
     parts = (1, 2, 10, 50, 100, 500, 1_000)
-    return tuple(Point(one, count, draw) for one in SITUATIONS for count in parts for draw in range(2))
+    return tuple(Point(situation, count, draw) for situation in SITUATIONS for count in parts for draw in range(2))
 
 
 def _run(point: Point) -> Row:
@@ -54,7 +54,9 @@ def _run(point: Point) -> Row:
     tables, full_us = draw_rows(sources, SECONDS, SEED + point.draw)
     row: Row = {"situation": point.situation, "parts": point.parts, "draw": point.draw}
     workload = workload_of_sources(sources)
-    plans: dict[PartMethod, SubPlans] = {one: pmjoin_plan(workload, one, point.parts, seed=SEED) for one in METHODS}
+    plans: dict[PartMethod, SubPlans] = {
+        method: pmjoin_plan(workload, method, point.parts, seed=SEED) for method in METHODS
+    }
     for method, sub_plans in plans.items():
         row[f"{method} routing"] = 1000 * routing_s(sources, sub_plans, tables, full_us)
     for method, sub_plans in plans.items():

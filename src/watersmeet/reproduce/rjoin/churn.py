@@ -45,9 +45,9 @@ def _run(point: Point) -> Row:
         "session": point.session_s,
         "draw": point.seed,
         "crashes": found["nothing"].failures,
-        **{name: one.recall for name, one in found.items()},
-        **{f"{name} MB": one.bytes / 1e6 for name, one in found.items()},
-        "surplus": sum(one.surplus for one in found.values()),
+        **{name: outcome.recall for name, outcome in found.items()},
+        **{f"{name} MB": outcome.bytes / 1e6 for name, outcome in found.items()},
+        "surplus": sum(outcome.surplus for outcome in found.values()),
     }
 
 

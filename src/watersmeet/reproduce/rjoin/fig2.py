@@ -7,11 +7,8 @@ from watersmeet.program.rjoin.shard import Strategy
 from watersmeet.reproduce.experiment import Row, told
 from watersmeet.reproduce.rjoin.plot import draw
 from watersmeet.reproduce.rjoin.runs import (
-    FIGURES,
-    NOTES,
-    UNIT,
     Point,
-    RankedExperiment,
+    figure_experiment,
     ratios,
     rows_by,
     run_looks,
@@ -62,7 +59,7 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
         )
     for figure in ("load", "storage"):
         times, fewer = (
-            [one for other in STRATEGIES[:2] for one in ratios(of(other, asked), of("rjoin", asked), figure)]
+            [times for other in STRATEGIES[:2] for times in ratios(of(other, asked), of("rjoin", asked), figure)]
             for asked in (queries[-1], few)
         )
         sentences.append(
@@ -90,12 +87,10 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
     return sentences
 
 
-EXPERIMENT = RankedExperiment(
-    name="rjoin-fig2",
+EXPERIMENT = figure_experiment(
+    2,
     title="RJoin against worst, random and first choices",
-    paper="RJoin, figure 2",
     keys=("queries", "strategy", "tuples"),
-    figures=FIGURES,
     points=_points,
     run=run_looks,
     plot=_plot,
@@ -109,7 +104,5 @@ EXPERIMENT = RankedExperiment(
         "As published: 1,000 nodes, 20,000 4-way queries, theta 0.9; and the same with 2,000 queries. Quick: 100 and "
         "300 queries, up to 200 tuples.",
         "'worst' knows the rates and takes the highest, 'first' takes keys in the order of the WHERE clause; seed 1.",
-        *NOTES,
     ),
-    unit=UNIT,
 )

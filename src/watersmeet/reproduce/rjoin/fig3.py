@@ -7,15 +7,12 @@ from pathlib import Path
 from watersmeet.reproduce.experiment import Row, told
 from watersmeet.reproduce.rjoin.plot import draw
 from watersmeet.reproduce.rjoin.runs import (
-    FIGURES,
-    NOTES,
     ONE_RANKING,
     OWN_RANKINGS,
     RANKING_NOTE,
     RANKINGS,
-    UNIT,
     Point,
-    RankedExperiment,
+    figure_experiment,
     rows_by,
     run_looks,
 )
@@ -53,10 +50,11 @@ def per_new_tuple(rows: Sequence[Row], figure: str) -> list[tuple[float, float]]
     """What a new tuple costs between two looks: the tuples in the middle, and messages per node."""
     return [
         (
-            (one["tuples"] + other["tuples"]) / 2,
-            (other[figure] * other["tuples"] - one[figure] * one["tuples"]) / (other["tuples"] - one["tuples"]),
+            (earlier["tuples"] + later["tuples"]) / 2,
+            (later[figure] * later["tuples"] - earlier[figure] * earlier["tuples"])
+            / (later["tuples"] - earlier["tuples"]),
         )
-        for one, other in pairwise(rows)
+        for earlier, later in pairwise(rows)
     ]
 
 
@@ -111,12 +109,10 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
     return sentences
 
 
-EXPERIMENT = RankedExperiment(
-    name="rjoin-fig3",
+EXPERIMENT = figure_experiment(
+    3,
     title="RJoin while more and more tuples arrive",
-    paper="RJoin, figure 3",
     keys=("ranking", "tuples"),
-    figures=FIGURES,
     points=_points,
     run=run_looks,
     plot=_plot,
@@ -129,7 +125,5 @@ EXPERIMENT = RankedExperiment(
         "As published: 1,000 nodes, 4-way queries, theta 0.9, up to 2,500 tuples; 20,000 queries with rankings of "
         "their own, 2,000 with one ranking, where rewritten queries are far more. Quick: 200 queries, 400 tuples.",
         RANKING_NOTE,
-        *NOTES,
     ),
-    unit=UNIT,
 )

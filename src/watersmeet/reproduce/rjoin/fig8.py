@@ -4,34 +4,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from watersmeet.reproduce.experiment import Row, told
-from watersmeet.reproduce.rjoin.fig7 import (
-    QUERIES,
-    QUICK_QUERIES,
-    QUICK_TUPLES,
-    TUPLES,
-    WINDOW_NOTES,
-    WINDOWS,
-    looks,
-    window_run,
-)
+from watersmeet.reproduce.rjoin.fig7 import WINDOW_NOTES, window_points
 from watersmeet.reproduce.rjoin.plot import draw
 from watersmeet.reproduce.rjoin.runs import (
-    FIGURES,
-    NOTES,
-    UNIT,
     Point,
-    RankedExperiment,
+    figure_experiment,
     is_rising,
     rows_by,
     run_looks,
 )
 
 CREATED = "storage created"
-
-
-def _points(quick: bool) -> tuple[Point, ...]:
-    queries, tuples, windows = (QUICK_QUERIES, QUICK_TUPLES, WINDOWS[:3]) if quick else (QUERIES, TUPLES, WINDOWS)
-    return tuple(Point((("window", window),), window_run(window, queries, looks(tuples))) for window in windows)
 
 
 def _run(point: Point) -> list[Row]:
@@ -70,13 +53,12 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
     return sentences
 
 
-EXPERIMENT = RankedExperiment(
-    name="rjoin-fig8",
+EXPERIMENT = figure_experiment(
+    8,
     title="Load of RJoin by and by, with sliding windows",
-    paper="RJoin, figure 8",
     keys=("window", "tuples"),
-    figures=(*FIGURES, CREATED),
-    points=_points,
+    more_figures=(CREATED,),
+    points=window_points,
     run=_run,
     plot=_plot,
     verdict=_verdict,
@@ -87,7 +69,5 @@ EXPERIMENT = RankedExperiment(
     notes=(
         *WINDOW_NOTES,
         f"'{CREATED}' counts all that nodes have stored by then, 'storage' what they still have, 'load' all so far.",
-        *NOTES,
     ),
-    unit=UNIT,
 )

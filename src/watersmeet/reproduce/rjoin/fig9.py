@@ -6,16 +6,12 @@ from pathlib import Path
 from watersmeet.reproduce.experiment import Row, told
 from watersmeet.reproduce.rjoin.plot import draw
 from watersmeet.reproduce.rjoin.runs import (
-    FIGURES,
-    NOTES,
     OWN_RANKINGS,
     RANKING_NOTE,
     RANKINGS,
-    UNIT,
     Point,
-    RankedExperiment,
+    figure_experiment,
     rows_by,
-    run_point,
 )
 from watersmeet.sim.rjoin.measured import Run
 from watersmeet.sim.rjoin.workload import ZipfWorkload
@@ -68,14 +64,11 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
     return sentences
 
 
-EXPERIMENT = RankedExperiment(
-    name="rjoin-fig9",
+EXPERIMENT = figure_experiment(
+    9,
     title="RJoin with and without id movement",
-    paper="RJoin, figure 9",
     keys=("ranking", "movement"),
-    figures=FIGURES,
     points=_points,
-    run=run_point,
     plot=_plot,
     verdict=_verdict,
     published=(
@@ -87,7 +80,5 @@ EXPERIMENT = RankedExperiment(
         f"Every {EVERY} tuples each node meets one other, and takes half of what that one keeps if it keeps itself "
         "less than a fifth of it (Karger and Ruhl). What it takes to hand over keys is not counted.",
         RANKING_NOTE,
-        *NOTES,
     ),
-    unit=UNIT,
 )

@@ -40,8 +40,8 @@ class Point:
 
 def _second(setting: Setting, **changes: float) -> Setting:
     """Other figures for the second stream."""
-    one, other = setting.streams
-    return replace(setting, streams=(one, replace(other, **changes)))  # type: ignore[arg-type]
+    first, second = setting.streams
+    return replace(setting, streams=(first, replace(second, **changes)))  # type: ignore[arg-type]
 
 
 _GROUPS = (
@@ -105,10 +105,14 @@ PANELS = (
 )
 
 
+def panel_of(letter: str) -> Panel:
+    """The panel of a letter."""
+    return next(panel for panel in PANELS if panel.letter == letter)
+
+
 def setting_of(point: Point) -> Setting:
     """The paper's default setting with one figure changed."""
-    panel = next(one for one in PANELS if one.letter == point.letter)
-    return panel.change(Setting((StreamSpec(), StreamSpec())), point.value)
+    return panel_of(point.letter).change(Setting((StreamSpec(), StreamSpec())), point.value)
 
 
 def one_way_join(method: Method, *, bloom: bool = False) -> Linear:
@@ -122,7 +126,7 @@ def _points(quick: bool, panel: Panel) -> tuple[Point, ...]:
 
 
 def _run(point: Point) -> Row:
-    panel = next(one for one in PANELS if one.letter == point.letter)
+    panel = panel_of(point.letter)
     setting = setting_of(point)
     problem = problem_for(setting)
     tables = draw_tables(setting, setting.window_s + point.seconds, SEED)
@@ -145,7 +149,7 @@ def _verdict(rows: Sequence[Row], panel: Panel) -> list[str]:
     first, last = means[0], means[-1]
     found = _PANEL_VERDICTS[panel.letter](means)
     if panel.letter != "c":
-        apart = max(abs(row[one] / row[other] - 1) for row in means for one, other in _PAIRS)
+        apart = max(abs(row[semijoin] / row[other] - 1) for row in means for semijoin, other in _PAIRS)
         found.append(
             told(
                 apart <= 0.05,
@@ -153,10 +157,10 @@ def _verdict(rows: Sequence[Row], panel: Panel) -> list[str]:
                 "the sites tell each other how far they have come, which a fixed delay does not need",
             )
         )
-    one = [sum(row[name] for row in means) / len(means) for name in ("SM-S1", "SM-S2", "SM-D1", "SM-D2")]
+    averages = [sum(row[name] for row in means) / len(means) for name in ("SM-S1", "SM-S2", "SM-D1", "SM-D2")]
     found.append(
-        f"beyond the paper, whose text is of two minds: on average SM-S1 takes {one[0]:.2f} s/s and SM-S2 "
-        f"{one[1]:.2f}, SM-D1 {one[2]:.2f} and SM-D2 {one[3]:.2f}"
+        f"beyond the paper, whose text is of two minds: on average SM-S1 takes {averages[0]:.2f} s/s and SM-S2 "
+        f"{averages[1]:.2f}, SM-D1 {averages[2]:.2f} and SM-D2 {averages[3]:.2f}"
     )
     shift = max(abs(row[f"{name} Bloom"] / row[name] - 1) for row in (first, last) for name in PAPER[2:])
     found.append(f"beyond the paper: Bloom filters instead of keys change a total by at most {shift:.1%}")
