@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from watersmeet.errors import CheckpointMismatch, InputError, RunError, WatersmeetError
 from watersmeet.stats.model import Bin, ColumnStats, Histogram, Number, Stats, StreamStats
+from watersmeet.topology.load import load_topology
 from watersmeet.topology.model import (
     HeadSteps,
     Link,
@@ -19,7 +20,6 @@ from watersmeet.topology.model import (
     Source,
     Stream,
     Topology,
-    load_topology,
 )
 
 if TYPE_CHECKING:

@@ -183,19 +183,19 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
          ["query 'q': ", "unknown stream 'bb'; did you mean 'b'? known: a"]),
         ("queries.q.sql", SQL.replace("b.k", "b.kk"),
          ["query 'q': ", "'b' has no column 'kk'; did you mean 'k'? known: "]),
-        ("queries.q.sql", SQL.replace("a.id", "c.id"), ["no stream in FROM goes by 'c'", "a, b"]),
+        ("queries.q.sql", SQL.replace("a.id", "c.id"), ["no stream in FROM has the alias 'c'", "a, b"]),
         ("queries.q.sql", SQL.replace("WHERE", "WERE"), ["query 'q': line 1, column "]),
         ("queries.q.sql", SQL + " AND (a.id = 1", ["query 'q': line 1, column ", "'(' is opened and never closed"]),
         ("queries.q.sql", SQL + "\nAND a.id = = 1", ["query 'q': line 2, column "]),
-        ("queries.q.sql", SQL.replace("1 MINUTE", "0 SECONDS"), ["holds nothing; a window is longer than zero"]),
-        ("queries.q.sql", SQL.replace("1 MINUTE", "-1 MINUTE"), ["holds nothing; a window is longer than zero"]),
-        ("queries.q.sql", SQL.replace("RANGE 1 MINUTE", "ROWS 0"), ["ROWS 0 holds nothing"]),
+        ("queries.q.sql", SQL.replace("1 MINUTE", "0 SECONDS"), ["RANGE must be positive, not '0 SECONDS'"]),
+        ("queries.q.sql", SQL.replace("1 MINUTE", "-1 MINUTE"), ["RANGE must be positive, not '-1 MINUTE'"]),
+        ("queries.q.sql", SQL.replace("RANGE 1 MINUTE", "ROWS 0"), ["ROWS must be positive, not 0"]),
         ("queries.q.sql", SQL.replace(" [RANGE 1 MINUTE]", ""), ["stream 'a' has no window; add one, e.g. a [RANGE"]),
         ("queries.q.sql", SQL.replace("a.k = b.k", "a.k < b.k"),
          ["no equality joins the streams (a) and (b)", "set `allow_cross: true`"]),
         ("queries.q.sql", SQL.replace("b_id", "a_id"), ["two output columns are called 'a_id'"]),
         ("queries.q.sql", SQL.replace("b [RANGE", "a [RANGE"),
-         ["two streams in FROM go by 'a'; give one another name"]),
+         ["two streams in FROM have the alias 'a'; give one another name"]),
         ("streams.a.event_time", "tss",
          ["topology.yaml, line 2: stream 'a': event_time 'tss' is not one of its columns", "did you mean 'ts'?"]),
         ("streams.a.event_time", "k", ["event_time 'k' has type long; it must be timestamp"]),
@@ -221,10 +221,12 @@ def test_slips_in_the_file_are_told_in_a_sentence_before_spark_starts(
     ("arguments", "told"),
     [
         (["run", "--trigger", "soon"], "--trigger: duration 'soon' is not understood; write it like '10 seconds'"),
-        (["run", "--trigger", "0 seconds"], "--trigger: '0 seconds' must be longer than nothing"),
-        (["run", "--trigger=-1 second"], "--trigger: '-1 second' must be longer than nothing"),
+        (["run", "--trigger", "0 seconds"], "--trigger: '0 seconds' must be positive"),
+        (["run", "--trigger=-1 second"], "--trigger: '-1 second' must be positive"),
         (["run", "--conf", "spark.driver.memory"], "--conf 'spark.driver.memory' must be NAME=VALUE"),
         (["run", "--conf", "=4g"], "--conf '=4g' must be NAME=VALUE"),
+        (["run", "--metrics-port", "70000"], "--metrics-port 70000: a port is from 0 (any free one) to 65535"),
+        (["run", "--events", "absent/run.jsonl"], "--events absent/run.jsonl: there is no such directory; make it"),
         (["run", "--query", "r"], "unknown query 'r'; known: q"),
         (["check", "--query", "qq"], "unknown query 'qq'; did you mean 'q'? known: q"),
         (["explain", "--query", "r"], "unknown query 'r'; known: q"),
@@ -258,7 +260,7 @@ def test_what_nobody_foresaw_is_one_sentence_as_well(
     def fail(_: object) -> None:
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr("watersmeet.cli.main.load_topology", fail)
+    monkeypatch.setattr("watersmeet.cli.check.load_topology", fail)
     assert command("check", "x.yaml") == (
         1, "", "watersmeet: unexpected ZeroDivisionError: by zero (--debug shows where)\n",
     )  # fmt: skip
@@ -315,7 +317,7 @@ SITED_SLIPS: list[tuple[str, Any, str]] = [
     ("queries.q.plan.a", [{"join": "bb"}, {"join": "c"}],
      "query 'q': plan of head 'a': unknown 'bb'; did you mean 'b'? known: a, b, c"),
     ("queries.q.plan.a", [{"join": "b"}], "query 'q': plan of head 'a' never joins c; name every other alias once"),
-    ("queries.q.plan.a", [{"join": "b"}, {"join": "b"}], "head 'a' meets 'b' twice; join each other alias once"),
+    ("queries.q.plan.a", [{"join": "b"}, {"join": "b"}], "head 'a' joins 'b' twice; join every other alias once"),
     ("queries.q.plan.aa", [{"join": "b"}, {"join": "c"}],
      "query 'q': plan: unknown head 'aa'; did you mean 'a'? known: a, b, c"),
     ("queries.q.plan.a", [{"join": "b", "method": "SM-D3"}, {"join": "c"}],
@@ -414,8 +416,8 @@ def test_explain_of_several_sites(spark: SparkSession, place: Place, command: Ru
     code, out, err = command("explain", place.file, "--format", "json")
     assert (code, err) == (0, "")
     join = json.loads(out)["q"]["child"]
-    assert (join["node"], join["site"], join["homes"]) == ("SitedJoin", "nyc", ["ams", "fra", "nyc"])
-    assert join["ways"][0]["heads"][0]["hops"][0] == {
+    assert (join["node"], join["site"], join["homes"]) == ("JoinPlan", "nyc", ["ams", "fra", "nyc"])
+    assert join["sub_plans"][0]["heads"][0]["hops"][0] == {
         "node": "Hop",
         "alias": "b",
         "method": "SM-D1",
@@ -458,7 +460,7 @@ def test_a_run_at_three_sites_and_its_links(
         ("ams", "nyc", "full tuples"),
     }
     counts = [[int(text.replace(",", "")) for text in row[3:6]] for row in rows]
-    (total,) = re.findall(rf"all {number} ([\d.]+)", shown)[-1:]
+    (total,) = re.findall(rf"total {number} ([\d.]+)", shown)[-1:]
     assert int(total[0].replace(",", "")) == sum(count[0] for count in counts)
     assert float(total[1]) == pytest.approx(sum(count[0] for count in counts) * 2e-9, abs=1e-6)
     (central,) = re.findall(rf"central would ship about {number} ([\d.]+)", shown)[-1:]
@@ -612,8 +614,8 @@ def test_a_run_its_summary_and_a_second_one_with_nothing_new(
         "query q",
         f"rows in {2 * FILES * ROWS} (",
         f"answers {expected().total()} (",
-        f"answers lie in {place.directory}/out/q",
-        "a sample of the answers",
+        f"output path {place.directory}/out/q",
+        "sample of the answers",
     ):
         assert fragment in shown
     assert (place.directory / ".watersmeet/checkpoints/q/identity.json").exists()
@@ -789,10 +791,28 @@ def test_version_and_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     assert (told.returncode, told.stdout, told.stderr) == (0, f"watersmeet {__version__}\n", "")
     fragments: dict[tuple[str, ...], Sequence[str]] = {
         (): ("run", "explain", "check", "examples:", "--version"),
-        ("run",): ("--once", "--trigger", "--checkpoint", "--master", "--query", "--conf", "--quiet", "--debug"),
+        ("run",): (
+            "--once",
+            "--trigger",
+            "--checkpoint",
+            "--master",
+            "--query",
+            "--conf",
+            "--quiet",
+            "--debug",
+            "--events",
+            "--metrics-port",
+        ),
         ("explain",): ("--format {text,json}", "--query"),
         ("check",): ("--query", "topology"),
-        ("site",): ("NAME", "topology", "--once", "--trigger", "--planner", "may start, stop, crash and come back in"),
+        ("site",): (
+            "NAME",
+            "topology",
+            "--once",
+            "--trigger",
+            "--planner",
+            "start, stop, crash and restart in any order",
+        ),
     }
     told = process("--help")
     assert (told.returncode, told.stdout, told.stderr) == (0, helped(), "")
@@ -860,8 +880,8 @@ def test_ctrl_c_ends_a_run_cleanly_and_the_next_one_resumes(spark: SparkSession,
             os.killpg(running.pid, signal.SIGKILL)
             running.communicate()
     assert (running.returncode, err) == (0, "")
-    assert "stopping after the batch under way" in out
-    assert "answers lie in" in out
+    assert "stopping after the current micro-batch" in out
+    assert "output path" in out
     assert_no_trace(out)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["q"]  # nothing temporary
 
@@ -895,8 +915,8 @@ def test_plans_by_cost_and_their_pictures(
     code, text, err = command("explain", place.file, "--every", "--draw", str(place.directory / "plan.svg"))
     assert code == 0 and "plan.svg" in err
     assert (place.directory / "plan.svg").read_text().startswith("<?xml")
-    assert "planned by auto" in text and "estimate, with a batch every 1 s:" in text
-    listed = text[text.index("planners, by what they come to:") :]
+    assert "planned by auto" in text and "estimate, with a micro-batch every 1 s:" in text
+    listed = text[text.index("cost by planner:") :]
     for planner in ("central", "greedy", "exhaustive", "tree", "pmjoin", "simple", "local-first", "optimal", "auto"):
         assert f"  {planner}: " in listed
     assert command("explain", place.file, "--every")[1] == text  # the same on every run

@@ -26,7 +26,8 @@ from watersmeet.sim.sites.rows import finish, typed
 from watersmeet.sim.sites.site import SimulatedSites
 from watersmeet.sim.sites.trial import horizon
 from watersmeet.testing import InProcess, bag
-from watersmeet.topology.model import load_topology, parse_schema
+from watersmeet.topology.load import load_topology
+from watersmeet.topology.schema import parse_schema
 
 CASES = sorted((Path(__file__).parents[1] / "golden").glob("*.test"))
 TYPES = {"long": pa.int64(), "string": pa.string(), "timestamp": pa.timestamp("us", "UTC")}

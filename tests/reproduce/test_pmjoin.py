@@ -65,6 +65,7 @@ def test_example_2_measured_is_as_published() -> None:
             assert row["measured"] == pytest.approx(row["published"], rel=0.12), row
     by_name = {row["figure"]: row for row in rows}
     assert by_name["plan of figure 3 ships"]["plan"] == pmjoin_example2.FIGURE_3
+    assert by_name["plan of figure 3 ships"]["measured"] == pytest.approx(pmjoin_example2.DERIVED, rel=0.12)
     assert by_name["optimal plan ships"]["measured"] < by_name["plan of figure 3 ships"]["measured"]
 
 

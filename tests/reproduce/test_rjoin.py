@@ -114,8 +114,9 @@ def test_figure_2_wants_a_gain_in_traffic_and_load() -> None:
 
     assert all(agreed(experiment, traffic=cost, load=cost, storage=cost, RIC_traffic=rates)[:4])
     assert agreed(experiment, traffic=cost, load=cost, storage=1.0, RIC_traffic=rates)[3] is False
-    costs["random"] = 2.0
-    assert agreed(experiment, traffic=cost, load=cost, storage=cost)[:2] == [True, False]
+    for other in (2.0, 30.0):  # less than published, or more
+        costs["random"] = other
+        assert agreed(experiment, traffic=cost, load=cost, storage=cost)[:2] == [True, False]
 
 
 def test_figure_2_tells_whether_ric_is_most_of_the_traffic() -> None:
@@ -136,9 +137,19 @@ def test_figure_3_tells_lines_from_other_curves() -> None:
     def nodes(keys: Row) -> float:
         return float(900 + keys["tuples"] / 10)
 
-    assert all(agreed(experiment, traffic=line, grouped_traffic=line, nodes=nodes, load=nodes)[:4])
+    def root(keys: Row) -> float:
+        return float(keys["tuples"] ** 0.5)
+
+    assert all(agreed(experiment, traffic=line, grouped_traffic=line, RIC_traffic=root, nodes=nodes, load=nodes)[:4])
     found = agreed(experiment, traffic=cube, grouped_traffic=line, nodes=500.0)
-    assert found[:4] == [False, True, True, False]
+    assert found[:4] == [False, True, False, False]  # RIC that stays the same does not grow
+
+
+def test_a_curve_that_slows_down_rises_all_the_same() -> None:
+    assert rjoin_fig3.is_slowing([(0, 0.0), (1, 2.0), (2, 3.0)])
+    assert not rjoin_fig3.is_slowing([(0, 0.0), (1, 1.0), (2, 2.0)])
+    assert not rjoin_fig3.is_slowing([(0, 1.0), (1, 1.0), (2, 1.0)])
+    assert not rjoin_fig3.is_slowing([(0, 0.0), (1, 2.0), (2, 1.0)])
 
 
 def test_what_a_new_tuple_costs_is_between_two_looks() -> None:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from watersmeet.errors import TopologyError
 from watersmeet.stats.model import Bin, ColumnStats, Histogram, Number, Origin, Stats, StreamStats
 from watersmeet.stats.yaml import filled, read_stats, write_stats
-from watersmeet.topology.model import Source, Stream, Topology, load_topology
+from watersmeet.topology.load import load_topology
+from watersmeet.topology.model import Source, Stream, Topology
 
 COLUMNS = {"a": ("k", "host", "ts"), "b": ("k", "ts")}
 TOPOLOGY = """\

@@ -1,1 +1,1 @@
-"""The command line, one file a command."""
+"""The command line, one file a command: each has `add_parser(subparsers)` and `run(options)`."""

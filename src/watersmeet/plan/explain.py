@@ -53,7 +53,7 @@ def estimate_text(planner: str, cost: Cost | None, turn_s: float, note: str = ""
     """Who made a plan and what it is expected to cost, flow by flow; and what other planners came to."""
     lines = [f"planned by {planner}" + (f": {note}" if note else "")]
     if cost is not None:
-        lines.append(f"estimate, with a batch every {turn_s:g} s:")
+        lines.append(f"estimate, with a micro-batch every {turn_s:g} s:")
         for one in cost.flows:
             if one.bytes_s:
                 what = f"{one.origin} -> {one.to}  {one.flow}  ({one.purpose.value})"
@@ -74,7 +74,7 @@ def estimate_text(planner: str, cost: Cost | None, turn_s: float, note: str = ""
         if used > 1:
             lines.append(f"  too much for the link {origin} -> {to}: {_figure(100 * used)} % of its bandwidth")
     if tried:
-        lines.append("planners, by what they come to:")
+        lines.append("cost by planner:")
         lines += [
             f"  {one.planner}: {_figure(one.value)}" if one.join is not None else f"  {one.planner}: none; {one.reason}"
             for one in sorted(tried, key=lambda one: (one.value, one.planner))

@@ -46,7 +46,7 @@ class Expression:
 
 @dataclass(frozen=True, slots=True)
 class StreamRef:
-    """One stream in FROM: the alias it goes by in this query and the window it is seen through."""
+    """One stream in FROM: its alias in this query, and its window."""
 
     alias: str
     stream: str

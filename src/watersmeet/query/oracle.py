@@ -1,7 +1,7 @@
-"""The law over complete data, in DuckDB: the independent witness of every planner, runtime and strategy.
+"""The reference semantics over complete data, in DuckDB: the independent check of every planner and runtime.
 
 An answer is a combination that satisfies the predicates and in which every tuple lies in its window as seen at `t_max`,
-the latest timestamp of the combination. The text below says just that; it knows nothing of ends, segments or heads.
+the latest timestamp of the combination. The statement below says just that and shares no code with the operators.
 """
 
 from collections.abc import Mapping
@@ -11,8 +11,8 @@ from typing import assert_never
 import pyarrow as pa
 
 from watersmeet.errors import InputError
+from watersmeet.query.dialect import to_duckdb
 from watersmeet.query.model import JoinQuery, StreamRef
-from watersmeet.query.sql import to_duckdb
 from watersmeet.query.windows import Range, Rows, Tumble, Unbounded
 
 
@@ -41,7 +41,7 @@ def answer(
 def oracle_sql(
     query: JoinQuery, tables: Mapping[str, pa.Table], positions: Mapping[str, int], heads_before_us: int | None
 ) -> str:
-    """The law as one statement over the tables `stream_0`, `stream_1`, ..."""
+    """The reference semantics as one statement over the tables `stream_0`, `stream_1`, ..."""
     items = ",\n  ".join(f"{to_duckdb(item.expression)} AS {_quoted(item.name)}" for item in query.select)
     sources = ",\n  ".join(_source_sql(query, source, tables, positions) for source in query.sources)
     conditions = [

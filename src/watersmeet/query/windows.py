@@ -1,4 +1,4 @@
-"""The four windows of the law, and durations in microseconds.
+"""The four windows of the reference semantics, and durations in microseconds.
 
 A tuple is visible in its window from its own timestamp to an inclusive end that depends on the window alone, and a
 combination is an answer exactly if its latest timestamp is not after the end of any of its tuples:
@@ -27,7 +27,7 @@ UNIT_US = {
 _SHORT_UNITS = {"us": "microsecond", "ms": "millisecond", "s": "second", "sec": "second", "min": "minute", "h": "hour"}
 _PART = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*")
 
-# No stream is older than the Gregorian calendar: a longer window can only be a slip, and sums stay inside 64 bits.
+# No stream is older than the Gregorian calendar: a longer window can only be a mistake, and sums stay inside 64 bits.
 LONGEST_US = 10_000 * 365 * UNIT_US["day"]
 
 

@@ -1,6 +1,6 @@
 """Streams with known distributions, the exact figures of a query over them, and what its plans ship in the simulator.
 
-Nothing is estimated: planners get the very shares that the rows are drawn from, and costs are counted on the links.
+Planners get the exact shares that rows are drawn from instead of estimates; what plans ship is counted on the links.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

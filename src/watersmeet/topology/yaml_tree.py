@@ -1,4 +1,4 @@
-"""A YAML document as plain values that remember the line each key stood on, so that errors can point at it."""
+"""A YAML document as plain values with the line of each key, so that errors can point at it."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ _AMOUNT = re.compile(r"\s*([+-]?\d{1,18}(?:\.\d{1,18})?)\s*([a-zA-Z]+)\s*")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One value of the document with the place it came from."""
+    """One value of the document with its file and line."""
 
     value: Any  # scalar, list[Entry] or dict[str, Entry]
     file: str
@@ -80,7 +80,7 @@ def parse_amount(text: str, units: Mapping[str, int], example: str) -> Fraction:
 
 
 def dump(value: Any) -> str:
-    """Plain values as a YAML document; what holds nothing but scalars goes on one line.
+    """Plain values as a YAML document; a list or mapping of scalars is written on one line.
 
     >>> print(dump({"b": {"x": 1}, "a": [2, "3"]}), end="")
     b: {x: 1}
@@ -120,7 +120,7 @@ def read(path: Path, needs: str = "it needs at least `streams` and `queries`") -
 def _convert(node: yaml.Node, file: str, line: int | None = None, around: tuple[yaml.Node, ...] = ()) -> Entry:
     line = node.start_mark.line + 1 if line is None else line
     if any(node is outer for outer in around):
-        raise TopologyError(f"{file}, line {line}: what an anchor names holds itself; refer to something else with `*`")
+        raise TopologyError(f"{file}, line {line}: the anchor contains itself; refer to another one with `*`")
     around = (*around, node)
     match node:
         case yaml.ScalarNode():

@@ -11,8 +11,7 @@ from watersmeet.program.rjoin import compiled
 from watersmeet.program.rjoin.compiled import CLASSES, DONE, MASK, NONE, UNBOUND, WAITS, Keys
 from watersmeet.program.rjoin.rewriting import Key, Rewritten, candidates, rewrite
 from watersmeet.program.rjoin.tables import Catalog, Known, Widths
-from watersmeet.query.model import Column, Expression
-from watersmeet.query.sql import constant_of, parse_query, with_values
+from watersmeet.query.sql import parse_query
 from watersmeet.sim.rjoin.expressions import judge
 from watersmeet.sim.sites.trial import TOPOLOGIES, edges_of
 
@@ -148,10 +147,6 @@ def test_rows_are_rewritten_as_queries_are(first: int) -> None:
     assert finished > 10
 
 
-def column(flat: str) -> Column:
-    return Column(*flat.split("."))
-
-
 def test_an_implied_value_refuses_a_tuple_as_an_explicit_one_does() -> None:
     sql = "SELECT p.a FROM U [UNBOUNDED] AS p, V [UNBOUNDED] AS q, W [UNBOUNDED] AS r WHERE p.a = q.a AND q.a = r.a"
     query = parse_query(sql, dict.fromkeys("UVW", ("a", "b")))
@@ -179,36 +174,3 @@ def test_an_input_row_has_its_constants_and_nothing_else() -> None:
     row = known.first_row(known.add_query(query, home=0, start_us=0), CLASSES + 4)
     assert sorted(row[CLASSES : CLASSES + 2].tolist()) == [UNBOUND, known.values.code(2)]
     assert row[MASK] == 0
-
-
-def test_values_take_the_place_of_columns() -> None:
-    both = (column("r.b"), column("s.c"))
-    expression = Expression("`r.b` + 2 * `s.c`", both, "int")
-    assert with_values(expression, {column("s.c"): 4}) == Expression("`r.b` + 2 * 4", (column("r.b"),), "int")
-    assert with_values(expression, {column("t.c"): 4}) is expression
-    assert with_values(expression, dict(zip(both, (1, 2), strict=True))).columns == ()
-    quoted = with_values(Expression("`r.b` = `s.c`", both), {column("r.b"): "it's \\ `s.c`"})
-    assert constant_of(quoted) == (column("s.c"), "it's \\ `s.c`")
-    assert with_values(Expression("`r.b` = `s.c`", both), {column("r.b"): None}).sql == "NULL = `s.c`"
-
-
-@pytest.mark.parametrize(
-    ("sql", "constant"),
-    [
-        ("`r.a` = 7", 7),
-        ("('x') = (`r.a`)", "x"),
-        ("`r.a` = '7'", "7"),
-        ("`r.a` = -7", -7),
-        ("-(7) = `r.a`", None),
-        ("`r.a` = -'7'", None),
-        ("`r.a` = 7.5", None),
-        ("`r.a` <> 7", None),
-        ("`r.a` + 1 = 7", None),
-        ("`r.a` = `r.a`", None),
-        ("`r.a` = 7 OR `r.a` = 8", None),
-        ("`r.a` = NULL", None),
-    ],
-)
-def test_constants_are_read_from_predicates(sql: str, constant: object) -> None:
-    told = constant_of(Expression(sql, (column("r.a"),)))
-    assert told == (None if constant is None else (column("r.a"), constant))

@@ -149,7 +149,13 @@ def test_the_table_tells_recall_and_what_the_overlay_sends(
     path = str(saved(tmp_path))
     assert run_command(["simulate", path, "--tuples", "20", "--nodes", "10"]) == 0
     shown = capsys.readouterr().out
-    for text in ("10, chord, latency king, live", "0 joined, 0 crashed, 0 left", "recall", "1.0000: ", "overlay's own"):
+    for text in (
+        "10, chord, latency king, dynamic",
+        "0 joined, 0 crashed, 0 left",
+        "recall",
+        "1.0000: ",
+        "overlay maintenance",
+    ):
         assert text in shown
     assert run_command(["simulate", path, "--tuples", "20", "--nodes", "10", "--quiet"]) == 0
     assert "recall 1.0000" in capsys.readouterr().out

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from watersmeet.query.classes import equal_sides
 from watersmeet.query.model import Column, Expression, JoinQuery
-from watersmeet.query.sql import constant_of, with_values
+from watersmeet.query.substitute import constant_of, with_values
 
 Key: TypeAlias = tuple[str, str] | tuple[str, str, object]  # relation and attribute, or with a value
 Row: TypeAlias = Mapping[str, object]

@@ -18,7 +18,7 @@ from watersmeet.program.rjoin import compiled
 from watersmeet.program.rjoin.compiled import FOREVER, FREE, NONE, RANGE, TUMBLE, UNBOUND, Ints, Queries, Tuples
 from watersmeet.query.classes import equal_sides
 from watersmeet.query.model import Column, Expression, JoinQuery
-from watersmeet.query.sql import constant_of
+from watersmeet.query.substitute import constant_of
 from watersmeet.query.windows import Range, Rows, Tumble, Unbounded
 
 # Says which rows of a stream, seen as an alias, satisfy all predicates; without an alias columns have flat names.

@@ -123,7 +123,9 @@ EXPERIMENT = Experiment(
     ),
     notes=(
         "As published: 10 streams, 1,000 values, rates from 10 to 1000 a second, windows from 10 to 100 s.",
+        "Where hot spots are random (RHS), one permutation of the values is used for all streams of a draw; the paper "
+        "does not say whether each stream has its own.",
         "Rate-based parts keep values with the same ranks together, so that there can be fewer parts than asked for.",
-        f"Counted over {SECONDS:g} s after the windows have filled; draws from seed {SEED} on.",
+        f"Counted over {SECONDS:g} s after the windows have filled; 6 draws from seed {SEED} on.",
     ),
 )

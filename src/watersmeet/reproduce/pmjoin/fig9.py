@@ -130,11 +130,11 @@ EXPERIMENT = Experiment(
     verdict=_verdict,
     published=("most of the time routing takes less with partitions than without, for fewer tuples are routed",),
     notes=(
-        "`routing` is the processor time in which the homes find the way of each new row and pack what goes to each "
-        f"other site, in batches of a second, the best of {_REPEATS} times; results of joins are not in it.",
+        "`routing` is the processor time in which the homes find the sub-plan of each new row and pack what goes to "
+        f"each other site, in batches of a second, the best of {_REPEATS} times; results of joins are not in it.",
         "`turns` is all processor time of all sites in the simulator at one feed a second: reading rows, routing, "
         "filing, the joins whose results travel on, parcels and ledgers.",
-        f"The streams of figure 8; seed {SEED}. Times are of one machine and vary from run to run.",
+        f"The streams of figure 8; 2 draws from seed {SEED} on. Times are of one machine and vary from run to run.",
     ),
     unit="CPU ms/s",
 )

@@ -1,4 +1,4 @@
-"""RJoin under churn, which its paper leaves to the DHT: the share of the law's answers that come, by what is done."""
+"""RJoin under churn, which its paper leaves to the DHT: the share of answers delivered, by remedy."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

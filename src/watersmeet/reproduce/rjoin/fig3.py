@@ -65,6 +65,13 @@ def bend(costs: Sequence[tuple[float, float]]) -> float:
     return ((y2 - y1) / (x2 - x1)) / ((y1 - y0) / (x1 - x0))
 
 
+def is_slowing(costs: Sequence[tuple[float, float]]) -> bool:
+    """Whether a curve rises, and less steeply in its second half than in its first."""
+    middle = len(costs) // 2
+    (x0, y0), (x1, y1), (x2, y2) = costs[0], costs[middle], costs[-1]
+    return y0 < y1 <= y2 and (y2 - y1) * (x1 - x0) < (y1 - y0) * (x2 - x1)
+
+
 def _verdict(rows: Sequence[Row]) -> list[str]:
     found = rows_by(rows, "ranking", "tuples")
     tuples = sorted({row["tuples"] for row in rows})
@@ -81,13 +88,13 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
                     f"node, and the second half of the curve is {steeper:.1f} times as steep as the first",
                 )
             )
-        first, last = (per_new_tuple(own, "RIC traffic")[place][1] for place in (0, -1))
-        grown = per_new_tuple(own, "traffic")
+        rates = per_new_tuple(own, "RIC traffic")
+        first, middle, last = (rates[place][1] for place in (0, len(rates) // 2, -1))
         sentences.append(
             told(
-                last / first < grown[-1][1] / grown[0][1],
-                f"{name}: RIC for a new tuple grows less than all traffic, from {first:.2f} to {last:.2f} messages per "
-                "node",
+                is_slowing(rates),
+                f"{name}: RIC for a new tuple goes from {first:.2f} over {middle:.2f} to {last:.2f} messages per node "
+                "(published: it grows, fast at first and then more slowly)",
             )
         )
         share = own[-1]["nodes"] / 1_000

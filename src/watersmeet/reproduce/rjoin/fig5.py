@@ -52,7 +52,7 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
             sentences.append(
                 told(
                     is_rising(values),
-                    f"{name}: {figure} grows with theta: "
+                    f"{name}: {figure} grows with theta{' (published: slightly)' if 'traffic' in figure else ''}: "
                     + ", ".join(f"{value:.2f}" if value < 1_000 else f"{value:,.0f}" for value in values),
                 )
             )

@@ -21,7 +21,12 @@ NOTES = (
     "Traffic is messages sent per node and tuple, routing and the indexing of input queries included. In 'traffic' "
     "every rewritten query is a message; in 'grouped traffic' all mail from one node for one key is one message.",
     "Load is rewritten queries and tuples received, storage those kept at the value level at the end; 'nodes' have a "
-    "load. 200 tuples go by before the queries come, so that nodes have rates to tell; they are stored, not counted.",
+    "load. 200 tuples are published before the queries, so that nodes have rates to report; they are stored, not "
+    "counted.",
+    "Rates are not as in the paper: a node counts all tuples since the start, not those of the last time window, and a "
+    "rate that was reported once is never asked for again. All queries are submitted at one instant, and nodes ask for "
+    "RIC in one batch for all of them, which saves messages. One seed; reading the figures during a run drains the "
+    "network first and so changes what follows by a few percent.",
 )
 RANKING_NOTE = (
     "ranking one: the same value is the most frequent in every attribute; own: every attribute has its own; seed 1."

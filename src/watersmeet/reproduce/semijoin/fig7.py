@@ -154,7 +154,7 @@ def _verdict(rows: Sequence[Row], panel: Panel) -> list[str]:
             told(
                 apart <= 0.05,
                 f"SM-S2 against SP-S and SM-D1 against SP-D are at most {apart:.0%} apart: "
-                "the sites tell each other how far they have come, which a fixed delay does not need",
+                "sites send each other watermarks, which a fixed delay does not need",
             )
         )
     averages = [sum(row[name] for row in means) / len(means) for name in ("SM-S1", "SM-S2", "SM-D1", "SM-D2")]
@@ -249,9 +249,11 @@ _PANEL_VERDICTS: dict[str, Callable[[Sequence[Row]], list[str]]] = {
 NOTES = (
     "Defaults as published: 1250 bytes, selectivity factor 0.1, 300 tuples/s, 3 s, 25 ms, 1024 kbps, 100 ms.",
     "Only what new tuples of S1 need is run; seconds of transmission and of processing for a second of the streams.",
-    "Processing is counted step by step in the run, times fixed costs of the steps (semijoin_runs.UNITS).",
+    "Processing is no measured time: steps are counted in the run and multiplied by fixed costs (UNITS in "
+    "semijoin/runs.py), which differ from the cost model's defaults by up to 20 times.",
     "Links have their latency in the run but no limit of bandwidth, since totals above 1 s/s would never get through.",
-    f"Counted over {SECONDS:g} s ({QUICK_SECONDS:g} s in quick runs) after the windows have filled; seed {SEED}.",
+    f"Counted over {SECONDS:g} s ({QUICK_SECONDS:g} s in quick runs) after the windows have filled; one seed, {SEED}, "
+    "where the paper averages ten runs.",
 )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from watersmeet.reproduce import plots
-from watersmeet.reproduce.experiment import Experiment, Row, told
+from watersmeet.reproduce.experiment import Experiment, Row
 from watersmeet.reproduce.semijoin.runs import ATTRIBUTE_BYTES, Setting, StreamSpec
 from watersmeet.reproduce.semijoin.table3 import (
     ATTRIBUTES,
@@ -89,16 +89,16 @@ def _plot(rows: Sequence[Row], path: Path) -> None:
 def _verdict(rows: Sequence[Row]) -> list[str]:
     found = []
     for topology in dict.fromkeys(row["topology"] for row in rows):
-        apart = [abs(row["ratio"] - 1) for row in rows if row["topology"] == topology]
-        planned = [row["planned ratio"] - 1 for row in rows if row["topology"] == topology]
-        within = [sum(one < limit for one in apart) for limit in (0.02, 0.06, 0.10)]
+        own = [row for row in rows if row["topology"] == topology]
+        off = [abs(row["ratio"] - 1) for row in own]
+        planned = [row["planned ratio"] - 1 for row in own]
+        apart = [row["apart ratio"] for row in own]
+        within = [sum(one < limit for one in off) for limit in (0.02, 0.06, 0.10)]
         found.append(
-            told(
-                within[2] == len(apart),
-                f"{topology}: greedy and exhaustive differ by less than 2, 6 and 10 % in {within[0]}, {within[1]} and "
-                f"{within[2]} of {len(apart)} cases, at most by {max(apart):.0%}; by the planners' prices, greedy is "
-                f"at most {max(planned):.0%} dearer",
-            )
+            f"not the paper's measure: {topology}, heads share: greedy and exhaustive differ by less than 2, 6 and "
+            f"10 % in {within[0]}, {within[1]} and {within[2]} of {len(off)} cases, at most by {max(off):.0%}; by the "
+            f"planners' prices, greedy is at most {max(planned):.0%} dearer. With heads planned apart and run with "
+            f"sharing, greedy takes {min(apart):.2f} to {max(apart):.2f} times the exhaustive plan"
         )
     return found
 
@@ -115,9 +115,9 @@ EXPERIMENT = Experiment(
     verdict=_verdict,
     published=("the same times but for noise: less than 2, 6 and 10 % apart in 12, 17 and 20 of 20 cases",),
     notes=(
-        "As published: 500 bytes, 100 tuples/s, selectivity factor 0.06, 1200 ms, 25 ms, 1024 kbps, 100 ms, and one of "
-        "them varied. The paper does not name its join graph: all four are run, a chain in quick runs.",
-        f"Measured as in table 3; seed {SEED}.",
+        "Parameters as published: 500 bytes, 100 tuples/s, selectivity factor 0.06, 1200 ms, 25 ms, 1024 kbps, 100 ms, "
+        "and one of them varied. The paper does not name its join graph: all four are run, a chain in quick runs.",
+        f"Measured as in table 3, and so not the paper's measure; the plot has only the first join graph; seed {SEED}.",
     ),
     unit="s/s",
 )

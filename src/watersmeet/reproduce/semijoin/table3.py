@@ -15,7 +15,7 @@ from watersmeet.planners.problem import Problem
 from watersmeet.planners.sited import central
 from watersmeet.program.operators import Join, compile_sites
 from watersmeet.reproduce import plots
-from watersmeet.reproduce.experiment import Experiment, Row, told
+from watersmeet.reproduce.experiment import Experiment, Row
 from watersmeet.reproduce.semijoin.runs import ATTRIBUTE_BYTES, Setting, StreamSpec, draw_tables, problem_for, spent
 
 STREAMS = 4
@@ -64,7 +64,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What the plans of one query take, in seconds a second; apart is with every head planned on its own."""
+    """What the plans of one query take, in seconds a second; apart: heads planned one by one, but run with sharing."""
 
     greedy: float
     exhaustive: float
@@ -95,7 +95,8 @@ def compare(setting: Setting, seed: int, seconds: float = SECONDS) -> Compared:
     problem = problem_for(setting)
     prices = OneWay(problem)
     heads = range(len(problem.aliases))
-    # The paper's algorithm 10 to the letter, and the best it could find: no head knows what others have at a site.
+    # Algorithm 10's rule and the best sequence for each head on its own, with Bloom filters among the methods. Not the
+    # paper's measure: both plans run with sharing, so the second is no optimum of what is measured.
     greedy_apart = Linear(tuple(greedy_sequence(prices, problem, head) for head in heads))
     best_apart = Linear(tuple(best_sequence(prices, problem, head) for head in heads))
     sub_plans = (greedy(problem), exhaustive(problem), greedy_apart, best_apart, gathered(problem))
@@ -174,7 +175,9 @@ def _plot(rows: Sequence[Row], path: Path) -> None:
         {"topology": topology, "published": PUBLISHED[topology][0], "measured": measured[0]}
         for topology, measured in summary(rows).items()
     ]
-    plots.bars(bars, path, label="topology", series={"published": "mean published", "measured": "mean measured"})
+    plots.bars(
+        bars, path, label="topology", series={"published": "mean published", "measured": "mean measured, heads share"}
+    )
 
 
 def _verdict(rows: Sequence[Row]) -> list[str]:
@@ -185,18 +188,14 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
         own = [row for row in rows if row["topology"] == topology]
         least = min(row["seconds"] for row in own)
         found.append(
-            told(
-                abs(measured[0] - PUBLISHED[topology][0]) <= 0.1,
-                f"{topology}: mean, median, standard deviation and maximum {_figures(measured)} where the paper has "
-                f"{_figures(PUBLISHED[topology])} ({len(own)} queries, each measured over {least:g} s or more)",
-            )
+            f"not the paper's measure: {topology}: with heads that share, mean, median, standard deviation and maximum "
+            f"{_figures(measured)} where the paper, without sharing, has {_figures(PUBLISHED[topology])} ({len(own)} "
+            f"queries, each measured over {least:g} s or more)"
         )
         found.append(
-            told(
-                abs(apart[topology][0] - PUBLISHED[topology][0]) <= 0.1,
-                f"{topology}: with every head planned on its own, as in the paper, {_figures(apart[topology])}; such "
-                f"greedy plans take {_figures(dearer[topology])} of the best plan that shares",
-            )
+            f"not the paper's measure: {topology}: with every head planned on its own, Bloom filters among the "
+            f"methods, and run with sharing, {_figures(apart[topology])}; such greedy plans take "
+            f"{_figures(dearer[topology])} of the plan of `exhaustive`"
         )
         found.append(
             f"beyond the paper: {topology}: all streams shipped to the best single site take "
@@ -212,13 +211,13 @@ def _figures(values: Sequence[float]) -> str:
 NOTES = (
     "Figures of all streams are drawn from table 2; an attribute has 5 bytes, and every pair that is joined its own "
     "pair of attributes. 25 ms, 1024 kbps, 100 ms; answers stay where they are made.",
-    "Greedy and exhaustive are this project's planners, which also know Bloom filters and pay once for what heads "
-    "share; they search with the prices of one-way joins, and both plans are then run and measured.",
-    "Apart: every head is planned on its own, greedily or at best, as the paper does; what heads then happen to have "
-    "in common still travels once.",
+    "Greedy and exhaustive are this project's planners, which also know Bloom filters, pay once for what heads share "
+    "and improve plans by local search; they search with the prices of one-way joins, and both plans are then run.",
+    "Apart: every head is planned on its own, greedily or at best, with Bloom filters among the methods; in the run, "
+    "what heads have in common still travels once, so the second plan is no optimum of what is measured.",
+    "The paper's measure, costs summed over heads with its six methods (eq. 1), is not run yet; no verdict is given.",
     "Central: all streams are shipped to one site, that where it is the cheapest; a plan that the search does not have "
     "where a stream is tied to only some of the others.",
-    "A mean agrees if it is at most 0.1 from the published one.",
     "The last joins are not run: they make the same answers in every plan, which are too many. So are joins that only "
     "they need.",
     f"Counted over {SECONDS:g} s after the windows have filled, less where a plan makes more than "

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from watersmeet.query.dialect import to_duckdb
 from watersmeet.query.model import Expression, JoinQuery
-from watersmeet.query.sql import to_duckdb
 from watersmeet.sim.sites.rows import query_rows
 
 

@@ -1,13 +1,12 @@
-"""The topology file as a contract: every key it has, and for every slip a sentence with its place."""
+"""The topology file: every key it can have, and for every mistake an error with file and line."""
 
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from watersmeet.errors import InputError, TopologyError, UnknownStream
+from watersmeet.errors import TopologyError
+from watersmeet.topology import model
+from watersmeet.topology.load import load_topology
 from watersmeet.topology.model import (
     EVERY_PAIR,
     METHODS,
@@ -15,18 +14,14 @@ from watersmeet.topology.model import (
     Link,
     LinkTransport,
     PlanStep,
-    Query,
     Sink,
     Site,
     Source,
     Stream,
-    Topology,
-    load_topology,
-    parse_schema,
 )
 
-# The file of issue 2, to the letter but for the two streams that it leaves out.
-ISSUE_EXAMPLE = """\
+# A file with one site, as users write it.
+EXAMPLE = """\
 sites: [here]                        # or a mapping with settings
 streams:
   a: &a
@@ -85,21 +80,11 @@ def with_plan(lines: str) -> str:
     return f"sites: [ams, fra, nyc]\nstreams:\n{STREAM}    site: ams\n{QUERIES}{lines}\n"
 
 
-def stream(**changes: Any) -> Stream:
-    given: dict[str, Any] = {"event_time": "ts", "schema": SCHEMA, "source": Source("parquet", "data/a")}
-    return Stream(**({"name": "a"} | given | changes))
-
-
-def frame(*dtypes: tuple[str, str], streaming: bool = True) -> Any:
-    """What a stream uses of a PySpark DataFrame."""
-    return SimpleNamespace(columns=[name for name, _ in dtypes], dtypes=list(dtypes), isStreaming=streaming)
-
-
 # What loads -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_example_of_the_issue_loads(tmp_path: Path) -> None:
-    topology = load_topology(write(tmp_path, ISSUE_EXAMPLE))
+def test_an_example_loads(tmp_path: Path) -> None:
+    topology = load_topology(write(tmp_path, EXAMPLE))
     assert topology.sites == (Site("here"),)
     assert topology.directory == str(tmp_path)
     assert [stream.name for stream in topology.streams] == ["a", "b", "c"]
@@ -214,21 +199,6 @@ def test_sites_are_a_list_or_a_mapping(tmp_path: Path, sites: str, names: list[s
     assert [site.name for site in load_topology(write(tmp_path, text)).sites] == names
 
 
-@pytest.mark.parametrize(
-    ("ddl", "types"),
-    [
-        ("k LONG, ts TIMESTAMP", {"k": "long", "ts": "timestamp"}),
-        ("k: long, ts: timestamp_ntz", {"k": "long", "ts": "timestamp_ntz"}),
-        ("k long not null comment 'a, b', ts timestamp", {"k": "long", "ts": "timestamp"}),
-        ("`a b` decimal(10, 2), `x``y` int", {"a b": "decimal(10,2)", "x`y": "int"}),
-        ("s struct<a: int, b: array<string>>, m map<string, int>",
-         {"s": "struct<a:int,b:array<string>>", "m": "map<string,int>"}),
-    ],
-)  # fmt: skip
-def test_schemas_are_read_as_spark_writes_them(ddl: str, types: dict[str, str]) -> None:
-    assert parse_schema(ddl) == types
-
-
 # What does not, and what is said about it -----------------------------------------------------------------------------
 
 
@@ -251,7 +221,7 @@ def test_schemas_are_read_as_spark_writes_them(ddl: str, types: dict[str, str]) 
         ("streams: *nobody\n", ["line 1, column 10: not valid YAML: found undefined alias 'nobody'"]),
         ("a: 1\n---\nb: 2\n", ["line 2, column 1: not valid YAML: expected a single document in the stream, but"]),
         ("streams:\n  a\x07: 1\n", ["line 2: not valid YAML: the character U+0007 is not allowed; remove it"]),
-        ("streams: &s\n  a:\n    b: *s\n", ["line 3: what an anchor names holds itself"]),
+        ("streams: &s\n  a:\n    b: *s\n", ["line 3: the anchor contains itself"]),
         ("streams:\n  ? [a, b]\n  : c\n", ["line 2: a key must be one word, not a list or a mapping"]),
         ("streams:\n  a: {<<: nothing}\n", ["line 2: what is merged with << must be a mapping of keys to values"]),
         # Unknown keys
@@ -299,15 +269,15 @@ def test_schemas_are_read_as_spark_writes_them(ddl: str, types: dict[str, str]) 
          ["line 3: stream 'a' has no site; say which of them with `site:`: ams, fra"]),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_the_file_is_told_with_its_place(tmp_path: Path, text: str, fragments: list[str]) -> None:
+def test_errors_have_file_and_line(tmp_path: Path, text: str, fragments: list[str]) -> None:
     path = write(tmp_path, text)
     with pytest.raises(TopologyError) as caught:
         load_topology(path)
-    told = str(caught.value)
-    assert told.startswith(f"{path}")
-    assert "\n" not in told
+    message = str(caught.value)
+    assert message.startswith(f"{path}")
+    assert "\n" not in message
     for fragment in fragments:
-        assert fragment in told
+        assert fragment in message
 
 
 ALL_BUT = {
@@ -325,7 +295,7 @@ def test_a_stream_needs_its_schema_event_time_and_source(tmp_path: Path, missing
 
 
 @pytest.mark.parametrize(
-    ("key", "line", "told"),
+    ("key", "line", "message"),
     [
         ("schema", "schema:", "line 3: schema must be a single value"),
         ("schema", "schema: ''", "stream 'a' needs a schema, such as schema: \"k long, ts timestamp\""),
@@ -344,16 +314,16 @@ def test_a_stream_needs_its_schema_event_time_and_source(tmp_path: Path, missing
         ("source", "source: {format: csv, options: {a: [1]}}", "line 5: option 'a' must be a single value"),
     ],
 )
-def test_wrong_values_of_a_stream(tmp_path: Path, key: str, line: str, told: str) -> None:
+def test_wrong_values_of_a_stream(tmp_path: Path, key: str, line: str, message: str) -> None:
     lines = "\n".join(f"    {line}" if name == key else text for name, text in ALL_BUT.items())
     with pytest.raises(TopologyError) as caught:
         load_topology(write(tmp_path, with_stream(lines)))
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert "topology.yaml, line " in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("watermark: -1 second", "stream 'a': watermark '-1 second' is negative; use 0 seconds or more"),
         ("watermark: 10", "watermark: duration '10' is not understood; write it like '10 seconds' or '1 minute 30"),
@@ -362,9 +332,9 @@ def test_wrong_values_of_a_stream(tmp_path: Path, key: str, line: str, told: str
         ("watermark: 0.1 us", "watermark: duration '0.1 us' is finer than a microsecond"),
         (
             "idle_timeout: 0 seconds",
-            "line 2: stream 'a': idle_timeout '0 seconds' must be longer than 0; write none for",
+            "line 2: stream 'a': idle_timeout '0 seconds' must be positive; write none for",
         ),
-        ("idle_timeout: -1 minute", "line 2: stream 'a': idle_timeout '-1 minute' must be longer than 0"),
+        ("idle_timeout: -1 minute", "line 2: stream 'a': idle_timeout '-1 minute' must be positive"),
         ("idle_timeout: never", "line 2: stream 'a': idle_timeout: duration 'never' is not understood; write it like"),
         ("idle_timeout:", "line 6: idle_timeout must be a single value"),
         ("late: {format: parquet}", "stream 'a': late needs a file format and a path"),
@@ -373,15 +343,15 @@ def test_wrong_values_of_a_stream(tmp_path: Path, key: str, line: str, told: str
         ("late: late/a", "line 6: late of stream 'a' must be a mapping of keys to values"),
     ],
 )
-def test_wrong_values_of_what_a_stream_may_have(tmp_path: Path, line: str, told: str) -> None:
+def test_wrong_values_of_what_a_stream_may_have(tmp_path: Path, line: str, message: str) -> None:
     with pytest.raises(TopologyError) as caught:
         load_topology(write(tmp_path, with_stream("\n".join([*ALL_BUT.values(), f"    {line}"]))))
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert "topology.yaml, line " in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    ("lines", "message"),
     [
         ("    sink: {format: parquet, path: out}", "line 7: query 'q' has no sql"),
         ("    sql:", "line 8: sql must be a single value"),
@@ -395,10 +365,10 @@ def test_wrong_values_of_what_a_stream_may_have(tmp_path: Path, line: str, told:
         ("    sql: x\n    checkpoint: {path: out}", "line 9: checkpoint must be a single value"),
     ],
 )
-def test_wrong_values_of_a_query(tmp_path: Path, lines: str, told: str) -> None:
+def test_wrong_values_of_a_query(tmp_path: Path, lines: str, message: str) -> None:
     with pytest.raises(TopologyError) as caught:
         load_topology(write(tmp_path, with_query(lines)))
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
@@ -487,19 +457,6 @@ def test_links_are_the_same_in_either_direction(tmp_path: Path) -> None:
     assert topology.link("nyc", "fra") == Link(("fra", "nyc"), bandwidth_bps=2.5e9)
 
 
-def test_what_a_link_does_not_say_is_not_the_defaults() -> None:
-    sites = (Site("ams"), Site("fra"), Site("nyc"))
-    default = Link(latency_us=7, price_per_gb=1.0)
-    topology = Topology((), sites=sites, links=(Link(("ams", "nyc"), latency_us=5),), default_link=default)
-    assert topology.link("ams", "nyc") == Link(("ams", "nyc"), 5, None, 0.0)
-    assert topology.link("ams", "fra") == Link(("ams", "fra"), 7, None, 1.0)
-    # Without a default the network is free, and a site reaches itself at no cost in any case.
-    assert Topology((), sites=sites).link("ams", "fra") == Link(("ams", "fra"), 0, None, 0.0)
-    assert topology.link("fra", "fra") == Link(("fra", "fra"), 0, None, 0.0)
-    with pytest.raises(TopologyError, match=r"link: unknown site 'nic'; did you mean 'nyc'\? known: ams, fra, nyc"):
-        topology.link("ams", "nic")
-
-
 @pytest.mark.parametrize(
     ("written", "bandwidth_bps"),
     [
@@ -538,27 +495,8 @@ def test_methods_are_read_in_any_case(tmp_path: Path, method: str) -> None:
         assert load_topology(write(tmp_path, text)).query().plan == (HeadSteps("a", (PlanStep("b", method),)),)
 
 
-def test_where_answers_are_wanted() -> None:
-    def site(query_site: str | None, *streams_at: str, sites: tuple[str, ...] = ("ams", "nyc")) -> str:
-        streams = tuple(stream(name=f"s{number}", site=at) for number, at in enumerate(streams_at))
-        query = Query("q", "SELECT", site=query_site)
-        return Topology(streams, (query,), tuple(Site(name) for name in sites)).query_site(query)
-
-    assert site("nyc", "ams", "ams") == "nyc"
-    assert site(None, "ams", sites=("ams",)) == "ams"
-    assert site(None, "nyc", "nyc") == "nyc"
-    with pytest.raises(TopologyError) as caught:
-        site(None, "ams", "nyc")
-    assert str(caught.value) == (
-        "query 'q' does not say where its answers are wanted; add `site:` to the query with one of: ams, nyc"
-    )
-    assert Topology((stream(),)).query_site(Query("q", "SELECT")) == "here"
-    with pytest.raises(TopologyError, match=r"query 'q': unknown site 'nyc'; known: here"):
-        Topology((stream(),)).query_site(Query("q", "SELECT", site="nyc"))
-
-
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    ("lines", "message"),
     [
         # Links
         ("links:", "line 2: links must be a list, such as links: [{between: [ams, nyc], latency: 80 ms}]"),
@@ -594,8 +532,8 @@ def test_where_answers_are_wanted() -> None:
         ("links: [{between: [ams, nyc], bandwidth: 1e3 bps}]", "line 2: the link between 'ams' and 'nyc': bandwidth '"),
         ("links: [{between: [ams, nyc], bandwidth: []}]", "line 2: bandwidth must be a single value"),
         ("links: [{between: [ams, nyc], bandwidth: 0 Mbps}]",
-         "line 2: the link between 'ams' and 'nyc': bandwidth must be more than 0, not 0 bps; leave it out for no"),
-        ("links: [{between: [ams, nyc], bandwidth: -1 kbps}]", "bandwidth must be more than 0, not -1000 bps"),
+         "line 2: the link between 'ams' and 'nyc': bandwidth must be positive, not 0 bps; leave it out for no"),
+        ("links: [{between: [ams, nyc], bandwidth: -1 kbps}]", "bandwidth must be positive, not -1000 bps"),
         ("links:\n  - between: [ams, nyc]\n    price_per_gb: 2 cents",
          "line 4: price_per_gb must be a number, not '2 cents'"),
         ("links: [{between: [ams, nyc], price_per_gb: -0.5}]",
@@ -621,18 +559,18 @@ def test_where_answers_are_wanted() -> None:
          "line 3: link_transport: max_pending '1 MiB': unknown unit 'MiB'; units: B, kB, MB, GB"),
         ("link_transport: {max_pending: 0.5 B}",
          "line 2: link_transport: max_pending '0.5 B' is not a whole number of bytes; round it"),
-        ("link_transport: {max_pending: 0 MB}", "line 2: link_transport: max_pending must be more than 0, not 0 B"),
+        ("link_transport: {max_pending: 0 MB}", "line 2: link_transport: max_pending must be positive, not 0 B"),
     ],
 )  # fmt: skip
-def test_wrong_links(tmp_path: Path, lines: str, told: str) -> None:
+def test_wrong_links(tmp_path: Path, lines: str, message: str) -> None:
     with pytest.raises(TopologyError) as caught:
         load_topology(write(tmp_path, with_sites(lines)))
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert "topology.yaml, line " in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    ("lines", "message"),
     [
         ("    site: nycc", "line 11: query 'q': unknown site 'nycc'; did you mean 'nyc'? known: ams, fra, nyc"),
         ("    site: [nyc]", "line 11: site must be a single value"),
@@ -667,135 +605,18 @@ def test_wrong_links(tmp_path: Path, lines: str, told: str) -> None:
          "sends none; leave bloom out or choose an SM method"),
         ("    plan: {a: [{join: b, bloom: true}]}", "and SP-D sends none; leave bloom out or choose an SM method"),
         ("    plan:\n      a: [{join: b}, {join: B}]",
-         "line 12: head 'a' meets 'B' twice; join each other alias once"),
-        ("    plan:\n      a: [{join: a}]", "line 12: head 'a' meets 'a' twice; join each other alias once"),
+         "line 12: head 'a' joins 'B' twice; join every other alias once"),
+        ("    plan:\n      a: [{join: a}]", "line 12: head 'a' joins 'a' twice; join every other alias once"),
     ],
 )  # fmt: skip
-def test_wrong_sites_and_plans_of_a_query(tmp_path: Path, lines: str, told: str) -> None:
+def test_wrong_sites_and_plans_of_a_query(tmp_path: Path, lines: str, message: str) -> None:
     with pytest.raises(TopologyError) as caught:
         load_topology(write(tmp_path, with_plan(lines)))
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert "topology.yaml, line " in str(caught.value)
 
 
-# Built in Python ------------------------------------------------------------------------------------------------------
-
-
-def test_a_stream_built_in_python_takes_a_dataframe() -> None:
-    given = frame(("K", "bigint"), ("TS", "timestamp"))
-    built = Stream("a", "ts", frame=given)
-    assert built.columns == ("K", "TS")
-    assert built.event_time_column == "TS"
-    assert built.types == {"K": "bigint", "TS": "timestamp"}
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"name": "my stream"}, "stream name 'my stream' must be letters, digits and underscores"),
-        ({"source": None}, "stream 'a' needs either a source or a streaming DataFrame, and not both"),
-        ({"frame": frame(("ts", "timestamp"))},
-         "stream 'a' needs either a source or a streaming DataFrame, and not both"),
-        ({"schema": None}, "stream 'a' needs a schema"),
-        ({"source": None, "frame": frame(("ts", "timestamp"), streaming=False)},
-         "stream 'a': the DataFrame is not streaming; make it with spark.readStream"),
-        ({"source": None, "frame": frame(("ts", "bigint"))}, "event_time 'ts' has type bigint; it must be timestamp"),
-        ({"source": None, "frame": frame(("t", "timestamp"))},
-         "event_time 'ts' is not one of its columns; did you mean 't'? known: t"),
-        ({"source": None, "frame": frame(("ts", "timestamp"), ("k", "int"), ("K", "int"))},
-         "duplicate column names in its schema: K, k"),
-        ({"watermark": "-1 ms"}, "watermark '-1 ms' is negative"),
-        ({"watermark": "soon"}, "stream 'a': watermark: duration 'soon' is not understood"),
-        ({"idle_timeout": "0 s"}, "stream 'a': idle_timeout '0 s' must be longer than 0"),
-        ({"idle_timeout": ""}, "stream 'a': idle_timeout: duration '' is not understood"),
-        ({"schema": "ts"}, "stream 'a': schema: 'ts' is not a column"),
-        ({"late": Sink()}, "stream 'a': late needs a file format and a path"),
-    ],
-)  # fmt: skip
-def test_streams_built_in_python_are_checked(changes: dict[str, Any], told: str) -> None:
-    with pytest.raises(TopologyError) as caught:
-        stream(**changes)
-    assert told in str(caught.value)
-
-
-def test_queries_built_in_python_are_checked() -> None:
-    right: dict[str, Any] = {"name": "q", "sql": "SELECT"}
-    for changes, told in (
-        ({"name": "q-1"}, "query name 'q-1' must be letters"),
-        ({"sql": " \n"}, "query 'q' has no SQL text"),
-        ({"start": "noon"}, "query 'q': start 'noon' is not a timestamp"),
-    ):
-        with pytest.raises(TopologyError, match=told):
-            Query(**(right | changes))
-
-
-def test_topologies_built_in_python_are_checked() -> None:
-    a, q = stream(), Query("q", "SELECT 1")
-    for arguments, told in (
-        (((a, stream(name="A")),), r"duplicate stream names \(case does not count\): A, a"),
-        (((a,), (q, q)), r"duplicate query names \(case does not count\): q"),
-        (((a,), (q,), (Site("here"), Site("Here"))), r"duplicate site names \(case does not count\): Here, here"),
-        (((stream(site="hear"),),), r"stream 'a': unknown site 'hear'; did you mean 'here'\? known: here"),
-    ):
-        with pytest.raises(TopologyError, match=told):
-            Topology(*arguments)
-
-
-@pytest.mark.parametrize(
-    ("make", "told"),
-    [
-        (lambda: Link(("a", "b"), latency_us=-1), "the link between 'a' and 'b': latency -1 microseconds is negative"),
-        (lambda: Link(latency_us=-2_000_000), "default_link: latency -2 seconds is negative; use 0 ms or more"),
-        (lambda: Link(bandwidth_bps=0), "default_link: bandwidth must be more than 0, not 0 bps; leave it out for no"),
-        (lambda: Link(bandwidth_bps=float("inf")), "bandwidth must be more than 0, not inf bps; leave it out"),
-        (lambda: Link(price_per_gb=-1), "default_link: price_per_gb must be 0 or more, not -1"),
-        (lambda: LinkTransport("kafka"), "link_transport: unknown kind 'kafka'; only directory is known"),
-        (lambda: LinkTransport(max_pending_bytes=0), "link_transport: max_pending must be more than 0, not 0 B"),
-        (lambda: PlanStep("b", "sm-d1"), "the step that joins 'b': unknown method 'sm-d1'; did you mean 'SM-D1'"),
-        (lambda: PlanStep("b", bloom=True), "the step that joins 'b': bloom replaces the set of keys"),
-        (lambda: HeadSteps("a", (PlanStep("A"),)), "head 'a' meets 'A' twice"),
-        (lambda: Query("q", "x", plan=()), "query 'q': the plan is empty"),
-        (lambda: Query("q", "x", plan=(HeadSteps("a", ()),), planner="greedy"), "query 'q' has both a plan and a pl"),
-        (lambda: Query("q", "x", plan=(HeadSteps("a", ()), HeadSteps("A", ()))),
-         "query 'q': duplicate heads in the plan (case does not count): A, a"),
-    ],
-)  # fmt: skip
-def test_links_and_plans_built_in_python_are_checked(make: Callable[[], object], told: str) -> None:
-    with pytest.raises(TopologyError) as caught:
-        make()
-    assert told in str(caught.value)
-
-
-def test_sites_named_in_python_are_checked() -> None:
-    steps = HeadSteps("a", (PlanStep("b", at="hear"),))
-    twice = (Link(("here", "nyc")), Link(("nyc", "here")))
-    for changes, told in (
-        ({"queries": (Query("q", "x", site="hear"),)}, "query 'q': unknown site 'hear'; did you mean 'here'?"),
-        ({"queries": (Query("q", "x", plan=(steps,)),)},
-         "query 'q': the step of head 'a' that joins 'b': unknown site 'hear'; did you mean 'here'? known: here, nyc"),
-        ({"links": (Link(("here", "nic")),)}, "the link between 'here' and 'nic': unknown site 'nic'; did you mean"),
-        ({"links": (Link(("nyc", "nyc")),)}, "the link between 'nyc' and 'nyc' joins a site to itself; name two sites"),
-        ({"links": twice}, "the link between 'nyc' and 'here' is given twice (in either order); remove one"),
-        ({"default_link": Link(("here", "nyc"))},
-         "default_link is for every pair of sites; leave out between, or move it to links"),
-    ):  # fmt: skip
-        given: dict[str, Any] = {"streams": (stream(),), "sites": (Site("here"), Site("nyc"))}
-        with pytest.raises(TopologyError) as caught:
-            Topology(**(given | changes))
-        assert told in str(caught.value)
-
-
-def test_asking_for_what_is_not_there() -> None:
-    topology = Topology((stream(name="packets_ams"), stream(name="packets_fra")), (Query("q1", "x"), Query("q2", "x")))
-    with pytest.raises(UnknownStream, match=r"unknown stream 'packets_nyc'; did you mean .* known: packets_ams, "):
-        topology.stream("packets_nyc")
-    with pytest.raises(TopologyError, match=r"unknown query 'q3'; known: q1, q2"):
-        topology.query("q3")
-    with pytest.raises(TopologyError, match="say which query: q1, q2"):
-        topology.query()
-    with pytest.raises(TopologyError, match="say which query: the topology has none"):
-        Topology((stream(),)).query()
-
-
-def test_bad_input_ends_the_command_line_with_two() -> None:
-    assert InputError.exit_code == TopologyError.exit_code == UnknownStream.exit_code == 2
+def test_the_former_path_of_load_topology_still_works() -> None:
+    assert model.load_topology is load_topology
+    with pytest.raises(AttributeError, match="has no attribute 'load_toplogy'"):
+        _ = model.load_toplogy

@@ -1,0 +1,98 @@
+"""`watersmeet explain`: show the plan of each query and what it is expected to cost."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from watersmeet.cli.inputs import check_queries, errors_naming, selected_queries
+from watersmeet.cli.options import Subparsers, check_trigger, planner_options, topology_options
+from watersmeet.cli.session import spark_session
+from watersmeet.errors import InputError
+from watersmeet.query.windows import parse_duration
+from watersmeet.topology.model import load_topology
+
+if TYPE_CHECKING:
+    from watersmeet.cost.price import Cost
+    from watersmeet.planners.choose import Chosen
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Declare the command and its options."""
+    parser = subparsers.add_parser(
+        "explain",
+        parents=[topology_options(), planner_options()],
+        help="show the plan of each query and its estimated cost",
+    )
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="(default: %(default)s)")
+    parser.add_argument("--every", action="store_true", help="run every planner and show the cost by planner")
+    parser.add_argument("--draw", metavar="FILE", help="also draw the plan (.svg or .png); one file a query")
+    parser.add_argument(
+        "--trigger",
+        metavar="INTERVAL",
+        default="1 second",
+        help="estimate for micro-batches at this interval (default: %(default)s)",
+    )
+    parser.set_defaults(command=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the plans as text or JSON."""
+    from watersmeet.planners.choose import estimate
+
+    topology = load_topology(options.topology)
+    queries = selected_queries(topology, options)
+    check_queries(topology, queries)
+    check_trigger(options.trigger)
+    interval_s = parse_duration(options.trigger) / 1e6
+    with spark_session(options) as spark:
+        from watersmeet.spark.run import plan_query
+
+        plans = []
+        for query in queries:
+            with errors_naming(query):
+                plans.append((query.name, plan_query(spark, topology, query, every=options.every)[1]))
+    priced = [(name, chosen, estimate(chosen, turn_s=interval_s)) for name, chosen in plans]
+    if options.draw is not None:
+        for name, chosen, cost in priced:
+            _draw(options.draw, name if len(priced) > 1 else "", chosen, cost)
+    if options.format == "json":
+        data = {name: _data(chosen, cost, interval_s) for name, chosen, cost in priced}
+        print(json.dumps(data, indent=2))
+    else:
+        print("\n\n".join(_text(name, chosen, cost, interval_s) for name, chosen, cost in priced))
+    return 0
+
+
+def _data(chosen: "Chosen", cost: "Cost | None", interval_s: float) -> dict[str, object]:
+    from watersmeet.plan.explain import estimate_data, explain_data
+
+    estimated = estimate_data(chosen.planner, cost, interval_s, chosen.note, chosen.tried)
+    return explain_data(chosen.plan) | {"estimate": estimated}
+
+
+def _text(name: str, chosen: "Chosen", cost: "Cost | None", interval_s: float) -> str:
+    from watersmeet.plan.explain import estimate_text, explain_text
+
+    estimated = estimate_text(chosen.planner, cost, interval_s, chosen.note, chosen.tried).replace("\n", "\n  ")
+    return f"query {name}\n{explain_text(chosen.plan)}\n  {estimated}"
+
+
+def _draw(file: str, name: str, chosen: "Chosen", cost: "Cost | None") -> None:
+    """Draw a plan; of several, each into a file of its own."""
+    from watersmeet.plan.draw import draw
+    from watersmeet.plan.nodes import JoinPlan, bottom_of
+    from watersmeet.planners.auto import ways_used
+
+    path = Path(file)
+    if name:
+        path = path.with_name(f"{path.stem}-{name}{path.suffix}")
+    join = bottom_of(chosen.plan)
+    if not isinstance(join, JoinPlan):
+        raise InputError("there is nothing to draw: all streams arrive where answers are wanted")
+    shares = None
+    if join.partition is not None and chosen.problem is not None:
+        shares = ways_used(join.partition, chosen.problem.workload)
+    draw(join, cost, path, title=f"{name or 'the plan'}, by {chosen.planner}", shares=shares)
+    print(f"drawn to {path}", file=sys.stderr)

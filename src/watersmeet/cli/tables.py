@@ -1,0 +1,103 @@
+"""Tables and figures that commands print."""
+
+import os
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from watersmeet.topology.model import Query, Sink
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from watersmeet.metrics.traffic import LinkTraffic
+    from watersmeet.spark.job import BatchReport
+
+
+def megabytes(count: int) -> str:
+    """A number of bytes for people.
+
+    >>> megabytes(1_234_567)
+    '1.2 MB'
+    """
+    return f"{count / 1e6:,.1f} MB"
+
+
+def counted(number: int, singular: str, plural: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "query", "queries"), counted(2, "query", "queries")
+    ('1 query', '2 queries')
+    """
+    return f"{number} {singular if number == 1 else plural}"
+
+
+def summary_table(
+    query: Query, done: Mapping[str, int], report: "BatchReport | None", seconds: float, *, shows_path: bool
+) -> Table:
+    """What a run of a query has done: rows, answers, micro-batches, state, and the output path."""
+    table = Table(title=f"query {query.name}", title_justify="left", show_header=False)
+    table.add_row("rows in", f"{done['rows_in']:,} ({done['rows_in'] / seconds:,.0f} a second)")
+    if query.foreach_batch is None:
+        table.add_row("answers", f"{done['rows_out']:,} ({done['rows_out'] / seconds:,.0f} a second)")
+    table.add_row("micro-batches", f"{done['batches']:,} in {seconds:.1f} s")
+    for name, what in (("late", "late rows"), ("malformed", "malformed rows"), ("null_keys", "rows with a NULL key")):
+        if done[name]:
+            table.add_row(what, f"{done[name]:,}")
+    if report is not None:
+        table.add_row("state", f"{report.state_rows:,} rows, {megabytes(report.state_bytes)}")
+    if query.sink.path and shows_path:
+        table.add_row("output path", query.sink.path)
+    return table
+
+
+def links_table(name: str, traffic: "LinkTraffic") -> Table:
+    """Bytes, batches and tuples by link and purpose, with the estimate and what the planner central would ship."""
+    table = Table(title=f"links of query {name}", title_justify="left")
+    table.add_column("link")
+    table.add_column("purpose")
+    is_estimated = traffic.estimated_bytes is not None
+    for heading in ("bytes", *(["estimated"] if is_estimated else []), "batches", "tuples", "price"):
+        table.add_column(heading, justify="right")
+
+    def estimated(size: float | None) -> list[str]:
+        return [] if not is_estimated else ["" if size is None else f"{size:,.0f}"]
+
+    for row in traffic.rows:
+        counts = (f"{count:,}" for count in (row.traffic.batches, row.traffic.tuples))
+        sizes = [f"{row.traffic.bytes:,}", *estimated(row.estimated_bytes)]
+        table.add_row(f"{row.origin} -> {row.to}", row.purpose, *sizes, *counts, f"{row.price:.6f}")
+    table.add_section()
+    total = [f"{traffic.bytes:,}", *estimated(traffic.estimated_bytes), "", "", f"{traffic.price:.6f}"]
+    table.add_row("total", "", *total)
+    central = [f"{traffic.central_bytes:,}", *estimated(None), "", "", f"{traffic.central_price:.6f}"]
+    table.add_row("central would ship about", "", *central)
+    return table
+
+
+def sample_table(sink: Sink, spark: "SparkSession", count: int = 5) -> Table:
+    """A few rows of what a sink holds."""
+    columns, rows = _sample(sink, spark, count)
+    table = Table(*columns, title="sample of the answers", title_justify="left", min_width=24)
+    for row in rows:
+        table.add_row(*map(str, row))
+    return table
+
+
+def _sample(sink: Sink, spark: "SparkSession", count: int) -> tuple[list[str], list[tuple[Any, ...]]]:
+    assert sink.path is not None
+    if sink.format == "parquet" and os.path.isdir(sink.path):  # Spark would take a second to begin with local files
+        import pyarrow.dataset as ds
+
+        some = ds.dataset(sink.path, format="parquet").head(count)
+        columns = [map(_without_zone, column.to_pylist()) for column in some.columns]
+        return some.column_names, list(zip(*columns, strict=True))
+    stored = spark.read.format(sink.format).options(**dict(sink.options)).load(sink.path)
+    return stored.columns, [tuple(row) for row in stored.limit(count).collect()]
+
+
+def _without_zone(value: Any) -> Any:
+    """Times are in UTC, and shorter if they do not say so."""
+    return value.replace(tzinfo=None) if isinstance(value, datetime) else value

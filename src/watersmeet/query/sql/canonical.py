@@ -1,0 +1,55 @@
+"""The canonical text of a query: equal for queries that differ in layout only."""
+
+from collections.abc import Sequence
+
+from sqlglot.tokenizer_core import TokenType as T
+
+from watersmeet.query.model import Expression, JoinQuery
+from watersmeet.query.sql.tokens import (
+    LOW_PRECEDENCE,
+    SIMPLE_NAME,
+    SqlText,
+    Token,
+    is_name,
+    kinds,
+    quoted,
+    tokenize,
+)
+
+_NORMAL_TEXT = {T.EQ: "=", T.NEQ: "<>", T.NOT: "NOT"}
+_VERBATIM = kinds("VAR IDENTIFIER NUMBER")
+_NO_SPACE_AFTER = kinds("L_PAREN L_BRACKET DOT")
+_NO_SPACE_BEFORE = kinds("R_PAREN R_BRACKET DOT COMMA L_BRACKET")
+_NOT_CALLED = LOW_PRECEDENCE | kinds("CASE WHEN THEN ELSE ANY SOME ALL DIV INTERVAL FROM DISTINCT ALIAS")
+
+
+def canonical_sql(query: JoinQuery) -> str:
+    """The query in normal form, one clause or item a line."""
+    items = [f"{_normal_form(item.expression)} AS {quoted(item.name)}" for item in query.select]
+    sources = [f"{quoted(source.stream)} [{source.window}] AS {quoted(source.alias)}" for source in query.sources]
+    predicates = [f"{_normal_form(equality.left)} = {_normal_form(equality.right)}" for equality in query.equalities]
+    predicates += [_normal_form(expression) for expression in (*query.filters, *query.residuals)]
+    lines = ["SELECT DISTINCT" if query.distinct else "SELECT", _indented(items, ","), "FROM", _indented(sources, ",")]
+    if predicates:
+        lines += ["WHERE", _indented(predicates, " AND")]
+    return "\n".join(lines)
+
+
+def _normal_form(expression: Expression) -> str:
+    """An expression with keywords in upper case and normal spacing; names and literals stay."""
+    pieces: list[str] = []
+    previous: Token | None = None
+    for token in tokenize(SqlText(expression.sql)):
+        if previous and token.start <= previous.end:
+            continue
+        is_call = token.kind is T.L_PAREN and previous is not None and is_name(previous, _NOT_CALLED)
+        if previous and previous.kind not in _NO_SPACE_AFTER and token.kind not in _NO_SPACE_BEFORE and not is_call:
+            pieces.append(" ")
+        is_keyword = token.kind not in _VERBATIM and SIMPLE_NAME.fullmatch(token.text)
+        pieces.append(_NORMAL_TEXT.get(token.kind, token.text.upper() if is_keyword else token.text))
+        previous = token
+    return "".join(pieces)
+
+
+def _indented(lines: Sequence[str], separator: str) -> str:
+    return f"{separator}\n".join(f"  {line}" for line in lines)

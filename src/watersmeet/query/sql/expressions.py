@@ -1,0 +1,174 @@
+"""Expressions: the user's own text, in which only the columns are replaced.
+
+sqlglot says which tokens are columns. Comments go, columns get their flat names, nothing else is touched, so that no
+rewrite of a parser can change what Spark computes.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from sqlglot import exp
+from sqlglot.errors import ParseError
+from sqlglot.parsers.spark import SparkParser
+from sqlglot.tokenizer_core import TokenType as T
+
+from watersmeet.errors import SqlError
+from watersmeet.query.dialect import SPARK
+from watersmeet.query.model import Column, Expression
+from watersmeet.query.sql.scope import Scope
+from watersmeet.query.sql.tokens import SqlText, Tokens, names, quoted
+
+
+class _PlainParser(SparkParser):
+    """Spark's syntax without knowledge of any function: sqlglot's own would drop or convert some arguments."""
+
+    FUNCTIONS = {}  # noqa: RUF012 - sqlglot's own way to configure a parser
+    FUNCTION_PARSERS = {  # noqa: RUF012
+        name: parser
+        for name, parser in SparkParser.FUNCTION_PARSERS.items()
+        if name in ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "POSITION", "OVERLAY")
+    }
+
+
+_UNIT_FUNCTIONS = names("timestampdiff timestampadd datediff date_diff dateadd date_add")
+_UNITS = names("year quarter month week day dayofyear hour minute second millisecond microsecond")
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnReference:
+    """A column at its place in the text."""
+
+    start: int
+    end: int
+    column: Column
+
+
+def parse_expressions(scope: Scope, tokens: Tokens) -> list[exp.Expr]:
+    """What sqlglot makes of a list of expressions; the positions it gives are those of the whole text."""
+    text = scope.text
+    for before, token in pairwise(tokens):
+        if before.kind is T.COMMA and token.kind in (T.COMMA, T.R_PAREN, T.R_BRACKET):
+            raise text.unexpected(token)
+    for token in tokens:
+        if token.kind in (T.PLACEHOLDER, T.PARAMETER, T.COLON):
+            message = f"parameters and paths with {token.text!r} are not supported; write the value itself"
+            raise text.error(token, message)
+    try:
+        statements = _PlainParser(dialect=SPARK).parse([scope.opening.raw, *(token.raw for token in tokens)], text.sql)
+    except ParseError as error:
+        raise _explained(text, tokens, error) from None
+    (statement,) = statements
+    if not isinstance(statement, exp.Select):
+        raise text.unexpected(tokens[-1])
+    extra = [name for name, value in statement.args.items() if value and name != "expressions"]
+    if extra:
+        raise text.error(tokens[0], f"{extra[0].strip('_').upper()} is not supported here, {text.excerpt_of(tokens)}")
+    return list(statement.expressions)
+
+
+def _explained(text: SqlText, tokens: Tokens, error: ParseError) -> SqlError:
+    """sqlglot's complaint in our words, with the place in the whole text."""
+    details = error.errors[0]
+    place = (details["line"], details["col"])
+    token = next((token for token in tokens if (token.raw.line, token.raw.col) == place), tokens[-1])
+    description = str(details["description"])
+    if description.startswith("Required"):
+        message = f"an operand is missing near {token.text!r}"
+    elif expecting := re.match(r"Expect(?:ing|ed) (\S+)", description):
+        message = f"{expecting[1]} is missing near {token.text!r}"
+    else:
+        message = f"unexpected {token.text!r}"
+    return text.error(token, f"{message}, {text.excerpt_of([token])}")
+
+
+def column_references(scope: Scope, tokens: Tokens, nodes: Iterable[exp.Expr]) -> list[ColumnReference]:
+    """Every column reference in `nodes`, resolved."""
+    references: dict[int, ColumnReference] = {}
+    for node in nodes:
+        for column in node.find_all(exp.Column):
+            if _is_unit(column):
+                continue
+            parts = _dotted_name(column)
+            found, used = scope.resolve(parts)
+            start = int(parts[0].meta["start"])
+            references[start] = ColumnReference(start, int(parts[used - 1].meta["end"]), found)
+    _check_all_found(scope, tokens, references, nodes)
+    return list(references.values())
+
+
+def _is_unit(column: exp.Column) -> bool:
+    """Whether this is the MINUTE of timestampdiff(MINUTE, x, y)."""
+    call = column.parent
+    return (
+        isinstance(call, exp.Anonymous)
+        and call.name.casefold() in _UNIT_FUNCTIONS
+        and len(call.expressions) == 3
+        and call.expressions[0] is column
+        and column.name.casefold() in _UNITS
+        and not column.table
+    )
+
+
+def _dotted_name(column: exp.Column) -> list[exp.Identifier]:
+    """The parts of a name; sqlglot puts those after the fourth into nested Dots."""
+    parts = list(column.parts)
+    node: exp.Expr = column
+    while (
+        isinstance(node.parent, exp.Dot)
+        and node.parent.this is node
+        and isinstance(node.parent.expression, exp.Identifier)
+    ):
+        node = node.parent
+        parts.append(node.expression)
+    return [part for part in parts if isinstance(part, exp.Identifier)]
+
+
+def _check_all_found(
+    scope: Scope, tokens: Tokens, references: Mapping[int, ColumnReference], nodes: Iterable[exp.Expr]
+) -> None:
+    """Refuse an `alias.` that sqlglot does not take for a column: left in the text, Spark could not resolve it."""
+    variables = {
+        variable.name.casefold()
+        for node in nodes
+        for function in node.find_all(exp.Lambda)
+        for variable in function.expressions
+    }
+    for i, token in enumerate(tokens[:-1]):
+        folded = token.name.casefold()
+        starts_name = tokens[i + 1].kind is T.DOT and (i == 0 or tokens[i - 1].kind is not T.DOT)
+        if starts_name and folded in scope.aliases and token.start not in references and folded not in variables:
+            excerpt = scope.text.excerpt_of(tokens)
+            raise scope.text.error(token, f"this use of {token.text!r} is not understood, {excerpt}")
+
+
+def make_expression(tokens: Tokens, references: Iterable[ColumnReference]) -> Expression:
+    """The tokens as written, without comments, in which every column has its flat name."""
+    inside = {ref.start: ref for ref in references if tokens[0].start <= ref.start <= tokens[-1].end}
+    pieces: list[str] = []
+    end = tokens[0].start - 1
+    for i, token in enumerate(tokens):
+        # A literal such as 10L is two tokens at one place, and a reference covers several tokens.
+        if token.start <= end:
+            continue
+        if token.start > end + 1:
+            pieces.append(" ")
+        if reference := inside.get(token.start):
+            pieces.append(quoted(reference.column.flat) + _field_name(tokens, i, reference))
+            end = reference.end
+        else:
+            pieces.append(token.text)
+            end = token.end
+    return Expression("".join(pieces), tuple(sorted({reference.column for reference in inside.values()})))
+
+
+def _field_name(tokens: Tokens, i: int, reference: ColumnReference) -> str:
+    """` AS name` for a column that stands alone in struct(...), where Spark makes a field name of the column's."""
+    after = next((token for token in tokens[i:] if token.start > reference.end), None)
+    opening = next((j for j in range(i - 1, 0, -1) if tokens[j].depth < tokens[i].depth), None)
+    is_last = after is not None and after.kind in (T.COMMA, T.R_PAREN)
+    is_argument = is_last and tokens[i - 1].kind in (T.COMMA, T.L_PAREN)
+    if opening and is_argument and tokens[opening - 1].name.casefold() == "struct":
+        return f" AS {quoted(reference.column.name)}"
+    return ""

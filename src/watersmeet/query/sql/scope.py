@@ -1,0 +1,60 @@
+"""The names that expressions can use, and which column a name means."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from watersmeet.errors import SqlError, UnknownColumn, did_you_mean
+from watersmeet.query.model import Column, StreamRef
+from watersmeet.query.sql.tokens import SqlText, Token
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The names that expressions can use: by case-folded alias, its spelling and its columns by case-folded name."""
+
+    text: SqlText
+    opening: Token  # SELECT, with which sqlglot's parser has to begin
+    aliases: Mapping[str, tuple[str, Mapping[str, str]]]
+
+    def resolve(self, parts: Sequence[exp.Identifier]) -> tuple[Column, int]:
+        """The column that a dotted name means and how many of its parts name it; an alias comes first, as in Spark."""
+        at = int(parts[0].meta["start"])
+        names = [part.name for part in parts]
+        first = names[0].casefold()
+        qualified = self.aliases.get(first) if len(names) > 1 else None
+        if qualified and (name := qualified[1].get(names[1].casefold())) is not None:
+            return Column(qualified[0], name), 2
+        owners = [Column(alias, names_of[first]) for alias, names_of in self.aliases.values() if first in names_of]
+        match owners:
+            case [column]:
+                return column, 1
+            case [] if qualified:
+                alias, columns = qualified
+                near = did_you_mean(names[1], columns.values())
+                raise self.text.error(at, f"{alias!r} has no column {names[1]!r}; {near}", UnknownColumn)
+            case [] if len(names) > 1:
+                near = did_you_mean(names[0], (alias for alias, _ in self.aliases.values()))
+                raise self.text.error(at, f"no stream in FROM has the alias {names[0]!r}; {near}", UnknownColumn)
+            case []:
+                near = did_you_mean(
+                    names[0], {name for _, columns in self.aliases.values() for name in columns.values()}
+                )
+                raise self.text.error(at, f"no stream in FROM has a column {names[0]!r}; {near}", UnknownColumn)
+            case _:
+                candidates = " or ".join(column.flat for column in owners)
+                raise self.text.error(at, f"column {names[0]!r} is ambiguous; write {candidates}")
+
+
+def make_scope(
+    text: SqlText, opening: Token, sources: Sequence[StreamRef], columns: Mapping[str, Sequence[str]]
+) -> Scope:
+    """The scope of a query over these streams; column names must differ in more than case."""
+    aliases = {}
+    for source in sources:
+        names = {name.casefold(): name for name in columns[source.stream]}
+        if len(names) != len(columns[source.stream]):
+            raise SqlError(f"stream {source.stream!r} has columns that differ only in case; rename one in its source")
+        aliases[source.alias.casefold()] = (source.alias, names)
+    return Scope(text, opening, aliases)

@@ -1,0 +1,107 @@
+"""SELECT: output columns and their names."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlglot import exp
+from sqlglot.tokenizer_core import TokenType as T
+
+from watersmeet.errors import UnknownColumn, did_you_mean
+from watersmeet.query.model import Column, Expression, SelectItem
+from watersmeet.query.sql.expressions import ColumnReference, column_references, make_expression, parse_expressions
+from watersmeet.query.sql.functions import refuse_functions
+from watersmeet.query.sql.scope import Scope
+from watersmeet.query.sql.tokens import SIMPLE_NAME, SqlText, Token, Tokens, outside_brackets, split_at
+
+
+@dataclass(frozen=True, slots=True)
+class _OutputColumn:
+    """An output column; `starred` is the column if it came out of `*`."""
+
+    token: Token
+    name: str
+    expression: Expression
+    starred: Column | None = None
+
+
+def read_select(scope: Scope, tokens: Tokens) -> tuple[SelectItem, ...]:
+    """The output columns; a column of `*` whose name another one has is called alias_name."""
+    parts = split_at(tokens, [i for i, token in outside_brackets(tokens) if token.kind is T.COMMA])
+    for edge in (tokens[0], tokens[-1]):
+        if edge.kind is T.COMMA:
+            raise scope.text.unexpected(edge)
+    nodes = parse_expressions(scope, tokens)
+    if len(nodes) != len(parts):
+        raise scope.text.unexpected(tokens[-1])
+    outputs = [output for part, node in zip(parts, nodes, strict=True) for output in _read_item(scope, part, node)]
+    uses = Counter(output.name.casefold() for output in outputs)
+    items: dict[str, SelectItem] = {}
+    for output in outputs:
+        clashes = uses[output.name.casefold()] > 1
+        starred = output.starred if clashes else None
+        name = f"{starred.alias}_{starred.name}" if starred else output.name
+        if other := items.get(name.casefold()):
+            message = f"two output columns are called {other.name!r}; name one of them with AS"
+            raise scope.text.error(output.token, message)
+        items[name.casefold()] = SelectItem(name, output.expression)
+    return tuple(items.values())
+
+
+def _read_item(scope: Scope, tokens: Tokens, node: exp.Expr) -> list[_OutputColumn]:
+    text = scope.text
+    if tokens[-1].kind is T.STAR and (len(tokens) == 1 or tokens[-2].kind is T.DOT):
+        return _expand_star(scope, tokens)
+    if isinstance(node, exp.Star):
+        raise text.error(tokens[0], "* with EXCEPT or the like is not supported; name the columns")
+    name = None
+    if isinstance(node, exp.Aliases):
+        raise text.error(tokens[0], "several names for one expression are not supported; give it one with AS")
+    if isinstance(node, exp.Alias):
+        alias = node.args["alias"]
+        start = alias.meta.get("start", tokens[-1].start)
+        name = alias.name
+        tokens = [token for token in tokens if token.start < start]
+        tokens = tokens[:-1] if tokens[-1].kind is T.ALIAS else tokens
+        node = node.this
+    refuse_functions(text, tokens, [node], is_predicate=False)
+    references = column_references(scope, tokens, [node])
+    expression = make_expression(tokens, references)
+    return [_OutputColumn(tokens[0], name or _implied_name(text, tokens, references), expression)]
+
+
+def _implied_name(text: SqlText, tokens: Tokens, references: Sequence[ColumnReference]) -> str:
+    """The name of an expression without AS: a column's own, a field's, or the expression itself if it is one token."""
+    match references:
+        case [reference] if (reference.start, reference.end) == (tokens[0].start, tokens[-1].end):
+            return reference.column.name
+        case [reference] if reference.start == tokens[0].start and _is_field_path(tokens, reference):
+            return tokens[-1].name
+        case [] if len(tokens) == 1 and SIMPLE_NAME.fullmatch(tokens[0].text):
+            return tokens[0].text
+        case _:
+            written = " ".join(text.sql[tokens[0].start : tokens[-1].end + 1].split())
+            raise text.error(tokens[0], f"the expression {written!r} needs a name; add AS with a name")
+
+
+def _is_field_path(tokens: Tokens, reference: ColumnReference) -> bool:
+    rest = [token for token in tokens if token.start > reference.end]
+    return all((token.kind is T.DOT) == (i % 2 == 0) and token.depth == tokens[0].depth for i, token in enumerate(rest))
+
+
+def _expand_star(scope: Scope, tokens: Tokens) -> list[_OutputColumn]:
+    match tokens:
+        case [_]:
+            wanted = list(scope.aliases.values())
+        case [qualifier, _, _] if qualifier.name.casefold() in scope.aliases:
+            wanted = [scope.aliases[qualifier.name.casefold()]]
+        case [qualifier, _, _]:
+            near = did_you_mean(qualifier.name, (alias for alias, _ in scope.aliases.values()))
+            message = f"no stream in FROM has the alias {qualifier.name!r}; {near}"
+            raise scope.text.error(qualifier, message, UnknownColumn)
+        case _:
+            raise scope.text.error(
+                tokens[0], f"* of a struct is not supported; name the fields, {scope.text.excerpt_of(tokens)}"
+            )
+    columns = [Column(alias, name) for alias, names in wanted for name in names.values()]
+    return [_OutputColumn(tokens[0], column.name, Expression(column.sql, (column,)), column) for column in columns]

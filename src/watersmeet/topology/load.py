@@ -1,0 +1,306 @@
+"""A topology file to values: unknown keys and wrong values are refused with the file and the line."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from watersmeet.errors import InputError
+from watersmeet.query.windows import parse_duration
+from watersmeet.stats.model import Stats, StreamStats
+from watersmeet.stats.yaml import filled, read_stats, read_stream_stats
+from watersmeet.topology.model import (
+    EVERY_PAIR,
+    OBJECTIVES,
+    HeadSteps,
+    Link,
+    LinkTransport,
+    PlanStep,
+    Query,
+    Sink,
+    Site,
+    Source,
+    Stream,
+    Topology,
+    check_name,
+    check_pair,
+    check_site,
+    link_name,
+)
+from watersmeet.topology.yaml_tree import SIZE_BYTES, Entry, parse_amount, read
+
+_TOPOLOGY_KEYS = ("sites", "links", "default_link", "link_transport", "stats_file", "streams", "queries")
+_LINK_KEYS = ("latency", "bandwidth", "price_per_gb")
+_STREAM_KEYS = ("site", "schema", "event_time", "watermark", "idle_timeout", "source", "late", "stats")
+_QUERY_KEYS = (
+    "sql",
+    "site",
+    "plan",
+    "planner",
+    "objective",
+    "limits",
+    "parts",
+    "partition",
+    "assume_defaults",
+    "sink",
+    "allow_cross",
+    "start",
+    "checkpoint",
+)
+_BANDWIDTH_BPS = {"bps": 1, "kbps": 1_000, "Mbps": 1_000_000, "Gbps": 1_000_000_000}
+
+
+def load_topology(path: str | Path) -> Topology:
+    """Read a topology file; relative paths in it are relative to the file."""
+    path = Path(path)
+    root = read(path)
+    directory = path.resolve().parent
+    top = root.mapping("the topology", _TOPOLOGY_KEYS)
+    for needed in ("streams", "queries"):
+        if needed not in top or not top[needed].value:
+            raise root.fail(f"the topology has no {needed}; add a `{needed}:` mapping")
+    sites = _sites(top["sites"]) if "sites" in top else (Site("here"),)
+    site_names = [site.name for site in sites]
+    streams, queries = [], []
+    given: dict[str, StreamStats] = {}
+    for name, entry in _distinct("stream", top["streams"].mapping("streams").items()):
+        with _located(entry):
+            streams.append(_stream(name, entry, directory, site_names))
+            if "stats" in entry.value:
+                given[name] = read_stream_stats(entry.value["stats"], name, streams[-1].columns)
+    for name, entry in _distinct("query", top["queries"].mapping("queries").items()):
+        with _located(entry):
+            queries.append(_query(name, entry, directory, site_names))
+    links = _links(top["links"], site_names) if "links" in top else ()
+    default = _default_link(top["default_link"]) if "default_link" in top else None
+    transport = _link_transport(top["link_transport"], directory) if "link_transport" in top else LinkTransport()
+    stats = Stats(given)
+    if "stats_file" in top:
+        columns = {stream.name: stream.columns for stream in streams}
+        stats = filled(stats, _stats_file(top["stats_file"], directory, columns))
+    with _located(root):
+        return Topology(tuple(streams), tuple(queries), sites, str(directory), links, default, transport, stats)
+
+
+def _stats_file(entry: Entry, directory: Path, columns: Mapping[str, Sequence[str]]) -> Stats:
+    path = directory / entry.text("stats_file")
+    if not path.exists():
+        raise entry.fail(f"stats_file {path} does not exist; `watersmeet stats --output` writes it")
+    return read_stats(path, columns)
+
+
+def _distinct(what: str, named: Iterable[tuple[str, Entry]]) -> Iterator[tuple[str, Entry]]:
+    """The same entries; names that differ only in case are refused (`yaml_tree` refuses equal ones)."""
+    first: dict[str, Entry] = {}
+    for name, entry in named:
+        other = first.setdefault(name.casefold(), entry)
+        if other is not entry:
+            raise entry.fail(
+                f"duplicate {what} name {name!r} (case does not count), first given on line {other.line}; rename one"
+            )
+        yield name, entry
+
+
+@contextmanager
+def _located(entry: Entry, prefix: str = "") -> Iterator[None]:
+    """Errors of values built inside are raised with the entry's line."""
+    try:
+        yield
+    except InputError as error:
+        if str(error).startswith(f"{entry.file}, line "):
+            raise
+        raise entry.fail(f"{prefix}{error}") from None
+
+
+def _sites(entry: Entry) -> tuple[Site, ...]:
+    if isinstance(entry.value, list):
+        named = [(item.text("a site"), item) for item in entry.value]
+    elif isinstance(entry.value, dict):
+        named = list(entry.value.items())
+        for name, settings in named:
+            if settings.value is not None:
+                settings.mapping(f"site {name!r}", ())
+    else:
+        named = []
+    if not named:
+        raise entry.fail("sites must be a list of names or a mapping, such as sites: [here]")
+    sites = []
+    for name, item in _distinct("site", named):
+        with _located(item):
+            sites.append(Site(check_name(name, "site")))
+    return tuple(sites)
+
+
+def _links(entry: Entry, sites: Sequence[str]) -> tuple[Link, ...]:
+    links = []
+    first: dict[frozenset[str], Entry] = {}
+    for item in entry.sequence("links", "links: [{between: [ams, nyc], latency: 80 ms}]"):
+        keys = item.mapping("a link", ("between", *_LINK_KEYS))
+        if "between" not in keys:
+            raise item.fail("a link has no between; say which two sites it joins, such as between: [ams, nyc]")
+        names = [name.text("a site") for name in keys["between"].sequence("between", "between: [ams, nyc]")]
+        if len(names) != 2:
+            raise keys["between"].fail("between must name two sites, such as between: [ams, nyc]")
+        pair = (names[0], names[1])
+        with _located(keys["between"]):
+            check_pair(pair, sites)
+        other = first.setdefault(frozenset(pair), item)
+        if other is not item:
+            raise item.fail(
+                f"{link_name(pair)} is given twice (in either order), first on line {other.line}; remove one"
+            )
+        links.append(_link(item, pair, keys))
+    return tuple(links)
+
+
+def _default_link(entry: Entry) -> Link:
+    return _link(entry, EVERY_PAIR, entry.mapping("default_link", _LINK_KEYS))
+
+
+def _link(entry: Entry, between: tuple[str, str], keys: Mapping[str, Entry]) -> Link:
+    what = link_name(between)
+    settings: dict[str, Any] = {}
+    if "latency" in keys:
+        with _located(keys["latency"], f"{what}: latency: "):
+            settings["latency_us"] = parse_duration(keys["latency"].text("latency"))
+    if "bandwidth" in keys:
+        with _located(keys["bandwidth"], f"{what}: bandwidth "):
+            bandwidth = parse_amount(keys["bandwidth"].text("bandwidth"), _BANDWIDTH_BPS, "100 Mbps")
+            settings["bandwidth_bps"] = float(bandwidth)
+    if "price_per_gb" in keys:
+        settings["price_per_gb"] = keys["price_per_gb"].number("price_per_gb")
+    with _located(entry):
+        return Link(between, **settings)
+
+
+def _link_transport(entry: Entry, directory: Path) -> LinkTransport:
+    keys = entry.mapping("link_transport", ("kind", "path", "max_pending"))
+    settings: dict[str, Any] = {}
+    if "kind" in keys:
+        settings["kind"] = keys["kind"].text("kind")
+    if "path" in keys:
+        settings["path"] = _resolve(keys["path"].text("path"), directory)
+    if "max_pending" in keys:
+        with _located(keys["max_pending"], "link_transport: max_pending "):
+            text = keys["max_pending"].text("max_pending")
+            size = parse_amount(text, SIZE_BYTES, "256 MB")
+            if size.denominator != 1:
+                raise InputError(f"{text!r} is not a whole number of bytes; round it")
+            settings["max_pending_bytes"] = int(size)
+    with _located(entry):
+        return LinkTransport(**settings)
+
+
+def _stream(name: str, entry: Entry, directory: Path, sites: Sequence[str]) -> Stream:
+    what = f"stream {name!r}"
+    keys = entry.mapping(what, _STREAM_KEYS)
+    for needed in ("schema", "event_time", "source"):
+        if needed not in keys:
+            raise entry.fail(f"{what} has no {needed}")
+    texts: dict[str, Any] = {
+        key: keys[key].text(key) for key in ("schema", "event_time", "watermark", "idle_timeout", "site") if key in keys
+    }
+    if "site" in keys:
+        _site_of(keys["site"], what, sites)
+    if "site" not in keys and "here" not in sites:
+        raise entry.fail(f"{what} has no site; say which of them with `site:`: {', '.join(sites)}")
+    source = Source(**_endpoint(keys["source"], f"the source of {what}", directory))
+    late = Sink(**_endpoint(keys["late"], f"late of {what}", directory)) if "late" in keys else None
+    return Stream(name, source=source, late=late, **texts)
+
+
+def _query(name: str, entry: Entry, directory: Path, sites: Sequence[str]) -> Query:
+    what = f"query {name!r}"
+    keys = entry.mapping(what, _QUERY_KEYS)
+    if "sql" not in keys:
+        raise entry.fail(f"{what} has no sql")
+    return Query(
+        name,
+        keys["sql"].text("sql"),
+        sink=Sink(**_endpoint(keys["sink"], f"the sink of {what}", directory)) if "sink" in keys else Sink(),
+        allow_cross=keys["allow_cross"].flag("allow_cross") if "allow_cross" in keys else False,
+        start=keys["start"].text("start") if "start" in keys else None,
+        checkpoint=_resolve(keys["checkpoint"].text("checkpoint"), directory) if "checkpoint" in keys else None,
+        site=_site_of(keys["site"], what, sites) if "site" in keys else None,
+        plan=_plan(keys["plan"], f"the plan of {what}", sites) if "plan" in keys else None,
+        planner=keys["planner"].text("planner") if "planner" in keys else None,
+        objective=_objective(keys["objective"], what) if "objective" in keys else (),
+        parts=_whole(keys["parts"], "parts") if "parts" in keys else 16,
+        partition=keys["partition"].text("partition") if "partition" in keys else None,
+        assume_defaults=keys["assume_defaults"].flag("assume_defaults") if "assume_defaults" in keys else False,
+        **(_limits(keys["limits"], what, sites) if "limits" in keys else {}),
+    )
+
+
+def _objective(entry: Entry, what: str) -> tuple[tuple[str, float], ...]:
+    if isinstance(entry.value, str):
+        return ((entry.text("objective"), 1.0),)
+    keys = entry.mapping(f"the objective of {what}", OBJECTIVES)
+    return tuple((name, weight.number(name)) for name, weight in keys.items())
+
+
+def _limits(entry: Entry, what: str, sites: Sequence[str]) -> dict[str, Any]:
+    keys = entry.mapping(f"the limits of {what}", ("delay", "barred"))
+    limits: dict[str, Any] = {}
+    if "delay" in keys:
+        limits["max_delay"] = keys["delay"].text("delay")
+    if "barred" in keys:
+        where = f"barred in the limits of {what}"
+        names = keys["barred"].sequence(where, "barred: [nyc]")
+        limits["barred"] = tuple(_site_of(name, where, sites, "barred") for name in names)
+    return limits
+
+
+def _whole(entry: Entry, what: str) -> int:
+    number = entry.number(what)
+    if number != int(number):
+        raise entry.fail(f"{what} must be a whole number, not {entry.value!r}")
+    return int(number)
+
+
+def _plan(entry: Entry, what: str, sites: Sequence[str]) -> tuple[HeadSteps, ...]:
+    plan = []
+    for head, entries in _distinct("head", entry.mapping(what).items()):
+        items = entries.sequence(f"head {head!r} of {what}", f"{head}: [{{join: b, method: SM-D1}}]")
+        steps = tuple(_step(item, f"a step of head {head!r} in {what}", sites) for item in items)
+        with _located(entries):
+            plan.append(HeadSteps(head, steps))
+    return tuple(plan)
+
+
+def _step(entry: Entry, what: str, sites: Sequence[str]) -> PlanStep:
+    keys = entry.mapping(what, ("join", "method", "at", "bloom"))
+    if "join" not in keys:
+        raise entry.fail(f"{what} has no join")
+    settings: dict[str, Any] = {}
+    if "method" in keys:
+        settings["method"] = keys["method"].text("method").upper()
+    if "at" in keys:
+        settings["at"] = _site_of(keys["at"], what, sites, "at")
+    if "bloom" in keys:
+        settings["bloom"] = keys["bloom"].flag("bloom")
+    with _located(entry):
+        return PlanStep(keys["join"].text("join"), **settings)
+
+
+def _endpoint(entry: Entry, what: str, directory: Path) -> dict[str, Any]:
+    keys = entry.mapping(what, ("format", "path", "options"))
+    if "format" not in keys:
+        raise entry.fail(f"{what} has no format")
+    options = keys["options"].mapping(f"options of {what}") if "options" in keys else {}
+    return {
+        "format": keys["format"].text("format"),
+        "path": _resolve(keys["path"].text("path"), directory) if "path" in keys else None,
+        "options": {key: option.text(f"option {key!r}") for key, option in options.items()},
+    }
+
+
+def _resolve(path: str, directory: Path) -> str:
+    """A path relative to the topology file as an absolute one; URLs such as s3a://bucket/x are unchanged."""
+    return path if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", path) else str(directory / path)
+
+
+def _site_of(entry: Entry, what: str, known: Sequence[str], key: str = "site") -> str:
+    with _located(entry):
+        return check_site(entry.text(key), what, known)
