@@ -146,6 +146,7 @@ def test_a_partitioned_plan_has_a_panel_for_each_sub_plan(tmp_path: Path, sub_pl
     join = partitioned(sub_plans)
     draw(join, priced(join), tmp_path / "sub_plans.svg", shares=[1 / sub_plans] * sub_plans)
     lines = text_of(tmp_path / "sub_plans.svg")
+    assert f"{sub_plans} sub-plans, chosen by the hash of key K1" in lines
     headings = [line for line in lines if line.startswith("sub-plan ")]
     assert len(headings) == min(sub_plans, 6)
     assert headings[0].startswith(f"sub-plan 1: 2 of {sub_plans + 1} buckets")

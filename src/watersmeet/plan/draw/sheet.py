@@ -11,8 +11,7 @@ from watersmeet.plan.draw.panels import Panel, panels_of
 from watersmeet.plan.draw.site_box import SiteBox, site_box
 from watersmeet.plan.draw.site_map import SiteMap, site_map
 from watersmeet.plan.draw.style import INK, SOFT_INK, TEXT_SIZE, TITLE_SIZE
-from watersmeet.plan.draw.text import plural, summary_text
-from watersmeet.plan.explain import partition_text
+from watersmeet.plan.draw.text import partition_text, plural, summary_text
 from watersmeet.plan.nodes import JoinPlan
 from watersmeet.program.operators import SiteProgram, compile_sites
 

@@ -96,6 +96,16 @@ def reduction_text(child: Input) -> str:
     return {Reduction.ONE_STEP: f"1-step {kind}", Reduction.TWO_STEP: f"2-step {kind}"}.get(child.reduction, "")
 
 
+def partition_text(partition: Partition, sub_plans: int) -> str:
+    """What decides which sub-plan a row takes.
+
+    >>> partition_text(Partition(0, RangeParts((10, 20), (0, 1, 0))), 2)
+    '2 sub-plans, chosen by the value of key K1'
+    """
+    what = "hash" if isinstance(partition.parts, HashParts) else "value"
+    return f"{plural(sub_plans, 'sub-plan')}, chosen by the {what} of key K{partition.key_class + 1}"
+
+
 def part_text(partition: Partition, sub_plan: int) -> str:
     """Which part of the key values takes a sub-plan.
 
