@@ -7,7 +7,7 @@ from pathlib import Path
 from watersmeet.plan.nodes import Input, JoinNode, Leaf, Tree, leaves_of
 from watersmeet.planners.trees import optimal, stream_join_opt
 from watersmeet.reproduce import plots
-from watersmeet.reproduce.experiment import Experiment, Row, told
+from watersmeet.reproduce.experiment import Experiment, Row, finding
 from watersmeet.reproduce.workloads import (
     Measured,
     Source,
@@ -126,7 +126,7 @@ def _plot(rows: Sequence[Row], path: Path) -> None:
 
 def _verdict(rows: Sequence[Row]) -> list[str]:
     found = [
-        told(
+        finding(
             abs(row["measured"] - row["published"]) <= 0.1 * row["published"],
             f"{row['figure']} {row['measured']:.3g} where the paper has {row['published']:g}",
         )
@@ -135,7 +135,7 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
     ]
     by_name = {row["figure"]: row for row in rows}
     ships = by_name["plan of figure 3 ships"]
-    found.append(told(ships["plan"] == FIGURE_3, f"algorithm 1 gives {ships['plan']}; figure 3 is {FIGURE_3}"))
+    found.append(finding(ships["plan"] == FIGURE_3, f"algorithm 1 gives {ships['plan']}; figure 3 is {FIGURE_3}"))
     found.append(
         f"derived from table 2: the plan of figure 3 ships {ships['measured']:.3g} a second where the sum of its rates "
         f"is {DERIVED:g}"

@@ -9,7 +9,7 @@ import numpy as np
 from watersmeet.planners.partition import pmjoin_plan
 from watersmeet.planners.trees import stream_join_opt
 from watersmeet.reproduce import plots
-from watersmeet.reproduce.experiment import Experiment, Row, averaged, told
+from watersmeet.reproduce.experiment import Experiment, Row, averaged, finding
 from watersmeet.reproduce.workloads import Source, different_shares, ship_rates, unpartitioned, workload_of_sources
 
 STREAMS = 20
@@ -79,16 +79,16 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
     best = sum(row["heuristic"] <= 1.005 * min(row["random"], row["alternative"]) for row in means)
     not_run = sum(any(row[choice] is None for choice in CHOICES) for row in rows)
     return [
-        told(
+        finding(
             all(row["none"] >= 0.995 * max(row[choice] for choice in CHOICES) for row in means),
             "the plan without partitions ships the most, or as much within 0.5 %",
         ),
-        told(
+        finding(
             gains[-1] >= gains[0],
             "the heuristic saves "
             + ", ".join(f"{gain:.1%} with {row['values']:,} values" for gain, row in zip(gains, means, strict=True)),
         ),
-        told(
+        finding(
             best == len(means),
             f"the heuristic is the best choice, within 0.5 %, for {best} of {len(means)} ranges of values",
         ),

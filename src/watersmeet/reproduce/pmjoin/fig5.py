@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from watersmeet.reproduce import plots
-from watersmeet.reproduce.experiment import Experiment, Row, averaged, told
+from watersmeet.reproduce.experiment import Experiment, Row, averaged, finding
 from watersmeet.reproduce.pmjoin.plans import LABELS, PLANS, plans_of
 from watersmeet.reproduce.workloads import (
     Source,
@@ -73,17 +73,17 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
     apart = [row["heuristic"] / row["optimal"] - 1 for row in means]
     worst = means[int(np.argmax(apart))]
     return [
-        told(
+        finding(
             all(row["simple"] <= 1.02 * row["optimal"] for row in first),
             f"with {low:,} values all three ship the same",
         ),
-        told(
+        finding(
             all(row["heuristic"] < 0.9 * row["simple"] for row in last),
             f"with {high:,} values the heuristic ships "
             + ", ".join(f"{row['heuristic'] / row['simple']:.1%} ({row['situation']})" for row in last)
             + " of Simple",
         ),
-        told(
+        finding(
             float(np.mean(apart)) <= 0.05,
             f"the heuristic ships {np.mean(apart):.1%} more than the optimum on average, at worst {max(apart):.0%} "
             f"({worst['situation']}, {worst['values']:,} values)",

@@ -8,7 +8,7 @@ import numpy as np
 
 from watersmeet.planners.trees import local_first, optimal, stream_join_opt
 from watersmeet.reproduce import plots
-from watersmeet.reproduce.experiment import Experiment, Row, averaged, told
+from watersmeet.reproduce.experiment import Experiment, Row, averaged, finding
 from watersmeet.reproduce.workloads import Source, different_shares, ship_rates, unpartitioned, workload_of_sources
 
 NODES = 5
@@ -66,7 +66,7 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
     last = means[-1]
     not_run = sum(row["local"] is None for row in rows)
     return [
-        told(
+        finding(
             all(row["heuristic"] <= 1.02 * row["local"] for row in means) and last["heuristic"] < 0.9 * last["local"],
             f"the heuristic works better than Local: with {last['streams a node']:g} streams a node "
             f"{last['heuristic']:,.0f} a second against {last['local']:,.0f}, and the optimum {last['optimal']:,.0f}",

@@ -8,7 +8,7 @@ import numpy as np
 
 from watersmeet.planners.partition import PartMethod, SubPlans, pmjoin_plan
 from watersmeet.reproduce import plots
-from watersmeet.reproduce.experiment import Experiment, Row, averaged, told
+from watersmeet.reproduce.experiment import Experiment, Row, averaged, finding
 from watersmeet.reproduce.workloads import Source, different_shares, ship_rates, similar_shares, workload_of_sources
 
 STREAMS = 10
@@ -75,7 +75,7 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
         for kind in ("SD", "DD")
     }
     found = [
-        told(
+        finding(
             max(gain["SD"].values()) < min(gain["DD"].values()),
             "partitions gain less where distributions are similar than where they are different: "
             + ", ".join(f"{saved:.1%} ({situation})" for own in gain.values() for situation, saved in own.items()),
@@ -87,7 +87,7 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
         expected = "range" if situation == "CHS SD" else "rate"
         hits = sum(own[count][expected] <= 1.005 * own[count][best[count]] for count in middle)
         found.append(
-            told(
+            finding(
                 hits > len(middle) / 2,
                 f"{situation}: {expected} is the best, or as good within 0.5 %, for {hits} of {len(middle)} numbers of "
                 "parts" + "".join(f"; {best[count]} is with {count}" for count in middle),
@@ -97,7 +97,7 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
     worse = sum(row["range"] > 1.005 * row["hash"] for row in random)
     better = sum(row["hash"] > 1.005 * row["range"] for row in random)
     found.append(
-        told(
+        finding(
             worse > len(random) / 2,
             f"RHS DD: range is worse than hash by more than 0.5 % for {worse}, and better for {better}, "
             f"of {len(random)} numbers of parts",

@@ -15,7 +15,7 @@ from watersmeet.program.operators import compile_sites, rows_of
 from watersmeet.program.site.filing import pack_for_others, routes_of
 from watersmeet.program.storage.shelf import MemoryShelf
 from watersmeet.reproduce import plots
-from watersmeet.reproduce.experiment import Experiment, Row, averaged, told
+from watersmeet.reproduce.experiment import Experiment, Row, averaged, finding
 from watersmeet.reproduce.pmjoin.fig8 import METHODS, SEED, SITUATIONS, STREAMS, hot_spot_sources
 from watersmeet.reproduce.workloads import (
     EVENT_TIME,
@@ -109,7 +109,7 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
         less = sum(ratio <= 1 for ratio in ratios)
         word = "routing the streams at their homes" if what == "routing" else "everything that sites do"
         found.append(
-            told(
+            finding(
                 less > len(ratios) / 2,
                 f"{word} takes {min(ratios):.2g} to {max(ratios):.2g} times what it takes without partitions, "
                 f"and less in {less} of {len(ratios)} cases",

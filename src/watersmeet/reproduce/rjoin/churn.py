@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from watersmeet.reproduce.experiment import Experiment, Row, averaged, told
+from watersmeet.reproduce.experiment import Experiment, Row, averaged, finding
 from watersmeet.reproduce.plots import lines
 from watersmeet.sim.rjoin.dynamic import Care
 from watersmeet.sim.rjoin.recall import SECOND_US, Scene, exponential, run
@@ -67,7 +67,7 @@ def _plot(rows: Sequence[Row], path: Path) -> None:
 def _verdict(rows: Sequence[Row]) -> list[str]:
     means = averaged(rows, ["overlay", "session"], list(CARES))
     sentences = [
-        told(
+        finding(
             all(row[name] > row["nothing"] or row[name] == 1 for row in means),
             f"{name} raises recall wherever answers are lost: "
             + ", ".join(
@@ -77,7 +77,7 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
         for name in ("renewal", "replication")
     ]
     surplus = sum(row["surplus"] for row in rows)
-    return [*sentences, told(surplus == 0, f"{surplus} answers came that are none, or came twice")]
+    return [*sentences, finding(surplus == 0, f"{surplus} answers came that are none, or came twice")]
 
 
 EXPERIMENT = Experiment(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from watersmeet.program.rjoin.shard import Strategy
-from watersmeet.reproduce.experiment import Row, told
+from watersmeet.reproduce.experiment import Row, finding
 from watersmeet.reproduce.rjoin.plot import draw
 from watersmeet.reproduce.rjoin.runs import (
     Point,
@@ -50,7 +50,7 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
     for other, published in (("worst", (10, 100)), ("random", (4, 5))):
         times = ratios(of(other), best, "traffic")
         sentences.append(
-            told(
+            finding(
                 published[0] <= min(times) and max(times) <= published[1],
                 f"{other} choices cost {spread(times)} times RJoin's traffic (published: {spread(published, 0)}); "
                 f"{spread(ratios(of(other), best, 'grouped traffic'))} times with mail for one key in one message, and "
@@ -63,7 +63,7 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
             for asked in (queries[-1], few)
         )
         sentences.append(
-            told(
+            finding(
                 min(times) > 1,
                 f"RJoin has the least {figure}: worst and random choices have {spread(times)} times as much, and "
                 f"{spread(fewer)} times with {few:,} queries",
@@ -71,14 +71,14 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
         )
     rest = [1 - row["RIC traffic"] / row["traffic"] for row in best]
     sentences.append(
-        told(
+        finding(
             max(rest) < 0.5,
             "what is not spent on RIC is the smaller part of RJoin's traffic: "
             + ", ".join(f"{share:.0%} after {count}" for share, count in zip(rest, tuples, strict=True)),
         )
     )
     sentences.append(
-        told(
+        finding(
             best[-1]["RIC traffic"] < best[0]["RIC traffic"],
             f"RIC costs less per tuple as tuples arrive: {best[0]['RIC traffic']:.2f}, then "
             f"{best[-1]['RIC traffic']:.2f} messages per node",

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from watersmeet.reproduce.experiment import Row, told
+from watersmeet.reproduce.experiment import Row, finding
 from watersmeet.reproduce.rjoin.plot import draw
 from watersmeet.reproduce.rjoin.runs import (
     ONE_RANKING,
@@ -82,7 +82,7 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
             costs = per_new_tuple(own, figure)
             steeper = bend(costs)
             sentences.append(
-                told(
+                finding(
                     costs[-1][1] > costs[0][1] and 1 / BEND < steeper < BEND,
                     f"{name}: {figure} of a new tuple grows from {costs[0][1]:.2f} to {costs[-1][1]:.2f} messages per "
                     f"node, and the second half of the curve is {steeper:.1f} times as steep as the first",
@@ -91,7 +91,7 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
         rates = per_new_tuple(own, "RIC traffic")
         first, middle, last = (rates[place][1] for place in (0, len(rates) // 2, -1))
         sentences.append(
-            told(
+            finding(
                 is_slowing(rates),
                 f"{name}: RIC for a new tuple goes from {first:.2f} over {middle:.2f} to {last:.2f} messages per node "
                 "(published: it grows, fast at first and then more slowly)",
@@ -99,7 +99,7 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
         )
         share = own[-1]["nodes"] / 1_000
         sentences.append(
-            told(
+            finding(
                 own[0]["nodes"] < own[-1]["nodes"] and abs(share - PUBLISHED_SHARE) <= 0.05,
                 f"{name}: nodes that take part grow from {own[0]['nodes']:.0f} to {own[-1]['nodes']:.0f} of 1,000 "
                 "(published: 940)",
@@ -107,7 +107,7 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
         )
         uneven = [row["highest load"] * row["nodes"] / row["load"] for row in (own[0], own[-1])]
         sentences.append(
-            told(
+            finding(
                 uneven[1] < uneven[0],
                 f"{name}: load gets more even; the highest is first {uneven[0]:.1f} and then {uneven[1]:.1f} times the "
                 "mean of nodes that take part",

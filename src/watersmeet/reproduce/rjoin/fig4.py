@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from watersmeet.reproduce.experiment import Row, told
+from watersmeet.reproduce.experiment import Row, finding
 from watersmeet.reproduce.rjoin.plot import draw
 from watersmeet.reproduce.rjoin.runs import (
     Point,
@@ -39,7 +39,7 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
         values = [row[figure] for row in own]
         per_query = [value / count for value, count in zip(values, queries, strict=True)]
         sentences.append(
-            told(
+            finding(
                 is_rising(values) and is_rising([-share for share in per_query]),
                 f"{figure} grows, but less than the queries do: {values[-1] / values[0]:.1f} times for {more:.0f} "
                 "times the queries",
@@ -47,7 +47,7 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
         )
     rates = [row["RIC traffic"] for row in own]
     sentences.append(
-        told(
+        finding(
             is_rising([-rate / count for rate, count in zip(rates, queries, strict=True)]),
             f"RIC is used again: it grows {rates[-1] / rates[0]:.1f} times, and less than the queries at every step",
         )
@@ -55,7 +55,7 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
     for kind in ("load", "storage"):
         patterns = [shares(row, kind) for row in own]
         sentences.append(
-            told(
+            finding(
                 is_rising([row[kind] for row in own]) and is_alike(patterns, PATTERN),
                 f"{kind} grows {own[-1][kind] / own[0][kind]:.1f} times and is spread by the same pattern: ranks 10, "
                 f"100 and 500 have {pattern_text(patterns[0])} and {pattern_text(patterns[-1])} times the mean with "

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from watersmeet.reproduce.experiment import Row, told
+from watersmeet.reproduce.experiment import Row, finding
 from watersmeet.reproduce.rjoin.plot import draw
 from watersmeet.reproduce.rjoin.runs import (
     ONE_RANKING,
@@ -50,7 +50,7 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
         for figure in ("load", "storage", "highest load", "highest storage", "traffic", "grouped traffic"):
             values = [row[figure] for row in own]
             sentences.append(
-                told(
+                finding(
                     is_rising(values),
                     f"{name}: {figure} grows with theta{' (published: slightly)' if 'traffic' in figure else ''}: "
                     + ", ".join(f"{value:.2f}" if value < 1_000 else f"{value:,.0f}" for value in values),
@@ -58,7 +58,7 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
             )
         rates = [row["RIC traffic"] for row in own]
         sentences.append(
-            told(
+            finding(
                 is_rising([-rate for rate in rates]),
                 f"{name}: RIC traffic falls with theta: " + ", ".join(f"{rate:.2f}" for rate in rates),
             )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from watersmeet.reproduce.experiment import Row, told
+from watersmeet.reproduce.experiment import Row, finding
 from watersmeet.reproduce.rjoin.fig7 import WINDOW_NOTES, window_points
 from watersmeet.reproduce.rjoin.plot import draw
 from watersmeet.reproduce.rjoin.runs import (
@@ -36,7 +36,7 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
         last = [found[window, tuples[-1]][figure] for window in windows]
         full = [count for count in tuples if count >= windows[1]]  # before, even the next larger window is not full
         sentences.append(
-            told(
+            finding(
                 all(is_rising([found[window, count][figure] for window in windows[:2]]) for count in full)
                 and is_rising(last),
                 f"the larger the window, the more {figure}: after {tuples[-1]:,} tuples "
@@ -46,7 +46,7 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
     smallest = found[windows[0], tuples[-1]]
     kept = smallest["storage"] / smallest[CREATED]
     sentences.append(
-        told(
+        finding(
             kept < 0.5, f"with the smallest window most is dropped again: {kept:.0%} of what was stored is still there"
         )
     )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from watersmeet.reproduce.experiment import Row, told
+from watersmeet.reproduce.experiment import Row, finding
 from watersmeet.reproduce.rjoin.plot import draw
 from watersmeet.reproduce.rjoin.runs import (
     OWN_RANKINGS,
@@ -49,14 +49,14 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
         for figure in ("highest load", "highest storage"):
             left = after[figure] / before[figure]
             sentences.append(
-                told(
+                finding(
                     HALVED[0] <= left <= HALVED[1],
                     f"{name}: {figure} falls from {before[figure]:,.0f} to {after[figure]:,.0f}, {left:.2f} times "
                     "that, with rates that are never asked again (published: 4,000 to 2,000)",
                 )
             )
         sentences.append(
-            told(
+            finding(
                 after["nodes"] > before["nodes"],
                 f"{name}: {after['nodes']:.0f} nodes take part and not {before['nodes']:.0f} (published: 900, not 700)",
             )

@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from watersmeet.reproduce.experiment import Experiment, Row, averaged, told
+from watersmeet.reproduce.experiment import Experiment, Row, averaged, finding
 from watersmeet.sim.rjoin.measured import Run, Seen, measure, ranked
 
 TRAFFIC = ("traffic", "grouped traffic", "RIC traffic")
@@ -166,7 +166,7 @@ def pattern_text(pattern: Sequence[float]) -> str:
 def rising_verdicts(rows: Sequence[Row], sentence: Callable[[str], str]) -> list[str]:
     """For traffic, load and storage, whether they rise from row to row; the sentence is made of the figure's name."""
     figures = ("traffic", "grouped traffic", *TOTALS)
-    return [told(is_rising([row[figure] for row in rows]), sentence(figure)) for figure in figures]
+    return [finding(is_rising([row[figure] for row in rows]), sentence(figure)) for figure in figures]
 
 
 def pattern_verdicts(rows: Sequence[Row], factor: float, sentence: Callable[[str, Sequence[str]], str]) -> list[str]:
@@ -175,6 +175,6 @@ def pattern_verdicts(rows: Sequence[Row], factor: float, sentence: Callable[[str
     for kind in TOTALS:
         patterns = [shares(row, kind) for row in rows]
         verdicts.append(
-            told(is_alike(patterns, factor), sentence(kind, [pattern_text(pattern) for pattern in patterns]))
+            finding(is_alike(patterns, factor), sentence(kind, [pattern_text(pattern) for pattern in patterns]))
         )
     return verdicts
