@@ -1,4 +1,4 @@
-"""Settled overlays at scale: how many hops lookups take, and what it costs to build one and route in it.
+"""Static overlays at scale: how many hops lookups take, and what it costs to build one and route in it.
 
     python benchmarks/overlays.py --table hops
     python benchmarks/overlays.py --table scale --stretch

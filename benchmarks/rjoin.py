@@ -14,7 +14,7 @@ from dataclasses import replace
 from time import perf_counter, process_time
 
 from watersmeet.program.rjoin.shard import Strategy
-from watersmeet.sim.rjoin.measured import Run, measure
+from watersmeet.sim.rjoin.measured import RJoinExperiment, measure
 from watersmeet.sim.rjoin.workload import ZipfWorkload
 
 POINT = {"nodes": 1_000, "queries": 20_000, "tuples": 400, "own": False, "strategy": "rjoin", "seed": 1}
@@ -34,7 +34,7 @@ TABLES = {
 
 def one(point: dict[str, object]) -> dict[str, object]:
     """Run a point in this process; compiling is not part of it."""
-    run = Run(
+    run = RJoinExperiment(
         ZipfWorkload(own_ranking=bool(point["own"]), seed=int(str(point["seed"]))),
         strategy=Strategy(point["strategy"]),
         nodes=int(str(point["nodes"])),

@@ -15,10 +15,10 @@ from watersmeet.reproduce.rjoin import fig3 as rjoin_fig3
 from watersmeet.reproduce.rjoin import fig8 as rjoin_fig8
 from watersmeet.reproduce.rjoin.fig7 import window_run
 from watersmeet.reproduce.rjoin.runs import RANKS, Point, is_alike, is_rising, run_looks, run_point, shares
-from watersmeet.sim.rjoin.measured import Run, measure
+from watersmeet.sim.rjoin.measured import RJoinExperiment, measure
 
 NAMES = [f"rjoin-fig{number}" for number in range(2, 10)]
-SMALL = Run(nodes=30, queries=40, tuples=(30,), warm_up=10)
+SMALL = RJoinExperiment(nodes=30, queries=40, tuples=(30,), warm_up=10)
 
 
 def small(point: Point) -> Point:

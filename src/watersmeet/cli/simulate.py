@@ -17,7 +17,7 @@ from watersmeet.cli.options import Subparsers, check_file, debug_option
 from watersmeet.errors import InputError
 
 if TYPE_CHECKING:
-    from watersmeet.sim.scenario.outcome import Outcome, Summary
+    from watersmeet.sim.scenario.outcome import SimulationOutcome, Summary
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -46,9 +46,10 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Simulate, and print what happened as a table, a line or JSON."""
-    from watersmeet.sim.scenario.model import UserLoad, load_scenario
+    from watersmeet.sim.scenario.load import load_scenario
     from watersmeet.sim.scenario.simulate import simulate
     from watersmeet.sim.scenario.trace import Trace
+    from watersmeet.sim.scenario.workload import UserLoad
 
     scenario = load_scenario(options.scenario).changed(
         nodes=options.nodes,
@@ -78,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
         )
         bar = progress.add_task("", total=1)
         outcome = simulate(
-            scenario, tell=lambda done, total: progress.update(bar, completed=done, total=total), trace=trace
+            scenario, progress=lambda done, total: progress.update(bar, completed=done, total=total), trace=trace
         )
     wall_s = time.monotonic() - began
     written = _write(outcome, options)
@@ -87,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
     if options.format == "json":
         print(json.dumps({**summary.data, "wall_s": round(wall_s, 3)}, indent=2))
     elif options.quiet:
-        recall = "" if summary.live is None else f", recall {summary.live.recall:.4f}"
+        recall = "" if summary.dynamic is None else f", recall {summary.dynamic.recall:.4f}"
         console.print(f"seed {summary.seed}: {summary.answers:,} answers, {summary.messages_total:,} messages{recall}")
     else:
         console.print(_summary_table(summary, wall_s))
@@ -96,7 +97,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _write(outcome: "Outcome", options: argparse.Namespace) -> list[Path]:
+def _write(outcome: "SimulationOutcome", options: argparse.Namespace) -> list[Path]:
     """Write the answers and the plot that were asked for."""
     written = []
     if options.out is not None:
@@ -112,7 +113,7 @@ def _write(outcome: "Outcome", options: argparse.Namespace) -> list[Path]:
 def _summary_table(summary: "Summary", wall_s: float) -> Table:
     """Network, answers, messages and load of a simulation."""
     table = Table(title=f"simulation with seed {summary.seed}", title_justify="left", show_header=False)
-    live = summary.live
+    live = summary.dynamic
     kind = "" if live is None else ", dynamic"
     table.add_row("nodes", f"{summary.nodes:,}, {summary.overlay}, latency {summary.latency}{kind}")
     if live is not None:
@@ -151,7 +152,7 @@ def _summary_table(summary: "Summary", wall_s: float) -> Table:
     return table
 
 
-def _plot_loads(outcome: "Outcome", path: Path) -> None:
+def _plot_loads(outcome: "SimulationOutcome", path: Path) -> None:
     """Plot the load of peers by rank."""
     from watersmeet.reproduce.plots import lines
     from watersmeet.sim.scenario.outcome import ranked_loads

@@ -7,7 +7,9 @@ from random import Random
 
 import pytest
 
-from watersmeet.sim.dht.node import VALUE_BYTES, Dht, DhtSettings, Get, Instance, Item, Put, Renew
+from watersmeet.sim.dht.messages import VALUE_BYTES, Get, Instance, Item, Put, Renew
+from watersmeet.sim.dht.node import Dht
+from watersmeet.sim.dht.settings import DhtSettings
 from watersmeet.sim.internet.hosts import Internet
 from watersmeet.sim.internet.latency import Constant
 from watersmeet.sim.kernel import Kernel
@@ -24,14 +26,14 @@ LATENCY_US = 40_000
 QUICK = bamboo.BambooSettings(
     exchange_us=SECOND_US, check_us=SECOND_US, local_tuning_us=2 * SECOND_US, global_tuning_us=4 * SECOND_US
 )
-PLAIN = DhtSettings(mend_us=2 * SECOND_US)
-COPIED = DhtSettings(mend_us=2 * SECOND_US, replicas=2)
+PLAIN = DhtSettings(repair_us=2 * SECOND_US)
+COPIED = DhtSettings(repair_us=2 * SECOND_US, replicas=2)
 
 both = pytest.mark.parametrize("overlay", ["chord", "bamboo"])
 
 
 class World:
-    """Settled nodes, numbered by address in the order of their identifiers."""
+    """Converged nodes, numbered by address in the order of their identifiers."""
 
     def __init__(
         self, overlay: str, seed: int, settings: DhtSettings = PLAIN, nodes: int = 30, *, timers: bool = True
@@ -43,10 +45,10 @@ class World:
         routers: Sequence[chord.Chord | bamboo.Bamboo]
         if overlay == "chord":
             self.map = Ring.random(nodes, seed)
-            routers = chord.settled(self.kernel, self.internet, self.map, timers=timers)
+            routers = chord.converged(self.kernel, self.internet, self.map, timers=timers)
         else:
             self.map = Prefixes.random(nodes, seed)
-            routers = bamboo.settled(self.kernel, self.internet, self.map, QUICK, timers=timers)
+            routers = bamboo.converged(self.kernel, self.internet, self.map, QUICK, timers=timers)
         self.dhts = [self.dht(router) for router in routers]
 
     def dht(self, router: chord.Chord | bamboo.Bamboo) -> Dht:
@@ -66,7 +68,7 @@ class World:
         return self.nearest(key, 1, namespace)[0]
 
     def nearest(self, key: str, count: int, namespace: str = "t") -> list[Dht]:
-        """The owner and its heirs: the next ones clockwise, or the neighbours in pairs."""
+        """The owner and its replica holders: the next ones clockwise, or the neighbours in pairs."""
         target, up = identifier_of(f"{namespace}.{key}"), self.up()
         if self.overlay == "chord":
             return sorted(up, key=lambda dht: (dht.node.router.identifier - target) % SPACE)[:count]
@@ -120,11 +122,11 @@ class World:
         return {key for key, values in found.items() if not values}
 
     def assert_in_place(self, keys: Sequence[str]) -> None:
-        """Each object is with its owner and, as a copy, with as many heirs as it should be."""
+        """Each object is with its owner and, as a copy, with as many replica holders as it should be."""
         for dht in self.up():
             assert [item.key for item in dht.local_scan("t")] == sorted(key for key in keys if self.owner(key) is dht)
-            heir_of = [key for key in keys if dht in self.nearest(key, 1 + self.settings.replicas)[1:]]
-            assert dht.copies_total == len(heir_of)
+            replicated = [key for key in keys if dht in self.nearest(key, 1 + self.settings.replicas)[1:]]
+            assert dht.copies_total == len(replicated)
 
 
 def _away(one: int, other: int) -> int:
@@ -509,7 +511,7 @@ def test_objects_move_to_nodes_that_join(overlay: str, settings: DhtSettings) ->
 
 
 @both
-def test_objects_of_a_node_that_leaves_politely_stay(overlay: str) -> None:
+def test_objects_of_a_node_that_leaves_gracefully_stay(overlay: str) -> None:
     world = World(overlay, seed=15)
     keys = world.publish(60)
     for dht in world.random.sample(world.dhts, 10):

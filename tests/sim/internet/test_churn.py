@@ -119,8 +119,8 @@ def test_with_downtime_the_same_hosts_return_and_the_share_up_is_as_it_must_be()
     assert {address for _, _, address in world.trace} <= set(range(400))
 
 
-def test_a_share_leaves_politely() -> None:
-    world = Population(100, 3, Weibull(MINUTE_US), polite_share=0.3, until_us=20 * MINUTE_US)
+def test_a_share_leaves_gracefully() -> None:
+    world = Population(100, 3, Weibull(MINUTE_US), graceful_fraction=0.3, until_us=20 * MINUTE_US)
     world.kernel.run()
     gone = world.churn.leaves + world.churn.failures
     assert gone > 1_000
@@ -140,7 +140,7 @@ def test_stop_lets_everyone_stay() -> None:
 def test_same_seed_same_trace() -> None:
     def trace(seed: int) -> Any:
         world = Population(
-            30, seed, LogNormal(MINUTE_US), downtime=Pareto(MINUTE_US), polite_share=0.5, until_us=9 * MINUTE_US
+            30, seed, LogNormal(MINUTE_US), downtime=Pareto(MINUTE_US), graceful_fraction=0.5, until_us=9 * MINUTE_US
         )
         world.kernel.run()
         return world.trace
@@ -164,7 +164,7 @@ def test_median_session_seen_by_the_driver() -> None:
 
 
 def test_bad_shares_are_errors() -> None:
-    with pytest.raises(ValueError, match="polite_share"):
-        Population(1, 1, Exponential(1), polite_share=1.5)
+    with pytest.raises(ValueError, match="graceful_fraction"):
+        Population(1, 1, Exponential(1), graceful_fraction=1.5)
     with pytest.raises(ValueError, match="needs a leave callback"):
-        Churn(Kernel(1), Exponential(1), join=print, fail=print, polite_share=0.5)
+        Churn(Kernel(1), Exponential(1), join=print, fail=print, graceful_fraction=0.5)

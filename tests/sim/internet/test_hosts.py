@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from watersmeet.sim.internet.hosts import Clock, Congestion, Internet
+from watersmeet.sim.internet.hosts import Congestion, HostClock, Internet
 from watersmeet.sim.internet.latency import Constant, King, Latency
 from watersmeet.sim.kernel import Kernel
 
@@ -373,8 +373,8 @@ def test_the_fast_path_is_the_general_one() -> None:
 
 def test_clocks_are_off_and_drift() -> None:
     world = World()
-    world.internet.clocks[1] = Clock(offset_us=-2_000, drift_ppm=50.0)
+    world.internet.clocks[1] = HostClock(offset_us=-2_000, drift_ppm=50.0)
     world.kernel.run(until_us=10_000_000)
     assert [world.internet.local_us(address) for address in (0, 1)] == [10_000_000, 10_000_000 - 2_000 + 500]
     with pytest.raises(ValueError, match="stand still"):
-        Clock(drift_ppm=-1e6)
+        HostClock(drift_ppm=-1e6)

@@ -1,4 +1,4 @@
-"""The live Bamboo: joins, failures and churn end in exactly the leaf sets and owners that all identifiers imply."""
+"""The dynamic Bamboo: joins, failures and churn end in exactly the leaf sets and owners that all identifiers imply."""
 
 from dataclasses import replace
 from functools import partial
@@ -12,7 +12,7 @@ import pytest
 from watersmeet.sim.internet.hosts import Congestion, Internet
 from watersmeet.sim.internet.latency import Constant, King
 from watersmeet.sim.kernel import Kernel
-from watersmeet.sim.overlays.bamboo import Bamboo, BambooSettings, Exchange, Peer, settled
+from watersmeet.sim.overlays.bamboo import Bamboo, BambooSettings, Exchange, Peer, converged
 from watersmeet.sim.overlays.identifiers import SPACE, is_between
 from watersmeet.sim.overlays.node import OverlayNode
 from watersmeet.sim.overlays.prefixes import Prefixes
@@ -173,7 +173,7 @@ def test_exchanges_alone_repair_the_leaf_sets() -> None:
 def test_checks_alone_find_the_dead() -> None:
     idle = replace(QUICK, exchange_us=NEVER_US, local_tuning_us=NEVER_US, global_tuning_us=NEVER_US)
     world = World(23, 30, idle)
-    for node in settled(world.kernel, world.internet, Prefixes.random(30, 23), idle, timers=True):
+    for node in converged(world.kernel, world.internet, Prefixes.random(30, 23), idle, timers=True):
         world.attach(node)
     for address in (3, 4, 20):
         world.crash(address)
@@ -244,9 +244,9 @@ def test_arcs_are_watched_and_cover_the_circle() -> None:
         assert world.lookup(0, node.arc[1])[-1] == world.owner(node.arc[1]) == node.address
         first_of_next = (node.arc[1] + 1) % SPACE  # every other time as close to both
         assert world.lookup(0, first_of_next)[-1] == world.owner(first_of_next) == following.address
-        told = seen[node.address]
-        assert (told[-1] if told else None) == (node.arc if told else None)
-        assert all(one != other for one, other in pairwise(told))
+        arcs = seen[node.address]
+        assert (arcs[-1] if arcs else None) == (node.arc if arcs else None)
+        assert all(before != after for before, after in pairwise(arcs))
     assert sum(map(len, seen.values())) > 30
 
 
@@ -297,12 +297,12 @@ def test_tables_come_to_hold_nearer_nodes_than_chance_would() -> None:
     assert np.mean(chosen) < 0.75 * np.mean(possible)
 
 
-def test_settled_nodes_agree_with_the_arrays_and_stay_so() -> None:
+def test_converged_nodes_agree_with_the_arrays_and_stay_so() -> None:
     kernel = Kernel(18)
     latency = King(120, seed=18)
     internet = Internet(kernel, latency)
     prefixes = Prefixes.random(120, 18, latency)
-    nodes = settled(kernel, internet, prefixes, timers=True)
+    nodes = converged(kernel, internet, prefixes, timers=True)
     world = World(18, 120, BambooSettings())
     world.kernel, world.internet = kernel, internet
     for node in nodes:
@@ -351,7 +351,7 @@ def test_application_messages_find_the_owner_around_the_dead() -> None:
     latency = King(100, seed=21)
     internet = Internet(kernel, latency)
     prefixes = Prefixes.random(100, 21, latency)
-    nodes = [OverlayNode(kernel, internet, router) for router in settled(kernel, internet, prefixes)]
+    nodes = [OverlayNode(kernel, internet, router) for router in converged(kernel, internet, prefixes)]
     arrived: dict[int, int] = {}
 
     def note(address: int, origin: int, target: int, payload: object, hops: int) -> None:

@@ -1,4 +1,4 @@
-"""The live protocol against the settled ring: whatever has happened, in the end it is what Ring says."""
+"""The dynamic protocol against the static ring: whatever has happened, in the end it is what Ring says."""
 
 from functools import partial
 from random import Random
@@ -8,7 +8,7 @@ import pytest
 from watersmeet.sim.internet.hosts import Internet
 from watersmeet.sim.internet.latency import Constant
 from watersmeet.sim.kernel import Kernel
-from watersmeet.sim.overlays.chord import Chord, ChordSettings, Neighbours, Peer, Ping, settled
+from watersmeet.sim.overlays.chord import Chord, ChordSettings, Neighbours, Peer, Ping, converged
 from watersmeet.sim.overlays.identifiers import ID_BITS, SPACE, is_between
 from watersmeet.sim.overlays.node import OverlayNode
 from watersmeet.sim.overlays.ring import Ring
@@ -39,7 +39,7 @@ class World:
     def up(self) -> list[Chord]:
         return [chord for chord in self.chords if chord.is_ready]
 
-    def assert_settled(self, members: list[Chord]) -> Ring:
+    def assert_converged(self, members: list[Chord]) -> Ring:
         """Each member knows exactly what the ring of the members says."""
         ring = Ring([chord.identifier for chord in members], [chord.address for chord in members])
         addresses, count = ring.addresses.tolist(), len(ring)
@@ -73,7 +73,7 @@ def test_nodes_that_join_one_after_another_converge_to_the_ring(seed: int) -> No
     world = World(60, seed)
     world.join_one_by_one()
     world.run(20)
-    ring = world.assert_settled(world.chords)
+    ring = world.assert_converged(world.chords)
     world.assert_lookups_are_right(ring)
 
 
@@ -83,7 +83,7 @@ def test_nodes_that_join_all_at_once_through_one_converge_to_the_ring() -> None:
     for node in world.nodes[1:]:
         node.start(0)
     world.run(40)
-    world.assert_settled(world.chords)
+    world.assert_converged(world.chords)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -95,7 +95,7 @@ def test_survivors_of_a_third_converge_again(seed: int) -> None:
         world.nodes[address].stop()
     assert len(world.up()) == 40
     world.run(40)
-    ring = world.assert_settled(world.up())
+    ring = world.assert_converged(world.up())
     world.assert_lookups_are_right(ring)
 
 
@@ -114,14 +114,14 @@ def test_it_converges_on_a_lossy_net() -> None:
     world = World(20, seed=5, loss=0.1)
     world.join_one_by_one()
     world.run(60)
-    world.assert_settled(world.chords)
+    world.assert_converged(world.chords)
 
 
-def test_who_leaves_politely_is_replaced_within_a_latency() -> None:
+def test_who_leaves_gracefully_is_replaced_within_a_latency() -> None:
     world = World(20, seed=6)
     world.join_one_by_one()
     world.run(20)
-    ring = world.assert_settled(world.chords)
+    ring = world.assert_converged(world.chords)
     before, leaver, after = ring.addresses.tolist()[3:6]
     arcs: list[Arc] = []
     world.chords[after].watch(arcs.append)
@@ -132,7 +132,7 @@ def test_who_leaves_politely_is_replaced_within_a_latency() -> None:
     assert arcs == [(world.chords[before].identifier, world.chords[after].identifier)]
     assert not world.chords[leaver].is_ready
     world.run(20)
-    world.assert_settled(world.up())
+    world.assert_converged(world.up())
     assert len(world.up()) == 19 and not world.internet.is_up(leaver)
 
 
@@ -148,24 +148,24 @@ def test_who_left_and_who_crashed_can_come_back() -> None:
     world.nodes[4].start(2)
     world.nodes[5].start(3)
     world.run(40)
-    world.assert_settled(world.chords)
+    world.assert_converged(world.chords)
 
 
 def test_two_nodes_and_then_one() -> None:
     world = World(2, seed=8)
     world.join_one_by_one()
     world.run(5)
-    world.assert_settled(world.chords)
+    world.assert_converged(world.chords)
     world.nodes[1].stop()
     world.run(5)
-    world.assert_settled(world.chords[:1])
+    world.assert_converged(world.chords[:1])
     assert world.chords[0].next_hop(world.chords[1].identifier) is None
     world.nodes[1].start(0)
     world.run(10)
-    world.assert_settled(world.chords)
+    world.assert_converged(world.chords)
     world.nodes[1].leave()
     world.run(5)
-    world.assert_settled(world.chords[:1])
+    world.assert_converged(world.chords[:1])
 
 
 def test_nodes_that_know_nobody_any_more_join_again() -> None:
@@ -181,7 +181,7 @@ def test_nodes_that_know_nobody_any_more_join_again() -> None:
     assert len(alone) > 1
     world.nodes[0].start(alone[0].address)
     world.run(60)
-    world.assert_settled(world.chords)
+    world.assert_converged(world.chords)
 
 
 def test_rings_that_are_each_in_order_grow_together() -> None:
@@ -193,13 +193,13 @@ def test_rings_that_are_each_in_order_grow_together() -> None:
         world.nodes[address].start(0)
         world.nodes[address + 6].start(6)
     world.run(20)
-    world.assert_settled(world.chords[:6])
+    world.assert_converged(world.chords[:6])
     world.nodes[6].stop()
     world.run(20)
-    world.assert_settled(world.chords[7:])
+    world.assert_converged(world.chords[7:])
     world.nodes[6].start(0)
     world.run(60)
-    world.assert_settled(world.chords)
+    world.assert_converged(world.chords)
 
 
 def test_all_but_one_come_back_before_they_are_missed() -> None:
@@ -211,7 +211,7 @@ def test_all_but_one_come_back_before_they_are_missed() -> None:
         node.stop()
         node.start(0)
     world.run(30)
-    world.assert_settled(world.chords)
+    world.assert_converged(world.chords)
 
 
 def test_neighbours_know_a_newcomer_a_latency_after_it_has_joined() -> None:
@@ -240,51 +240,51 @@ def test_a_dead_bootstrap_is_tried_again() -> None:
     assert world.chords[2].arc == (world.chords[2].identifier - 1, world.chords[2].identifier)
     world.nodes[1].start(0)
     world.run(20)
-    world.assert_settled(world.chords)
+    world.assert_converged(world.chords)
 
 
 def test_arcs_cover_the_circle_once_and_watchers_know_them() -> None:
     world = World(15, seed=11)
-    told: dict[int, Arc] = {}
+    arcs: dict[int, Arc] = {}
     for chord in world.chords:
-        chord.watch(partial(told.__setitem__, chord.address))
+        chord.watch(partial(arcs.__setitem__, chord.address))
     world.join_one_by_one()
     world.run(10)
-    assert told == {chord.address: chord.arc for chord in world.chords}
+    assert arcs == {chord.address: chord.arc for chord in world.chords}
     for _ in range(200):
         point = world.random.randrange(SPACE)
         assert sum(is_between(point, *chord.arc) for chord in world.chords) == 1
 
 
-def test_a_settled_ring_is_settled_and_stays_so() -> None:
+def test_a_converged_ring_stays_converged() -> None:
     ring = Ring.random(100, seed=12)
     world = World(100, seed=12, identifiers=ring.identifiers.tolist())
     for node in world.nodes:
         node.stop()
-    world.chords = settled(world.kernel, world.internet, ring, timers=True)
+    world.chords = converged(world.kernel, world.internet, ring, timers=True)
     world.nodes = [OverlayNode(world.kernel, world.internet, chord) for chord in world.chords]
-    world.assert_settled(world.chords)
+    world.assert_converged(world.chords)
     arcs: list[Arc] = []
     for chord in world.chords:
         chord.watch(arcs.append)
     world.run(30)
-    world.assert_settled(world.chords)
+    world.assert_converged(world.chords)
     assert not arcs
 
 
 def test_without_timers_nothing_is_sent() -> None:
     kernel = Kernel(seed=13)
     internet = Internet(kernel, Constant(40_000))
-    chords = settled(kernel, internet, Ring.random(50, seed=13))
+    chords = converged(kernel, internet, Ring.random(50, seed=13))
     assert all(chord.is_ready for chord in chords) and kernel.pending == 0
-    assert settled(kernel, internet, Ring([5]))[0].next_hop(77) is None
+    assert converged(kernel, internet, Ring([5]))[0].next_hop(77) is None
 
 
 def test_a_suspect_is_not_named_until_it_calls() -> None:
     ring = Ring.random(30, seed=14)
     kernel = Kernel(seed=14)
     internet = Internet(kernel, Constant(40_000))
-    first, *others = settled(kernel, internet, ring, timers=True)
+    first, *others = converged(kernel, internet, ring, timers=True)
     for chord in (first, *others):
         OverlayNode(kernel, internet, chord)
     target = int(ring.identifiers[25])

@@ -9,7 +9,7 @@ import pytest
 from watersmeet.sim.internet.hosts import Internet
 from watersmeet.sim.internet.latency import Constant
 from watersmeet.sim.kernel import Kernel
-from watersmeet.sim.overlays.chord import settled
+from watersmeet.sim.overlays.chord import converged
 from watersmeet.sim.overlays.identifiers import SPACE
 from watersmeet.sim.overlays.node import ENVELOPE_BYTES, HEADER_BYTES, HOPS_MAX, LINGER_US, OverlayNode
 from watersmeet.sim.overlays.ring import Ring
@@ -18,14 +18,14 @@ from watersmeet.sim.overlays.router import Arc
 LATENCY_US = 40_000
 
 
-class Settled:
+class Converged:
     """A converged ring of nodes, addressed by their numbers, that note what they deliver."""
 
     def __init__(self, nodes: int, seed: int, *, timers: bool = False) -> None:
         self.kernel = Kernel(seed)
         self.internet = Internet(self.kernel, Constant(LATENCY_US), access_bps=None)
         self.ring = Ring.random(nodes, seed)
-        routers = settled(self.kernel, self.internet, self.ring, timers=timers)
+        routers = converged(self.kernel, self.internet, self.ring, timers=timers)
         self.nodes = [OverlayNode(self.kernel, self.internet, router) for router in routers]
         self.delivered: list[tuple[int, int, int, object, int]] = []  # node, origin, target, payload, hops
         for node in self.nodes:
@@ -78,8 +78,8 @@ def fixed_nodes(*hops: int | None) -> tuple[Kernel, list[OverlayNode], list[Fixe
     return kernel, [OverlayNode(kernel, internet, router) for router in routers], routers
 
 
-def test_messages_visit_the_nodes_that_the_settled_ring_says() -> None:
-    world, generator = Settled(300, seed=1), np.random.default_rng(1)
+def test_messages_visit_the_nodes_that_the_static_ring_says() -> None:
+    world, generator = Converged(300, seed=1), np.random.default_rng(1)
     visited: dict[object, list[int]] = {}
 
     def visit(here: int, target: int, payload: object) -> object:
@@ -103,8 +103,8 @@ def test_messages_visit_the_nodes_that_the_settled_ring_says() -> None:
 
 
 @pytest.mark.parametrize("source", [0, 17])
-def test_messages_that_leave_together_share_hops_as_in_the_settled_ring(source: int) -> None:
-    world = Settled(200, seed=2)
+def test_messages_that_leave_together_share_hops_as_in_the_static_ring(source: int) -> None:
+    world = Converged(200, seed=2)
     targets = np.random.default_rng(source).integers(SPACE, size=30, dtype=np.uint64)
     sent = np.zeros(200, dtype=np.int64)
     hops = world.ring.grouped(source, targets, sent)
@@ -146,7 +146,7 @@ def test_the_upcall_changes_and_stops_what_passes_by() -> None:
 
 
 def test_a_broken_hop_is_suspected_and_another_taken() -> None:
-    world = Settled(100, seed=3, timers=True)
+    world = Converged(100, seed=3, timers=True)
     target = int(world.ring.identifiers[70])
     first, owner = world.ring.path(0, target)[0], 70
     assert first != owner
@@ -158,7 +158,7 @@ def test_a_broken_hop_is_suspected_and_another_taken() -> None:
 
 
 def test_what_was_for_a_dead_node_gets_to_its_successor() -> None:
-    world = Settled(100, seed=4, timers=True)
+    world = Converged(100, seed=4, timers=True)
     world.nodes[70].stop()
     for source in range(0, 60, 10):
         world.nodes[source].route(int(world.ring.identifiers[70]), source, 10)
@@ -202,7 +202,7 @@ def test_a_node_that_has_not_joined_keeps_messages_until_it_has() -> None:
 
 
 def test_a_node_that_has_left_hands_on_what_was_under_way() -> None:
-    world = Settled(50, seed=5, timers=True)
+    world = Converged(50, seed=5, timers=True)
     world.nodes[19].route(int(world.ring.identifiers[20]), "late", 10)
     world.nodes[20].leave()
     world.run(LINGER_US / 1_000_000 + 1)

@@ -1,4 +1,4 @@
-"""The settled Bamboo: owners by brute force, the law of every hop, few hops, and nearer tables with a latency model."""
+"""The static Bamboo: owners by brute force, the law of every hop, few hops, and nearer tables with a latency model."""
 
 from itertools import pairwise
 from math import log
@@ -169,9 +169,9 @@ def test_addresses_follow_their_identifiers_and_the_seed_decides() -> None:
     prefixes = Prefixes([30, 10, 20], addresses=[7, 8, 9])
     assert prefixes.identifiers.tolist() == [10, 20, 30]
     assert prefixes.addresses.tolist() == [8, 9, 7]
-    one, same, other = (Prefixes.random(2_000, seed=20, candidates=1, leaves_a_side=2) for _ in range(3))
-    assert one.entries(5) == same.entries(5) == other.entries(5)
-    assert Prefixes(one.identifiers, seed=21).entries(5) != one.entries(5)
+    first, same, other = (Prefixes.random(2_000, seed=20, candidates=1, leaves_a_side=2) for _ in range(3))
+    assert first.entries(5) == same.entries(5) == other.entries(5)
+    assert Prefixes(first.identifiers, seed=21).entries(5) != first.entries(5)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The settled ring against definitions that do not use its code."""
+"""The static ring against definitions that do not use its code."""
 
 from functools import partial
 from math import log2

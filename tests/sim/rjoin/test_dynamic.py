@@ -1,4 +1,4 @@
-"""RJoin on live nodes against the oracle: exact while nobody goes, sound under churn, and what remedies give back."""
+"""RJoin on dynamic nodes against the oracle: exact while nobody goes, sound under churn, better with remedies."""
 
 from dataclasses import replace
 from typing import Literal
@@ -7,12 +7,12 @@ import pytest
 
 from watersmeet.program.rjoin.shard import Settings
 from watersmeet.sim.internet.hosts import Congestion
-from watersmeet.sim.rjoin.dynamic import Care
-from watersmeet.sim.rjoin.recall import SECOND_US, Found, Scene, exponential, run
+from watersmeet.sim.rjoin.dynamic import FaultTolerance
+from watersmeet.sim.rjoin.recall import SECOND_US, RecallExperiment, RecallResult, exponential, run
 
 Overlay = Literal["chord", "bamboo"]
 OVERLAYS: tuple[Overlay, ...] = ("chord", "bamboo")
-STILL = Scene(nodes=25, stay=5, tuples=100, values=6)
+STILL = RecallExperiment(nodes=25, stable_nodes=5, tuples=100, values=6)
 CHURN = replace(STILL, session=exponential(60))
 GUARDED = Settings(is_guarded=True)
 
@@ -31,19 +31,19 @@ def test_while_nobody_goes_every_answer_comes_once(overlay: Overlay, seed: int) 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_remedies_change_nothing_while_nobody_goes(overlay: Overlay) -> None:
-    care = Care(renew_us=15 * SECOND_US, replicas=2)
-    found = run(replace(STILL, overlay=overlay, tuples=60, care=care))
+    fault_tolerance = FaultTolerance(renew_us=15 * SECOND_US, replicas=2)
+    found = run(replace(STILL, overlay=overlay, tuples=60, fault_tolerance=fault_tolerance))
     assert (found.right, found.surplus) == (found.expected, 0)
     assert found.expected > 100
 
 
-# Measured: recall 0.64 and 0.42 without care, 1.00 with either remedy.
+# Measured: recall 0.64 and 0.42 without a remedy, 1.00 with either remedy.
 @pytest.mark.parametrize(("overlay", "seed", "most"), [("chord", 1, 0.75), ("bamboo", 7, 0.55)])
 def test_either_remedy_gives_back_what_crashes_take(overlay: Overlay, seed: int, most: float) -> None:
     scene = replace(CHURN, overlay=overlay, seed=seed)
     bare = run(scene)
-    renewed = run(replace(scene, care=Care(renew_us=15 * SECOND_US)))
-    copied = run(replace(scene, care=Care(replicas=2)))
+    renewed = run(replace(scene, fault_tolerance=FaultTolerance(renew_us=15 * SECOND_US)))
+    copied = run(replace(scene, fault_tolerance=FaultTolerance(replicas=2)))
     assert min(found.failures for found in (bare, renewed, copied)) >= 3
     assert [found.surplus for found in (bare, renewed, copied)] == [0, 0, 0]
     assert bare.recall < most
@@ -53,8 +53,8 @@ def test_either_remedy_gives_back_what_crashes_take(overlay: Overlay, seed: int,
 
 
 @pytest.mark.parametrize(("overlay", "seed"), [("chord", 4), ("chord", 5), ("chord", 7), ("bamboo", 3), ("bamboo", 7)])
-def test_polite_leaves_alone_lose_nothing_where_state_moves(overlay: Overlay, seed: int) -> None:
-    found = run(replace(CHURN, overlay=overlay, seed=seed, polite_share=1.0, settings=GUARDED))
+def test_graceful_leaves_alone_lose_nothing_where_state_moves(overlay: Overlay, seed: int) -> None:
+    found = run(replace(CHURN, overlay=overlay, seed=seed, graceful_fraction=1.0, settings=GUARDED))
     assert (found.failures, found.surplus) == (0, 0)
     assert found.leaves >= 4
     assert found.right == found.expected > 500
@@ -63,9 +63,11 @@ def test_polite_leaves_alone_lose_nothing_where_state_moves(overlay: Overlay, se
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_without_guards_state_is_lost_and_never_doubled(overlay: Overlay) -> None:
     """What moves meets again where it comes, so it only moves where answers are told apart."""
-    found: list[Found] = [run(replace(CHURN, overlay=overlay, seed=seed, polite_share=1.0)) for seed in (2, 3)]
-    assert [one.surplus for one in found] == [0, 0]
-    assert min(one.recall for one in found) < 0.95
+    found: list[RecallResult] = [
+        run(replace(CHURN, overlay=overlay, seed=seed, graceful_fraction=1.0)) for seed in (2, 3)
+    ]
+    assert [result.surplus for result in found] == [0, 0]
+    assert min(result.recall for result in found) < 0.95
 
 
 def test_a_scene_is_a_function_of_its_seed() -> None:

@@ -1,4 +1,4 @@
-"""What live peers keep: queries are removed by messages, what is over is given back, copies find the owner of a key."""
+"""State of dynamic peers: queries are removed by messages, expired state is evicted, copies find a key's owner."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,12 +17,12 @@ from watersmeet.sim.overlays.chord import Chord
 from watersmeet.sim.overlays.node import OverlayNode
 from watersmeet.sim.overlays.prefixes import Prefixes
 from watersmeet.sim.overlays.ring import Ring
+from watersmeet.sim.rjoin.answers import Answers
 from watersmeet.sim.rjoin.copies import Copies
-from watersmeet.sim.rjoin.dynamic import Care, LivePeer
-from watersmeet.sim.rjoin.dynamic_network import LiveNetwork
+from watersmeet.sim.rjoin.dynamic import DynamicPeer, FaultTolerance
+from watersmeet.sim.rjoin.dynamic_network import DynamicNetwork
 from watersmeet.sim.rjoin.expressions import judge
-from watersmeet.sim.rjoin.mail import Purpose
-from watersmeet.sim.scenario.outcome import Answers
+from watersmeet.sim.rjoin.mail import MailPurpose
 
 SECOND_US = 1_000_000
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("ts", pa.timestamp("us", "UTC"))])
@@ -36,7 +36,7 @@ class World:
     def __init__(
         self,
         sql: str,
-        care: Care,
+        fault_tolerance: FaultTolerance,
         overlay: str = "chord",
         *,
         upkeep: bool = False,
@@ -51,20 +51,20 @@ class World:
         self.kernel = Kernel(5)
         settings = Settings(delay_us=5 * SECOND_US, keep_us=keep_us, hold_us=keep_us, is_guarded=True, **choices)
         kind = Ring if overlay == "chord" else Prefixes
-        self.network = LiveNetwork(
+        self.network = DynamicNetwork(
             self.kernel,
             King(NODES, seed=5),
             kind.random(NODES, 5),
             self.known,
             settings,
-            care,
+            fault_tolerance,
             self.answers.take,
             upkeep=upkeep,
         )
         self.number = self.network.rjoin.submit(query, 3)
 
     @property
-    def peers(self) -> list[LivePeer]:
+    def peers(self) -> list[DynamicPeer]:
         return list(self.network.rjoin.peers.values())
 
     def publish(self, stream: str, values: Sequence[tuple[int, int]], node: int = 8) -> None:
@@ -79,29 +79,29 @@ class World:
 
     def stored(self) -> int:
         stored = [peer.shard.stored() for peer in self.peers]
-        return int(sum(one.queries[0] + one.tuples[0] + one.held[0] for one in stored))
+        return int(sum(counts.queries[0] + counts.tuples[0] + counts.held[0] for counts in stored))
 
 
-def _stored_rows(peer: LivePeer) -> np.ndarray:
+def _stored_rows(peer: DynamicPeer) -> np.ndarray:
     numbers = range(len(peer.shard.names))
     return np.concatenate([np.zeros((0, peer.shard.width), np.int32), *(peer.shard.rows_at(n) for n in numbers)])
 
 
 @pytest.mark.parametrize("overlay", ["chord", "bamboo"])
 def test_a_removed_query_has_no_answers_from_then_on_and_every_node_forgets_it(overlay: str) -> None:
-    world = World(UNBOUNDED, Care(sweep_us=10 * SECOND_US, replicas=1), overlay)
+    world = World(UNBOUNDED, FaultTolerance(sweep_us=10 * SECOND_US, replicas=1), overlay)
     world.pass_s(5)
     world.publish("a", [(1, 10), (2, 20)])
     world.pass_s(5)
-    before = world.network.net.messages_for[Purpose.QUERIES]
+    before = world.network.net.messages_for[MailPurpose.QUERIES]
     world.publish("b", [(1, 11)])  # under way when the query is removed: its answer is of before
     world.pass_s(0.001)
     world.network.rjoin.remove(world.number)
     world.publish("b", [(2, 21)])
     world.pass_s(5)
     assert world.answers.table(world.number).to_pylist() == [{"x": 10, "y": 11}]
-    told = world.network.net.messages_for[Purpose.QUERIES] - before
-    assert NODES - 1 <= told <= 6 * NODES  # each node by a route of its own, most of them short
+    removal_messages = world.network.net.messages_for[MailPurpose.QUERIES] - before
+    assert NODES - 1 <= removal_messages <= 6 * NODES  # each node by a route of its own, most of them short
     assert all(world.number in peer._ends for peer in world.peers)
     assert world.rows() != []
     world.pass_s(25)
@@ -113,7 +113,7 @@ def test_a_removed_query_has_no_answers_from_then_on_and_every_node_forgets_it(o
 
 
 def test_who_has_not_heard_of_a_removal_is_told_when_it_answers() -> None:
-    world = World(UNBOUNDED, Care())
+    world = World(UNBOUNDED, FaultTolerance())
     world.pass_s(5)
     world.publish("a", [(1, 10)])
     world.pass_s(5)
@@ -125,7 +125,7 @@ def test_who_has_not_heard_of_a_removal_is_told_when_it_answers() -> None:
 
 
 def test_a_query_that_expires_is_forgotten_without_a_message() -> None:
-    world = World(UNBOUNDED, Care(sweep_us=10 * SECOND_US))
+    world = World(UNBOUNDED, FaultTolerance(sweep_us=10 * SECOND_US))
     query = world.known.queries[world.number]
     short = world.network.rjoin.submit(query, 4, until_us=20 * SECOND_US)
     world.pass_s(5)
@@ -143,7 +143,7 @@ def test_a_query_that_expires_is_forgotten_without_a_message() -> None:
 
 def test_what_is_over_is_given_back_with_its_copies() -> None:
     sql = UNBOUNDED.replace("UNBOUNDED", "RANGE 10 SECONDS")
-    world = World(sql, Care(sweep_us=10 * SECOND_US, replicas=2), keep_us=10 * SECOND_US)
+    world = World(sql, FaultTolerance(sweep_us=10 * SECOND_US, replicas=2), keep_us=10 * SECOND_US)
     world.pass_s(5)
     for number in range(20):
         world.publish("ab"[number % 2], [(number % 3, number), (number % 3, -number)])
@@ -163,7 +163,7 @@ def test_what_is_over_is_given_back_with_its_copies() -> None:
 
 
 def test_state_that_was_handed_over_is_given_back() -> None:
-    world = World(UNBOUNDED, Care(sweep_us=10 * SECOND_US), upkeep=True)
+    world = World(UNBOUNDED, FaultTolerance(sweep_us=10 * SECOND_US), upkeep=True)
     world.pass_s(5)
     world.publish("a", [(k, k) for k in range(30)])
     world.pass_s(5)
@@ -187,7 +187,7 @@ def test_a_self_join_is_renewed_for_the_alias_it_waits_for() -> None:
     sql = "SELECT x.v AS x, y.v AS y FROM a [UNBOUNDED] AS x, a [UNBOUNDED] AS y WHERE x.k = y.k AND x.v < y.v"
     chosen = set()
     for seed in range(4):
-        world = World(sql, Care(renew_us=10 * SECOND_US), strategy=Strategy.RANDOM, seed=seed)
+        world = World(sql, FaultTolerance(renew_us=10 * SECOND_US), strategy=Strategy.RANDOM, seed=seed)
         world.pass_s(3)
         (row,) = world.rows()
         chosen.add(row[WAITS])
@@ -200,7 +200,7 @@ def test_a_self_join_is_renewed_for_the_alias_it_waits_for() -> None:
 
 @pytest.mark.parametrize("overlay", ["chord", "bamboo"])
 def test_an_owner_that_never_heard_of_a_key_gets_the_copies_of_it(overlay: str) -> None:
-    world = World(UNBOUNDED, Care(replicas=2), overlay, upkeep=True)
+    world = World(UNBOUNDED, FaultTolerance(replicas=2), overlay, upkeep=True)
     world.pass_s(5)
     (owner,) = [peer for peer in world.peers if len(_stored_rows(peer))]
     (key,) = owner._kept
@@ -220,8 +220,8 @@ def test_an_owner_that_never_heard_of_a_key_gets_the_copies_of_it(overlay: str) 
     assert holder.copies.within(owner.node.router.arc)  # and has copies of it again
 
 
-def test_another_heir_is_found_as_soon_as_a_copy_is_not_delivered() -> None:
-    world = World(UNBOUNDED, Care(replicas=2), upkeep=True)
+def test_another_successor_is_found_as_soon_as_a_copy_is_not_delivered() -> None:
+    world = World(UNBOUNDED, FaultTolerance(replicas=2), upkeep=True)
     world.pass_s(5)
     (owner,) = [peer for peer in world.peers if len(_stored_rows(peer))]
     first, second = owner._copied_to
@@ -230,8 +230,8 @@ def test_another_heir_is_found_as_soon_as_a_copy_is_not_delivered() -> None:
     owner._copy(key, *owner._state(key))
     world.pass_s(0.5)
     assert second not in owner._copied_to and first in owner._copied_to
-    (heir,) = set(owner._copied_to) - {first}
-    assert world.network.rjoin.peers[heir].copies.within(owner.node.router.arc) == [key]
+    (replacement,) = set(owner._copied_to) - {first}
+    assert world.network.rjoin.peers[replacement].copies.within(owner.node.router.arc) == [key]
 
 
 def test_copies_that_nobody_claims_are_handed_on_once_without_what_the_owner_has() -> None:

@@ -14,6 +14,7 @@ import pytest
 from watersmeet.program.rjoin.compiled import NONE, Ints, Longs
 from watersmeet.program.rjoin.shard import Settings, Strategy, table_of
 from watersmeet.program.rjoin.tables import Catalog, Known, Widths
+from watersmeet.query.bags import Bag, bag_of
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.kernel import Kernel
@@ -22,10 +23,9 @@ from watersmeet.sim.overlays.identifiers import SPACE
 from watersmeet.sim.overlays.ring import Ring
 from watersmeet.sim.overlays.size import estimated_nodes, longest_route_us
 from watersmeet.sim.rjoin.expressions import judge, project
-from watersmeet.sim.rjoin.measured import Run, Seen, measure
-from watersmeet.sim.rjoin.static import SettledRJoin
+from watersmeet.sim.rjoin.measured import Measurement, RJoinExperiment, measure
+from watersmeet.sim.rjoin.static import StaticRJoin
 from watersmeet.sim.rjoin.workload import ZipfWorkload
-from watersmeet.sim.sites.trial import Bag, bag_of
 
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("id", pa.int64()), ("ts", pa.timestamp("us", "UTC"))])
 STREAMS = ("r", "s", "t")
@@ -53,7 +53,7 @@ class Feed:
 
 
 class World:
-    """A settled network whose hops all take `hop_us`, which a test may change at any time."""
+    """A static network whose hops all take `hop_us`, which a test may change at any time."""
 
     def __init__(self, *sqls: str, nodes: int = 20, seed: int = 1, hop_us: int = MS, **settings: object) -> None:
         self.queries = [parse_query(sql, dict.fromkeys(STREAMS, SCHEMA.names)) for sql in sqls]
@@ -63,7 +63,7 @@ class World:
         self.given: dict[int, list[Ints]] = {}
         self.published: list[Feed] = []
         self.random = Random(seed)
-        self.net = SettledRJoin(
+        self.net = StaticRJoin(
             self.kernel,
             Ring.random(nodes, seed),
             self.known,
@@ -81,15 +81,15 @@ class World:
 
     def feed(self, feeds: Iterable[Feed]) -> None:
         """Publish tuples at their times, anywhere, and let all mail arrive."""
-        for one in feeds:
-            self.kernel.run(one.at_us)
-            self.publish(one)
+        for feed in feeds:
+            self.kernel.run(feed.at_us)
+            self.publish(feed)
         self.kernel.run()
 
-    def publish(self, one: Feed) -> None:
-        assert self.kernel.now_us == one.at_us
-        self.net.publish(self.random.randrange(self.nodes), one.stream, one.table)
-        self.published.append(one)
+    def publish(self, feed: Feed) -> None:
+        assert self.kernel.now_us == feed.at_us
+        self.net.publish(self.random.randrange(self.nodes), feed.stream, feed.table)
+        self.published.append(feed)
 
     def sweep_at(self, at_us: int) -> None:
         self.kernel.run(at_us)
@@ -105,7 +105,7 @@ class World:
         """The oracle's answers over tuples, unless told all that were published."""
         feeds = self.published if feeds is None else feeds
         tables = {
-            stream: pa.concat_tables([SCHEMA.empty_table(), *(one.table for one in feeds if one.stream == stream)])
+            stream: pa.concat_tables([SCHEMA.empty_table(), *(feed.table for feed in feeds if feed.stream == stream)])
             for stream in STREAMS
         }
         return bag_of(answer(self.queries[query], tables, EVENT_TIMES, start_us=start_us))
@@ -239,9 +239,9 @@ def test_removal_ends_answers_with_later_tuples_and_only_those(strategy: Strateg
     world = World(CHAIN, CHAIN, strategy=strategy)
     gone, stays = world.submit(0), world.submit(1)
     feeds = drawn(50, seed=7)
-    for one in feeds[:30]:
-        world.kernel.run(one.at_us)
-        world.publish(one)
+    for feed in feeds[:30]:
+        world.kernel.run(feed.at_us)
+        world.publish(feed)
     world.kernel.run(world.kernel.now_us + 1)  # the last tuple is under way
     sent = world.net.traffic.queries.sum()
     world.net.remove(gone)
@@ -397,9 +397,9 @@ def test_sweeps_in_between_change_no_answer() -> None:
     for sweeps in (False, True):
         world = World(sql, keep_us=5 * SECOND, hold_us=5 * SECOND, delay_us=SECOND)
         world.submit()
-        for one in drawn(80, seed=12, values=2, gap_us=SECOND // 2):
-            world.kernel.run(one.at_us)
-            world.publish(one)
+        for feed in drawn(80, seed=12, values=2, gap_us=SECOND // 2):
+            world.kernel.run(feed.at_us)
+            world.publish(feed)
             if sweeps:
                 world.net.sweep()
         world.kernel.run()
@@ -449,9 +449,9 @@ def test_rates_that_age_faster_than_a_reply_comes_do_not_hold_queries_back() -> 
     world.submit(0)
     world.kernel.run()  # it has gone to its key in one hop, so the rate of s.a is still good
     number = world.submit(1)  # and that of r.b is not known; when it comes, the other has aged
-    for one in drawn(20, seed=2, gap_us=SECOND // 10):
-        world.kernel.run(one.at_us, max_events=5_000)
-        world.publish(one)
+    for feed in drawn(20, seed=2, gap_us=SECOND // 10):
+        world.kernel.run(feed.at_us, max_events=5_000)
+        world.publish(feed)
     world.kernel.run(max_events=20_000)
     assert world.kernel.pending == 0
     assert world.answers(number) == world.law(1)
@@ -461,7 +461,7 @@ def test_rates_that_age_faster_than_a_reply_comes_do_not_hold_queries_back() -> 
 # ---- counting
 
 
-SMALL = Run(
+SMALL = RJoinExperiment(
     workload=ZipfWorkload(relations=5, attributes=3, values=8, ways=3, seed=3),
     nodes=60,
     queries=200,
@@ -472,7 +472,7 @@ SMALL = Run(
 
 
 @pytest.fixture(scope="module")
-def seen() -> dict[tuple[Strategy, bool], list[Seen]]:
+def seen() -> dict[tuple[Strategy, bool], list[Measurement]]:
     return {
         (strategy, members): measure(replace(SMALL, strategy=strategy, members=members))
         for strategy in Strategy
@@ -480,13 +480,13 @@ def seen() -> dict[tuple[Strategy, bool], list[Seen]]:
     }
 
 
-def test_answers_are_the_same_for_all_strategies(seen: dict[tuple[Strategy, bool], list[Seen]]) -> None:
+def test_answers_are_the_same_for_all_strategies(seen: dict[tuple[Strategy, bool], list[Measurement]]) -> None:
     assert len({tuple(look.answers for look in looks) for looks in seen.values()}) == 1
     assert seen[Strategy.RJOIN, False][1].answers > 1_000
 
 
 @pytest.mark.parametrize("strategy", list(Strategy))
-def test_counting_counts_what_is_made(strategy: Strategy, seen: dict[tuple[Strategy, bool], list[Seen]]) -> None:
+def test_counting_counts_what_is_made(strategy: Strategy, seen: dict[tuple[Strategy, bool], list[Measurement]]) -> None:
     for counted, made in zip(seen[strategy, False], seen[strategy, True], strict=True):
         assert (counted.load == made.load).all()
         assert (counted.storage == made.storage).all()
@@ -496,7 +496,7 @@ def test_counting_counts_what_is_made(strategy: Strategy, seen: dict[tuple[Strat
         assert counted.rows < made.rows
 
 
-def test_rates_pay(seen: dict[tuple[Strategy, bool], list[Seen]]) -> None:
+def test_rates_pay(seen: dict[tuple[Strategy, bool], list[Measurement]]) -> None:
     apart = {strategy: seen[strategy, False][1].messages_apart for strategy in Strategy}
     assert apart[Strategy.RJOIN] < 0.6 * apart[Strategy.RANDOM]
     assert apart[Strategy.RANDOM] < 0.8 * apart[Strategy.WORST]
@@ -524,19 +524,19 @@ def test_a_move_loses_nothing_that_is_stored_or_under_way() -> None:
     world.submit()
     feeds = drawn(60, seed=13)
     known_hosts = 0
-    for number, one in enumerate(feeds):
-        world.kernel.run(one.at_us)
-        world.publish(one)
+    for number, feed in enumerate(feeds):
+        world.kernel.run(feed.at_us)
+        world.publish(feed)
         if number % 10 == 9:
             world.kernel.run(world.kernel.now_us + 1)  # mail is under way
             net, before = world.net, world.net.shard.stored()
             weights = net.shard.weights()
-            told = balance(net.places(), net.points, weights, rounds=1, seed=number)
-            order = np.argsort(told.identifiers)
-            keys_moved = net.move(Ring(told.identifiers[order]), order)
+            balanced = balance(net.places(), net.points, weights, rounds=1, seed=number)
+            order = np.argsort(balanced.identifiers)
+            keys_moved = net.move(Ring(balanced.identifiers[order]), order)
             after = net.shard.stored()
-            assert (keys_moved > 0) == (told.moves > 0)
-            assert (net.places() == told.identifiers).all()
+            assert (keys_moved > 0) == (balanced.moves > 0)
+            assert (net.places() == balanced.identifiers).all()
             for name in ("queries", "rows", "tuples", "held"):
                 assert getattr(before, name).sum() == getattr(after, name).sum()
             assert weights.sum() == (before.queries + before.tuples).sum()
@@ -547,7 +547,7 @@ def test_a_move_loses_nothing_that_is_stored_or_under_way() -> None:
     assert world.answers().total() > 50
 
 
-def _right_hosts(net: SettledRJoin) -> int:
+def _right_hosts(net: StaticRJoin) -> int:
     """How many hosts of keys nodes believe to know; all of them must be right."""
     shard, known = net.shard, 0
     rows = np.concatenate([shard.rows_at(key) for key in range(len(shard.names))])

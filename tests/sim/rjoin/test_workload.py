@@ -81,11 +81,11 @@ def test_relations_and_attributes_of_queries_are_all_as_likely() -> None:
 
 
 def test_a_seed_is_a_workload() -> None:
-    one, same, other = ZipfWorkload(seed=8), ZipfWorkload(seed=8), ZipfWorkload(seed=9)
-    assert one.queries(50) == same.queries(50)
-    assert one.queries(50) != other.queries(50)
-    assert all((mine == yours).all() for mine, yours in zip(one.tuples(50), same.tuples(50), strict=True))
-    assert not (one.tuples(50)[1] == other.tuples(50)[1]).all()
+    first, same, other = ZipfWorkload(seed=8), ZipfWorkload(seed=8), ZipfWorkload(seed=9)
+    assert first.queries(50) == same.queries(50)
+    assert first.queries(50) != other.queries(50)
+    assert all((mine == yours).all() for mine, yours in zip(first.tuples(50), same.tuples(50), strict=True))
+    assert not (first.tuples(50)[1] == other.tuples(50)[1]).all()
 
 
 def test_tables_are_the_tuples_one_by_one() -> None:

@@ -10,19 +10,18 @@ from watersmeet.cli.main import run_command
 from watersmeet.errors import InputError
 from watersmeet.program.rjoin.shard import Strategy
 from watersmeet.sim.internet.hosts import Congestion
-from watersmeet.sim.scenario.model import (
-    Choice,
-    ChurnPlan,
+from watersmeet.sim.scenario.load import load_scenario
+from watersmeet.sim.scenario.model import RJoinSettings, Scenario, System
+from watersmeet.sim.scenario.network import (
+    ChurnSettings,
+    DynamicSettings,
     LatencyKind,
-    Live,
-    Network,
+    NetworkSettings,
     OverlayKind,
-    Scenario,
     SessionKind,
-    UserLoad,
-    ZipfLoad,
-    load_scenario,
 )
+from watersmeet.sim.scenario.simulate import simulate
+from watersmeet.sim.scenario.workload import UserLoad, ZipfLoad
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -65,13 +64,13 @@ def saved(tmp_path: Path, text: str) -> Path:
 def test_every_key_is_taken(tmp_path: Path) -> None:
     scenario = load_scenario(saved(tmp_path, ZIPF))
     assert scenario == Scenario(
-        Network(50, OverlayKind.CHORD, LatencyKind.KING, 50_000, 7),
-        Choice(Strategy.FIRST, False, 600_000_000, None),
+        NetworkSettings(50, OverlayKind.CHORD, LatencyKind.KING, 50_000, 7),
+        RJoinSettings(Strategy.FIRST, False, 600_000_000, None),
         ZipfLoad(4, 3, 9, 0.5, 3, 5, 6, 0, 2.0, True, 60_000_000),
     )
 
 
-LIVE = """\
+DYNAMIC = """\
 network:
   nodes: 50
   congestion: fair
@@ -80,8 +79,8 @@ network:
   churn:
     sessions: weibull
     mean: 10 minutes
-    polite: 0.5
-    stay: 4
+    graceful_fraction: 0.5
+    stable_nodes: 4
 rjoin:
   replicas: 2
   renew: 30 seconds
@@ -89,46 +88,52 @@ workload: {kind: zipf}
 """
 
 
-def test_every_key_of_a_live_network_is_taken(tmp_path: Path) -> None:
-    scenario = load_scenario(saved(tmp_path, LIVE))
-    churn = ChurnPlan(SessionKind.WEIBULL, 600_000_000, 0.5, 4)
-    assert scenario.network == Network(50, live=Live(Congestion.FAIR, 0.01, 1_500_000.0, churn))
-    assert scenario.choice == Choice(replicas=2, renew_us=30_000_000)
-    told = scenario.parameters
-    assert told["network"]["churn"] == {"sessions": "weibull", "mean_us": 600_000_000, "polite": 0.5, "stay": 4}
-    assert (told["network"]["runtime"], told["network"]["congestion"]) == ("live", "fair")
-    assert (told["rjoin"]["replicas"], told["rjoin"]["renew_us"]) == (2, 30_000_000)
+def test_every_key_of_a_dynamic_network_is_taken(tmp_path: Path) -> None:
+    scenario = load_scenario(saved(tmp_path, DYNAMIC))
+    churn = ChurnSettings(SessionKind.WEIBULL, 600_000_000, 0.5, 4)
+    assert scenario.network == NetworkSettings(50, dynamic=DynamicSettings(Congestion.FAIR, 0.01, 1_500_000.0, churn))
+    assert scenario.rjoin == RJoinSettings(replicas=2, renew_us=30_000_000)
+    parameters = scenario.parameters
+    assert parameters["network"]["churn"] == {
+        "sessions": "weibull",
+        "mean_us": 600_000_000,
+        "graceful_fraction": 0.5,
+        "stable_nodes": 4,
+    }
+    assert (parameters["network"]["runtime"], parameters["network"]["congestion"]) == ("dynamic", "fair")
+    assert (parameters["rjoin"]["replicas"], parameters["rjoin"]["renew_us"]) == (2, 30_000_000)
     assert "runtime" not in load_scenario(saved(tmp_path, ZIPF)).parameters["network"]
 
 
 @pytest.mark.parametrize(
-    ("text", "live"),
+    ("text", "dynamic"),
     [
-        ("network: {runtime: live}\nworkload: {}\n", Live()),
-        ("network: {access: 64000}\nworkload: {}\n", Live(access_bps=64_000.0)),
-        ("network: {access: none}\nworkload: {}\n", Live(access_bps=None)),
-        ("network: {churn: {}}\nworkload: {}\n", Live(churn=ChurnPlan())),
-        ("rjoin: {replicas: 0}\nworkload: {}\n", Live()),
-        ("rjoin: {renew: 1 minute}\nworkload: {}\n", Live()),
-        ("network: {runtime: settled}\nworkload: {}\n", None),
+        ("network: {runtime: dynamic}\nworkload: {}\n", DynamicSettings()),
+        ("network: {access: 64000}\nworkload: {}\n", DynamicSettings(access_bps=64_000.0)),
+        ("network: {access: none}\nworkload: {}\n", DynamicSettings(access_bps=None)),
+        ("network: {churn: {}}\nworkload: {}\n", DynamicSettings(churn=ChurnSettings())),
+        ("rjoin: {replicas: 0}\nworkload: {}\n", DynamicSettings()),
+        ("rjoin: {renew: 1 minute}\nworkload: {}\n", DynamicSettings()),
+        ("network: {runtime: static}\nworkload: {}\n", None),
         ("rjoin: {pairs: false}\nworkload: {}\n", None),
     ],
 )
-def test_a_key_of_live_networks_makes_it_one(tmp_path: Path, text: str, live: Live | None) -> None:
-    assert load_scenario(saved(tmp_path, text)).live == live
+def test_a_key_of_dynamic_networks_makes_it_one(tmp_path: Path, text: str, dynamic: DynamicSettings | None) -> None:
+    assert load_scenario(saved(tmp_path, text)).dynamic == dynamic
 
 
 def test_users_are_at_nodes_that_stay(tmp_path: Path) -> None:
     assert load_scenario(saved(tmp_path, USER)).users == range(20)
-    churning = USER.replace("nodes: 20", "nodes: 20\n  churn: {stay: 5}")
+    churning = USER.replace("nodes: 20", "nodes: 20\n  churn: {stable_nodes: 5}")
     users = load_scenario(saved(tmp_path, churning)).users
     assert len(users) == 5 and {3, 4} < set(users) <= set(range(20))
-    assert load_scenario(saved(tmp_path, churning.replace("stay: 5", "stay: 1"))).users == [3, 4]  # homes do not go
+    homes_only = churning.replace("stable_nodes: 5", "stable_nodes: 1")
+    assert load_scenario(saved(tmp_path, homes_only)).users == [3, 4]  # homes do not go
 
 
 def test_sessions_have_the_mean_that_was_asked_for() -> None:
     for kind, exact in ((kind, 0.05 if kind is not SessionKind.PARETO else 0.3) for kind in SessionKind):
-        sessions, random = ChurnPlan(kind, 1_000_000).distribution, Random(1)
+        sessions, random = ChurnSettings(kind, 1_000_000).distribution, Random(1)
         mean = sum(sessions.draw(random) for _ in range(20_000)) / 20_000
         assert abs(mean / 1_000_000 - 1) < exact, kind
 
@@ -136,38 +141,55 @@ def test_sessions_have_the_mean_that_was_asked_for() -> None:
 def test_streams_and_queries_have_homes_and_sinks(tmp_path: Path) -> None:
     scenario = load_scenario(saved(tmp_path, USER))
     assert isinstance(scenario.load, UserLoad)
-    assert [(one.home, one.is_scattered) for one in scenario.load.streams] == [(3, False), (None, True)]
+    assert [(published.home, published.is_scattered) for published in scenario.load.streams] == [
+        (3, False),
+        (None, True),
+    ]
     (asked,) = scenario.load.queries
     assert asked.home == 4 and asked.query.sink.path == str(tmp_path / "out" / "q")
-    assert scenario.network == Network(nodes=20) and scenario.choice == Choice()
+    assert scenario.network == NetworkSettings(nodes=20) and scenario.rjoin == RJoinSettings()
 
 
 def test_a_topology_has_a_thousand_peers_and_keeps_its_sinks_alone(tmp_path: Path) -> None:
     scenario = load_scenario(saved(tmp_path, TOPOLOGY))
     assert scenario.network.nodes == 1_000 and isinstance(scenario.load, UserLoad)
-    assert [one.query.sink.path for one in scenario.load.queries] == [None]
+    assert [asked.query.sink.path for asked in scenario.load.queries] == [None]
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*/*.yaml")), ids=lambda path: path.parent.name)
 def test_every_example_can_be_loaded(path: Path) -> None:
-    told = load_scenario(path).parameters["network"]
-    assert told["nodes"] >= (100 if "runtime" in told else 1_000)
+    parameters = load_scenario(path).parameters["network"]
+    assert parameters["nodes"] >= (100 if "runtime" in parameters else 1_000)
 
 
 def test_parameters_given_anew() -> None:
-    scenario = Scenario(Network(), Choice()).changed(nodes=5, overlay="bamboo", strategy="worst", seed=9, tuples=3)
-    assert scenario.network == Network(5, OverlayKind.BAMBOO, seed=9)
-    assert scenario.choice.strategy is Strategy.WORST
+    scenario = Scenario(NetworkSettings(), RJoinSettings()).changed(
+        nodes=5, overlay="bamboo", strategy="worst", seed=9, tuples=3
+    )
+    assert scenario.network == NetworkSettings(5, OverlayKind.BAMBOO, seed=9)
+    assert scenario.rjoin.strategy is Strategy.WORST
     assert isinstance(scenario.load, ZipfLoad) and scenario.load.tuples == 3
     with pytest.raises(InputError, match="did you mean 'bamboo'"):
         scenario.changed(overlay="bambu")
 
 
-LIVE_SLIPS = [
+DYNAMIC_SLIPS = [
+    (
+        "graceful_fraction: 0.5",
+        "polite: 0.5",
+        "line 9: the key polite of churn is called graceful_fraction now; rename it",
+    ),
+    ("stable_nodes: 4", "stay: 4", "line 10: the key stay of churn is called stable_nodes now; rename it"),
     ("congestion: fair", "congestion: fare", "line 3: unknown congestion 'fare'; did you mean 'fair'?"),
     ("congestion: fair", "congestoin: fair", "line 3: unknown key 'congestoin' in network; did you mean 'congestion'?"),
-    ("congestion: fair", "runtime: living", "line 3: unknown runtime 'living'; did you mean 'live'?"),
-    ("congestion: fair", "runtime: settled", "line 4: loss needs a live network; leave it out, or write runtime: live"),
+    ("congestion: fair", "runtime: settled", "line 3: the runtime settled is called static now; rename it"),
+    ("congestion: fair", "runtime: live", "line 3: the runtime live is called dynamic now; rename it"),
+    ("congestion: fair", "runtime: dynamik", "line 3: unknown runtime 'dynamik'; did you mean 'dynamic'?"),
+    (
+        "congestion: fair",
+        "runtime: static",
+        "line 4: loss needs a dynamic network; leave it out, or write runtime: dynamic",
+    ),
     ("loss: 0.01", "loss: 1", "line 4: loss must be from 0 to less than 1, not 1"),
     ("loss: 0.01", "loss: some", "line 4: loss must be a number, not 'some'"),
     ("1.5 Mbps", "1.5 Mbit", "line 5: access '1.5 Mbit': unknown unit 'Mbit'; units: bps, kbps, Mbps, Gbps"),
@@ -177,34 +199,48 @@ LIVE_SLIPS = [
     ("sessions: weibull", "sessions: weibul", "line 7: unknown sessions 'weibul'; did you mean 'weibull'?"),
     ("mean: 10 minutes", "men: 10 minutes", "line 8: unknown key 'men' in churn; did you mean 'mean'?"),
     ("mean: 10 minutes", "mean: 10 mints", "line 8: mean: duration '10 mints': unknown unit 'mints'"),
-    ("mean: 10 minutes", "mean: 0 s", "line 8: mean must be longer than nothing"),
-    ("polite: 0.5", "polite: 1.5", "line 9: polite must be from 0 to 1, not 1.5"),
-    ("stay: 4", "stay: 0", "line 10: stay must be 1 or more, not 0: somebody has to publish and ask"),
-    ("stay: 4", "stay: 51", "churn: stay must be at most the 50 nodes there are, not 51"),
+    ("mean: 10 minutes", "mean: 0 s", "line 8: mean must be positive"),
+    ("graceful_fraction: 0.5", "graceful_fraction: 1.5", "line 9: graceful_fraction must be from 0 to 1, not 1.5"),
+    (
+        "stable_nodes: 4",
+        "stable_nodes: 0",
+        "line 10: stable_nodes must be 1 or more, not 0: somebody has to publish and ask",
+    ),
+    ("stable_nodes: 4", "stable_nodes: 51", "churn: stable_nodes must be at most the 50 nodes there are, not 51"),
     ("replicas: 2", "replicas: 9", "line 12: replicas must be from 0 to 8, not 9"),
     ("renew: 30 seconds", "renew: 30 ms", "line 13: renew must be a second or longer, not 30 milliseconds"),
-    ("nodes: 50", "nodes: 5001", "line 2: nodes must be 5,000 or fewer on a live network, not 5,001: each has timers"),
-    ("replicas: 2", "strategy: worst", "line 12: strategy worst knows every rate by magic, which live nodes do not"),
+    (
+        "nodes: 50",
+        "nodes: 5001",
+        "line 2: nodes must be 5,000 or fewer on a dynamic network, not 5,001: each has timers",
+    ),
+    (
+        "replicas: 2",
+        "strategy: worst",
+        "line 12: strategy worst needs every rate at every node, which a dynamic network",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("old", "new", "sentence"), LIVE_SLIPS, ids=[new for _, new, _ in LIVE_SLIPS])
-def test_a_slip_about_a_live_network_gets_one_sentence(tmp_path: Path, old: str, new: str, sentence: str) -> None:
-    assert LIVE.count(old) == 1
+@pytest.mark.parametrize(("old", "new", "sentence"), DYNAMIC_SLIPS, ids=[new for _, new, _ in DYNAMIC_SLIPS])
+def test_a_slip_about_a_dynamic_network_gets_one_sentence(tmp_path: Path, old: str, new: str, sentence: str) -> None:
+    assert DYNAMIC.count(old) == 1
     with pytest.raises(InputError) as caught:
-        load_scenario(saved(tmp_path, LIVE.replace(old, new)))
+        load_scenario(saved(tmp_path, DYNAMIC.replace(old, new)))
     assert sentence in str(caught.value) and str(caught.value).count("\n") == 0
 
 
-def test_remedies_need_a_live_network(tmp_path: Path) -> None:
-    text = "network: {runtime: settled}\nrjoin: {replicas: 2}\nworkload: {}\n"
-    with pytest.raises(InputError, match="line 2: replicas needs a live network; leave it out, or write runtime: live"):
+def test_remedies_need_a_dynamic_network(tmp_path: Path) -> None:
+    text = "network: {runtime: static}\nrjoin: {replicas: 2}\nworkload: {}\n"
+    with pytest.raises(
+        InputError, match="line 2: replicas needs a dynamic network; leave it out, or write runtime: dynamic"
+    ):
         load_scenario(saved(tmp_path, text))
 
 
 def test_too_many_nodes_given_anew_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="nodes must be 5,000 or fewer on a live network"):
-        load_scenario(saved(tmp_path, LIVE)).changed(nodes=6_000)
+    with pytest.raises(InputError, match="nodes must be 5,000 or fewer on a dynamic network"):
+        load_scenario(saved(tmp_path, DYNAMIC)).changed(nodes=6_000)
 
 
 # What is replaced in a file, by what, and what the sentence must say, the line first.
@@ -215,7 +251,7 @@ SLIPS = [
     (ZIPF, "latency: king", "latency: kong", "line 1: unknown latency 'kong'; did you mean 'king'?"),
     (ZIPF, "latency: king", "latency: transit-stub", "line 1: hop does not go with latency: transit-stub"),
     (ZIPF, '"50 ms"', '"50 sm"', "line 1: hop: duration '50 sm': unknown unit 'sm'"),
-    (ZIPF, '"50 ms"', '"0 ms"', "line 1: hop must be longer than nothing"),
+    (ZIPF, '"50 ms"', '"0 ms"', "line 1: hop must be positive"),
     (ZIPF, "nodes: 50", "nodes: 0", "line 1: nodes must be from 1 to 1,000,000, not 0"),
     (ZIPF, "nodes: 50", "nodes: many", "line 1: nodes must be a number, not 'many'"),
     (ZIPF, "nodes: 50", "nodes: 1.5", "line 1: nodes must be a whole number, not '1.5'"),
@@ -225,9 +261,9 @@ SLIPS = [
     (ZIPF, "strategy: first", "strategy: frist", "line 2: unknown strategy 'frist'; did you mean 'first' or 'worst'?"),
     (ZIPF, "pairs: false", "pairs: maybe", "line 2: pairs must be true or false"),
     (ZIPF, "rate_window:", "rate_windo:", "line 2: unknown key 'rate_windo' in rjoin; did you mean 'rate_window'?"),
-    (ZIPF, "10 minutes", "0 minutes", "line 2: rate_window must be longer than nothing"),
+    (ZIPF, "10 minutes", "0 minutes", "line 2: rate_window must be positive"),
     (ZIPF, "rate_age: none", "rate_age: soon", "line 2: rate_age: duration 'soon' is not understood"),
-    (ZIPF, "rate_age: none", "rate_age: -1 s", "line 2: rate_age must be longer than nothing"),
+    (ZIPF, "rate_age: none", "rate_age: -1 s", "line 2: rate_age must be positive"),
     (ZIPF, "kind: zipf", "kind: zipff", "line 3: unknown kind of workload 'zipff'; did you mean 'zipf'?"),
     (ZIPF, "attributes:", "atributes:", "line 3: unknown key 'atributes' in workload; did you mean 'attributes'?"),
     (ZIPF, "theta: 0.5", "theta: -1", "line 3: theta must be 0 or more, not -1"),
@@ -238,7 +274,7 @@ SLIPS = [
     (ZIPF, "warm_up: 0", "warm_up: -2", "line 3: warm_up must be 0 or more, not -2"),
     (ZIPF, "rate: 2", "rate: 0", "line 4: rate must be from"),
     (ZIPF, "ranking: own", "ranking: owns", "line 4: unknown ranking 'owns'; did you mean 'own'?"),
-    (ZIPF, '"1 minute"', '"0 s"', "line 4: window must be longer than nothing"),
+    (ZIPF, '"1 minute"', '"0 s"', "line 4: window must be positive"),
     (ZIPF, "workload: {", "workload: [", "not valid YAML"),
     (ZIPF, ZIPF, "network: {nodes: 5}\n", "line 1: the scenario has no streams"),
     (ZIPF, ZIPF, ZIPF + "queries: {}\n", "line 5: a scenario has either a workload or queries of its own"),
@@ -352,3 +388,21 @@ def test_fewer_nodes_than_a_home_needs_are_refused(tmp_path: Path, capsys: pytes
 def test_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["simulate", str(tmp_path / "none.yaml")]) == 2
     assert "there is no such file" in capsys.readouterr().err
+
+
+def test_rjoin_is_the_system_unless_another_is_named(tmp_path: Path) -> None:
+    for text in ("workload: {}\n", "system: rjoin\nworkload: {}\n"):
+        scenario = load_scenario(saved(tmp_path, text))
+        assert scenario.system is System.RJOIN and scenario.parameters["system"] == "rjoin"
+        assert scenario.changed(seed=5).system is System.RJOIN
+    with pytest.raises(InputError, match="line 1: unknown system 'rjion'; did you mean 'rjoin'"):
+        load_scenario(saved(tmp_path, "system: rjion\nworkload: {}\n"))
+
+
+def test_the_system_of_sites_is_refused(tmp_path: Path) -> None:
+    sentence = "system sites is run from a topology with sites"
+    for text in ("system: sites\nworkload: {}\n", "system: sites\nsites: [ams]\nstreams: {}\n"):
+        with pytest.raises(InputError, match=f"line 1: {sentence}$"):
+            load_scenario(saved(tmp_path, text))
+    with pytest.raises(InputError, match=f"^{sentence}$"):
+        simulate(Scenario(NetworkSettings(), RJoinSettings(), system=System.SITES))

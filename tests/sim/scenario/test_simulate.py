@@ -16,25 +16,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from watersmeet.cli.main import run_command
+from watersmeet.query.bags import bag_of
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.overlays.ring import Ring
-from watersmeet.sim.scenario.model import (
-    Choice,
-    LatencyKind,
-    Network,
-    OverlayKind,
-    Scenario,
-    UserLoad,
-    ZipfLoad,
-    load_scenario,
-)
+from watersmeet.sim.scenario.load import load_scenario
+from watersmeet.sim.scenario.model import RJoinSettings, Scenario
+from watersmeet.sim.scenario.network import LatencyKind, NetworkSettings, OverlayKind
 from watersmeet.sim.scenario.outcome import ranked_loads
-from watersmeet.sim.scenario.settings import Hops, delta_us, hops_of, overlay_of
+from watersmeet.sim.scenario.rjoin.settings import Hops, delta_us, hops_of, overlay_of
 from watersmeet.sim.scenario.simulate import simulate
 from watersmeet.sim.scenario.sources import read_stream
 from watersmeet.sim.scenario.trace import Trace
-from watersmeet.sim.sites.trial import bag_of
+from watersmeet.sim.scenario.workload import UserLoad, ZipfLoad
 
 SCENARIO = """\
 network: {nodes: 60, overlay: chord, latency: king, hop: 200 ms, seed: 5}
@@ -86,12 +80,12 @@ def saved(directory: Path, text: str = SCENARIO) -> Path:
 def expected_of(scenario: Scenario) -> dict[str, Any]:
     load = scenario.load
     assert isinstance(load, UserLoad)
-    tables = {one.stream.name: read_stream(one.stream) for one in load.streams}
-    event_times = {one.stream.name: one.stream.event_time_column for one in load.streams}
+    tables = {published.stream.name: read_stream(published.stream) for published in load.streams}
+    event_times = {published.stream.name: published.stream.event_time_column for published in load.streams}
     found = {}
-    for one in load.queries:
-        query = parse_query(one.query.sql, load.columns, allow_cross=one.query.allow_cross)
-        found[one.query.name] = bag_of(answer(query, tables, event_times, start_us=STARTS_US.get(one.query.name)))
+    for asked in load.queries:
+        query = parse_query(asked.query.sql, load.columns, allow_cross=asked.query.allow_cross)
+        found[asked.query.name] = bag_of(answer(query, tables, event_times, start_us=STARTS_US.get(asked.query.name)))
     return found
 
 
@@ -158,7 +152,7 @@ def traced(scenario: Scenario) -> str:
 @cache
 def lines_of(window_us: int | None, seed: int) -> tuple[str, ...]:
     load = ZipfLoad(queries=30, tuples=40, warm_up=20, values=5, ways=3, relations=4, attributes=3, window_us=window_us)
-    return tuple(traced(Scenario(Network(nodes=200, seed=seed), Choice(), load)).splitlines())
+    return tuple(traced(Scenario(NetworkSettings(nodes=200, seed=seed), RJoinSettings(), load)).splitlines())
 
 
 @pytest.mark.parametrize("window_us", [None, 10_000_000])
@@ -189,13 +183,13 @@ def test_a_trace_is_whole_and_its_totals_agree(window_us: int | None) -> None:
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_does_not(tmp_path: Path) -> None:
-    path, one, again, other = saved(tmp_path), tmp_path / "1", tmp_path / "2", tmp_path / "3"
-    for file, seed in ((one, 5), (again, 5), (other, 6)):
+    path, first, again, other = saved(tmp_path), tmp_path / "1", tmp_path / "2", tmp_path / "3"
+    for file, seed in ((first, 5), (again, 5), (other, 6)):
         assert (
             run_command(["simulate", str(path), "--quiet", "--tuples", "50", "--trace", str(file), "--seed", str(seed)])
             == 0
         )
-    assert one.read_bytes() == again.read_bytes() != other.read_bytes()
+    assert first.read_bytes() == again.read_bytes() != other.read_bytes()
     zipf = lines_of(None, 1)
     lines_of.cache_clear()
     assert lines_of(None, 1) == zipf != lines_of(None, 2)
@@ -203,15 +197,15 @@ def test_the_same_seed_gives_the_same_bytes_and_another_does_not(tmp_path: Path)
 
 def test_whoever_looks_changes_nothing() -> None:
     load = ZipfLoad(queries=20, tuples=15, warm_up=5, values=4, ways=3, relations=4, attributes=2)
-    scenario = Scenario(Network(nodes=100, latency=LatencyKind.KING), Choice(), load)
-    told = json.loads(traced(scenario).splitlines()[-1])["summary"]
-    assert simulate(scenario).summary.data == told
+    scenario = Scenario(NetworkSettings(nodes=100, latency=LatencyKind.KING), RJoinSettings(), load)
+    figures = json.loads(traced(scenario).splitlines()[-1])["summary"]
+    assert simulate(scenario).summary.data == figures
 
 
 @pytest.mark.parametrize(("window_us", "own"), [(None, False), (7_000_000, True)])
 def test_generated_queries_have_the_answers_of_the_law(window_us: int | None, own: bool) -> None:
     load = ZipfLoad(4, 3, 4, 0.9, 3, queries=6, tuples=40, warm_up=10, window_us=window_us, own_ranking=own)
-    summary = simulate(Scenario(Network(nodes=50, seed=3), Choice(), load)).summary
+    summary = simulate(Scenario(NetworkSettings(nodes=50, seed=3), RJoinSettings(), load)).summary
     workload = load.workload(3)
     streams: dict[str, list[pa.Table]] = {name: [] for name in workload.schemas}
     for number, (stream, row) in enumerate(workload.tables(50)):
@@ -266,12 +260,12 @@ def test_a_topology_with_files_is_simulated(tmp_path: Path, capsys: pytest.Captu
     path = saved(tmp_path, "\n".join(lines))
     options_given = ["--nodes", "40", "--seed", "9", "--format", "json", "--out", str(tmp_path / "answers")]
     assert run_command(["simulate", str(path), *options_given]) == 0
-    told = json.loads(capsys.readouterr().out)
+    figures = json.loads(capsys.readouterr().out)
     expected = bag_of(answer(parse_query(sql, dict.fromkeys("ab", schema.names)), tables, {"a": "ts", "b": "ts"}))
     assert expected.total() > 5
     assert bag_of(pq.read_table(tmp_path / "answers" / "q.parquet")) == expected
-    assert told["answers_by_query"] == {"q": expected.total()}
-    assert (told["nodes"], told["seed"], told["tuples"]) == (40, 9, 80) and told["wall_s"] > 0
+    assert figures["answers_by_query"] == {"q": expected.total()}
+    assert (figures["nodes"], figures["seed"], figures["tuples"]) == (40, 9, 80) and figures["wall_s"] > 0
     assert not (tmp_path / "out").exists()
 
 
@@ -315,7 +309,7 @@ def test_the_table_names_the_seed_and_what_was_done(
 
 
 def test_loads_are_ranked() -> None:
-    outcome = simulate(Scenario(Network(nodes=30), Choice(), ZipfLoad(queries=5, tuples=10, warm_up=0)))
+    outcome = simulate(Scenario(NetworkSettings(nodes=30), RJoinSettings(), ZipfLoad(queries=5, tuples=10, warm_up=0)))
     rows = ranked_loads(outcome)
     assert rows[0]["load"] == outcome.load.max() == outcome.summary.load.highest
     assert [row["rank"] for row in rows][-1] == 30
@@ -323,16 +317,16 @@ def test_loads_are_ranked() -> None:
 
 @pytest.mark.parametrize("overlay", OverlayKind)
 def test_delays_are_those_of_the_model(overlay: OverlayKind) -> None:
-    network = Network(nodes=300, overlay=overlay, latency=LatencyKind.KING, hop_us=100_000, seed=2)
+    network = NetworkSettings(nodes=300, overlay=overlay, latency=LatencyKind.KING, hop_us=100_000, seed=2)
     peers = overlay_of(network)
     hops = hops_of(network, peers)
     assert 80_000 < float(np.median(hops.pairs_us)) < 125_000
     is_near = float(np.median(hops.routed_us)) < 0.8 * float(np.median(hops.pairs_us))
     assert is_near == (overlay is OverlayKind.BAMBOO)  # its tables prefer near peers
     delays = hops.delays(2)
-    told = delays(np.array([0, 1, 5] * 2_000, np.int64)).reshape(-1, 3)
-    assert not told[:, 0].any() and (told % 10_000 == 0).all()
-    means = told.mean(axis=0)
+    delays_us = delays(np.array([0, 1, 5] * 2_000, np.int64)).reshape(-1, 3)
+    assert not delays_us[:, 0].any() and (delays_us % 10_000 == 0).all()
+    means = delays_us.mean(axis=0)
     assert abs(means[1] / (hops.pairs_us.mean() + 5_000) - 1) < 0.1
     assert abs(means[2] / (5 * hops.routed_us.mean() + 5_000) - 1) < 0.1
 

@@ -1,4 +1,4 @@
-"""Live networks through `simulate`: exact while nobody goes, sound under churn, and figures that agree."""
+"""Dynamic networks through `simulate`: exact while nobody goes, sound under churn, and figures that agree."""
 
 import io
 import json
@@ -9,25 +9,18 @@ from pathlib import Path
 import pytest
 
 from watersmeet.cli.main import run_command
+from watersmeet.query.bags import bag_of
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.internet.hosts import Congestion
-from watersmeet.sim.scenario.dynamic_run import MOST_CHECKED
-from watersmeet.sim.scenario.model import (
-    Choice,
-    ChurnPlan,
-    Live,
-    Network,
-    OverlayKind,
-    Scenario,
-    UserLoad,
-    ZipfLoad,
-    load_scenario,
-)
+from watersmeet.sim.scenario.load import load_scenario
+from watersmeet.sim.scenario.model import RJoinSettings, Scenario
+from watersmeet.sim.scenario.network import ChurnSettings, DynamicSettings, NetworkSettings, OverlayKind
+from watersmeet.sim.scenario.rjoin.dynamic import MOST_CHECKED
 from watersmeet.sim.scenario.simulate import simulate
 from watersmeet.sim.scenario.sources import read_stream
 from watersmeet.sim.scenario.trace import Trace
-from watersmeet.sim.sites.trial import bag_of
+from watersmeet.sim.scenario.workload import UserLoad, ZipfLoad
 
 SCENARIO = """\
 network: {nodes: 30, overlay: chord, latency: king, hop: 40 ms, seed: 5, congestion: fifo, loss: 0.02, access: 2 Mbps}
@@ -60,7 +53,9 @@ queries:
 """
 LATE_US = 1_735_689_610_000_000
 ZIPF = ZipfLoad(4, 2, 6, 0.9, 3, queries=8, tuples=40, warm_up=5, rate=1.5, window_us=15_000_000)
-CHURN = Network(40, seed=2, live=Live(churn=ChurnPlan(mean_us=60_000_000, polite=0.3, stay=5)))
+CHURN = NetworkSettings(
+    40, seed=2, dynamic=DynamicSettings(churn=ChurnSettings(mean_us=60_000_000, graceful_fraction=0.3, stable_nodes=5))
+)
 
 
 def saved(directory: Path) -> Path:
@@ -80,56 +75,59 @@ def test_answers_are_those_of_the_law_while_nobody_goes(tmp_path: Path, overlay:
     scenario = load_scenario(saved(tmp_path)).changed(overlay=overlay)
     outcome = simulate(scenario)
     assert isinstance(scenario.load, UserLoad)
-    tables = {one.stream.name: read_stream(one.stream) for one in scenario.load.streams}
-    for one in scenario.load.queries:
-        query = parse_query(one.query.sql, scenario.load.columns, allow_cross=one.query.allow_cross)
-        start_us = LATE_US if one.query.name == "late" else None
+    tables = {published.stream.name: read_stream(published.stream) for published in scenario.load.streams}
+    for asked in scenario.load.queries:
+        query = parse_query(asked.query.sql, scenario.load.columns, allow_cross=asked.query.allow_cross)
+        start_us = LATE_US if asked.query.name == "late" else None
         expected = bag_of(answer(query, tables, {"a": "ts", "b": "ts"}, start_us=start_us))
-        assert expected.total() > 5, one.query.name
-        assert bag_of(outcome.table(one.query.name)) == expected, one.query.name
-    live = outcome.summary.live
-    assert live is not None and live.expected == live.right == outcome.summary.answers
-    assert (live.recall, live.surplus, live.checked, live.joins) == (1.0, 0, 4, 0)
-    assert live.lost > 0 and live.upkeep_messages > 0  # what was lost was sent again
+        assert expected.total() > 5, asked.query.name
+        assert bag_of(outcome.table(asked.query.name)) == expected, asked.query.name
+    dynamic = outcome.summary.dynamic
+    assert dynamic is not None and dynamic.expected == dynamic.right == outcome.summary.answers
+    assert (dynamic.recall, dynamic.surplus, dynamic.checked, dynamic.joins) == (1.0, 0, 4, 0)
+    assert dynamic.lost > 0 and dynamic.upkeep_messages > 0  # what was lost was sent again
     assert (tmp_path / "out" / "ranges" / "answers.parquet").exists()
 
 
-# Measured: recall 0.31 and 0.79 without care, 1.00 with the remedy.
+# Measured: recall 0.31 and 0.79 without a remedy, 1.00 with the remedy.
 @pytest.mark.parametrize(
     ("overlay", "remedy", "purpose"),
-    [(OverlayKind.CHORD, Choice(renew_us=20_000_000), "renewal"), (OverlayKind.BAMBOO, Choice(replicas=2), "copies")],
+    [
+        (OverlayKind.CHORD, RJoinSettings(renew_us=20_000_000), "renewal"),
+        (OverlayKind.BAMBOO, RJoinSettings(replicas=2), "copies"),
+    ],
 )
-def test_remedies_raise_recall_under_churn(overlay: OverlayKind, remedy: Choice, purpose: str) -> None:
+def test_remedies_raise_recall_under_churn(overlay: OverlayKind, remedy: RJoinSettings, purpose: str) -> None:
     network = replace(CHURN, overlay=overlay)
-    bare, helped = (simulate(Scenario(network, choice, ZIPF)).summary for choice in (Choice(), remedy))
+    bare, helped = (simulate(Scenario(network, choice, ZIPF)).summary for choice in (RJoinSettings(), remedy))
     for summary in (bare, helped):
-        live = summary.live
-        assert live is not None and live.surplus == 0 and live.expected > 200
-        assert live.failures > 5 and live.leaves > 0 and live.joins == live.failures + live.leaves
+        dynamic = summary.dynamic
+        assert dynamic is not None and dynamic.surplus == 0 and dynamic.expected > 200
+        assert dynamic.failures > 5 and dynamic.leaves > 0 and dynamic.joins == dynamic.failures + dynamic.leaves
         assert summary.tuples == 40 and summary.load.total > 0 and summary.storage.total > 0
-        assert summary.answers == live.right
-    assert bare.live and helped.live and bare.live.recall < 0.9 < 0.97 < helped.live.recall
+        assert summary.answers == dynamic.right
+    assert bare.dynamic and helped.dynamic and bare.dynamic.recall < 0.9 < 0.97 < helped.dynamic.recall
     assert (bare.messages[purpose], helped.messages[purpose] > 0) == (0, True)
 
 
 def test_of_many_generated_queries_a_sample_is_checked() -> None:
     load = replace(ZIPF, queries=MOST_CHECKED + 10, tuples=6, warm_up=2, rate=4.0)
-    summary = simulate(Scenario(Network(12, live=Live()), Choice(), load)).summary
-    assert summary.live is not None and summary.live.checked == MOST_CHECKED
-    assert summary.live.right == summary.live.expected < summary.answers and summary.live.surplus == 0
+    summary = simulate(Scenario(NetworkSettings(12, dynamic=DynamicSettings()), RJoinSettings(), load)).summary
+    assert summary.dynamic is not None and summary.dynamic.checked == MOST_CHECKED
+    assert summary.dynamic.right == summary.dynamic.expected < summary.answers and summary.dynamic.surplus == 0
 
 
-def test_a_live_trace_is_a_function_of_the_seed_and_whoever_looks_changes_nothing() -> None:
+def test_a_dynamic_trace_is_a_function_of_the_seed_and_whoever_looks_changes_nothing() -> None:
     load = replace(ZIPF, queries=10, tuples=15, warm_up=4)
-    assert CHURN.live is not None
-    live = replace(CHURN.live, congestion=Congestion.FAIR, loss=0.05)
-    scenario = Scenario(replace(CHURN, nodes=20, live=live), Choice(replicas=1), load)
+    assert CHURN.dynamic is not None
+    dynamic = replace(CHURN.dynamic, congestion=Congestion.FAIR, loss=0.05)
+    scenario = Scenario(replace(CHURN, nodes=20, dynamic=dynamic), RJoinSettings(replicas=1), load)
     lines = traced(scenario)
     assert lines == traced(scenario) != traced(scenario.changed(seed=3))
     start, *looks, end = [json.loads(line) for line in lines]
     summary = simulate(scenario).summary.data
     assert end["summary"] == json.loads(json.dumps(summary))
-    assert start["parameters"]["network"]["runtime"] == "live" and len(start["identifiers"]) == 20
+    assert start["parameters"]["network"]["runtime"] == "dynamic" and len(start["identifiers"]) == 20
     assert [look["up"] for look in looks] == [20] * len(looks)  # for each that goes another one joins
     purposes = ["tuples", "queries", "rates", "answers", "moves", "copies", "renewal"]
     assert list(looks[-1]["messages"]) == purposes
@@ -137,7 +135,7 @@ def test_a_live_trace_is_a_function_of_the_seed_and_whoever_looks_changes_nothin
         assert all(before["messages"][purpose] <= after["messages"][purpose] for purpose in purposes)
         assert before["upkeep"] <= after["upkeep"] and before["answers"] <= after["answers"]
     assert summary["messages"]["total"] == sum(summary["messages"][purpose] for purpose in purposes)
-    sizes = summary["live"]["bytes"]
+    sizes = summary["dynamic"]["bytes"]
     assert sizes["total"] == sum(sizes[purpose] for purpose in purposes)
     assert all(sizes[purpose] > 40 * summary["messages"][purpose] for purpose in purposes if sizes[purpose])
 
@@ -160,4 +158,4 @@ def test_the_table_tells_recall_and_what_the_overlay_sends(
     assert run_command(["simulate", path, "--tuples", "20", "--nodes", "10", "--quiet"]) == 0
     assert "recall 1.0000" in capsys.readouterr().out
     assert run_command(["simulate", path, "--nodes", "9999"]) == 2
-    assert "nodes must be 5,000 or fewer on a live network" in capsys.readouterr().err
+    assert "nodes must be 5,000 or fewer on a dynamic network" in capsys.readouterr().err

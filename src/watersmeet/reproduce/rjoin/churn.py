@@ -6,15 +6,15 @@ from pathlib import Path
 
 from watersmeet.reproduce.experiment import Experiment, Row, averaged, finding
 from watersmeet.reproduce.plots import lines
-from watersmeet.sim.rjoin.dynamic import Care
-from watersmeet.sim.rjoin.recall import SECOND_US, Scene, exponential, run
+from watersmeet.sim.rjoin.dynamic import FaultTolerance
+from watersmeet.sim.rjoin.recall import SECOND_US, RecallExperiment, exponential, run
 
 RENEW_US = 15 * SECOND_US
-CARES = {
-    "nothing": Care(),
-    "renewal": Care(renew_us=RENEW_US),
-    "replication": Care(replicas=2),
-    "both": Care(renew_us=RENEW_US, replicas=2),
+REMEDIES = {
+    "nothing": FaultTolerance(),
+    "renewal": FaultTolerance(renew_us=RENEW_US),
+    "replication": FaultTolerance(replicas=2),
+    "both": FaultTolerance(renew_us=RENEW_US, replicas=2),
 }
 
 
@@ -25,13 +25,18 @@ class Point:
     overlay: str
     session_s: int
     seed: int
-    scene: Scene
+    scene: RecallExperiment
 
 
 def _points(quick: bool) -> tuple[Point, ...]:
     sessions, seeds, tuples = ((60,), (1,), 60) if quick else ((300, 120, 60, 30), (1, 2), 300)
     return tuple(
-        Point(overlay, session, seed, Scene(overlay=overlay, session=exponential(session), tuples=tuples, seed=seed))
+        Point(
+            overlay,
+            session,
+            seed,
+            RecallExperiment(overlay=overlay, session=exponential(session), tuples=tuples, seed=seed),
+        )
         for overlay in ("chord", "bamboo")
         for session in sessions
         for seed in seeds
@@ -39,7 +44,7 @@ def _points(quick: bool) -> tuple[Point, ...]:
 
 
 def _run(point: Point) -> Row:
-    found = {name: run(replace(point.scene, care=care)) for name, care in CARES.items()}
+    found = {name: run(replace(point.scene, fault_tolerance=remedy)) for name, remedy in REMEDIES.items()}
     return {
         "overlay": point.overlay,
         "session": point.session_s,
@@ -56,7 +61,7 @@ def _plot(rows: Sequence[Row], path: Path) -> None:
         rows,
         path,
         x="session",
-        series={name: name for name in CARES},
+        series={name: name for name in REMEDIES},
         xlabel="mean session, s",
         ylabel="share of answers that came",
         panel="overlay",
@@ -65,7 +70,7 @@ def _plot(rows: Sequence[Row], path: Path) -> None:
 
 
 def _verdict(rows: Sequence[Row]) -> list[str]:
-    means = averaged(rows, ["overlay", "session"], list(CARES))
+    means = averaged(rows, ["overlay", "session"], list(REMEDIES))
     sentences = [
         finding(
             all(row[name] > row["nothing"] or row[name] == 1 for row in means),
@@ -85,15 +90,16 @@ EXPERIMENT = Experiment(
     title="RJoin while nodes crash and others join: recall by what is done against loss",
     paper="RJoin, section 4 (completeness needs a network that does not lose what it keeps)",
     keys=("overlay", "session"),
-    figures=("crashes", *CARES, *(f"{name} MB" for name in CARES), "surplus"),
+    figures=("crashes", *REMEDIES, *(f"{name} MB" for name in REMEDIES), "surplus"),
     points=_points,
     run=_run,
     plot=_plot,
     verdict=_verdict,
     published=("under the assumption that nodes can always compute Successor(), every answer comes exactly once",),
     notes=(
-        "60 live nodes, King-like latencies, a 3-way join with windows of 60 s, four tuples a second for 75 s (quick: "
-        "15 s). Sessions are exponential; for each node that crashes a new one joins. Six nodes, for users, stay.",
+        "60 dynamic nodes, King-like latencies, a 3-way join with windows of 60 s, four tuples a second for 75 s "
+        "(quick: 15 s). Sessions are exponential; for each node that crashes a new one joins. Six nodes, for users, "
+        "stay.",
         "Renewal: every 15 s users say again what they said. Replication: two successors have copies. MB are all bytes "
         "sent, the overlay's own messages among them.",
     ),

@@ -14,7 +14,7 @@ from watersmeet.reproduce.rjoin.runs import (
     run_looks,
     spread,
 )
-from watersmeet.sim.rjoin.measured import Run
+from watersmeet.sim.rjoin.measured import RJoinExperiment
 
 STRATEGIES = ("worst", "random", "first", "rjoin")
 TUPLES = (50, 100, 200, 400)
@@ -25,7 +25,7 @@ def _points(quick: bool) -> tuple[Point, ...]:
     return tuple(
         Point(
             (("queries", asked), ("strategy", strategy)),
-            Run(strategy=Strategy(strategy), queries=asked, tuples=tuples),
+            RJoinExperiment(strategy=Strategy(strategy), queries=asked, tuples=tuples),
         )
         for asked in queries
         for strategy in STRATEGIES

@@ -16,7 +16,7 @@ from watersmeet.reproduce.rjoin.runs import (
     rows_by,
     run_looks,
 )
-from watersmeet.sim.rjoin.measured import Run
+from watersmeet.sim.rjoin.measured import RJoinExperiment
 from watersmeet.sim.rjoin.workload import ZipfWorkload
 
 TUPLES = (100, 500, 1_000, 1_500, 2_000, 2_500)
@@ -31,7 +31,7 @@ def _points(quick: bool) -> tuple[Point, ...]:
     return tuple(
         Point(
             (("ranking", ranking),),
-            Run(
+            RJoinExperiment(
                 workload=ZipfWorkload(own_ranking=ranking == OWN_RANKINGS),
                 queries=queries[ranking],
                 tuples=tuples,

@@ -14,7 +14,7 @@ from watersmeet.reproduce.rjoin.runs import (
     rows_by,
     shares,
 )
-from watersmeet.sim.rjoin.measured import Run
+from watersmeet.sim.rjoin.measured import RJoinExperiment
 
 QUERIES = (2_000, 4_000, 8_000, 16_000, 32_000)
 PATTERN = 1.5  # loads at a rank, over the mean load, that differ by less make the same pattern
@@ -22,7 +22,7 @@ PATTERN = 1.5  # loads at a rank, over the mean load, that differ by less make t
 
 def _points(quick: bool) -> tuple[Point, ...]:
     queries, tuples = ((100, 200, 400), 200) if quick else (QUERIES, 1_000)
-    return tuple(Point((("queries", count),), Run(queries=count, tuples=(tuples,))) for count in queries)
+    return tuple(Point((("queries", count),), RJoinExperiment(queries=count, tuples=(tuples,))) for count in queries)
 
 
 def _plot(rows: Sequence[Row], path: Path) -> None:

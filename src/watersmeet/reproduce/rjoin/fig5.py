@@ -15,7 +15,7 @@ from watersmeet.reproduce.rjoin.runs import (
     is_rising,
     rows_by,
 )
-from watersmeet.sim.rjoin.measured import Run
+from watersmeet.sim.rjoin.measured import RJoinExperiment
 from watersmeet.sim.rjoin.workload import ZipfWorkload
 
 THETAS = (0.3, 0.5, 0.7, 0.9)
@@ -26,7 +26,7 @@ def _points(quick: bool) -> tuple[Point, ...]:
     return tuple(
         Point(
             (("ranking", ranking), ("theta", theta)),
-            Run(
+            RJoinExperiment(
                 workload=ZipfWorkload(theta=theta, own_ranking=ranking == OWN_RANKINGS),
                 queries=queries,
                 tuples=(tuples,),

@@ -12,7 +12,7 @@ from watersmeet.reproduce.rjoin.runs import (
     rising_verdicts,
     rows_by,
 )
-from watersmeet.sim.rjoin.measured import Run
+from watersmeet.sim.rjoin.measured import RJoinExperiment
 from watersmeet.sim.rjoin.workload import ZipfWorkload
 
 WAYS = (4, 6, 8)
@@ -22,7 +22,7 @@ PATTERN = 2.0  # loads at a rank, over the mean load, that differ by less make t
 def _points(quick: bool) -> tuple[Point, ...]:
     queries, tuples = (200, 300) if quick else (20_000, 400)
     return tuple(
-        Point((("ways", ways),), Run(workload=ZipfWorkload(ways=ways), queries=queries, tuples=(tuples,)))
+        Point((("ways", ways),), RJoinExperiment(workload=ZipfWorkload(ways=ways), queries=queries, tuples=(tuples,)))
         for ways in WAYS
     )
 

@@ -13,7 +13,7 @@ from watersmeet.reproduce.rjoin.runs import (
     rising_verdicts,
     rows_by,
 )
-from watersmeet.sim.rjoin.measured import GAP_US, Run
+from watersmeet.sim.rjoin.measured import GAP_US, RJoinExperiment
 from watersmeet.sim.rjoin.workload import ZipfWorkload
 
 WINDOWS = (50, 100, 200, 400, 800)  # in tuples, one of which comes every GAP_US
@@ -35,10 +35,10 @@ def looks(tuples: int) -> tuple[int, ...]:
     return tuple(range(tuples // STEPS, tuples + 1, tuples // STEPS))
 
 
-def window_run(window: int, queries: int, tuples: tuple[int, ...]) -> Run:
+def window_run(window: int, queries: int, tuples: tuple[int, ...]) -> RJoinExperiment:
     """A run whose queries have windows of so many tuples' time."""
     window_us = window * GAP_US
-    return Run(
+    return RJoinExperiment(
         workload=ZipfWorkload(window=Range(window_us)),
         queries=queries,
         tuples=tuples,

@@ -13,7 +13,7 @@ from watersmeet.reproduce.rjoin.runs import (
     figure_experiment,
     rows_by,
 )
-from watersmeet.sim.rjoin.measured import Run
+from watersmeet.sim.rjoin.measured import RJoinExperiment
 from watersmeet.sim.rjoin.workload import ZipfWorkload
 
 EVERY = 50  # tuples between two rounds of id movement
@@ -25,7 +25,7 @@ def _points(quick: bool) -> tuple[Point, ...]:
     return tuple(
         Point(
             (("ranking", ranking), ("movement", movement)),
-            Run(
+            RJoinExperiment(
                 workload=ZipfWorkload(own_ranking=ranking == OWN_RANKINGS),
                 queries=queries,
                 tuples=(tuples,),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from watersmeet.reproduce.experiment import Experiment, Row, averaged, finding
-from watersmeet.sim.rjoin.measured import Run, Seen, measure, ranked
+from watersmeet.sim.rjoin.measured import Measurement, RJoinExperiment, measure, ranked
 
 TRAFFIC = ("traffic", "grouped traffic", "RIC traffic")
 TOTALS = ("load", "storage")
@@ -38,7 +38,7 @@ class Point:
     """What tells a run from the others, and the run."""
 
     keys: tuple[tuple[str, Any], ...]
-    run: Run
+    run: RJoinExperiment
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def run_looks(point: Point) -> list[Row]:
     return [_row(point, seen) | {"tuples": seen.tuples} for seen in measure(point.run)]
 
 
-def _row(point: Point, seen: Seen) -> Row:
+def _row(point: Point, seen: Measurement) -> Row:
     """What was seen, as a row; loads at ranks there are no nodes for are None."""
     nodes, loads = point.run.nodes, {"load": ranked(seen.load), "storage": ranked(seen.storage)}
     per_node_and_tuple = 1 / (nodes * seen.tuples)

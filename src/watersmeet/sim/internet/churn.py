@@ -1,4 +1,4 @@
-"""Churn: hosts come for a session and go, by crash or politely, while about as many stay.
+"""Churn: hosts come for a session and go, by crash or gracefully, while about as many stay.
 
 A host that goes is replaced at once by a new one under a fresh address, or comes back itself after a drawn downtime;
 then session / (session + downtime) of the hosts, by their means, are up in the long run.
@@ -87,12 +87,12 @@ class LogNormal:
 class Churn:
     """Drives joins and departures through callbacks until a time; all chance is the kernel's.
 
-    `join(address)` must put the host up; `fail(address)` must crash it, `leave(address)` let it go politely. The first
-    sessions are drawn as if all hosts had just come.
+    `join(address)` must put the host up; `fail(address)` must crash it, `leave(address)` let it leave gracefully. The
+    first sessions are drawn as if all hosts had just come.
 
     >>> kernel = Kernel(seed=3)
-    >>> told = lambda what: lambda address: print(f"{kernel.now_us} us: {address} {what}")
-    >>> churn = Churn(kernel, Exponential(10e6), join=told("joins"), fail=told("fails"), until_us=700_000)
+    >>> report = lambda what: lambda address: print(f"{kernel.now_us} us: {address} {what}")
+    >>> churn = Churn(kernel, Exponential(10e6), join=report("joins"), fail=report("fails"), until_us=700_000)
     >>> churn.start(range(8))
     >>> kernel.run()
     132555 us: 6 fails
@@ -110,17 +110,17 @@ class Churn:
         join: Callable[[int], object],
         fail: Callable[[int], object],
         leave: Callable[[int], object] | None = None,
-        polite_share: float = 0.0,
+        graceful_fraction: float = 0.0,
         downtime: Sessions | None = None,
         until_us: int | None = None,
     ) -> None:
-        if not 0 <= polite_share <= 1:
-            raise ValueError(f"polite_share must be in [0, 1]: {polite_share}")
-        if polite_share and leave is None:
-            raise ValueError("a polite_share needs a leave callback")
+        if not 0 <= graceful_fraction <= 1:
+            raise ValueError(f"graceful_fraction must be in [0, 1]: {graceful_fraction}")
+        if graceful_fraction and leave is None:
+            raise ValueError("a graceful_fraction needs a leave callback")
         self._kernel, self._session, self._downtime = kernel, session, downtime
         self._join, self._fail, self._leave = join, fail, leave or fail
-        self._polite_share, self._until_us = polite_share, until_us
+        self._graceful_fraction, self._until_us = graceful_fraction, until_us
         self._next_address = 0
         self._timers: dict[int, Event] = {}
         self.joins = self.failures = self.leaves = 0
@@ -134,7 +134,7 @@ class Churn:
             self._begin(address)
 
     def stop(self) -> None:
-        """Let everyone stay as they are for good."""
+        """End churn: hosts that are up stay up, others stay down."""
         for event in self._timers.values():
             self._kernel.cancel(event)
         self._timers.clear()
@@ -144,14 +144,14 @@ class Churn:
 
     def _end(self, address: int) -> None:
         del self._timers[address]
-        is_polite = self._polite_share > 0 and self._kernel.random.random() < self._polite_share
+        is_graceful = self._graceful_fraction > 0 and self._kernel.random.random() < self._graceful_fraction
         if self._downtime is None:
             successor = self._next_address
             self._next_address += 1
             self._later(0, self._return, successor)
         else:
             self._later(self._downtime.draw(self._kernel.random), self._return, address)
-        if is_polite:
+        if is_graceful:
             self.leaves += 1
             self._leave(address)
         else:

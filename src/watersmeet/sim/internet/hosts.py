@@ -31,10 +31,10 @@ class Congestion(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class HostClock:
     """A host's own clock: it was `offset_us` ahead at the start and gains `drift_ppm` microseconds a second.
 
-    >>> Clock(offset_us=-500, drift_ppm=20.0).local_us(10_000_000)
+    >>> HostClock(offset_us=-500, drift_ppm=20.0).local_us(10_000_000)
     9999700
     """
 
@@ -50,7 +50,7 @@ class Clock:
         return now_us + self.offset_us + round(now_us * self.drift_ppm / 1e6)
 
 
-TRUE_CLOCK = Clock()
+TRUE_CLOCK = HostClock()
 
 
 class Internet:
@@ -115,7 +115,7 @@ class Internet:
         self.bytes_received: list[int] = []
         self.lost_total = 0  # transmissions lost on the wire or at a host that was down
         self.failed_total = 0  # messages that a living sender gave up
-        self.clocks: dict[int, Clock] = {}  # of the hosts whose clock is not the true one
+        self.clocks: dict[int, HostClock] = {}  # of the hosts whose clock is not the true one
         self._kernel, self._latency_us = kernel, latency.latency_us
         self._us_per_byte = 0.0 if access_bps is None else 8e6 / access_bps
         self._fifo = congestion is Congestion.FIFO

@@ -35,7 +35,7 @@ class Latency(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """Every host is as far from every other."""
+    """The same delay between all hosts."""
 
     delay_us: int = 50_000
 
@@ -132,11 +132,11 @@ class TransitStub:
         np.fill_diagonal(delays, 0)
         for domain in range(self.transit_domains):
             for a, b in _connected_pairs(nodes, self.density, generator):
-                one, other = domain * nodes + a, domain * nodes + b
-                delays[one, other] = delays[other, one] = self.within_domain_us
+                first, second = domain * nodes + a, domain * nodes + b
+                delays[first, second] = delays[second, first] = self.within_domain_us
         for a, b in _connected_pairs(self.transit_domains, self.density, generator):
-            one, other = a * nodes + int(generator.integers(nodes)), b * nodes + int(generator.integers(nodes))
-            delays[one, other] = delays[other, one] = self.between_domains_us
+            first, second = a * nodes + int(generator.integers(nodes)), b * nodes + int(generator.integers(nodes))
+            delays[first, second] = delays[second, first] = self.between_domains_us
         for via in range(count):
             delays = np.minimum(delays, delays[:, via, None] + delays[None, via, :])
         return delays

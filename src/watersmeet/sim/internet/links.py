@@ -37,7 +37,7 @@ class LinkModel:
 
 
 @dataclass(slots=True)
-class Traffic:
+class LinkTraffic:
     """What one direction of a link has carried; acknowledgements are free and not counted."""
 
     sent: int = 0  # messages, the first time
@@ -72,7 +72,7 @@ class _Link:
     free_us: float = 0.0  # when all has left; not rounded, or many small messages would add up to a wrong rate
     acknowledged: int = -1
     kept: dict[int, _Kept] = field(default_factory=dict)
-    traffic: Traffic = field(default_factory=Traffic)
+    traffic: LinkTraffic = field(default_factory=LinkTraffic)
 
 
 class Network:
@@ -129,11 +129,11 @@ class Network:
         """The highest number that the sender has heard to be durable at the receiver, -1 if none."""
         return self._link(sender, receiver).acknowledged
 
-    def traffic(self, sender: str, receiver: str) -> Traffic:
+    def traffic(self, sender: str, receiver: str) -> LinkTraffic:
         """The counters of one direction of a link."""
         return self._link(sender, receiver).traffic
 
-    def all_traffic(self) -> Iterator[tuple[str, str, Traffic]]:
+    def all_traffic(self) -> Iterator[tuple[str, str, LinkTraffic]]:
         """Sender, receiver and counters of every directed link used so far, senders and their links by first use."""
         for links in self._links.values():
             for link in links.values():

@@ -82,9 +82,9 @@ class _Places:
         load, load_other = self._load(node), self._load(other)
         if load > epsilon * load_other:
             return False
-        heir = self._next[node]
-        if heir != other and load + self._load(heir) > load_other:
-            other, load_other = heir, self._load(heir)
+        following = self._next[node]
+        if following != other and load + self._load(following) > load_other:
+            other, load_other = following, self._load(following)
         previous = self._previous[other] if self._previous[other] != node else self._previous[node]
         middle = self._middle(previous, other, load_other)
         if middle is None:

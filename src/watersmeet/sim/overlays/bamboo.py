@@ -1,4 +1,4 @@
-"""Live Bamboo (PIER, section 2.3.1): leaf sets kept right by periodic exchange, prefix tables of near nodes for speed.
+"""The dynamic Bamboo (PIER, section 2.3.1): leaf sets kept right by periodic exchange, prefix tables of near nodes.
 
 Recovery is periodic: a failure is noted, and what replaces the lost neighbour comes with the next exchanges. Hearsay is
 never believed: a node enters leaf set or table only after a message of its own, so that nobody revives the dead.
@@ -56,7 +56,7 @@ class Peer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Are you there? The time comes back with the answer, so that a repeated ping cannot be mistaken for another."""
+    """Checks that the receiver is up. The time comes back with the reply, so that repeated pings are told apart."""
 
     identifier: int
     is_member: bool
@@ -65,7 +65,7 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """Yes."""
+    """The reply to Ping."""
 
     identifier: int
     is_member: bool
@@ -99,7 +99,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class AskRow:
-    """What do you have in this row of your table?"""
+    """Asks for a row of the receiver's routing table."""
 
     identifier: int
     row: int
@@ -107,7 +107,7 @@ class AskRow:
 
 @dataclass(frozen=True, slots=True)
 class Seek:
-    """Routed to whoever is closest to a point: who are you, and who is around you?"""
+    """Routed to whoever is closest to a point: asks for it and its neighbours."""
 
     asker: Peer
     target: int
@@ -116,7 +116,7 @@ class Seek:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """The answer to AskRow and Seek."""
+    """The reply to AskRow and Seek: peers that the asker may want."""
 
     identifier: int
     peers: tuple[Peer, ...]
@@ -129,7 +129,7 @@ class Bye:
     peers: tuple[Peer, ...]
 
 
-Message: TypeAlias = Ping | Pong | Join | Welcome | Exchange | AskRow | Seek | Tell | Bye
+BambooMessage: TypeAlias = Ping | Pong | Join | Welcome | Exchange | AskRow | Seek | Tell | Bye
 
 
 class _Probe:
@@ -226,12 +226,12 @@ class Bamboo:
     def successors(self, count: int) -> Sequence[Address]:
         """Up to so many others, in pairs: both neighbours share the arc of a node that is gone, then those beyond."""
         own = self.identifier
-        heirs: dict[Address, None] = {}
+        near: dict[Address, None] = {}
         for after, before in zip(self._after, self._before, strict=True):
             is_clockwise_first = distance(own, after.identifier) <= distance(before.identifier, own)
             for peer in (after, before) if is_clockwise_first else (before, after):
-                heirs[peer.address] = None
-        return list(heirs)[:count]
+                near[peer.address] = None
+        return list(near)[:count]
 
     def leaves(self) -> list[Peer]:
         """The leaf set, clockwise from the furthest before, or from this node if it is all there are."""
@@ -281,13 +281,13 @@ class Bamboo:
 
     def receive(self, sender: Address, message: object) -> bool:
         """Take a maintenance message; False if it is none."""
-        if not isinstance(message, Message):
+        if not isinstance(message, BambooMessage):
             return False
         if self._is_running:
             self._act(sender, message)
         return True
 
-    def _act(self, sender: Address, message: Message) -> None:
+    def _act(self, sender: Address, message: BambooMessage) -> None:
         match message:
             case Ping(identifier, is_member, sent_us):
                 self._send(sender, Pong(self.identifier, self.is_ready, sent_us))
@@ -329,8 +329,8 @@ class Bamboo:
         assert self._bootstrap is not None
         self._awaited.clear()
         self._send(self._bootstrap, Join(Peer(self.identifier, self.address)), lambda: None)
-        patience_us = min(2 * timeout_us, self._settings.timeout_most_us)
-        self._timers["join"] = self._kernel.after(timeout_us, self._try_join, patience_us)
+        retry_us = min(2 * timeout_us, self._settings.timeout_most_us)
+        self._timers["join"] = self._kernel.after(timeout_us, self._try_join, retry_us)
 
     def _pass_join(self, message: Join) -> None:
         joiner = message.joiner
@@ -565,8 +565,8 @@ class Bamboo:
         """The leaves of this node, and those it knows closest to a point on either side."""
         side = self._settings.leaves_a_side
         others = sorted(self._known.values(), key=lambda peer: distance(point, peer.identifier))
-        told = dict.fromkeys((*self._ring, *others[:side], *others[-side:]))
-        return tuple(peer for peer in told if peer.address not in (asker, self.address))
+        peers = dict.fromkeys((*self._ring, *others[:side], *others[-side:]))
+        return tuple(peer for peer in peers if peer.address not in (asker, self.address))
 
     def _row(self, row: int, asker: Address) -> tuple[Peer, ...]:
         slots = range(row * BASE, (row + 1) * BASE)
@@ -613,7 +613,7 @@ class Bamboo:
             oldest = next((each for each in self._round_trips if each not in self._known), address)
             del self._round_trips[oldest]
 
-    def _send(self, address: Address, message: Message, failed: Callable[[], None] | None = None) -> None:
+    def _send(self, address: Address, message: BambooMessage, failed: Callable[[], None] | None = None) -> None:
         if isinstance(message, Join):
             peers = len(message.gathered) + 1
         elif isinstance(message, Welcome | Exchange | Tell | Bye):
@@ -626,7 +626,7 @@ class Bamboo:
         self._internet.send(self.address, address, message, size_bytes, failed)
 
     def _settle(self, leaves: Sequence[Peer], entries: Sequence[Peer], timers: bool) -> None:
-        """Be a member that knows these."""
+        """Become a member of the overlay with these peers."""
         for peer in entries:
             self._known[peer.address] = self._table[self._slot(peer)] = peer
         self._known |= {peer.address: peer for peer in leaves}
@@ -636,11 +636,11 @@ class Bamboo:
             self._begin_periods()
 
 
-def _away(one: int, other: int) -> int:
-    return min(distance(one, other), distance(other, one))
+def _away(first: int, second: int) -> int:
+    return min(distance(first, second), distance(second, first))
 
 
-def settled(
+def converged(
     kernel: Kernel,
     internet: Internet,
     prefixes: Prefixes,

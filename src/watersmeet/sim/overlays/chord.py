@@ -1,4 +1,4 @@
-"""The live Chord protocol (Stoica et al., 2001 and 2003): join, stabilise, notify, fix fingers, successor lists.
+"""The dynamic Chord protocol (Stoica et al., 2001 and 2003): join, stabilise, notify, fix fingers, successor lists.
 
 A node needs only its right successor for lookups to be right; fingers make them short. Stabilising mends successors.
 """
@@ -25,7 +25,7 @@ _JOIN = -1  # in place of a finger's exponent: who asks wants to join
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Another node, as its acquaintances know it."""
+    """Another node: its point on the circle and its address."""
 
     identifier: int
     address: Address
@@ -63,7 +63,7 @@ class ChordSettings:
 
 @dataclass(frozen=True, slots=True)
 class FindSuccessor:
-    """Who is responsible for this point? Please tell the asker."""
+    """Asks for the node responsible for a point; the reply goes to the asker."""
 
     target: int
     asker: Peer
@@ -72,26 +72,24 @@ class FindSuccessor:
 
     @property
     def size_bytes(self) -> int:
-        """On the wire."""
         return _HEADER_BYTES + 8 + _PEER_BYTES + 2
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The answer."""
+class SuccessorFound:
+    """The reply to FindSuccessor."""
 
     exponent: int
     owner: Peer
 
     @property
     def size_bytes(self) -> int:
-        """On the wire."""
         return _HEADER_BYTES + 1 + _PEER_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Stabilise:
-    """You are my successor, so I might be your predecessor: the paper's question and its notify in one message."""
+    """To the successor: asks for its neighbours and names its sender as predecessor (stabilise and notify in one)."""
 
     sender: Peer
     predecessor: Peer | None  # of the sender, for the case that the sender dies
@@ -99,38 +97,35 @@ class Stabilise:
 
     @property
     def size_bytes(self) -> int:
-        """On the wire."""
         return _HEADER_BYTES + 2 * _PEER_BYTES + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """The answer to Stabilise: whom the answering node had for a predecessor, or before it if that was the asker."""
+    """The reply to Stabilise: whom the answering node had for a predecessor, or before it if that was the asker."""
 
     predecessor: Peer | None
     successors: tuple[Peer, ...]
 
     @property
     def size_bytes(self) -> int:
-        """On the wire."""
         return _HEADER_BYTES + _PEER_BYTES * (1 + len(self.successors))
 
 
 @dataclass(frozen=True, slots=True)
 class Newcomer:
-    """I have just joined as your successor. Not in the paper; so the gap lasts a latency and not a period."""
+    """To the predecessor of a node that has just joined. Not in the paper: the gap lasts a latency and not a period."""
 
     sender: Peer
 
     @property
     def size_bytes(self) -> int:
-        """On the wire."""
         return _HEADER_BYTES + _PEER_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """I go: these are the pointers you need instead of me."""
+    """The sender leaves: the pointers to be used in its place."""
 
     sender: Peer
     predecessor: Peer | None
@@ -138,31 +133,28 @@ class Leaving:
 
     @property
     def size_bytes(self) -> int:
-        """On the wire."""
         return _HEADER_BYTES + _PEER_BYTES * (2 + len(self.successors))
 
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """I am not in the ring: you know me from an earlier life."""
+    """The sender is not in the ring: the receiver knows it from an earlier session."""
 
     @property
     def size_bytes(self) -> int:
-        """On the wire."""
         return _HEADER_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Are you there? The transport's acknowledgement is the answer."""
+    """Checks that the receiver is up: the transport's acknowledgement is the reply."""
 
     @property
     def size_bytes(self) -> int:
-        """On the wire."""
         return _HEADER_BYTES
 
 
-Message: TypeAlias = FindSuccessor | Found | Stabilise | Neighbours | Newcomer | Leaving | Absent | Ping
+ChordMessage: TypeAlias = FindSuccessor | SuccessorFound | Stabilise | Neighbours | Newcomer | Leaving | Absent | Ping
 
 
 class Chord:
@@ -264,17 +256,17 @@ class Chord:
 
     def receive(self, sender: Address, message: object) -> bool:
         """Take a maintenance message; False if it is none of Chord's."""
-        if not isinstance(message, Message):
+        if not isinstance(message, ChordMessage):
             return False
         self._suspects.pop(sender, None)
-        if not self._is_joined and not isinstance(message, Found | Neighbours | Absent):
+        if not self._is_joined and not isinstance(message, SuccessorFound | Neighbours | Absent):
             if not isinstance(message, Leaving):
                 self._send(sender, Absent())
             return True
         match message:
             case FindSuccessor():
                 self._find(message)
-            case Found():
+            case SuccessorFound():
                 self._found(message)
             case Stabilise():
                 self._stabilised_by(message)
@@ -404,15 +396,15 @@ class Chord:
             self._before = None
         elif self._before is not None and self._before.address == address:
             self._before = None
-        heirs = [peer for peer in successors if self._is_credible(peer)]
-        heir = heirs[0] if heirs else None
+        replacements = [peer for peer in successors if self._is_credible(peer)]
+        replacement = replacements[0] if replacements else None
         for exponent, finger in enumerate(self._fingers):
             if finger is not None and finger.address == address:
-                self._fingers[exponent] = heir
+                self._fingers[exponent] = replacement
         if not any(peer.address == address for peer in self._successors):
             return
         was_first = self._successors[0].address == address
-        known = {peer: None for peer in (*self._successors, *heirs) if peer.address != address}
+        known = {peer: None for peer in (*self._successors, *replacements) if peer.address != address}
         if not known:  # so many have died at once that the list was too short: anyone is better than nobody
             known = {peer: None for peer in (*self._fingers, self._predecessor) if peer is not None}
         self._successors = sorted(known, key=self._distance)[: self._settings.successors]
@@ -442,12 +434,12 @@ class Chord:
     def _stabilised_by(self, message: Stabilise) -> None:
         peer, predecessor = message.sender, self._predecessor
         if predecessor is not None and predecessor.address == peer.address:
-            told = self._before
+            before = self._before
         elif predecessor is None and not self._successors:
-            told = self._me
+            before = self._me
         else:
-            told = predecessor
-        self._send(peer.address, Neighbours(told, tuple(self._successors)))
+            before = predecessor
+        self._send(peer.address, Neighbours(before, tuple(self._successors)))
         if not message.is_joined:
             return
         if predecessor is None or self._distance_from(predecessor, peer) < self._distance_from(predecessor, self._me):
@@ -514,9 +506,9 @@ class Chord:
             if message.hops < _LOOKUP_HOPS_MAX:
                 self._send(hop, replace(message, hops=message.hops + 1))
         elif message.asker.address == self.address:
-            self._found(Found(message.exponent, owner))
+            self._found(SuccessorFound(message.exponent, owner))
         else:
-            self._send(message.asker.address, Found(message.exponent, owner))
+            self._send(message.asker.address, SuccessorFound(message.exponent, owner))
 
     def _known_owner(self, target: int) -> Peer | None:
         if (target - self._after - 1) & _MASK < self._width or not self._successors:
@@ -524,7 +516,7 @@ class Chord:
         ahead = (target - self.identifier) & _MASK
         return self._successors[0] if ahead <= self._distance(self._successors[0]) else None
 
-    def _found(self, message: Found) -> None:
+    def _found(self, message: SuccessorFound) -> None:
         if message.exponent != _JOIN:
             if self._is_joined and (message.owner == self._me or self._is_credible(message.owner)):
                 self._set_fingers(message.exponent, message.owner)
@@ -535,12 +527,12 @@ class Chord:
 
     # Small things.
 
-    def _send(self, address: Address, message: Message) -> None:
+    def _send(self, address: Address, message: ChordMessage) -> None:
         self._internet.send(
             self.address, address, message, message.size_bytes, partial(self._undelivered, address, message)
         )
 
-    def _undelivered(self, address: Address, message: Message) -> None:
+    def _undelivered(self, address: Address, message: ChordMessage) -> None:
         self.suspect(address)
         if not self._is_joined or not isinstance(message, FindSuccessor):
             return
@@ -577,7 +569,7 @@ class Chord:
         return peer.address != self.address and self._suspects.get(peer.address, 0) <= self._kernel.now_us
 
 
-def settled(
+def converged(
     kernel: Kernel,
     internet: Internet,
     ring: Ring,

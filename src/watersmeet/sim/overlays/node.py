@@ -98,13 +98,13 @@ class OverlayNode:
         self.router.start(bootstrap)
 
     def leave(self) -> None:
-        """Go politely: neighbours are told, and for a while whatever still arrives is handed on."""
+        """Leave gracefully: neighbours are told, and for a while whatever still arrives is handed on."""
         self.router.leave()
         self._end_linger()
         self._linger = self._kernel.after(LINGER_US, self._detach)
 
     def stop(self) -> None:
-        """Crash."""
+        """Crash: the host is off the net at once, and nobody learns of it."""
         self.router.stop()
         self._end_linger()
         self._detach()

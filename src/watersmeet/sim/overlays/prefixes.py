@@ -1,4 +1,4 @@
-"""A settled Bamboo overlay as arrays (PIER, section 2.3.1): leaf sets, and prefix routing tables in base 16.
+"""A static Bamboo overlay as arrays (PIER, section 2.3.1): leaf sets, and prefix routing tables in base 16.
 
 A point belongs to the numerically closest node of the circle; one midway between two belongs to the clockwise one.
 Each hop matches more digits of the target, or as many and is closer to it; the last one, within a leaf set, is closer.
@@ -26,13 +26,13 @@ _NO_COUNTS: Positions = np.empty(0, np.int64)
 _ROWS_AT_ONCE = 1 << 16  # while entries are chosen: bounds the memory beyond what is kept
 
 
-def common_digits(one: int, other: int) -> int:
+def common_digits(first: int, second: int) -> int:
     """How many leading digits two points share.
 
     >>> common_digits(0xAB00_0000_0000_0000, 0xABC0_0000_0000_0000)
     2
     """
-    return (ID_BITS - (one ^ other).bit_length()) // DIGIT_BITS
+    return (ID_BITS - (first ^ second).bit_length()) // DIGIT_BITS
 
 
 def digit_at(point: int, row: int) -> int:
@@ -64,8 +64,8 @@ _ZERO = np.uint64(0)
 
 
 @njit(cache=True)
-def _shared(one: np.uint64, other: np.uint64) -> int:
-    difference = one ^ other
+def _shared(first: np.uint64, second: np.uint64) -> int:
+    difference = first ^ second
     if difference == _ZERO:
         return DIGITS
     count = 0
@@ -76,9 +76,9 @@ def _shared(one: np.uint64, other: np.uint64) -> int:
 
 
 @njit(cache=True)
-def _away(one: np.uint64, other: np.uint64) -> np.uint64:
-    clockwise = other - one
-    return min(clockwise, one - other)
+def _away(first: np.uint64, second: np.uint64) -> np.uint64:
+    clockwise = second - first
+    return min(clockwise, first - second)
 
 
 @njit(cache=True)

@@ -1,4 +1,4 @@
-"""The settled Chord: what the protocol converges to on N nodes, as one sorted array of identifiers.
+"""The static Chord: what the protocol converges to on N nodes, as one sorted array of identifiers.
 
 Finger i of n is successor(n + 2^i); a message goes to the closest finger before its target, and last to the owner.
 """

@@ -8,7 +8,7 @@ Arc: TypeAlias = tuple[int, int]  # the points (after, upto] of the circle
 
 
 class Router(Protocol):
-    """One live node's part of an overlay. It sends maintenance messages of its own; all else is asked of it."""
+    """One dynamic node's part of an overlay. It sends maintenance messages of its own; all else is asked of it."""
 
     address: Address
     identifier: int
@@ -17,10 +17,10 @@ class Router(Protocol):
         """Join the overlay through a node that is in it, or begin one."""
 
     def leave(self) -> None:
-        """Go politely: neighbours learn of it at once, and no more maintenance messages are sent."""
+        """Leave gracefully: neighbours learn of it at once, and no more maintenance messages are sent."""
 
     def stop(self) -> None:
-        """Be dead: cancel every timer, tell nobody."""
+        """Crash: cancel every timer, tell nobody."""
 
     def receive(self, sender: Address, message: object) -> bool:
         """Take a maintenance message; False if it is none of this router's."""

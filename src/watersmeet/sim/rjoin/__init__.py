@@ -1,1 +1,1 @@
-"""RJoin on simulated overlays: settled ones as arrays, live ones node by node."""
+"""RJoin on simulated overlays: static ones as arrays, dynamic ones node by node."""

@@ -1,7 +1,7 @@
 """RJoin on nodes that come and go: every node has a shard of its own, and mail is sent hop by hop.
 
 What a node keeps moves with its arc of the circle. Against crashes there are two remedies, each optional: renewal, by
-which whoever published a tuple or asked a query says it again from time to time; and replication, by which a node's
+which whoever published a tuple or asked a query sends it again from time to time; and replication, by which a node's
 successors have copies of what it keeps and go on with them. Both let mail come twice, so that shards are guarded and
 answers are told apart by their tuples.
 """
@@ -30,8 +30,8 @@ from watersmeet.sim.rjoin.mail import (
     Mail,
     QueriesCome,
     QueryEnds,
-    RatesAsked,
-    RatesTold,
+    RatesReply,
+    RatesRequest,
     StateCopied,
     StateMoves,
     TuplesCome,
@@ -39,20 +39,20 @@ from watersmeet.sim.rjoin.mail import (
 )
 
 HERE = 0  # the number of its only host in a node's own shard
-_UNCLAIMED_LOOKS = 4  # in so many looks at least three times a node that is there says so
+_UNCLAIMED_CHECKS = 4  # in so many checks at least three times a node that is there says so
 _NO_HINTS = Hints(np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0, np.int32), np.zeros(0, np.int64))
 
 Answered = Callable[[int, Ints], object]  # a query's number and complete rows
 
 
 @dataclass(frozen=True, slots=True)
-class Care:
-    """What is done against loss, and against keeping what is of no use."""
+class FaultTolerance:
+    """Renewal and replication against loss, and how often a node looks after its state."""
 
-    renew_us: int | None = None  # how often tuples and queries are said again
+    renew_us: int | None = None  # how often tuples and queries are sent again
     replicas: int = 0  # how many successors have copies
-    patience_us: int = 5_000_000  # how long a node waits for rates before it chooses without
-    look_us: int = 2_000_000  # how often a node sees whether its successors have changed
+    rates_timeout_us: int = 5_000_000  # how long a node waits for rates before it chooses without
+    check_us: int = 2_000_000  # how often a node sees whether its successors have changed
     sweep_us: int = 30_000_000  # how often a node forgets what is over
 
     @property
@@ -60,7 +60,7 @@ class Care:
         return self.renew_us is not None or self.replicas > 0
 
 
-class LivePeer:
+class DynamicPeer:
     """One node: mail in from the overlay, its shard's mail out."""
 
     def __init__(
@@ -69,11 +69,11 @@ class LivePeer:
         node: OverlayNode,
         known: Known,
         settings: Settings,
-        care: Care,
+        fault_tolerance: FaultTolerance,
         answered: Answered,
         epoch_us: int = 0,
     ) -> None:
-        self.node, self.known, self.care = node, known, care
+        self.node, self.known, self.fault_tolerance = node, known, fault_tolerance
         self.shard = Shard(known, settings, lambda names: np.zeros(len(names), np.int32), nodes=1)
         self.waiting = 0  # rows that wait for the word on a ROWS window
         self._kernel, self._answered, self._epoch_us = kernel, answered, epoch_us
@@ -83,17 +83,17 @@ class LivePeer:
         self._kept: set[int] = set()  # keys with anything here
         self.copies = Copies(self.shard.width, self._point)
         self._copied_to: tuple[Address, ...] = ()
-        self._published: list[Ints] = []  # what is to be said again
+        self._published: list[Ints] = []  # what is to be sent again
         self._asked: dict[int, tuple[int, int]] = {}  # input queries: the keys they went to, the aliases they wait for
         self._ends: dict[int, int] = {}  # of queries that were removed, as far as this node has heard
         node.on_deliver(self._delivered)
         node.on_direct(self._received_directly)
         node.router.watch(self._moved)
-        if care.renew_us is not None:
-            kernel.after(care.renew_us, self._renew)
-        if care.replicas:
-            kernel.after(1, self._look_around)
-        kernel.after(1 + kernel.random.randrange(care.sweep_us), self._sweep)
+        if fault_tolerance.renew_us is not None:
+            kernel.after(fault_tolerance.renew_us, self._renew)
+        if fault_tolerance.replicas:
+            kernel.after(1, self._check_successors)
+        kernel.after(1 + kernel.random.randrange(fault_tolerance.sweep_us), self._sweep)
 
     @property
     def is_up(self) -> bool:
@@ -111,13 +111,13 @@ class LivePeer:
     # ---- what users do
 
     def publish(self, tuples: Ints) -> None:
-        """Insert tuples."""
-        if self.care.renew_us is not None:
+        """Send tuples to the owners of all their keys."""
+        if self.fault_tolerance.renew_us is not None:
             self._published.append(tuples)
         self._send(self.shard.publish(HERE, tuples))
 
     def submit(self, queries: Sequence[int]) -> None:
-        """Ask queries that are known by number."""
+        """Submit queries, given by their numbers."""
         self._send(self.shard.submit(queries, np.zeros(len(queries), np.int32), self.now_us))
 
     def remove(self, query: int) -> None:
@@ -129,10 +129,10 @@ class LivePeer:
             self._spread_end(query, (upto, after))
 
     def leave(self) -> None:
-        """Go politely: who takes over gets all that is kept here, if what met here may meet again."""
-        heirs = self.node.router.successors(1) if self.shard.settings.is_guarded else ()
-        for key in sorted(self._kept) if heirs else ():
-            self._direct(heirs[0], StateMoves(key, *self._state(key)))
+        """Leave gracefully: who takes over gets all that is kept here, if what met here may meet again."""
+        successors = self.node.router.successors(1) if self.shard.settings.is_guarded else ()
+        for key in sorted(self._kept) if successors else ():
+            self._direct(successors[0], StateMoves(key, *self._state(key)))
         self._kept.clear()
         self.node.leave()
 
@@ -162,10 +162,10 @@ class LivePeer:
                 self._hear_end(query, until_us)
                 if arc is not None:
                     self._pass_on_end(query, arc)
-            case RatesAsked():
+            case RatesRequest():
                 self._tell_rates(payload)
-            case RatesTold(number, told):
-                self._take_rates(number, told)
+            case RatesReply(number, reported):
+                self._take_rates(number, reported)
             case ChecksCome(key, due_us, rows):
                 keys = self._numbers(key, len(rows))
                 self._send(self.shard.take_checks(CheckMail(np.zeros_like(keys), keys, due_us, rows), self.now_us))
@@ -173,7 +173,7 @@ class LivePeer:
                 self._take_answers(sender, query, rows)
             case StateMoves(key, rows, tuples):
                 self._absorb(key, rows, tuples)
-                self._kernel.after(self.care.look_us, self._hand_on)  # perhaps it is for another neighbour
+                self._kernel.after(self.fault_tolerance.check_us, self._hand_on)  # perhaps it is for another neighbour
             case StateCopied(key, rows, tuples):
                 self.copies.take(sender, key, rows, tuples, self._kernel.now_us)
             case CopiesStand():
@@ -214,21 +214,24 @@ class LivePeer:
         if len(rows):
             self._answered(query, rows)
 
-    def _tell_rates(self, asked: RatesAsked) -> None:
+    def _tell_rates(self, asked: RatesRequest) -> None:
         own = [key for key in asked.left if self._is_mine(key)] or list(asked.left[:1])
         rates = self.shard.ask_for(self.shard.numbers(np.array(own, np.int64)), self.now_us)
-        told = (*asked.told, *((key, float(rate), self.node.address) for key, rate in zip(own, rates, strict=True)))
+        reported = (
+            *asked.reported,
+            *((key, float(rate), self.node.address) for key, rate in zip(own, rates, strict=True)),
+        )
         left = tuple(key for key in asked.left if key not in own)
         if left:
-            self._route(left[0], replace(asked, left=left, told=told))
+            self._route(left[0], replace(asked, left=left, reported=reported))
         else:
-            self._direct(asked.asker, RatesTold(asked.number, told))
+            self._direct(asked.asker, RatesReply(asked.number, reported))
 
-    def _take_rates(self, number: int, told: Sequence[tuple[int, float, Address]]) -> None:
+    def _take_rates(self, number: int, reported: Sequence[tuple[int, float, Address]]) -> None:
         ask = self._asks.pop(number, None)
         if ask is None:
             return  # it came too late: the choice was made without
-        found = {key: (rate, host) for key, rate, host in told}
+        found = {key: (rate, host) for key, rate, host in reported}
         packed = self.shard.packed(ask.keys).tolist()
         rates = np.array([found.get(key, (0.0, NONE))[0] for key in packed], np.float32)
         hosts = np.array([found.get(key, (0.0, NONE))[1] for key in packed], np.int32)
@@ -277,8 +280,8 @@ class LivePeer:
         own = self.node.router.identifier
         keys = sorted(self.shard.packed(ask.keys).tolist(), key=lambda key: distance(own, self._point(key)))
         self._asks[ask.number] = ask
-        self._route(keys[0], RatesAsked(ask.number, self.node.address, tuple(keys)))
-        self._kernel.after(self.care.patience_us, self._take_rates, ask.number, ())
+        self._route(keys[0], RatesRequest(ask.number, self.node.address, tuple(keys)))
+        self._kernel.after(self.fault_tolerance.rates_timeout_us, self._take_rates, ask.number, ())
 
     def _send_checks(self, mail: CheckMail) -> None:
         for i, key in enumerate(self.shard.packed(mail.keys).tolist()):
@@ -309,7 +312,7 @@ class LivePeer:
         """The arc is another: give away what is not ours any more, go on with what others kept and is ours now."""
         if not self.shard.settings.is_guarded:
             return
-        self._choose_heirs()
+        self._update_replicas()
         gone = sorted(key for key in self._kept if not is_between(self._point(key), *arc))
         self._kept.difference_update(gone)
         self._route_many(StateMoves(key, *self._state(key)) for key in gone)
@@ -329,41 +332,41 @@ class LivePeer:
 
     def _copy(self, key: int, rows: Ints, tuples: Ints) -> None:
         for address in self._copied_to:
-            self._direct(address, StateCopied(key, rows, tuples), self._choose_heirs)
+            self._direct(address, StateCopied(key, rows, tuples), self._update_replicas)
 
-    def _choose_heirs(self) -> None:
+    def _update_replicas(self) -> None:
         """Give new successors a copy of everything; those that are none any more can forget theirs.
 
         A copy that is not delivered leads here at once: the router has another successor in the place of the dead one.
         """
-        if not self.care.replicas or not self.node.router.is_ready:
+        if not self.fault_tolerance.replicas or not self.node.router.is_ready:
             return
-        before, self._copied_to = self._copied_to, tuple(self.node.router.successors(self.care.replicas))
+        before, self._copied_to = self._copied_to, tuple(self.node.router.successors(self.fault_tolerance.replicas))
         fresh = [address for address in self._copied_to if address not in before]
         for key in sorted(self._kept) if fresh else ():
             rows, tuples = self._state(key)
             for address in fresh:
-                self._direct(address, StateCopied(key, rows, tuples), self._choose_heirs)
+                self._direct(address, StateCopied(key, rows, tuples), self._update_replicas)
         for address in before if self._copied_to else ():
             if address not in self._copied_to:
                 self._direct(address, CopiesStand(None))
 
-    def _look_around(self) -> None:
+    def _check_successors(self) -> None:
         """See who the successors are, say that this node is there, and hand on what has no owner that knows of it."""
         if not self.is_up:
             return
-        self._kernel.after(self.care.look_us, self._look_around)
+        self._kernel.after(self.fault_tolerance.check_us, self._check_successors)
         if not self.node.router.is_ready:
             return
-        self._choose_heirs()
+        self._update_replicas()
         for address in self._copied_to if self._kept else ():
-            self._direct(address, CopiesStand(self.node.router.arc), self._choose_heirs)
-        orphans = self.copies.pop_orphans(self._kernel.now_us - _UNCLAIMED_LOOKS * self.care.look_us)
+            self._direct(address, CopiesStand(self.node.router.arc), self._update_replicas)
+        orphans = self.copies.pop_orphans(self._kernel.now_us - _UNCLAIMED_CHECKS * self.fault_tolerance.check_us)
         self._route_many(StateMoves(*orphan) for orphan in orphans)
 
     def _renew(self) -> None:
         """Say again what was said here: queries first, so that tuples find them."""
-        assert self.care.renew_us is not None
+        assert self.fault_tolerance.renew_us is not None
         if not self.is_up:
             return
         arrays, before_us = self.known.query_arrays, self.now_us - self.shard.settings.delay_us
@@ -379,7 +382,7 @@ class LivePeer:
             mail = self.shard.publish(HERE, tuples).tuples
             assert mail is not None
             self._send_tuples(mail, is_renewed=True)
-        self._kernel.after(self.care.renew_us, self._renew)
+        self._kernel.after(self.fault_tolerance.renew_us, self._renew)
 
     # ---- what is over
 
@@ -416,7 +419,7 @@ class LivePeer:
         """Give back what can have no part in an answer any more, and what was handed over to others."""
         if not self.is_up:
             return
-        self._kernel.after(self.care.sweep_us, self._sweep)
+        self._kernel.after(self.fault_tolerance.sweep_us, self._sweep)
         shard, now_us = self.shard, self.now_us
         elsewhere = sorted(set(shard.occupied().tolist()) - self._kept)
         if elsewhere:
@@ -428,7 +431,7 @@ class LivePeer:
         def needed(key: int, tuples: Iterable[int]) -> set[int]:
             is_held = key & 0xFFFFFFFF == NO_VALUE
             reach_us = shard.settings.hold_us if is_held else shard.settings.keep_us
-            return {one for one in tuples if stamps[one] + reach_us >= before_us}
+            return {number for number in tuples if stamps[number] + reach_us >= before_us}
 
         self.copies.sweep(lambda row: not shard.is_over(row, now_us, self._ends), needed)
 
@@ -451,24 +454,24 @@ class LivePeer:
         return np.repeat(self.shard.numbers(np.array([key], np.int64)), count)
 
 
-class LiveRJoin:
-    """A network of live peers, and who does what there; `answered` gets complete rows where they were asked for."""
+class DynamicRJoin:
+    """A network of dynamic peers, and who does what there; `answered` gets complete rows where they were asked for."""
 
     def __init__(
         self,
         kernel: Kernel,
         known: Known,
         settings: Settings,
-        care: Care | None = None,
+        fault_tolerance: FaultTolerance | None = None,
         *,
         answered: Answered = lambda query, rows: None,
         epoch_us: int = 0,
     ) -> None:
         """`epoch_us` is the time at the kernel's zero."""
-        self.care = care or Care()
+        self.fault_tolerance = fault_tolerance or FaultTolerance()
         self.kernel, self.known = kernel, known
-        self.settings = replace(settings, is_guarded=settings.is_guarded or self.care.is_needed)
-        self.peers: dict[Address, LivePeer] = {}  # those that are there
+        self.settings = replace(settings, is_guarded=settings.is_guarded or self.fault_tolerance.is_needed)
+        self.peers: dict[Address, DynamicPeer] = {}  # those that are there
         self.loads: dict[Address, int] = {}  # of those that were
         self._answered, self._epoch_us = answered, epoch_us
 
@@ -476,18 +479,20 @@ class LiveRJoin:
     def now_us(self) -> int:
         return self._epoch_us + self.kernel.now_us
 
-    def add(self, node: OverlayNode) -> LivePeer:
-        """Let a node take part."""
-        peer = LivePeer(self.kernel, node, self.known, self.settings, self.care, self._answered, self._epoch_us)
+    def add(self, node: OverlayNode) -> DynamicPeer:
+        """Make a node of the overlay a peer of RJoin."""
+        peer = DynamicPeer(
+            self.kernel, node, self.known, self.settings, self.fault_tolerance, self._answered, self._epoch_us
+        )
         self.peers[node.address] = peer
         return peer
 
     def fail(self, address: Address) -> None:
-        """Let a node crash."""
+        """Crash a node: what it keeps is lost."""
         self._gone(address).node.stop()
 
     def leave(self, address: Address) -> None:
-        """Let a node go politely."""
+        """Let a node leave gracefully."""
         self._gone(address).leave()
 
     def submit(self, query: JoinQuery, address: Address, until_us: int | None = None) -> int:
@@ -507,11 +512,11 @@ class LiveRJoin:
         self.peers[address].publish(tuples)
         return tuples
 
-    def load_of(self, peer: LivePeer) -> int:
+    def load_of(self, peer: DynamicPeer) -> int:
         """What a peer has had to process: rewritten queries and tuples."""
         return int(peer.shard.load.queries[HERE] + peer.shard.load.tuples[HERE])
 
-    def _gone(self, address: Address) -> LivePeer:
+    def _gone(self, address: Address) -> DynamicPeer:
         peer = self.peers.pop(address)
         self.loads[address] = self.load_of(peer)
         return peer

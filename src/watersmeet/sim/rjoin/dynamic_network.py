@@ -1,4 +1,4 @@
-"""A live network of RJoin put together: an Internet whose messages are counted by purpose, an overlay, peers, churn."""
+"""A dynamic network of RJoin: an Internet whose messages are counted by purpose, an overlay, peers, churn."""
 
 from collections.abc import Callable, Collection
 
@@ -13,11 +13,11 @@ from watersmeet.sim.overlays.node import Bundle, Direct, OverlayNode, Routed
 from watersmeet.sim.overlays.prefixes import Prefixes
 from watersmeet.sim.overlays.ring import Ring
 from watersmeet.sim.overlays.router import Address, Router
-from watersmeet.sim.rjoin.dynamic import Answered, Care, LiveRJoin
-from watersmeet.sim.rjoin.mail import Purpose, purpose_of
+from watersmeet.sim.rjoin.dynamic import Answered, DynamicRJoin, FaultTolerance
+from watersmeet.sim.rjoin.mail import MailPurpose, purpose_of
 
 ACCESS_BPS = 1_500_000.0  # PIER's
-_ENDLESS = (Purpose.MOVES, Purpose.COPIES, Purpose.RENEWAL)  # goes on as long as nodes do
+_ENDLESS = (MailPurpose.MOVES, MailPurpose.COPIES, MailPurpose.RENEWAL)  # goes on as long as nodes do
 
 
 class MeteredInternet(Internet):
@@ -34,9 +34,9 @@ class MeteredInternet(Internet):
         self.forget_counts()
 
     def forget_counts(self) -> None:
-        """Count from now on."""
-        self.messages_for = dict.fromkeys(Purpose, 0)
-        self.bytes_for = dict.fromkeys(Purpose, 0)
+        """Set all counters to zero."""
+        self.messages_for = dict.fromkeys(MailPurpose, 0)
+        self.bytes_for = dict.fromkeys(MailPurpose, 0)
         self.upkeep_messages = self.upkeep_bytes = 0
         self.lost_total = 0
 
@@ -69,7 +69,7 @@ class MeteredInternet(Internet):
             self.last_us = self._clock.now_us
 
 
-class LiveNetwork:
+class DynamicNetwork:
     """Peers on an overlay that has converged when they begin; their numbers are their addresses."""
 
     def __init__(
@@ -79,7 +79,7 @@ class LiveNetwork:
         overlay: Ring | Prefixes,
         known: Known,
         settings: Settings,
-        care: Care,
+        fault_tolerance: FaultTolerance,
         answered: Answered,
         *,
         epoch_us: int = 0,
@@ -91,32 +91,36 @@ class LiveNetwork:
         """Without `upkeep` the overlay sends no messages of its own, and nobody may go."""
         self.kernel = kernel
         self.net = MeteredInternet(kernel, latency, access_bps=access_bps, congestion=congestion, loss=loss)
-        self.rjoin = LiveRJoin(kernel, known, settings, care, answered=answered, epoch_us=epoch_us)
+        self.rjoin = DynamicRJoin(kernel, known, settings, fault_tolerance, answered=answered, epoch_us=epoch_us)
         self.churn: Churn | None = None
         self._is_chord = isinstance(overlay, Ring)
         routers: list[Router]
         if isinstance(overlay, Ring):
-            routers = [*chord.settled(kernel, self.net, overlay, timers=upkeep)]
+            routers = [*chord.converged(kernel, self.net, overlay, timers=upkeep)]
         else:
-            routers = [*bamboo.settled(kernel, self.net, overlay, timers=upkeep)]
+            routers = [*bamboo.converged(kernel, self.net, overlay, timers=upkeep)]
         for router in routers:
             self.rjoin.add(OverlayNode(kernel, self.net, router))
 
     def start_churn(
-        self, sessions: Sessions, stay: Collection[Address], polite_share: float = 0.0, until_us: int | None = None
+        self,
+        sessions: Sessions,
+        stable: Collection[Address],
+        graceful_fraction: float = 0.0,
+        until_us: int | None = None,
     ) -> None:
-        """From now on let all nodes but some come and go; who joins asks one of those that stay."""
-        hosts = sorted(stay)
+        """From now on let all nodes but the stable ones come and go; who joins asks a stable one."""
+        hosts = sorted(stable)
         self.churn = Churn(
             self.kernel,
             sessions,
             join=lambda address: self._join(address, self.kernel.random.choice(hosts)),
             fail=self.rjoin.fail,
             leave=self.rjoin.leave,
-            polite_share=polite_share,
+            graceful_fraction=graceful_fraction,
             until_us=until_us,
         )
-        going = [address for address in sorted(self.rjoin.peers) if address not in stay]
+        going = [address for address in sorted(self.rjoin.peers) if address not in stable]
         self.churn.start(going, next_address=max(self.rjoin.peers) + 1)
 
     @property
@@ -125,7 +129,7 @@ class LiveNetwork:
         return not any(peer.is_busy for peer in self.rjoin.peers.values())
 
     def forget_counts(self) -> None:
-        """Count messages and load from now on."""
+        """Set the counters of messages and load to zero."""
         self.net.forget_counts()
         self.rjoin.loads.clear()
         for peer in self.rjoin.peers.values():

@@ -15,8 +15,8 @@ def judge(alias: str, predicates: Sequence[Expression], rows: pa.Table) -> NDArr
     """Which rows satisfy all predicates."""
     flat = rows.rename_columns([f"{alias}.{name}" for name in rows.column_names]) if alias else rows
     condition = " AND ".join(f"({to_duckdb(predicate)})" for predicate in predicates)
-    told = query_rows(f"SELECT coalesce({condition}, false) AS told FROM flat", flat=flat)
-    verdict: NDArray[np.bool_] = told.column("told").to_numpy(zero_copy_only=False).astype(np.bool_)
+    judged = query_rows(f"SELECT coalesce({condition}, false) AS is_true FROM flat", flat=flat)
+    verdict: NDArray[np.bool_] = judged.column("is_true").to_numpy(zero_copy_only=False).astype(np.bool_)
     return verdict
 
 

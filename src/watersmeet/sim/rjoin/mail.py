@@ -1,4 +1,4 @@
-"""What live peers of RJoin send each other: one class a message, what it is for, and how many bytes it takes."""
+"""What dynamic peers of RJoin send each other: one class a message, what it is for, and how many bytes it takes."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -11,8 +11,8 @@ from watersmeet.sim.overlays.router import Address, Arc
 _HEADER_BYTES, _HINT_BYTES, _VALUE_BYTES = 40, 24, 8
 
 
-class Purpose(Enum):
-    """What a message of RJoin is for."""
+class MailPurpose(Enum):
+    """What a message of RJoin is for; traffic is counted by it."""
 
     TUPLES = "tuples"
     QUERIES = "queries"
@@ -56,21 +56,21 @@ class QueryEnds:
 
 
 @dataclass(frozen=True, slots=True)
-class RatesAsked:
+class RatesRequest:
     """A question on its way from owner to owner; whoever answers the last key replies."""
 
     number: int
     asker: Address
     left: tuple[int, ...]
-    told: tuple[tuple[int, float, Address], ...] = ()
+    reported: tuple[tuple[int, float, Address], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class RatesTold:
-    """The reply."""
+class RatesReply:
+    """The rates of all keys of a question, with the owners that reported them."""
 
     number: int
-    told: tuple[tuple[int, float, Address], ...]
+    reported: tuple[tuple[int, float, Address], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +119,8 @@ Mail: TypeAlias = (
     TuplesCome
     | QueriesCome
     | QueryEnds
-    | RatesAsked
-    | RatesTold
+    | RatesRequest
+    | RatesReply
     | ChecksCome
     | AnswersCome
     | StateMoves
@@ -129,23 +129,23 @@ Mail: TypeAlias = (
 )
 
 
-def purpose_of(mail: object) -> Purpose:
+def purpose_of(mail: object) -> MailPurpose:
     """What a message is for."""
     match mail:
         case TuplesCome(is_renewed=False):
-            return Purpose.TUPLES
+            return MailPurpose.TUPLES
         case QueriesCome(is_renewed=False) | QueryEnds():
-            return Purpose.QUERIES
+            return MailPurpose.QUERIES
         case TuplesCome() | QueriesCome():
-            return Purpose.RENEWAL
-        case RatesAsked() | RatesTold():
-            return Purpose.RATES
+            return MailPurpose.RENEWAL
+        case RatesRequest() | RatesReply():
+            return MailPurpose.RATES
         case ChecksCome() | AnswersCome():
-            return Purpose.ANSWERS
+            return MailPurpose.ANSWERS
         case StateMoves():
-            return Purpose.MOVES
+            return MailPurpose.MOVES
         case StateCopied() | CopiesStand():
-            return Purpose.COPIES
+            return MailPurpose.COPIES
         case _:
             raise TypeError(f"no mail of RJoin's: {mail!r}")
 
@@ -163,10 +163,10 @@ def _content_bytes(mail: Mail, columns: int) -> int:
             return rows.nbytes + _HINT_BYTES * len(hints.packed)
         case QueryEnds() | CopiesStand():
             return 3 * _VALUE_BYTES
-        case RatesAsked(left=left, told=told):
-            return _HINT_BYTES * (len(left) + len(told))
-        case RatesTold(told=told):
-            return _HINT_BYTES * len(told)
+        case RatesRequest(left=left, reported=reported):
+            return _HINT_BYTES * (len(left) + len(reported))
+        case RatesReply(reported=reported):
+            return _HINT_BYTES * len(reported)
         case ChecksCome(rows=rows) | AnswersCome(rows=rows):
             return rows.nbytes
         case StateMoves(rows=rows, tuples=tuples) | StateCopied(rows=rows, tuples=tuples):

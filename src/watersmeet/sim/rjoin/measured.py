@@ -1,4 +1,4 @@
-"""RJoin's experiments (section 8): a settled ring, queries asked at once, then tuples one by one; what each node did.
+"""RJoin's experiments (section 8): a static ring, queries asked at once, then tuples one by one; what each node did.
 
 Before the queries come some tuples pass by, so that nodes have rates to tell; they are not counted.
 """
@@ -15,7 +15,7 @@ from watersmeet.sim.kernel import Kernel
 from watersmeet.sim.overlays.balance import balance
 from watersmeet.sim.overlays.ring import Ring
 from watersmeet.sim.rjoin.expressions import judge
-from watersmeet.sim.rjoin.static import SettledRJoin
+from watersmeet.sim.rjoin.static import StaticRJoin
 from watersmeet.sim.rjoin.workload import ZipfWorkload
 
 HOP_US = 50_000
@@ -23,8 +23,8 @@ GAP_US = 1_000_000  # between tuples
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """All that decides an experiment."""
+class RJoinExperiment:
+    """The parameters of an experiment."""
 
     workload: ZipfWorkload = field(default_factory=ZipfWorkload)
     strategy: Strategy = Strategy.RJOIN
@@ -40,7 +40,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Measurement:
     """What every node has done by some tuple, the highest first where it is ranked."""
 
     tuples: int
@@ -59,44 +59,44 @@ class Seen:
         return int(np.count_nonzero(self.load))
 
 
-def measure(run: Run, progress: Callable[[int], object] = lambda done: None) -> list[Seen]:
+def measure(experiment: RJoinExperiment, progress: Callable[[int], object] = lambda done: None) -> list[Measurement]:
     """Run an experiment; what was seen after each number of tuples."""
-    chance = np.random.default_rng([run.seed, 4])
-    most = max(run.tuples)
-    queries = run.workload.queries(run.queries)
-    catalog = Catalog(run.workload.schemas, run.workload.event_times)
-    ways = run.workload.ways
+    chance = np.random.default_rng([experiment.seed, 4])
+    most = max(experiment.tuples)
+    queries = experiment.workload.queries(experiment.queries)
+    catalog = Catalog(experiment.workload.schemas, experiment.workload.event_times)
+    ways = experiment.workload.ways
     known = Known(catalog, Widths(ways, 2 * (ways - 1), ways - 1), judge)
     settings = Settings(
-        strategy=run.strategy,
-        pairs=run.pairs,
-        members=run.members,
+        strategy=experiment.strategy,
+        pairs=experiment.pairs,
+        members=experiment.members,
         rate_window_us=10**12,  # rates are what has been seen so far
-        keep_us=int(FOREVER) if run.window_us is None else run.window_us,
-        hold_us=int(FOREVER) if run.window_us is None else run.window_us,
-        seed=run.seed,
+        keep_us=int(FOREVER) if experiment.window_us is None else experiment.window_us,
+        hold_us=int(FOREVER) if experiment.window_us is None else experiment.window_us,
+        seed=experiment.seed,
     )
-    kernel = Kernel(run.seed)
-    network = SettledRJoin(kernel, Ring.random(run.nodes, run.seed), known, settings)
-    feeds = list(run.workload.tables(run.warm_up + most))
-    for stream, row in feeds[: run.warm_up]:
-        network.publish(int(chance.integers(run.nodes)), stream, row)
+    kernel = Kernel(experiment.seed)
+    network = StaticRJoin(kernel, Ring.random(experiment.nodes, experiment.seed), known, settings)
+    feeds = list(experiment.workload.tables(experiment.warm_up + most))
+    for stream, row in feeds[: experiment.warm_up]:
+        network.publish(int(chance.integers(experiment.nodes)), stream, row)
         kernel.run(kernel.now_us + GAP_US)
     kernel.run()
     network.forget_counts()
-    network.submit(queries, chance.integers(0, run.nodes, len(queries)).tolist())
+    network.submit(queries, chance.integers(0, experiment.nodes, len(queries)).tolist())
     kernel.run()
     seen = []
-    for number, (stream, row) in enumerate(feeds[run.warm_up :], start=1):
-        network.publish(int(chance.integers(run.nodes)), stream, row)
-        if number in run.tuples:
+    for number, (stream, row) in enumerate(feeds[experiment.warm_up :], start=1):
+        network.publish(int(chance.integers(experiment.nodes)), stream, row)
+        if number in experiment.tuples:
             kernel.run()  # look when all is quiet
             seen.append(_look(network, number))
         else:
             kernel.run(kernel.now_us + GAP_US)
-        if run.move_every and number % run.move_every == 0:
-            _move(network, run.seed + number)
-        if run.window_us is not None and number % 20 == 0:
+        if experiment.move_every and number % experiment.move_every == 0:
+            _move(network, experiment.seed + number)
+        if experiment.window_us is not None and number % 20 == 0:
             network.sweep()
         progress(number)
     return seen
@@ -112,10 +112,10 @@ def at_ranks(loads: Longs, ranks: Sequence[int]) -> list[int]:
     return [int(ranked(loads)[rank - 1]) for rank in ranks]
 
 
-def _look(network: SettledRJoin, number: int) -> Seen:
+def _look(network: StaticRJoin, number: int) -> Measurement:
     traffic, load, stored = network.traffic, network.shard.load, network.shard.stored()
     others = int((traffic.tuples + traffic.rates + traffic.answers).sum())
-    return Seen(
+    return Measurement(
         tuples=number,
         messages=others + int(traffic.queries.sum()),
         messages_apart=others + traffic.members,
@@ -128,7 +128,7 @@ def _look(network: SettledRJoin, number: int) -> Seen:
     )
 
 
-def _move(network: SettledRJoin, seed: int) -> None:
+def _move(network: StaticRJoin, seed: int) -> None:
     """One round of id movement by what nodes keep; a node keeps its number wherever it is."""
     places = network.places()
     moved = balance(places, network.points, network.shard.weights(), rounds=1, seed=seed)

@@ -1,4 +1,4 @@
-"""RJoin under churn: how many of the law's answers come, with and without remedies against loss."""
+"""RJoin under churn: how many of the oracle's answers come, with and without measures against loss."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,11 +16,11 @@ from watersmeet.sim.internet.latency import King, Latency
 from watersmeet.sim.kernel import Kernel
 from watersmeet.sim.overlays.prefixes import Prefixes
 from watersmeet.sim.overlays.ring import Ring
-from watersmeet.sim.rjoin.dynamic import Care
-from watersmeet.sim.rjoin.dynamic_network import LiveNetwork
+from watersmeet.sim.rjoin.answers import Answers
+from watersmeet.sim.rjoin.dynamic import FaultTolerance
+from watersmeet.sim.rjoin.dynamic_network import DynamicNetwork
 from watersmeet.sim.rjoin.expressions import judge
-from watersmeet.sim.scenario.outcome import Answers
-from watersmeet.sim.scenario.witness import verdict_on
+from watersmeet.sim.rjoin.oracle_check import verdict_on
 
 SECOND_US = 1_000_000
 SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("id", pa.int64()), ("ts", pa.timestamp("us", "UTC"))])
@@ -31,19 +31,19 @@ SQL = """SELECT r.id AS r_id, s.id AS s_id, t.id AS t_id
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
-    """A live network, a query, and tuples that come one by one at nodes that stay."""
+class RecallExperiment:
+    """A dynamic network, a query, and tuples that come one by one at nodes that do not go."""
 
     nodes: int = 60
     overlay: Literal["chord", "bamboo"] = "chord"
     session: Sessions | None = None  # none: nobody goes
-    polite_share: float = 0.0
-    care: Care = field(default_factory=Care)
+    graceful_fraction: float = 0.0
+    fault_tolerance: FaultTolerance = field(default_factory=FaultTolerance)
     tuples: int = 300
     values: int = 12
     gap_us: int = SECOND_US // 4
     window_s: int = 60
-    stay: int = 6  # nodes at which users are: those that publish and ask do not go
+    stable_nodes: int = 6  # at which tuples are published and queries asked; they do not go
     congestion: Congestion = Congestion.NONE
     loss: float = 0.0
     settings: Settings = field(default_factory=Settings)
@@ -51,11 +51,11 @@ class Scene:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What came of it."""
+class RecallResult:
+    """How many answers came, and what it cost."""
 
     expected: int
-    right: int  # answers of the law that came, each once
+    right: int  # answers of the oracle that came, each once
     surplus: int  # anything else that came
     failures: int
     leaves: int
@@ -67,40 +67,40 @@ class Found:
         return self.right / self.expected if self.expected else 1.0
 
 
-def run(scene: Scene, latency: Callable[[int, int], Latency] = King) -> Found:
-    """Run a scene until nothing is under way, and ask the oracle."""
-    kernel, random = Kernel(scene.seed), Random(scene.seed)
-    query = parse_query(SQL.format(window=scene.window_s), dict.fromkeys(STREAMS, SCHEMA.names))
+def run(experiment: RecallExperiment, latency: Callable[[int, int], Latency] = King) -> RecallResult:
+    """Run an experiment until nothing is under way, and ask the oracle."""
+    kernel, random = Kernel(experiment.seed), Random(experiment.seed)
+    query = parse_query(SQL.format(window=experiment.window_s), dict.fromkeys(STREAMS, SCHEMA.names))
     catalog = Catalog(dict.fromkeys(STREAMS, SCHEMA), dict.fromkeys(STREAMS, "ts"))
     known = Known(catalog, Widths.of([catalog.shape(query)]), judge)
     answers = Answers(known)
-    kind = Ring if scene.overlay == "chord" else Prefixes
-    network = LiveNetwork(
+    kind = Ring if experiment.overlay == "chord" else Prefixes
+    network = DynamicNetwork(
         kernel,
-        latency(20 * scene.nodes, scene.seed),  # those that come later have places of their own
-        kind.random(scene.nodes, scene.seed),
+        latency(20 * experiment.nodes, experiment.seed),  # those that come later have places of their own
+        kind.random(experiment.nodes, experiment.seed),
         known,
-        scene.settings,
-        scene.care,
+        experiment.settings,
+        experiment.fault_tolerance,
         answers.take,
-        congestion=scene.congestion,
-        loss=scene.loss,
-        upkeep=scene.session is not None,
+        congestion=experiment.congestion,
+        loss=experiment.loss,
+        upkeep=experiment.session is not None,
     )
-    users, end_us = range(scene.stay), scene.tuples * scene.gap_us
-    if scene.session is not None:
-        network.start_churn(scene.session, users, scene.polite_share, until_us=end_us)
+    users, end_us = range(experiment.stable_nodes), experiment.tuples * experiment.gap_us
+    if experiment.session is not None:
+        network.start_churn(experiment.session, users, experiment.graceful_fraction, until_us=end_us)
     number = network.rjoin.submit(query, users[0])
-    for one in range(scene.tuples):
+    for identifier in range(experiment.tuples):
         stream = random.choice(STREAMS)
-        row = {"a": random.randrange(scene.values), "b": random.randrange(scene.values), "id": one}
-        at_us = (one + 1) * scene.gap_us
+        row = {"a": random.randrange(experiment.values), "b": random.randrange(experiment.values), "id": identifier}
+        at_us = (identifier + 1) * experiment.gap_us
         table = pa.Table.from_pylist([{**row, "ts": at_us}], schema=SCHEMA)
         kernel.at(at_us, network.rjoin.publish, random.choice(users), stream, table)
     # What is under way, a last renewal, and time for the overlay to mend; its own timers never end.
-    kernel.run(end_us + 60 * SECOND_US + 2 * (scene.care.renew_us or 0))
+    kernel.run(end_us + 60 * SECOND_US + 2 * (experiment.fault_tolerance.renew_us or 0))
     verdict = verdict_on(known, answers, [number])
-    return Found(
+    return RecallResult(
         expected=verdict.expected,
         right=verdict.right,
         surplus=verdict.surplus,

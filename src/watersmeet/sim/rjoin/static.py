@@ -37,7 +37,7 @@ class Overlay(Protocol):
 
 
 @dataclass
-class Traffic:
+class MessageCounts:
     """Messages that each node has sent, its own and those it passed on, by what they were for."""
 
     tuples: Longs
@@ -48,21 +48,21 @@ class Traffic:
     members: int = 0  # the same as `rows` in all, if every rewritten query were a message of its own
 
     @classmethod
-    def of(cls, nodes: int) -> "Traffic":
+    def of(cls, nodes: int) -> "MessageCounts":
         tuples, queries, rows, rates, answers = np.zeros((5, nodes), np.int64)
         return cls(tuples, queries, rows, rates, answers)
 
     @property
     def total(self) -> Longs:
-        """All that each node sent."""
+        """How many messages each node has sent."""
         return self.tuples + self.queries + self.rates + self.answers
 
 
-Delays = Callable[[Longs], Longs]  # from hops to microseconds
+HopDelays = Callable[[Longs], Longs]  # from hops to microseconds
 Answered = Callable[[int, Ints], None]  # a query's number and complete rows
 
 
-def steady(hop_us: int) -> Delays:
+def steady(hop_us: int) -> HopDelays:
     """Every hop takes the same time."""
     return lambda hops: hops * hop_us
 
@@ -77,7 +77,7 @@ class _Box:
     checks: list[CheckMail] = field(default_factory=list)
 
 
-class SettledRJoin:
+class StaticRJoin:
     """A network of RJoin nodes on an overlay that does not change."""
 
     def __init__(
@@ -87,7 +87,7 @@ class SettledRJoin:
         known: Known,
         settings: Settings,
         *,
-        delays: Delays | None = None,
+        delays: HopDelays | None = None,
         answered: Answered | None = None,
         epoch_us: int = 0,
     ) -> None:
@@ -97,7 +97,7 @@ class SettledRJoin:
         self._node_at = np.arange(len(overlay))  # at each place of the overlay
         self._place_of = np.arange(len(overlay))
         self.shard = Shard(known, settings, self._hosts_of, len(overlay))
-        self.traffic = Traffic.of(len(overlay))
+        self.traffic = MessageCounts.of(len(overlay))
         self._delays = delays or steady(50_000)
         self._answered, self._epoch_us = answered, epoch_us
         self._boxes: dict[int, _Box] = {}
@@ -131,8 +131,8 @@ class SettledRJoin:
         return self.overlay.identifiers[self._place_of]
 
     def forget_counts(self) -> None:
-        """Count messages and load from now on."""
-        self.traffic = Traffic.of(len(self.overlay))
+        """Set the counters of messages and load to zero."""
+        self.traffic = MessageCounts.of(len(self.overlay))
         self.shard.load = Load.of(len(self.overlay))
 
     def sweep(self) -> None:
@@ -256,8 +256,8 @@ class SettledRJoin:
         if box.queries:
             self._send(self.shard.take_queries(joined(box.queries), now_us))
         if box.asks:
-            told = [(ask, self.shard.ask_for(ask.keys, now_us), self.shard.host_of(ask.keys)) for ask in box.asks]
-            self._send(self.shard.take_rates(told, now_us))
+            reported = [(ask, self.shard.ask_for(ask.keys, now_us), self.shard.host_of(ask.keys)) for ask in box.asks]
+            self._send(self.shard.take_rates(reported, now_us))
         if box.checks:
             self._send(self.shard.take_checks(joined(box.checks), now_us))
 

@@ -1,6 +1,6 @@
 """Random trials of RJoin: a query, its streams and a network whose messages take any time, from one seed.
 
-`python -m watersmeet.sim.rjoin.trial SEED [STOP]` replays seeds and ends with 1 if answers are not those of the law.
+`python -m watersmeet.sim.rjoin.trial SEED [STOP]` replays seeds and ends with 1 if answers are not those of the oracle.
 """
 
 import argparse
@@ -15,21 +15,22 @@ import pyarrow.compute as pc
 from watersmeet.program.rjoin.compiled import FOREVER, Ints, Longs
 from watersmeet.program.rjoin.shard import Settings, Strategy, table_of
 from watersmeet.program.rjoin.tables import Catalog, Known, Widths, needs_pairs, reach_us
+from watersmeet.query.bags import Bag, bag_of
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.kernel import Kernel
 from watersmeet.sim.overlays.prefixes import Prefixes
 from watersmeet.sim.overlays.ring import Ring
 from watersmeet.sim.rjoin.expressions import judge, project
-from watersmeet.sim.rjoin.static import Overlay, SettledRJoin
-from watersmeet.sim.sites.trial import EVENT_TIME, SCHEMA, Bag, bag_of, draw
+from watersmeet.sim.rjoin.static import Overlay, StaticRJoin
+from watersmeet.sim.sites.trial import EVENT_TIME, SCHEMA, draw
 
 _SECOND = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of a trial, and what should have."""
+class TrialOutcome:
+    """The answers of a trial, and those of the oracle."""
 
     seed: int
     sql: str
@@ -51,7 +52,7 @@ class Outcome:
         return f"seed {self.seed}: {found}; replay: python -m watersmeet.sim.rjoin.trial {self.seed}"
 
 
-def run(seed: int) -> Outcome:
+def run(seed: int) -> TrialOutcome:
     """Run a trial to its end and ask the oracle."""
     trial, random = draw(seed), Random(seed + 1_000_000)
     schemas, event_times = dict.fromkeys(trial.tables, SCHEMA), dict.fromkeys(trial.tables, EVENT_TIME)
@@ -75,7 +76,7 @@ def run(seed: int) -> Outcome:
         return chance.integers(1, slowest_us + 1, len(hops))
 
     feeds = sorted(
-        (one for stream, table in sorted(trial.tables.items()) for one in _published(stream, table)),
+        (feed for stream, table in sorted(trial.tables.items()) for feed in _published(stream, table)),
         key=lambda feed: feed[0],
     )
     epoch_us = min((ts for ts, _, _ in feeds), default=0) - _SECOND
@@ -84,7 +85,7 @@ def run(seed: int) -> Outcome:
     known = Known(catalog, Widths.of([catalog.shape(query)]), judge)
     given: list[Ints] = []
     overlay: Overlay = Ring.random(nodes, seed) if random.random() < 0.5 else Prefixes.random(nodes, seed)
-    network = SettledRJoin(
+    network = StaticRJoin(
         kernel,
         overlay,
         known,
@@ -103,7 +104,7 @@ def run(seed: int) -> Outcome:
     answers = expected.schema.empty_table()
     if given:
         answers = project(query, table_of(known, np.concatenate(given), 0))
-    return Outcome(seed, trial.sql, settings, bag_of(answers), bag_of(expected))
+    return TrialOutcome(seed, trial.sql, settings, bag_of(answers), bag_of(expected))
 
 
 def _published(stream: str, table: pa.Table) -> list[tuple[int, str, pa.Table]]:

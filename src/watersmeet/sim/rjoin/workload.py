@@ -81,7 +81,7 @@ class ZipfWorkload:
 
 
 def zipf(count: int, theta: float) -> NDArray[np.float64]:
-    """The chance of each rank."""
+    """The probability of each rank by Zipf's law."""
     weights = 1.0 / np.arange(1, count + 1) ** theta
     chances: NDArray[np.float64] = weights / weights.sum()
     return chances

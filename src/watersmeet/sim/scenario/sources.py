@@ -101,19 +101,21 @@ def _generated(stream: Stream) -> generate.Spec:
 def _files(path: str) -> list[str]:
     """The files of a path, the oldest first, as a streaming source takes them; hidden ones are not data."""
     found: list[str] = []
-    for one in glob.glob(os.path.expanduser(path.removeprefix("file://"))):
-        if os.path.isdir(one):
-            for directory, below, names in os.walk(one):
+    for match in glob.glob(os.path.expanduser(path.removeprefix("file://"))):
+        if os.path.isdir(match):
+            for directory, below, names in os.walk(match):
                 below[:] = [name for name in below if not name.startswith(("_", "."))]
                 found += [os.path.join(directory, name) for name in names if not name.startswith(("_", "."))]
         else:
-            found.append(one)
+            found.append(match)
     return sorted(found, key=lambda file: (os.path.getmtime(file), file))
 
 
 def _read_file(stream: Stream, source: Source, path: str, schema: pa.Schema) -> pa.Table:
     # Arrow wants a zone in every text of a timestamp and Spark does not: texts are read as such, and cast below.
-    plain = pa.schema([one.with_type(pa.string()) if pa.types.is_timestamp(one.type) else one for one in schema])
+    plain = pa.schema(
+        [column.with_type(pa.string()) if pa.types.is_timestamp(column.type) else column for column in schema]
+    )
     try:
         match source.format:
             case "parquet":
@@ -146,17 +148,17 @@ def _read_file(stream: Stream, source: Source, path: str, schema: pa.Schema) -> 
 
 def _cast(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     texts = [
-        one
-        for one in schema
-        if pa.types.is_timestamp(one.type) and pa.types.is_string(rows.schema.field(one.name).type)
+        column
+        for column in schema
+        if pa.types.is_timestamp(column.type) and pa.types.is_string(rows.schema.field(column.name).type)
     ]
-    for one in texts:
-        kind = "TIMESTAMP" if one.type.tz is None else "TIMESTAMPTZ"
-        given = pa.table({"given": rows.column(one.name)})
+    for column in texts:
+        kind = "TIMESTAMP" if column.type.tz is None else "TIMESTAMPTZ"
+        given = pa.table({"given": rows.column(column.name)})
         made = query_rows(f"SELECT try_cast(given AS {kind}) AS made FROM given", given=given).column("made")
-        wrong = pc.and_(pc.is_valid(rows.column(one.name)), pc.is_null(made))
+        wrong = pc.and_(pc.is_valid(rows.column(column.name)), pc.is_null(made))
         if pc.any(wrong).as_py():
-            text = rows.column(one.name).filter(wrong)[0].as_py()
-            raise pa.ArrowInvalid(f"{text!r} in column {one.name!r} is no timestamp")
-        rows = rows.set_column(schema.get_field_index(one.name), one.name, made)
+            text = rows.column(column.name).filter(wrong)[0].as_py()
+            raise pa.ArrowInvalid(f"{text!r} in column {column.name!r} is no timestamp")
+        rows = rows.set_column(schema.get_field_index(column.name), column.name, made)
     return rows.cast(schema)

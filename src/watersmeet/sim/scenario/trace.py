@@ -46,7 +46,7 @@ class Trace:
         self._write({"line": "look", "time_us": time_us, **figures, "top": top})
 
     def end(self, time_us: int, summary: dict[str, Any]) -> None:
-        """What came of it."""
+        """The last line: the summary of the whole simulation."""
         self._write({"line": "end", "time_us": time_us, "summary": summary})
 
     def _write(self, line: dict[str, Any]) -> None:

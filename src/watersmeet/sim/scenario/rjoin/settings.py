@@ -1,6 +1,6 @@
 """The network of a scenario as a model: peers at rest, the delays between them, and what RJoin's nodes agree on.
 
-The delay of a message on a settled network is the sum over its hops of delays drawn from the latency model, not those
+The delay of a message on a static network is the sum over its hops of delays drawn from the latency model, not those
 of the very hosts on its way; mail is rounded up to whole grains of time, so that much of it is handled at once. Answers
 do not depend on it.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from watersmeet.program.rjoin.compiled import Longs
+from watersmeet.program.rjoin.compiled import FOREVER, Longs
 from watersmeet.program.rjoin.shard import Settings
 from watersmeet.program.rjoin.tables import Shape, Widths, needs_pairs, reach_us
 from watersmeet.query.model import JoinQuery
@@ -18,22 +18,23 @@ from watersmeet.sim.internet.latency import King, Latency, Star, TransitStub
 from watersmeet.sim.overlays.prefixes import Prefixes
 from watersmeet.sim.overlays.ring import Ring
 from watersmeet.sim.overlays.size import estimated_nodes, longest_route_us
-from watersmeet.sim.rjoin.static import Delays, Overlay, steady
-from watersmeet.sim.scenario.model import HOP_US, Choice, LatencyKind, Network, OverlayKind, forever_if_none
+from watersmeet.sim.rjoin.static import HopDelays, Overlay, steady
+from watersmeet.sim.scenario.model import RJoinSettings
+from watersmeet.sim.scenario.network import HOP_US, LatencyKind, NetworkSettings, OverlayKind
 
 GRAIN_US = 10_000
 _ROUTES_SAMPLED, _PAIRS_SAMPLED = 500, 4_096
 _SUCCESSORS = 16  # by which a node tells how many others there are
 
 
-def overlay_of(network: Network) -> Ring | Prefixes:
+def overlay_of(network: NetworkSettings) -> Ring | Prefixes:
     """The peers at rest; Bamboo's prefer near ones where a latency model says who is near."""
     if network.overlay is OverlayKind.CHORD:
         return Ring.random(network.nodes, network.seed)
     return Prefixes.random(network.nodes, network.seed, latency_of(network))
 
 
-def latency_of(network: Network) -> Latency | None:
+def latency_of(network: NetworkSettings) -> Latency | None:
     """The delays between hosts; None where all hops take the same time."""
     hop_us = network.hop_us or HOP_US.get(network.latency, 0)
     match network.latency:
@@ -62,7 +63,7 @@ class Hops:
     def mean_us(self) -> int:
         return int(max(self.pairs_us.mean(), self.routed_us.mean()))
 
-    def delays(self, seed: int) -> Delays:
+    def delays(self, seed: int) -> HopDelays:
         """Draw what messages take, in whole grains."""
         if self.pairs_us.min() == self.pairs_us.max() == self.routed_us.min() == self.routed_us.max():
             return steady(int(self.pairs_us[0]))
@@ -81,7 +82,7 @@ class Hops:
         return drawn
 
 
-def hops_of(network: Network, overlay: Ring | Prefixes) -> Hops:
+def hops_of(network: NetworkSettings, overlay: Ring | Prefixes) -> Hops:
     """A sample of what hops take on this overlay."""
     latency = latency_of(network)
     if latency is None:
@@ -89,9 +90,9 @@ def hops_of(network: Network, overlay: Ring | Prefixes) -> Hops:
         return Hops(hop_us, hop_us)
     chance = np.random.default_rng([network.seed, 7])
     nodes = len(overlay)
-    one = chance.integers(0, nodes, _PAIRS_SAMPLED)
-    other = (one + chance.integers(1, max(2, nodes), _PAIRS_SAMPLED)) % nodes
-    pairs_us = latency.many(one, other)
+    senders = chance.integers(0, nodes, _PAIRS_SAMPLED)
+    receivers = (senders + chance.integers(1, max(2, nodes), _PAIRS_SAMPLED)) % nodes
+    pairs_us = latency.many(senders, receivers)
     froms, tos = [], []
     for source in chance.integers(0, nodes, _ROUTES_SAMPLED).tolist():
         way = [source, *overlay.path(source, int(chance.integers(0, 1 << 64, dtype=np.uint64)))]
@@ -115,21 +116,21 @@ def delta_us(overlay: Overlay, hops: Hops, widths: Widths) -> int:
 
 
 def settings_of(
-    choice: Choice, queries: Sequence[tuple[JoinQuery, Shape]], *, members: bool, delay_us: int, seed: int
+    rjoin: RJoinSettings, queries: Sequence[tuple[JoinQuery, Shape]], *, members: bool, delay_us: int, seed: int
 ) -> Settings:
     """What nodes agree on: nothing is kept for longer than the windows of these queries can ask for."""
     reaches = [reach_us(query) for query, _ in queries]
     held = [
         reach
         for reach, (query, shape) in zip(reaches, queries, strict=True)
-        if choice.pairs or needs_pairs(query, shape)
+        if rjoin.pairs or needs_pairs(query, shape)
     ]
     return Settings(
-        strategy=choice.strategy,
-        pairs=choice.pairs,
+        strategy=rjoin.strategy,
+        pairs=rjoin.pairs,
         members=members,
-        rate_window_us=choice.rate_window_us,
-        rate_age_us=forever_if_none(choice.rate_age_us),
+        rate_window_us=rjoin.rate_window_us,
+        rate_age_us=int(FOREVER) if rjoin.rate_age_us is None else rjoin.rate_age_us,
         keep_us=max(reaches),
         hold_us=max(held, default=0),
         delay_us=delay_us,

@@ -1,4 +1,4 @@
-"""A simulation under way: time passes, tuples come, somebody looks now and then, and at the end it is summed up."""
+"""A simulation of RJoin under way: time passes, tuples come, the trace is written, and at the end it is summed up."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -12,16 +12,17 @@ from watersmeet.program.rjoin.compiled import FOREVER, Longs
 from watersmeet.program.rjoin.tables import Known
 from watersmeet.query.model import JoinQuery
 from watersmeet.sim.kernel import Kernel
+from watersmeet.sim.rjoin.answers import Answers
 from watersmeet.sim.scenario.model import Scenario
-from watersmeet.sim.scenario.outcome import Answers, LiveFigures, Outcome, Spread, Summary
+from watersmeet.sim.scenario.outcome import DynamicFigures, SimulationOutcome, Spread, Summary
 from watersmeet.sim.scenario.trace import Trace
 
 SECOND_US = 1_000_000
 MOST_LOOKS = 1_000  # in a trace, while tuples are published
 
 
-class Run(ABC):
-    """A network of peers on which queries are asked and tuples are published; it is settled or live."""
+class RJoinRun(ABC):
+    """A network of peers on which queries are asked and tuples are published; it is static or dynamic."""
 
     def __init__(
         self,
@@ -53,19 +54,19 @@ class Run(ABC):
             self.trace.start(self.scenario.parameters, self.identifiers, self._every_us, self.now_us)
 
     def publish(self, at_us: int, node: int, stream: str, rows: pa.Table) -> None:
-        """Let tuples come at a time."""
+        """Advance to a time, and insert tuples at a node then."""
         self.advance(at_us)
         self.publish_now(node, stream, rows)
         self.tuples += rows.num_rows
 
     def advance(self, until_us: int) -> None:
-        """Let time pass."""
+        """Run the simulation up to a time, with the lines of the trace that are due by then."""
         while self._next_look_us <= until_us:
             self.kernel.run(self._next_look_us)
             self._look()
         self.kernel.run(until_us)
 
-    def finish(self, names: Mapping[str, int]) -> Outcome:
+    def finish(self, names: Mapping[str, int]) -> SimulationOutcome:
         """Wait until all is quiet, and sum up."""
         self.settle()
         network = self.scenario.network
@@ -74,7 +75,7 @@ class Run(ABC):
             nodes=network.nodes,
             overlay=network.overlay.value,
             latency=network.latency.value,
-            strategy=self.scenario.choice.strategy.value,
+            strategy=self.scenario.rjoin.strategy.value,
             seed=network.seed,
             tuples=self.tuples,
             queries=len(self.known.queries),
@@ -87,19 +88,19 @@ class Run(ABC):
             storage=Spread.of(storage),
             held=held,
             virtual_us=self.kernel.now_us - self._began_us,
-            live=self.live_figures(),
+            dynamic=self.dynamic_figures(),
         )
         if self.trace is not None:
             self.trace.end(self.now_us, summary.data)
-        return Outcome(summary, load, storage, self.answers, names)
+        return SimulationOutcome(summary, load, storage, self.answers, names)
 
     def answers_total(self) -> int:
         """How many answers have come to those who asked."""
         assert self.answers is not None
         return sum(self.answers.count(number) for number in range(len(self.known.queries)))
 
-    def live_figures(self) -> LiveFigures | None:
-        """What only a live network has."""
+    def dynamic_figures(self) -> DynamicFigures | None:
+        """Figures of a dynamic network; None on a static one."""
         return None
 
     def _look(self) -> None:
@@ -118,7 +119,7 @@ class Run(ABC):
         self.trace.look(self.now_us, figures, load)
 
     def more_figures(self) -> dict[str, int]:
-        """What else a look shows."""
+        """Further fields of a line of the trace."""
         return {}
 
     @property
@@ -128,7 +129,7 @@ class Run(ABC):
 
     @abstractmethod
     def submit(self, queries: Sequence[JoinQuery], homes: Sequence[int]) -> list[int]:
-        """Ask queries at nodes, now; their numbers."""
+        """Submit queries at nodes now; returns their numbers."""
 
     @abstractmethod
     def publish_now(self, node: int, stream: str, rows: pa.Table) -> None:
@@ -136,11 +137,11 @@ class Run(ABC):
 
     @abstractmethod
     def wait(self) -> None:
-        """Let time pass until all is quiet, and no longer, whether somebody looks or not."""
+        """Run until nothing is under way, and no longer, with or without a trace."""
 
     @abstractmethod
     def settle(self) -> None:
-        """Let time pass until nothing more will come."""
+        """Run until no more answers can come."""
 
     @abstractmethod
     def forget_counts(self) -> None:
@@ -156,4 +157,4 @@ class Run(ABC):
 
     @abstractmethod
     def messages(self) -> dict[str, int]:
-        """Messages of RJoin by purpose."""
+        """How many messages RJoin has sent, by purpose; each hop is one."""

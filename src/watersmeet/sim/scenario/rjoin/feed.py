@@ -12,17 +12,16 @@ from watersmeet.errors import InputError, TypeMismatch
 from watersmeet.program.rjoin.compiled import Longs
 from watersmeet.query.model import Expression, JoinQuery
 from watersmeet.query.sql import parse_query
+from watersmeet.sim.rjoin.answers import ROW, no_rows
 from watersmeet.sim.rjoin.expressions import judge, project
-from watersmeet.sim.scenario.model import UserLoad
-from watersmeet.sim.scenario.outcome import no_rows
 from watersmeet.sim.scenario.sources import check_source, read_stream, schema_of
+from watersmeet.sim.scenario.workload import UserLoad
 
-ROW = "__row"  # a name of our own in tables that hold the user's columns
 _MOST_ALIASES = 30  # the bound ones are bits of one number
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
+class UserFeed:
     """The tuples of all streams in the order of their times; ties by stream, then as they arrive."""
 
     tables: tuple[pa.Table, ...]  # of each stream, by time, with a column more that numbers all tuples
@@ -31,12 +30,12 @@ class Feed:
     rows: Longs
 
     @classmethod
-    def of(cls, load: UserLoad, event_times: Mapping[str, str]) -> "Feed":
-        """Read all streams."""
+    def of(cls, load: UserLoad, event_times: Mapping[str, str]) -> "UserFeed":
+        """Read all streams to their ends, and order their tuples."""
         tables, stamps = [], []
-        for one in load.streams:
-            table = read_stream(one.stream)
-            times: Longs = table.column(event_times[one.stream.name]).cast(pa.int64()).to_numpy()
+        for published in load.streams:
+            table = read_stream(published.stream)
+            times: Longs = table.column(event_times[published.stream.name]).cast(pa.int64()).to_numpy()
             order = np.argsort(times, kind="stable")
             tables.append(table.take(order))
             stamps.append(times[order])
@@ -78,10 +77,10 @@ class Feed:
 class FeedJudge:
     """Filters, evaluated once for all tuples that will ever come: DuckDB takes as long for one."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: UserFeed) -> None:
         self._tables = feed.tables
         self._first = np.cumsum([0, *(table.num_rows for table in feed.tables)])
-        self._told: dict[tuple[int, str, tuple[Expression, ...]], NDArray[np.bool_]] = {}
+        self._verdicts: dict[tuple[int, str, tuple[Expression, ...]], NDArray[np.bool_]] = {}
 
     def __call__(self, alias: str, predicates: Sequence[Expression], rows: pa.Table) -> NDArray[np.bool_]:
         if not alias or not rows.num_rows:
@@ -89,17 +88,17 @@ class FeedJudge:
         numbers = rows.column(ROW).to_numpy()
         stream = int(np.searchsorted(self._first, numbers[0], side="right")) - 1
         asked = (stream, alias, tuple(predicates))
-        if asked not in self._told:
-            self._told[asked] = judge(alias, predicates, self._tables[stream])
-        verdict: NDArray[np.bool_] = self._told[asked][numbers - self._first[stream]]
+        if asked not in self._verdicts:
+            self._verdicts[asked] = judge(alias, predicates, self._tables[stream])
+        verdict: NDArray[np.bool_] = self._verdicts[asked][numbers - self._first[stream]]
         return verdict
 
 
 def checked_streams(load: UserLoad) -> tuple[dict[str, pa.Schema], dict[str, str]]:
     """Schemas and event times of streams that can be simulated."""
     schemas, event_times = {}, {}
-    for one in load.streams:
-        stream = one.stream
+    for published in load.streams:
+        stream = published.stream
         check_source(stream)
         schemas[stream.name], event_times[stream.name] = schema_of(stream), stream.event_time_column
         if len(stream.columns) < 2:

@@ -1,4 +1,4 @@
-"""The law's word on a simulation: which of the answers that DuckDB finds have come, and what came besides."""
+"""Compares the answers of a simulation with those of the oracle: how many came, and what came besides."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,15 +6,14 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from watersmeet.program.rjoin.tables import Known
+from watersmeet.query.bags import bag_of
 from watersmeet.query.oracle import answer
-from watersmeet.sim.scenario.feed import ROW
-from watersmeet.sim.scenario.outcome import Answers
-from watersmeet.sim.sites.trial import bag_of
+from watersmeet.sim.rjoin.answers import ROW, Answers
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Answers of some queries: those of the law, those of them that came, each as often as it should, and others."""
+    """Answers of some queries: those of the oracle, those of them that came, each as often as it should, and others."""
 
     expected: int
     right: int
@@ -31,11 +30,11 @@ def verdict_on(known: Known, answers: Answers, queries: Iterable[int]) -> Verdic
     expected = right = surplus = 0
     for number in queries:
         start_us = int(known.query_arrays.start_us[number])
-        law = bag_of(answer(known.queries[number], tables, known.catalog.event_times, start_us=start_us))
+        wanted = bag_of(answer(known.queries[number], tables, known.catalog.event_times, start_us=start_us))
         came = bag_of(answers.table(number))
-        expected += law.total()
-        right += (law & came).total()
-        surplus += (came - law).total()
+        expected += wanted.total()
+        right += (wanted & came).total()
+        surplus += (came - wanted).total()
     return Verdict(expected, right, surplus)
 
 

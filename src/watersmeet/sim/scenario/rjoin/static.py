@@ -1,4 +1,4 @@
-"""A simulation on a settled overlay: mail in batches, a million nodes, nothing is ever lost."""
+"""A simulation on a static overlay: mail in batches, a million nodes, nothing is ever lost."""
 
 from collections.abc import Sequence
 
@@ -10,15 +10,16 @@ from watersmeet.program.rjoin.compiled import FOREVER, Longs
 from watersmeet.program.rjoin.tables import Known, Shape, reach_us
 from watersmeet.query.model import JoinQuery
 from watersmeet.sim.kernel import Kernel
-from watersmeet.sim.rjoin.static import SettledRJoin
-from watersmeet.sim.scenario.model import Scenario, UserLoad
-from watersmeet.sim.scenario.outcome import Answers
-from watersmeet.sim.scenario.run import SECOND_US, Run
-from watersmeet.sim.scenario.settings import delta_us, hops_of, overlay_of, settings_of
+from watersmeet.sim.rjoin.answers import Answers
+from watersmeet.sim.rjoin.static import StaticRJoin
+from watersmeet.sim.scenario.model import Scenario
+from watersmeet.sim.scenario.rjoin.run import SECOND_US, RJoinRun
+from watersmeet.sim.scenario.rjoin.settings import delta_us, hops_of, overlay_of, settings_of
 from watersmeet.sim.scenario.trace import Trace
+from watersmeet.sim.scenario.workload import UserLoad
 
 
-class SettledRun(Run):
+class StaticRun(RJoinRun):
     """RJoin on peers that neither come nor go; without `members` answers are counted and not made."""
 
     def __init__(
@@ -39,11 +40,11 @@ class SettledRun(Run):
         overlay = overlay_of(network)
         hops = hops_of(network, overlay)
         delay_us = delta_us(overlay, hops, known.widths)
-        self.network = SettledRJoin(
+        self.network = StaticRJoin(
             kernel,
             overlay,
             known,
-            settings_of(scenario.choice, queries, members=members, delay_us=delay_us, seed=network.seed),
+            settings_of(scenario.rjoin, queries, members=members, delay_us=delay_us, seed=network.seed),
             delays=hops.delays(network.seed),
             answered=answers.take if answers is not None else None,
             epoch_us=epoch_us,

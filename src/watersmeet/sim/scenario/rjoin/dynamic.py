@@ -1,4 +1,4 @@
-"""A simulation on live nodes: they come and go, messages queue and are lost, and so answers may be missing.
+"""A simulation on dynamic nodes: they come and go, messages queue and are lost, and so answers may be missing.
 
 Nothing ends by itself here, since nodes look after their overlay for ever. So after the last tuple churn stops, time
 passes for the overlay to mend and for two renewals, and then until no mail of RJoin has been sent for a while.
@@ -17,23 +17,25 @@ from watersmeet.query.model import JoinQuery
 from watersmeet.sim.internet.hosts import Congestion
 from watersmeet.sim.internet.latency import Constant
 from watersmeet.sim.kernel import Kernel
-from watersmeet.sim.rjoin.dynamic import HERE, Care
-from watersmeet.sim.rjoin.dynamic_network import LiveNetwork
-from watersmeet.sim.rjoin.mail import Purpose
-from watersmeet.sim.scenario.model import Scenario, ZipfLoad
-from watersmeet.sim.scenario.outcome import Answers, LiveFigures
-from watersmeet.sim.scenario.run import SECOND_US, Run
-from watersmeet.sim.scenario.settings import delta_us, hops_of, latency_of, overlay_of, settings_of
+from watersmeet.sim.rjoin.answers import Answers
+from watersmeet.sim.rjoin.dynamic import HERE, FaultTolerance
+from watersmeet.sim.rjoin.dynamic_network import DynamicNetwork
+from watersmeet.sim.rjoin.mail import MailPurpose
+from watersmeet.sim.rjoin.oracle_check import verdict_on
+from watersmeet.sim.scenario.model import Scenario
+from watersmeet.sim.scenario.outcome import DynamicFigures
+from watersmeet.sim.scenario.rjoin.run import SECOND_US, RJoinRun
+from watersmeet.sim.scenario.rjoin.settings import delta_us, hops_of, latency_of, overlay_of, settings_of
 from watersmeet.sim.scenario.trace import Trace
-from watersmeet.sim.scenario.witness import verdict_on
+from watersmeet.sim.scenario.workload import ZipfLoad
 
 MOST_CHECKED = 50  # generated queries that the oracle is asked about
 QUIET_US = 10 * SECOND_US  # so long without mail of RJoin's, nothing is under way
-MEND_US = 60 * SECOND_US  # a dead neighbour is noticed, its keys are taken over, and what met there meets again
+REPAIR_US = 60 * SECOND_US  # a dead neighbour is noticed, its keys are taken over, and what met there meets again
 
 
-class LiveRun(Run):
-    """RJoin on live peers."""
+class DynamicRun(RJoinRun):
+    """RJoin on peers that join and leave, over links that lose messages and have queues."""
 
     def __init__(
         self,
@@ -44,35 +46,35 @@ class LiveRun(Run):
         *,
         epoch_us: int = 0,
     ) -> None:
-        network, choice, live = scenario.network, scenario.choice, scenario.live
-        assert live is not None, "a scenario that is run live says so"
+        network, rjoin, dynamic = scenario.network, scenario.rjoin, scenario.dynamic
+        assert dynamic is not None, "the scenario has a dynamic network"
         kernel = Kernel(network.seed)
         self._checked = _sample(scenario)
         keeps = self._checked
         answers = Answers(known, keeps=lambda query: keeps is None or query in keeps)
         super().__init__(scenario, known, kernel, answers, trace, epoch_us)
-        self._live = live
+        self._dynamic = dynamic
         overlay = overlay_of(network)
         hops = hops_of(network, overlay)
-        care = Care(renew_us=choice.renew_us, replicas=choice.replicas)
-        is_rough = live.churn is not None or live.congestion is not Congestion.NONE
-        self._mend_us = (MEND_US if live.churn is not None else 0) + 2 * (choice.renew_us or 0)
-        delay_us = delta_us(overlay, hops, known.widths) + known.widths.aliases * care.patience_us
-        delay_us += (MEND_US if is_rough else 0) + 2 * (choice.renew_us or 0)
-        settings = settings_of(choice, queries, members=True, delay_us=delay_us, seed=network.seed)
+        fault_tolerance = FaultTolerance(renew_us=rjoin.renew_us, replicas=rjoin.replicas)
+        is_rough = dynamic.churn is not None or dynamic.congestion is not Congestion.NONE
+        self._repair_us = (REPAIR_US if dynamic.churn is not None else 0) + 2 * (rjoin.renew_us or 0)
+        delay_us = delta_us(overlay, hops, known.widths) + known.widths.aliases * fault_tolerance.rates_timeout_us
+        delay_us += (REPAIR_US if is_rough else 0) + 2 * (rjoin.renew_us or 0)
+        settings = settings_of(rjoin, queries, members=True, delay_us=delay_us, seed=network.seed)
         self._identifiers = overlay.identifiers
-        self.network = LiveNetwork(
+        self.network = DynamicNetwork(
             kernel,
             latency_of(network) or Constant(int(hops.pairs_us[0])),
             overlay,
             known,
             replace(settings, is_guarded=True),
-            care,
+            fault_tolerance,
             answers.take,
             epoch_us=epoch_us,
-            access_bps=live.access_bps,
-            congestion=live.congestion,
-            loss=live.loss,
+            access_bps=dynamic.access_bps,
+            congestion=dynamic.congestion,
+            loss=dynamic.loss,
         )
 
     @property
@@ -81,9 +83,9 @@ class LiveRun(Run):
 
     def begin(self, span_us: int) -> None:
         super().begin(span_us)
-        churn = self._live.churn
+        churn = self._dynamic.churn
         if churn is not None:
-            self.network.start_churn(churn.distribution, set(self.scenario.users), churn.polite)
+            self.network.start_churn(churn.distribution, set(self.scenario.users), churn.graceful_fraction)
 
     def submit(self, queries: Sequence[JoinQuery], homes: Sequence[int]) -> list[int]:
         return [self.network.rjoin.submit(query, home) for query, home in zip(queries, homes, strict=True)]
@@ -93,7 +95,7 @@ class LiveRun(Run):
 
     def wait(self) -> None:
         """Where tuples and queries are said or moved again it is never quiet, so there is an end to waiting."""
-        self._wait(MEND_US)
+        self._wait(REPAIR_US)
 
     def _wait(self, most_us: int) -> None:
         latest_us = self.kernel.now_us + most_us
@@ -103,14 +105,14 @@ class LiveRun(Run):
     def settle(self) -> None:
         if self.network.churn is not None:
             self.network.churn.stop()
-        self.advance(self.kernel.now_us + self._mend_us)
-        self._wait(MEND_US + self.network.rjoin.settings.delay_us)  # rows of ROWS windows wait for so long
+        self.advance(self.kernel.now_us + self._repair_us)
+        self._wait(REPAIR_US + self.network.rjoin.settings.delay_us)  # rows of ROWS windows wait for so long
 
     def forget_counts(self) -> None:
         self.network.forget_counts()
 
     def load(self) -> Longs:
-        """Of all that were ever there, by address."""
+        """The load of every node that was ever up, by address."""
         rjoin = self.network.rjoin
         counts = np.zeros(1 + max([*rjoin.peers, *rjoin.loads]), np.int64)
         for address, count in rjoin.loads.items():
@@ -120,7 +122,7 @@ class LiveRun(Run):
         return counts
 
     def storage(self) -> tuple[Longs, int]:
-        """Copies of what others keep are not in it."""
+        """As in the base class; copies of what other nodes keep are not counted."""
         rjoin = self.network.rjoin
         counts, held = np.zeros(1 + max([*rjoin.peers, *rjoin.loads]), np.int64), 0
         for address, peer in rjoin.peers.items():
@@ -130,18 +132,18 @@ class LiveRun(Run):
         return counts, held
 
     def messages(self) -> dict[str, int]:
-        return {purpose.value: self.network.net.messages_for[purpose] for purpose in Purpose}
+        return {purpose.value: self.network.net.messages_for[purpose] for purpose in MailPurpose}
 
     def more_figures(self) -> dict[str, int]:
         return {"upkeep": self.network.net.upkeep_messages, "up": len(self.network.rjoin.peers)}
 
-    def live_figures(self) -> LiveFigures:
+    def dynamic_figures(self) -> DynamicFigures:
         assert self.answers is not None
         net, churn = self.network.net, self.network.churn
         checked = range(len(self.known.queries)) if self._checked is None else sorted(self._checked)
         verdict = verdict_on(self.known, self.answers, checked)
-        return LiveFigures(
-            bytes={purpose.value: net.bytes_for[purpose] for purpose in Purpose},
+        return DynamicFigures(
+            bytes={purpose.value: net.bytes_for[purpose] for purpose in MailPurpose},
             upkeep_messages=net.upkeep_messages,
             upkeep_bytes=net.upkeep_bytes,
             lost=net.lost_total,
