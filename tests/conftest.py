@@ -9,6 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import settings
+from seeds import fresh_seeds, pytest_runtest_makereport
+
+__all__ = ["fresh_seeds", "pytest_runtest_makereport"]  # pytest looks for them here
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -22,7 +25,8 @@ os.environ.setdefault(
 
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)  # the same examples always, however long
-settings.load_profile("repeatable")
+settings.register_profile("soak", derandomize=False, deadline=None, print_blob=True)  # others each time
+settings.load_profile("soak" if os.environ.get("WATERSMEET_SOAK") else "repeatable")
 
 
 @pytest.fixture(scope="session")

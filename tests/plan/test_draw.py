@@ -47,10 +47,10 @@ def planned(
     """A chain of streams, each at a site of its own as far as there are any."""
     aliases = "abcdefghijkl"[:streams]
     froms = ", ".join(f"packets_{alias} [RANGE 10 SECONDS] AS {alias}" for alias in aliases)
-    where = " AND ".join(f"{one}.k = {other}.k" for one, other in pairwise(aliases))
+    where = " AND ".join(f"{left}.k = {right}.k" for left, right in pairwise(aliases))
     columns = {f"packets_{alias}": ["k", "id", "ts"] for alias in aliases}
     query = parse_query(
-        f"SELECT {', '.join(f'{one}.id AS {one}' for one in aliases)} FROM {froms} WHERE {where}", columns
+        f"SELECT {', '.join(f'{alias}.id AS {alias}' for alias in aliases)} FROM {froms} WHERE {where}", columns
     )
     whole = [Equality(*(replace(side, type="bigint") for side in (e.left, e.right))) for e in query.equalities]
     query = replace(query, equalities=tuple(whole))
@@ -75,20 +75,20 @@ def priced(join: JoinPlan) -> Cost:
     return price(join, workload, Topology((), sites=tuple(Site(name) for name in SITES)))
 
 
-def meet(at: str, *nodes: Input | Tree | str) -> JoinNode:
+def join_node(at: str, *nodes: Input | Tree | str) -> JoinNode:
     leaves = [Leaf(node) if isinstance(node, str) else node for node in nodes]
     return JoinNode(at, tuple(node if isinstance(node, Input) else Input(node) for node in leaves))
 
 
 def tree() -> JoinPlan:
-    left = meet("fra", "a", Input(Leaf("b"), Reduction.ONE_STEP))
-    right = meet("nyc", "c", Input(Leaf("d"), Reduction.TWO_STEP, bloom=True))
-    return replace(planned(4), sub_plans=(meet("ams", left, Input(right, Reduction.ONE_STEP)),))
+    left = join_node("fra", "a", Input(Leaf("b"), Reduction.ONE_STEP))
+    right = join_node("nyc", "c", Input(Leaf("d"), Reduction.TWO_STEP, bloom=True))
+    return replace(planned(4), sub_plans=(join_node("ams", left, Input(right, Reduction.ONE_STEP)),))
 
 
 def partitioned(sub_plans: int) -> JoinPlan:
     linear = planned(3, Method.SM_D1).sub_plans
-    trees = [meet(at, one, meet(at, two, three)) for at in SITES[:3] for one, two, three in permutations("abc")]
+    trees = [join_node(at, a, join_node(at, b, c)) for at in SITES[:3] for a, b, c in permutations("abc")]
     return replace(
         planned(3),
         sub_plans=(*linear, *trees)[:sub_plans],
@@ -98,7 +98,7 @@ def partitioned(sub_plans: int) -> JoinPlan:
 
 def text_of(path: Path) -> list[str]:
     """All lines of text in an SVG file."""
-    return ["".join(one.itertext()).strip() for one in ElementTree.parse(path).iter(f"{SVG}text")]
+    return ["".join(text.itertext()).strip() for text in ElementTree.parse(path).iter(f"{SVG}text")]
 
 
 def test_a_drawing_names_sites_streams_and_links(tmp_path: Path) -> None:
@@ -122,20 +122,34 @@ def test_a_tree_and_its_reductions(tmp_path: Path) -> None:
     join = tree()
     draw(join, priced(join), tmp_path / "tree.svg")
     lines = text_of(tmp_path / "tree.svg")
-    assert {"meet at ams", "meet at fra", "meet at nyc", "a at ams", "b at fra", "c at nyc", "d at sfo"} <= set(lines)
-    assert lines.count("1 step") == 2 and lines.count("2 steps, Bloom") == 1
+    assert {"join at ams", "join at fra", "join at nyc", "a at ams", "b at fra", "c at nyc", "d at sfo"} <= set(lines)
+    assert lines.count("1-step semijoin") == 2 and lines.count("2-step Bloom semijoin") == 1
+
+
+def test_labels_of_reduced_inputs_do_not_overlap() -> None:
+    reduced = [Input(Leaf(alias), Reduction.TWO_STEP, bloom=True) for alias in "bcd"]
+    join = replace(planned(4), sub_plans=(join_node("ams", "a", *reduced),))
+    marks = sheet_of(join, None, {}, "", None).marks
+    labels = [
+        box.rect
+        for box, words in pairwise(marks)
+        if isinstance(box, Box) and isinstance(words, Words) and words.text == "2-step Bloom semijoin"
+    ]
+    assert len(labels) == 3
+    assert all(label.common(other) == 0 for label, other in combinations(labels, 2))
 
 
 @pytest.mark.parametrize(
-    ("sub_plans", "more"), [(2, None), (4, None), (6, None), (7, "and 1 more way"), (9, "and 3 more ways")]
+    ("sub_plans", "more"), [(2, None), (4, None), (6, None), (7, "and 1 more sub-plan"), (9, "and 3 more sub-plans")]
 )
-def test_a_partitioned_plan_has_a_panel_for_each_way(tmp_path: Path, sub_plans: int, more: str | None) -> None:
+def test_a_partitioned_plan_has_a_panel_for_each_sub_plan(tmp_path: Path, sub_plans: int, more: str | None) -> None:
     join = partitioned(sub_plans)
-    draw(join, priced(join), tmp_path / "ways.svg", shares=[1 / sub_plans] * sub_plans)
-    lines = text_of(tmp_path / "ways.svg")
-    headings = [line for line in lines if line.startswith("way ")]
+    draw(join, priced(join), tmp_path / "sub_plans.svg", shares=[1 / sub_plans] * sub_plans)
+    lines = text_of(tmp_path / "sub_plans.svg")
+    assert f"{sub_plans} sub-plans, chosen by the hash of key K1" in lines
+    headings = [line for line in lines if line.startswith("sub-plan ")]
     assert len(headings) == min(sub_plans, 6)
-    assert headings[0].startswith(f"way 1: 2 of {sub_plans + 1} buckets")
+    assert headings[0].startswith(f"sub-plan 1: 2 of {sub_plans + 1} buckets")
     assert [line for line in lines if line.startswith("and ")] == ([more] if more else [])
 
 
@@ -145,10 +159,10 @@ def test_the_same_plan_is_the_same_bytes(tmp_path: Path, suffix: str) -> None:
     for number in (1, 2):
         join = partitioned(3)
         draw(join, priced(join), tmp_path / f"{number}{suffix}", title="again")
-    one, two = ((tmp_path / f"{number}{suffix}").read_bytes() for number in (1, 2))
-    assert one == two
+    first, second = ((tmp_path / f"{number}{suffix}").read_bytes() for number in (1, 2))
+    assert first == second
     assert dict(matplotlib.rcParams) == before, "no trace is left"
-    assert one.startswith(b"\x89PNG\r\n\x1a\n" if suffix == ".png" else b"<?xml")
+    assert first.startswith(b"\x89PNG\r\n\x1a\n" if suffix == ".png" else b"<?xml")
 
 
 @pytest.mark.parametrize("name", ["plan.pdf", "plan", "plan.svg.gz"])
@@ -159,7 +173,7 @@ def test_another_suffix_is_refused_in_one_sentence(tmp_path: Path, name: str) ->
     assert not (tmp_path / name).exists()
 
 
-def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"cannot be written .*No such file"):
         draw(planned(2), None, tmp_path / "nowhere" / "plan.svg")
 
@@ -169,18 +183,20 @@ def test_without_costs_links_are_there_all_the_same(tmp_path: Path) -> None:
     bare = sheet_of(join, None, {}, "", None)
     full = sheet_of(join, priced(join), {}, "", None)
     assert len(arrows(bare)) == len(arrows(full)) > 0
-    assert not [one for one in bare.marks if isinstance(one, Words) and "B/s" in one.text]
+    assert not [text for text in texts_of(bare) if "B/s" in text]
     measured = sheet_of(join, None, {("ams", "fra"): 2_000.0, ("ams", "waw"): 1.0}, "", None)
-    assert "2.0 kB/s measured" in [one.text for one in measured.marks if isinstance(one, Words)]
-    assert "waw" in [one.text for one in measured.marks if isinstance(one, Words)], "measured, if not planned"
+    assert "2.0 kB/s measured" in texts_of(measured)
+    assert "waw" in texts_of(measured), "measured, if not planned"
 
 
 def test_arrows_show_what_dominates_and_how_much() -> None:
     join = planned(3)
     cost = priced(join)
     found = arrows(sheet_of(join, cost, {}, "", None))
-    assert {one.colour for one in found} == {COLOURS[Purpose.TUPLES]}
-    by_size = [width for _, width in sorted(zip(cost.link_bytes.values(), (one.width for one in found), strict=True))]
+    assert {arrow.colour for arrow in found} == {COLOURS[Purpose.TUPLES]}
+    by_size = [
+        width for _, width in sorted(zip(cost.link_bytes.values(), (arrow.width for arrow in found), strict=True))
+    ]
     assert by_size == sorted(by_size) and by_size[0] < by_size[-1]
 
 
@@ -203,7 +219,11 @@ def test_a_full_mesh_of_six_and_twelve_sites() -> None:
 
 
 def arrows(sheet: Sheet) -> list[Curve]:
-    return [one for one in sheet.marks if isinstance(one, Curve) and one.head]
+    return [mark for mark in sheet.marks if isinstance(mark, Curve) and mark.head]
+
+
+def texts_of(sheet: Sheet) -> list[str]:
+    return [mark.text for mark in sheet.marks if isinstance(mark, Words)]
 
 
 def check_free(sheet: Sheet) -> None:
@@ -214,13 +234,13 @@ def check_free(sheet: Sheet) -> None:
         for box, words in pairwise(marks)
         if isinstance(box, Box) and isinstance(words, Words) and "B/s" in words.text
     ]
-    sites = [one.rect for one in marks if isinstance(one, Box) and one.level == 3]
+    sites = [mark.rect for mark in marks if isinstance(mark, Box) and mark.level == 3]
     assert labels and sites
-    for one, other in combinations([*labels, *sites], 2):
-        assert one.common(other) == 0, (one, other)
+    for rect, other in combinations([*labels, *sites], 2):
+        assert rect.common(other) == 0, (rect, other)
     whole = Rect(0, 0, sheet.width, sheet.height)
-    for one in (*labels, *sites):
-        assert whole.common(one) == pytest.approx((one.right - one.left) * (one.bottom - one.top))
+    for rect in (*labels, *sites):
+        assert whole.common(rect) == pytest.approx(rect.width * rect.height)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +254,7 @@ def check_free(sheet: Sheet) -> None:
         (ValueParts((1, 2, 3, 4), (0, 0, 0, 0), 1), ["4 values", "all other values"]),
     ],
 )
-def test_which_values_take_a_way(parts: HashParts | RangeParts | ValueParts, texts: list[str]) -> None:
+def test_which_values_take_a_sub_plan(parts: HashParts | RangeParts | ValueParts, texts: list[str]) -> None:
     assert [part_text(Partition(0, parts), sub_plan) for sub_plan in range(len(texts))] == texts
 
 

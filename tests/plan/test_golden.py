@@ -62,11 +62,14 @@ def _value(text: str, field: pa.Field) -> object:
     return text if field.type == pa.string() else int(text)
 
 
-def run_here(query: JoinQuery, streams: dict[str, list[pa.Table]], directory: Path) -> tuple[Plan, Counter, int | None]:
+Bag = Counter[tuple[Any, ...]]
+
+
+def run_here(query: JoinQuery, streams: dict[str, list[pa.Table]], directory: Path) -> tuple[Plan, Bag, int | None]:
     """The plan of a query at one site, its answers, and before which instant heads have theirs (None: all have)."""
     schemas = {name: batches[0].schema for name, batches in streams.items()}
     process = InProcess(query, schemas, dict.fromkeys(streams, "ts"), directory)
-    got: Counter = Counter()
+    got: Bag = Counter()
     for number in range(max(map(len, streams.values()))):
         got += bag(process.batch({name: b[number] for name, b in streams.items() if number < len(b)}))
     return process.plan, got, process.ledger.released_to if process.join.ordered else None
@@ -88,14 +91,15 @@ def planned(query: JoinQuery, asked: dict[str, Any], schemas: dict[str, pa.Schem
     settings = {key: asked[key] for key in ("site", "planner", "objective", "limits", "parts") if key in asked}
     sites = sorted({*asked["homes"].values(), asked["site"]})
     file = directory / "topology.yaml"
-    file.write_text(yaml.safe_dump({"sites": sites, "streams": streams, "queries": {"q": {"sql": "-", **settings}}}))
+    queries: dict[str, Any] = {"q": {"sql": "-", **settings}}
+    file.write_text(yaml.safe_dump({"sites": sites, "streams": streams, "queries": queries}))
     topology = load_topology(file)
     return choose(topology, topology.query("q"), query).plan
 
 
 def run_at_sites(
     query: JoinQuery, streams: dict[str, list[pa.Table]], text: str, directory: Path
-) -> tuple[Plan, Counter, int | None]:
+) -> tuple[Plan, Bag, int | None]:
     """The same of a query over several sites."""
     schemas = {name: batches[0].schema for name, batches in streams.items()}
     columns = {name: schema.names for name, schema in schemas.items()}

@@ -1,6 +1,7 @@
 """Partitions against the paper's example 1, by-hand cases of algorithm 2, and what must hold of every partition."""
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from watersmeet.errors import InputError
 from watersmeet.plan.nodes import HashParts, Input, JoinNode, Leaf, Partition, RangeParts, Tree, ValueParts, leaves_of
 from watersmeet.plan.partition import sub_plans_of
 from watersmeet.planners.partition import (
+    PartMethod,
     Parts,
     candidates,
     cost_of_ways,
@@ -28,7 +30,7 @@ from watersmeet.planners.partition import (
 from watersmeet.planners.trees import BYTES, TUPLES, cost_of, optimal, shipments_of, stream_join_opt
 
 repeatable = settings(derandomize=True, deadline=None, max_examples=60)
-METHODS = ["hash", "range", "rate"]
+METHODS: list[PartMethod] = ["hash", "range", "rate"]
 Splitter = Callable[[Workload, int, int], tuple[I64, Parts]]
 SPLITTERS: list[Splitter] = [hash_parts, range_parts, rate_parts]
 
@@ -170,7 +172,7 @@ def test_no_parts_are_refused() -> None:
 @pytest.mark.parametrize("method", METHODS)
 @repeatable
 @given(work=workloads(), parts=st.integers(1, 6))
-def test_a_partitioned_optimum_is_never_above_the_whole_one(method: str, work: Workload, parts: int) -> None:
+def test_a_partitioned_optimum_is_never_above_the_whole_one(method: PartMethod, work: Workload, parts: int) -> None:
     sub_plans, partition = partitioned(work, 0, parts_of(work, 0, method, parts), optimal)
     assert (partition is None) == (len(sub_plans) == 1)
     assert len(set(sub_plans)) == len(sub_plans)
@@ -251,7 +253,9 @@ def test_the_pick_is_the_one_with_most_input() -> None:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("pick", ["heuristic", "random", "alternative"])
 @pytest.mark.parametrize("homes", ["01234", "00112", "43210"])
-def test_plans_by_several_keys_are_whole_and_keep_the_rest(method: str, pick: str, homes: str) -> None:
+def test_plans_by_several_keys_are_whole_and_keep_the_rest(
+    method: PartMethod, pick: Literal["heuristic", "random", "alternative"], homes: str
+) -> None:
     work = two_keys(homes)
     tree = stream_join_opt(work)
     picked = find_partition(tree, work, pick)

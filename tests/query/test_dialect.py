@@ -21,6 +21,6 @@ COLUMNS = {"a": ["ts", "host", "bytes", "s", "xs"], "b": ["ts", "host", "port"]}
         ("timestampdiff(MINUTE, a.ts, b.ts)", 'DATE_SUB(\'minute\', "a.ts", "b.ts")'),
     ],
 )
-def test_to_duckdb(spark, duckdb):
+def test_to_duckdb(spark: str, duckdb: str) -> None:
     sql = f"SELECT {spark} AS it FROM a [ROWS 1], b [ROWS 1] WHERE a.host = b.host"
     assert to_duckdb(parse_query(sql, COLUMNS).select[0].expression) == duckdb

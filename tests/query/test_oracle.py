@@ -42,15 +42,20 @@ def bag(result: pa.Table) -> Counter[tuple[object, ...]]:
     return Counter(tuple(row.values()) for row in result.to_pylist())
 
 
+def time_of(row: Row) -> int:
+    assert row.ts is not None, "rows without a time are in no window"
+    return row.ts
+
+
 def in_window(window: Window, position: int, stream: list[Row], t_max: int) -> bool:
-    ts = stream[position].ts
+    ts = time_of(stream[position])
     match window:
         case Range(window_us):
             return t_max - window_us <= ts <= t_max
         case Tumble(window_us):
             return math.floor(ts / window_us) == math.floor(t_max / window_us)
         case Rows(count):
-            visible = sorted((row.ts, arrival) for arrival, row in enumerate(stream) if row.ts <= t_max)
+            visible = sorted((time_of(row), arrival) for arrival, row in enumerate(stream) if time_of(row) <= t_max)
             return (ts, position) in visible[-count:]
         case Unbounded():
             return True
@@ -63,7 +68,7 @@ def law(
     living = [[row for row in rows if row.ts is not None and (start is None or row.ts >= start)] for rows in streams]
     for positions in product(*(range(len(rows)) for rows in living)):
         combination = tuple(rows[position] for rows, position in zip(living, positions, strict=True))
-        t_max = max(row.ts for row in combination)
+        t_max = max(time_of(row) for row in combination)
         in_time = before is None or t_max < before
         if in_time and all(map(in_window, windows, positions, living, [t_max] * len(windows))):
             yield combination
@@ -85,7 +90,16 @@ bound = st.none() | times
 
 @settings(max_examples=70, deadline=None)
 @given(rows, rows, windows, windows, bound, bound, st.booleans(), st.sampled_from([None, "UTC", "Europe/Amsterdam"]))
-def test_two_streams(left, right, left_window, right_window, start, before, distinct, zone):
+def test_two_streams(
+    left: list[Row],
+    right: list[Row],
+    left_window: Window,
+    right_window: Window,
+    start: int | None,
+    before: int | None,
+    distinct: bool,
+    zone: str | None,
+) -> None:
     query = parse_query(
         f"SELECT {'DISTINCT' if distinct else ''} l.v AS lv, r.v AS rv, l.k "
         f"FROM l [{left_window}], r [{right_window}] WHERE l.k = r.k AND l.v > 0",
@@ -103,7 +117,7 @@ def test_two_streams(left, right, left_window, right_window, start, before, dist
 
 @settings(max_examples=50, deadline=None)
 @given(st.tuples(rows, rows, rows), st.tuples(windows, windows, windows), bound)
-def test_three_streams(streams, three_windows, start):
+def test_three_streams(streams: tuple[list[Row], ...], three_windows: tuple[Window, ...], start: int | None) -> None:
     query = parse_query(
         "SELECT l.v AS a, m.v AS b, r.v AS c, l.v + r.v AS d "
         "FROM l [{}], m [{}], r [{}] WHERE l.k = m.k AND m.v = r.k AND (l.v < r.v OR m.v = 1)".format(*three_windows),
@@ -120,7 +134,7 @@ def test_three_streams(streams, three_windows, start):
 
 @settings(max_examples=20, deadline=None)
 @given(rows, windows, windows)
-def test_a_stream_joined_with_itself(stream, first, second):
+def test_a_stream_joined_with_itself(stream: list[Row], first: Window, second: Window) -> None:
     query = parse_query(f"SELECT x.v AS a, y.v AS b FROM l [{first}] x, l [{second}] y WHERE x.k = y.v", COLUMNS)
     expected = Counter((a.v, b.v) for a, b in law([first, second], [stream, stream], None, None) if a.k == b.v)
     assert bag(answer(query, {"l": table(stream)}, EVENT_TIMES)) == expected
@@ -128,7 +142,7 @@ def test_a_stream_joined_with_itself(stream, first, second):
 
 @pytest.mark.parametrize("first", [Range(3), Tumble(4), Rows(4), Unbounded()], ids=str)
 @pytest.mark.parametrize("second", [Range(5), Tumble(3), Rows(1), Unbounded()], ids=str)
-def test_every_boundary(first, second):
+def test_every_boundary(first: Window, second: Window) -> None:
     left = [Row(ts, 1, ts) for ts in range(-8, 9)]
     right = [Row(ts // 2 * 2, 1, ts) for ts in range(8, -9, -1)]
     query = parse_query(f"SELECT l.v AS a, r.v AS b FROM l [{first}], r [{second}] WHERE l.k = r.k", COLUMNS)
@@ -137,26 +151,26 @@ def test_every_boundary(first, second):
     assert bag(answer(query, tables, EVENT_TIMES, start_us=-6, heads_before_us=7)) == expected
 
 
-def test_cross_join_without_predicates():
+def test_cross_join_without_predicates() -> None:
     query = parse_query("SELECT l.v AS a, r.v AS b FROM l [UNBOUNDED], r [ROWS 1]", COLUMNS, allow_cross=True)
     tables = {"l": table([Row(1, 1, 10), Row(9, 1, 11)]), "r": table([Row(2, 1, 20), Row(5, 1, 21)])}
     # At 2 the last row of r is 20; row 21 replaces it at 5, and l at 9 sees only 21.
     assert bag(answer(query, tables, EVENT_TIMES)) == Counter([(10, 20), (10, 21), (11, 21)])
 
 
-def test_filters_do_not_change_what_rows_counts():
+def test_filters_do_not_change_what_rows_counts() -> None:
     query = parse_query("SELECT r.v FROM l [UNBOUNDED], r [ROWS 1] WHERE l.k = r.k AND r.v = 7", COLUMNS)
     tables = {"l": table([Row(3, 1, 0)]), "r": table([Row(1, 1, 7), Row(2, 1, 8)])}
     assert answer(query, tables, EVENT_TIMES).num_rows == 0
 
 
-def test_ties_of_rows_are_broken_by_arrival():
+def test_ties_of_rows_are_broken_by_arrival() -> None:
     query = parse_query("SELECT r.v FROM l [UNBOUNDED], r [ROWS 1] WHERE l.k = r.k", COLUMNS)
     tables = {"l": table([Row(1, 1, 0)]), "r": table([Row(1, 1, 7), Row(1, 1, 8)])}
     assert answer(query, tables, EVENT_TIMES).to_pylist() == [{"v": 8}]
 
 
-def test_nan_equals_nan_and_zero_equals_minus_zero_as_in_spark():
+def test_nan_equals_nan_and_zero_equals_minus_zero_as_in_spark() -> None:
     def of(values: list[float | None]) -> pa.Table:
         return pa.table({"ts": pa.array([1] * len(values), pa.timestamp("us")), "x": pa.array(values, pa.float64())})
 
@@ -172,13 +186,13 @@ def test_nan_equals_nan_and_zero_equals_minus_zero_as_in_spark():
     assert bag(answer(query, tables, {"p": "ts", "q": "ts"})) == Counter([(0, 0), (1, 1)])
 
 
-def test_null_safe_equality_joins_nulls():
+def test_null_safe_equality_joins_nulls() -> None:
     query = parse_query("SELECT l.v FROM l [UNBOUNDED], r [UNBOUNDED] WHERE l.v = r.v AND l.k <=> r.k", COLUMNS)
     tables = {"l": table([Row(1, None, 1)]), "r": table([Row(1, None, 1), Row(1, 5, 1)])}
     assert answer(query, tables, EVENT_TIMES).num_rows == 1
 
 
-def test_odd_names_structs_and_functions():
+def test_odd_names_structs_and_functions() -> None:
     ts = pa.array([0, 60_000_000], pa.timestamp("us"))
     tables = {
         "left side": pa.table({"ts": ts, 'a "b".c': ["X", "y"], "s": [{"f": 1}, {"f": 2}]}),
@@ -193,7 +207,7 @@ def test_odd_names_structs_and_functions():
     assert answer(query, tables, {"left side": "ts", "r": "at"}).to_pylist() == [{"f": 1, "late": 0, "bang": "x!"}]
 
 
-def test_a_hundred_thousand_rows_with_rows_windows_stay_fast():
+def test_a_hundred_thousand_rows_with_rows_windows_stay_fast() -> None:
     count = 100_000
     stream = pa.table(
         {
@@ -208,7 +222,7 @@ def test_a_hundred_thousand_rows_with_rows_windows_stay_fast():
     assert result.num_rows == count + (count - 5_000)
 
 
-def test_missing_duckdb_says_what_to_install(monkeypatch):
+def test_missing_duckdb_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "duckdb", None)
     query = parse_query("SELECT l.v FROM l [ROWS 1], r [ROWS 1] WHERE l.k = r.k", COLUMNS)
     with pytest.raises(InputError, match="pip install duckdb"):

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from watersmeet.errors import SqlError, UnknownColumn, UnknownStream
-from watersmeet.query.model import Column, Expression
+from watersmeet.query.model import Column, Expression, JoinQuery
 from watersmeet.query.sql import canonical_sql, parse_query
-from watersmeet.query.windows import Range, Rows, Tumble, Unbounded
+from watersmeet.query.windows import Range, Rows, Tumble, Unbounded, Window
 
 COLUMNS = {
     "packets_ams": ["ts", "host", "bytes", "s", "xs"],
@@ -22,16 +22,16 @@ COLUMNS = {
 AB = "FROM packets_ams [RANGE 1 MINUTE] AS a, b [ROWS 100] WHERE a.host = b.host"
 
 
-def parse(sql, **options):
+def parse(sql: str, **options: bool) -> JoinQuery:
     return parse_query(sql, COLUMNS, **options)
 
 
-def selected(expression):
+def selected(expression: str) -> Expression:
     """The one expression of a SELECT over a and b."""
     return parse(f"SELECT {expression} AS it {AB}").select[0].expression
 
 
-def predicates(condition):
+def predicates(condition: str) -> tuple[list[str], list[str], list[str]]:
     """Equalities, filters and residuals of a WHERE over a, b and c."""
     query = parse(
         f"SELECT a.ts FROM packets_ams [ROWS 1] a, b [ROWS 1], c [ROWS 1] WHERE {condition}", allow_cross=True
@@ -43,7 +43,7 @@ def predicates(condition):
     )
 
 
-def refusal(sql, **options):
+def refusal(sql: str, **options: bool) -> SqlError:
     with pytest.raises(SqlError) as caught:
         parse(sql, **options)
     return caught.value
@@ -72,7 +72,7 @@ def refusal(sql, **options):
     ],
 )
 @pytest.mark.parametrize("source", ["b [{}] AS x", "b AS x [{}]", "b [{}] x", "b x [{}]", "B[{}]x"])
-def test_window(written, window, source):
+def test_window(written: str, window: Window, source: str) -> None:
     query = parse(f"SELECT x.port FROM packets_ams [UNBOUNDED] a, {source.format(written)} WHERE a.host = x.host")
     assert query.source("x").window == window
     assert query.source("x").stream == "b"
@@ -89,7 +89,7 @@ def test_window(written, window, source):
         "packets_ams a [ROWS 1] JOIN b [ROWS 2] JOIN c [ROWS 3] WHERE a.host = b.host AND b.port = c.port",
     ],
 )
-def test_every_way_to_join_gives_the_same_query(sources):
+def test_every_way_to_join_gives_the_same_query(sources: str) -> None:
     query = parse(f"SELECT a.bytes FROM {sources}")
     assert query.aliases == ("a", "b", "c")
     assert [source.window for source in query.sources] == [Rows(1), Rows(2), Rows(3)]
@@ -97,12 +97,12 @@ def test_every_way_to_join_gives_the_same_query(sources):
     assert query.filters == query.residuals == ()
 
 
-def test_one_stream_can_take_part_twice():
+def test_one_stream_can_take_part_twice() -> None:
     query = parse("SELECT x.port FROM b [ROWS 1] x, b [RANGE 1 HOUR] y WHERE x.host = y.host")
     assert [(source.alias, source.stream) for source in query.sources] == [("x", "b"), ("y", "b")]
 
 
-def test_sixteen_streams():
+def test_sixteen_streams() -> None:
     names = [f"s{i}" for i in range(16)]
     sources = ", ".join(f"{name} [ROWS {i + 1}]" for i, name in enumerate(names))
     chain = " AND ".join(f"{left}.k = {right}.k" for left, right in pairwise(names))
@@ -112,7 +112,7 @@ def test_sixteen_streams():
     assert [item.name for item in query.select][:4] == ["s0_k", "v_s0", "s1_k", "v_s1"]
 
 
-def test_names_are_resolved_to_the_declared_spelling():
+def test_names_are_resolved_to_the_declared_spelling() -> None:
     query = parse("SELECT KEY, A.`x Y` FROM `my stream` [ROWS 1] AS M, C [ROWS 1] a WHERE m.key = a.PORT")
     assert [(source.alias, source.stream) for source in query.sources] == [("M", "My Stream"), ("a", "c")]
     assert [(item.name, item.expression) for item in query.select] == [
@@ -187,23 +187,23 @@ def test_names_are_resolved_to_the_declared_spelling():
         ("'line\nbreak' || a.host", "'line\nbreak' || `a.host`"),
     ],
 )
-def test_expressions_keep_the_text_but_for_the_columns(written, sql):
+def test_expressions_keep_the_text_but_for_the_columns(written: str, sql: str) -> None:
     assert selected(written).sql == sql
 
 
-def test_columns_are_sorted_and_distinct():
+def test_columns_are_sorted_and_distinct() -> None:
     expression = selected("b.port + a.bytes * b.port")
     assert expression.columns == (Column("a", "bytes"), Column("b", "port"))
     assert expression.aliases == ("a", "b")
 
 
-def test_odd_names_are_quoted():
+def test_odd_names_are_quoted() -> None:
     query = parse("SELECT `d.e`, c.`b``q` FROM c [ROWS 1], b [ROWS 1] WHERE c.port = b.port")
     assert [item.expression.sql for item in query.select] == ["`c.d.e`", "`c.b``q`"]
     assert [item.name for item in query.select] == ["d.e", "b`q"]
 
 
-def test_keywords_can_be_columns():
+def test_keywords_can_be_columns() -> None:
     query = parse(
         "SELECT kafka.offset, window, filter(xs, x -> x > window) AS f FROM kafka [ROWS 1], packets_ams [ROWS 3] "
         "WHERE k = host AND offset = 3 AND window > 3 AND kafka.left = 1"
@@ -237,11 +237,11 @@ def test_keywords_can_be_columns():
         ("b.*, a.bytes AS PORT", ["ts", "host", "b_port", "PORT"]),
     ],
 )
-def test_output_names(select, names):
+def test_output_names(select: str, names: list[str]) -> None:
     assert [item.name for item in parse(f"SELECT {select} {AB}").select] == names
 
 
-def test_distinct():
+def test_distinct() -> None:
     assert parse(f"SELECT DISTINCT a.host {AB}").distinct
     assert not parse(f"SELECT a.host {AB}").distinct
 
@@ -289,11 +289,13 @@ def test_distinct():
         ),
     ],
 )
-def test_conjuncts_are_sorted_out(condition, equalities, filters, residuals):
+def test_conjuncts_are_sorted_out(
+    condition: str, equalities: list[str], filters: list[str], residuals: list[str]
+) -> None:
     assert predicates(condition) == (equalities, filters, residuals)
 
 
-def test_a_function_named_like_a_join_can_stand_in_on():
+def test_a_function_named_like_a_join_can_stand_in_on() -> None:
     query = parse("SELECT port FROM b [ROWS 1] JOIN packets_ams [ROWS 1] a ON left(a.host, 2) = right(b.host, 2)")
     assert query.equalities[0].left.sql == "left(`a.host`, 2)"
 
@@ -341,7 +343,7 @@ def test_a_function_named_like_a_join_can_stand_in_on():
         ("", "line 1, column 9: the select list is empty; write SELECT * or name columns"),
     ],
 )
-def test_bad_select(select, message):
+def test_bad_select(select: str, message: str) -> None:
     assert message in str(refusal(f"SELECT {select} {AB}"))
 
 
@@ -380,7 +382,7 @@ def test_bad_select(select, message):
         ("AND a.f(1)", "line 2, column 5: this use of 'a' is not understood"),
     ],
 )
-def test_bad_tail(tail, message):
+def test_bad_tail(tail: str, message: str) -> None:
     assert message in str(refusal(f"SELECT a.ts {AB}\n{tail}"))
 
 
@@ -440,7 +442,7 @@ def test_bad_tail(tail, message):
         ("b TABLESAMPLE (10 PERCENT), c [ROWS 1]", "TABLESAMPLE is not supported"),
     ],
 )
-def test_bad_sources(sources, message):
+def test_bad_sources(sources: str, message: str) -> None:
     assert message in str(refusal(f"SELECT * FROM {sources}"))
 
 
@@ -457,11 +459,11 @@ def test_bad_sources(sources, message):
         ("SELECT /* abc FROM b", "line 1, column 8: /* is opened and never closed"),
     ],
 )
-def test_bad_statement(sql, message):
+def test_bad_statement(sql: str, message: str) -> None:
     assert message in str(refusal(sql))
 
 
-def test_kinds_of_errors():
+def test_kinds_of_errors() -> None:
     assert isinstance(refusal(f"SELECT a.nope {AB}"), UnknownColumn)
     assert isinstance(refusal(f"SELECT z.host {AB}"), UnknownColumn)
     error = refusal("SELECT * FROM b [ROWS 1],\n  packet_ams [ROWS 1]")
@@ -469,7 +471,7 @@ def test_kinds_of_errors():
     assert str(error).startswith("line 2, column 3: unknown stream 'packet_ams'; did you mean 'packets_ams'? known: ")
 
 
-def test_streams_that_no_equality_connects():
+def test_streams_that_no_equality_connects() -> None:
     sql = "SELECT a.ts FROM packets_ams [ROWS 1] a, b [ROWS 1], c [ROWS 1] WHERE a.host = b.host AND b.port < c.port"
     message = str(refusal(sql))
     assert "no equality joins the streams (a, b) and (c)" in message
@@ -477,7 +479,7 @@ def test_streams_that_no_equality_connects():
     assert len(parse(sql, allow_cross=True).residuals) == 1
 
 
-def test_columns_that_differ_only_in_case():
+def test_columns_that_differ_only_in_case() -> None:
     with pytest.raises(SqlError, match="'p' has columns that differ only in case"):
         parse_query("SELECT q.k FROM p [ROWS 1], q [ROWS 1] WHERE p.k = q.k", {"p": ["k", "K"], "q": ["k"]})
 
@@ -491,7 +493,7 @@ PLACES = [f"SELECT {{}} {AB}", f"SELECT a.ts {AB} AND {{}}", "SELECT b.ts FROM b
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(st.sampled_from(sorted(WORDS.split())), max_size=14), st.sampled_from(PLACES))
-def test_nonsense_is_refused_and_never_crashes(words, place):
+def test_nonsense_is_refused_and_never_crashes(words: list[str], place: str) -> None:
     try:
         query = parse(place.format(" ".join(words)))
     except SqlError:
@@ -531,10 +533,10 @@ WHERE
         where a.bytes in(1,2) and !(bytes>port or port!=3);"""),
     ],
 )
-def test_canonical_sql(sql):
+def test_canonical_sql(sql: str) -> None:
     assert canonical_sql(parse(sql)) == GOLDEN
 
 
-def test_canonical_sql_of_a_product():
+def test_canonical_sql_of_a_product() -> None:
     query = parse("SELECT b.port FROM b [UNBOUNDED], c [UNBOUNDED]", allow_cross=True)
     assert canonical_sql(query).endswith("FROM\n  `b` [UNBOUNDED] AS `b`,\n  `c` [UNBOUNDED] AS `c`")

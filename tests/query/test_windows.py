@@ -5,7 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from watersmeet.errors import InputError
-from watersmeet.query.windows import LONGEST_US, Range, Rows, Tumble, Unbounded, format_duration, parse_duration
+from watersmeet.query.windows import (
+    LONGEST_US,
+    Range,
+    Rows,
+    Tumble,
+    Unbounded,
+    Window,
+    format_duration,
+    parse_duration,
+)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +40,7 @@ from watersmeet.query.windows import LONGEST_US, Range, Rows, Tumble, Unbounded,
         ("1 minute -30 seconds", 30_000_000),
     ],
 )
-def test_duration_is_read(text, duration_us):
+def test_duration_is_read(text: str, duration_us: int) -> None:
     assert parse_duration(text) == duration_us
 
 
@@ -49,14 +58,14 @@ def test_duration_is_read(text, duration_us):
         ("4000000 days", "longer than 10,000 years; use UNBOUNDED"),
     ],
 )
-def test_bad_duration_names_cause_and_cure(text, fragment):
+def test_bad_duration_names_cause_and_cure(text: str, fragment: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_duration(text)
     assert fragment in str(caught.value)
 
 
 @given(st.integers(-LONGEST_US, LONGEST_US))
-def test_duration_round_trips(duration_us):
+def test_duration_round_trips(duration_us: int) -> None:
     assert parse_duration(format_duration(duration_us)) == duration_us
 
 
@@ -70,5 +79,5 @@ def test_duration_round_trips(duration_us):
         (Unbounded(), "UNBOUNDED"),
     ],
 )
-def test_window_is_written_as_in_sql(window, text):
+def test_window_is_written_as_in_sql(window: Window, text: str) -> None:
     assert str(window) == text

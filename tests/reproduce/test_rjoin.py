@@ -16,7 +16,6 @@ from watersmeet.reproduce.rjoin import fig8 as rjoin_fig8
 from watersmeet.reproduce.rjoin.fig7 import window_run
 from watersmeet.reproduce.rjoin.runs import RANKS, Point, is_alike, is_rising, run_looks, run_point, shares
 from watersmeet.sim.rjoin.measured import RJoinExperiment, measure
-from watersmeet.sim.rjoin.workload import ZipfWorkload
 
 NAMES = [f"rjoin-fig{number}" for number in range(2, 10)]
 SMALL = RJoinExperiment(nodes=30, queries=40, tuples=(30,), warm_up=10)
@@ -93,19 +92,14 @@ def test_every_look_is_a_row() -> None:
 
 
 def test_windows_make_less_load_and_storage_created_is_never_lost() -> None:
-    dense = ZipfWorkload(relations=4, attributes=2, values=5)
     rows = []
     for window in (3, 30):
         run = window_run(window, queries=30, tuples=(30,))
-        run = replace(run, nodes=30, warm_up=0, workload=replace(run.workload, **_fields(dense)))
+        run = replace(run, nodes=30, warm_up=0, workload=replace(run.workload, relations=4, attributes=2, values=5))
         rows += runner.run_all(rjoin_fig8.EXPERIMENT, [Point((("window", window),), run)])
     assert rows[0]["load"] < rows[1]["load"]
     assert rows[1]["storage created"] == rows[1]["storage"]  # nothing was out of its window
     assert rows[0]["answers"] < rows[1]["answers"]
-
-
-def _fields(workload: ZipfWorkload) -> dict[str, int]:
-    return {name: getattr(workload, name) for name in ("relations", "attributes", "values")}
 
 
 def test_figure_2_wants_a_gain_in_traffic_and_load() -> None:
@@ -113,7 +107,7 @@ def test_figure_2_wants_a_gain_in_traffic_and_load() -> None:
     costs = {"worst": 30.0, "random": 4.5, "first": 3.0, "rjoin": 1.0}
 
     def rates(keys: Row) -> float:
-        return 60.0 / keys["tuples"]
+        return float(60 / keys["tuples"])
 
     def cost(keys: Row) -> float:
         return 2.0 * costs[keys["strategy"]]
@@ -135,13 +129,13 @@ def test_figure_3_tells_lines_from_other_curves() -> None:
     experiment = experiment_named("rjoin-fig3")
 
     def line(keys: Row) -> float:
-        return 1.0 + keys["tuples"] / 100
+        return float(1 + keys["tuples"] / 100)
 
     def cube(keys: Row) -> float:
         return float(keys["tuples"] ** 3)
 
     def nodes(keys: Row) -> float:
-        return 900.0 + keys["tuples"] / 10
+        return float(900 + keys["tuples"] / 10)
 
     def root(keys: Row) -> float:
         return float(keys["tuples"] ** 0.5)

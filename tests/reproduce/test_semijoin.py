@@ -8,7 +8,7 @@ import pytest
 
 from watersmeet.plan.nodes import Method
 from watersmeet.program.operators import Form, Join, compile_sites
-from watersmeet.reproduce import experiment_named, report
+from watersmeet.reproduce import experiment_named, report, runner
 from watersmeet.reproduce.experiment import Row
 from watersmeet.reproduce.semijoin import fig7 as semijoin_fig7
 from watersmeet.reproduce.semijoin import fig8 as semijoin_fig8
@@ -151,7 +151,7 @@ def test_greedy_plans_are_near_the_best(tmp_path: Path) -> None:
 def test_greedy_is_the_best_where_streams_are_alike(tmp_path: Path) -> None:
     experiment = experiment_named("semijoin-fig9")
     points = [replace(experiment.points(True)[0], seconds=0.5), semijoin_fig9.Point("star", "rate (tuples/s)", 50, 0.5)]
-    rows = [experiment.run(point) for point in points]
+    rows = runner.run_all(experiment, points)
     for row in rows:
         assert set(row) == set(experiment.columns)
         if row["planned ratio"] == 1:
@@ -164,7 +164,7 @@ def test_greedy_is_the_best_where_streams_are_alike(tmp_path: Path) -> None:
 def test_a_panel_is_run_drawn_and_judged(tmp_path: Path) -> None:
     experiment = experiment_named("semijoin-fig7c")
     points = [replace(point, seconds=0.4) for point in experiment.points(True)]
-    rows = [experiment.run(point) for point in points[:1] + points[-1:]]
+    rows = runner.run_all(experiment, points[:1] + points[-1:])
     assert set(rows[0]) == set(experiment.columns)
     assert all(path.stat().st_size > 100 for path in report.write(experiment, rows, tmp_path))
     verdict = experiment.verdict(rows)

@@ -1,6 +1,8 @@
 """The kernel against one that sorts: random programs that schedule, cancel, stop and raise while they run."""
 
+from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -14,25 +16,28 @@ class Oops(Exception):
 class Sorted:
     """The law, as slowly as can be: always execute the least (time, priority, sequence) that is left."""
 
-    def __init__(self):
-        self.now_us, self.left, self.sequence = 0, {}, 0
+    def __init__(self) -> None:
+        self.now_us, self.sequence = 0, 0
+        self.left: dict[tuple[int, int, int], tuple[Callable[..., object], tuple[Any, ...]]] = {}
 
-    def at(self, time_us, action, *args, priority=0):
+    def at(self, time_us: int, action: Callable[..., object], *args: Any, priority: int = 0) -> tuple[int, int, int]:
         self.sequence += 1
         self.left[time_us, priority, self.sequence] = (action, args)
         return (time_us, priority, self.sequence)
 
-    def after(self, delay_us, action, *args, priority=0):
+    def after(
+        self, delay_us: int, action: Callable[..., object], *args: Any, priority: int = 0
+    ) -> tuple[int, int, int]:
         return self.at(self.now_us + delay_us, action, *args, priority=priority)
 
-    def cancel(self, event):
+    def cancel(self, event: tuple[int, int, int]) -> None:
         self.left.pop(event, None)
 
     @property
-    def pending(self):
+    def pending(self) -> int:
         return len(self.left)
 
-    def run(self, until_us=None, max_events=None):
+    def run(self, until_us: int | None = None, max_events: int | None = None) -> int:
         executed = 0
         while self.left and (until_us is None or min(self.left)[0] <= until_us):
             if executed == max_events:
@@ -47,11 +52,13 @@ class Sorted:
         return executed
 
 
-def program(kernel, seed, share_ranked, raises):
+def program(kernel: Any, seed: int, share_ranked: float, raises: bool) -> list[tuple[Any, ...]]:
     """What a random program does, told by its choices alone; all times are close, so that instants are shared."""
-    random, trace, events, number = Random(seed), [], [], 0
+    random, number = Random(seed), 0
+    trace: list[tuple[Any, ...]] = []
+    events: list[Any] = []
 
-    def act(name):
+    def act(name: int) -> None:
         trace.append((kernel.now_us, name))
         for _ in range(random.choice((0, 1, 1, 2))):
             schedule()
@@ -60,7 +67,7 @@ def program(kernel, seed, share_ranked, raises):
         if raises and random.random() < 0.1:
             raise Oops
 
-    def schedule():
+    def schedule() -> None:
         nonlocal number
         if number < 150:
             number += 1
@@ -84,7 +91,7 @@ def program(kernel, seed, share_ranked, raises):
 
 @pytest.mark.parametrize("share_ranked", [0.0, 0.1, 0.7])
 @pytest.mark.parametrize("raises", [False, True])
-def test_the_kernel_does_as_one_that_sorts(share_ranked, raises, monkeypatch):
+def test_the_kernel_does_as_one_that_sorts(share_ranked: float, raises: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("watersmeet.sim.kernel._SWEEP_AT", 3)  # so that sweeps happen in every program
     lengths = []
     for seed in range(120):
@@ -94,8 +101,9 @@ def test_the_kernel_does_as_one_that_sorts(share_ranked, raises, monkeypatch):
     assert max(lengths) > 100
 
 
-def test_an_instant_with_many_events_is_left_and_taken_up_again():
-    kernel, trace = Kernel(seed=1), []
+def test_an_instant_with_many_events_is_left_and_taken_up_again() -> None:
+    kernel = Kernel(seed=1)
+    trace: list[int] = []
     for number in range(100):
         kernel.at(7, trace.append, number)
     while kernel.pending:
@@ -104,7 +112,7 @@ def test_an_instant_with_many_events_is_left_and_taken_up_again():
     assert kernel.now_us == 7
 
 
-def test_no_event_is_no_handle():
+def test_no_event_is_no_handle() -> None:
     kernel = Kernel(seed=1)
     assert kernel.after(1, print) != NO_EVENT
     kernel.cancel(NO_EVENT)

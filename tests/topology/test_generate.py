@@ -6,6 +6,7 @@ from collections import Counter
 from datetime import UTC, date, datetime, timedelta
 from fractions import Fraction
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,9 +33,9 @@ EVERY_TYPE = {
 }
 
 
-def column(sql_type: str, text: str, hi: int, **options: str) -> list:
+def column(sql_type: str, text: str, hi: int, **options: str) -> list[Any]:
     made = generate.spec({"c": sql_type}, {"column.c": text, **options})
-    return generate.rows(made, 0, hi)["c"].to_pylist()
+    return list(generate.rows(made, 0, hi)["c"].to_pylist())
 
 
 @pytest.fixture(scope="module")

@@ -71,13 +71,14 @@ def test_streams_built_in_python_are_checked(changes: dict[str, Any], message: s
 
 
 def test_queries_built_in_python_are_checked() -> None:
+    right: dict[str, Any] = {"name": "q", "sql": "SELECT"}
     for changes, message in (
         ({"name": "q-1"}, "query name 'q-1' must be letters"),
         ({"sql": " \n"}, "query 'q' has no SQL text"),
         ({"start": "noon"}, "query 'q': start 'noon' is not a timestamp"),
     ):
         with pytest.raises(TopologyError, match=message):
-            Query(**({"name": "q", "sql": "SELECT"} | changes))
+            Query(**(right | changes))
 
 
 def test_topologies_built_in_python_are_checked() -> None:

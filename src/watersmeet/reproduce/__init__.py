@@ -9,7 +9,8 @@ EXPERIMENTS: tuple[Experiment, ...] = (*pmjoin.EXPERIMENTS, *semijoin.EXPERIMENT
 
 def experiment_named(name: str) -> Experiment:
     """The experiment of a name."""
-    found = next((one for one in EXPERIMENTS if one.name == name), None)
+    found = next((experiment for experiment in EXPERIMENTS if experiment.name == name), None)
     if found is None:
-        raise InputError(f"unknown experiment {name!r}; {did_you_mean(name, [one.name for one in EXPERIMENTS])}")
+        known = [experiment.name for experiment in EXPERIMENTS]
+        raise InputError(f"unknown experiment {name!r}; {did_you_mean(name, known)}")
     return found

@@ -57,6 +57,6 @@ def mean(values: Iterable[Any]) -> Any:
     return known[0] if isinstance(known[0], str) else fsum(known) / len(known)
 
 
-def told(agrees: bool, sentence: str) -> str:
-    """A sentence of a verdict."""
+def finding(agrees: bool, sentence: str) -> str:
+    """A sentence of a verdict, marked by whether the outcome agrees with the paper."""
     return f"{'agrees' if agrees else 'differs'}: {sentence}"

@@ -1,4 +1,4 @@
-"""Line plots of experiments; matplotlib is loaded only when something is drawn."""
+"""Line plots and bars of experiments; matplotlib is loaded only when something is drawn."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -6,7 +6,11 @@ from typing import Any
 
 from watersmeet.reproduce.experiment import Row, averaged
 
-_MARKS = "osD^vx+*"
+MARKER_SIZE, LINE_WIDTH = 3, 1  # points
+_MARKERS = "osD^vx+*"
+_PANEL_SIZE, _AXIS_ROOM = (3.6, 2.6), 0.4  # inches
+_HEADROOM = 1.06  # of a linear axis, over its highest value
+_BAR_GROUP = 0.8  # of the distance between two groups
 
 
 def lines(
@@ -24,53 +28,78 @@ def lines(
     """Save a line for each series over x, averaged over draws, in a panel for each value of a column."""
     means = averaged(rows, [*([panel] if panel else []), x], list(series))
     names = list(dict.fromkeys(row[panel] for row in means)) if panel else [""]
-    figure, axes = _figure(len(names))
+    figure, axes = _panels(len(names))
     for name, axis in zip(names, axes, strict=True):
         own = [row for row in means if panel is None or row[panel] == name]
-        for mark, (column, label) in zip(_MARKS, series.items(), strict=False):
-            known = [row for row in own if row[column] is not None]
-            axis.plot([row[x] for row in known], [row[column] for row in known], mark + "-", label=label, ms=3, lw=1)
+        for marker, (column, label) in zip(_MARKERS, series.items(), strict=False):
+            plot_column(axis, own, x, column, marker + "-", label=label)
         axis.set(title=name, xlabel=xlabel, ylabel=ylabel, xscale="log" if logx else "linear")
-        axis.minorticks_off()
-        axis.grid(alpha=0.3)
+        show_grid(axis)
         if logy:
             axis.set(yscale="log")
         else:
-            axis.set_ylim(0, 1.06 * axis.get_ylim()[1])
+            start_at_zero(axis)
     axes[0].legend(fontsize=7)
-    _save(figure, path)
+    save(figure, path)
 
 
 def bars(rows: Sequence[Row], path: Path, *, label: str, series: Mapping[str, str], logy: bool = False) -> None:
     """Save groups of bars, one group a row."""
-    figure, (axis,) = _figure(1)
-    width = 0.8 / len(series)
+    figure, (axis,) = _panels(1)
+    width = _BAR_GROUP / len(series)
     for place, (column, name) in enumerate(series.items()):
         axis.bar(
             [number + place * width for number in range(len(rows))], [row[column] for row in rows], width, label=name
         )
-    axis.set_xticks([number + 0.4 - width / 2 for number in range(len(rows))], [row[label] for row in rows], fontsize=7)
+    middle = _BAR_GROUP / 2 - width / 2
+    axis.set_xticks([number + middle for number in range(len(rows))], [row[label] for row in rows], fontsize=7)
     axis.set(yscale="log" if logy else "linear")
     axis.legend(fontsize=7)
-    _save(figure, path)
+    save(figure, path)
 
 
-def _figure(panels: int) -> tuple[Any, Sequence[Any]]:
+def new_figure(down: int, across: int, size: tuple[float, float]) -> tuple[Any, Any]:
+    """A figure and the array of its axes; size in inches."""
     import matplotlib
 
     matplotlib.use("Agg")
     matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "watersmeet", "font.size": 8})
     from matplotlib import pyplot
 
-    across = min(panels, 2)
-    down = -(-panels // across)
-    figure, axes = pyplot.subplots(down, across, figsize=(3.6 * across + 0.4, 2.6 * down), squeeze=False)
-    return figure, list(axes.flat)[:panels]
+    figure, axes = pyplot.subplots(down, across, figsize=size, squeeze=False)
+    return figure, axes
 
 
-def _save(figure: Any, path: Path) -> None:
+def plot_column(axis: Any, rows: Sequence[Row], x: str, column: str, style: str, **options: Any) -> None:
+    """Plot a column over another one; rows in which it was not run are left out."""
+    known = [row for row in rows if row[column] is not None]
+    xs, ys = [row[x] for row in known], [row[column] for row in known]
+    axis.plot(xs, ys, style, ms=MARKER_SIZE, lw=LINE_WIDTH, **options)
+
+
+def show_grid(axis: Any) -> None:
+    """A light grid at the major ticks, which are the only ones."""
+    axis.minorticks_off()
+    axis.grid(alpha=0.3)
+
+
+def start_at_zero(axis: Any) -> None:
+    """Let a linear y axis begin at 0 and end a little above its highest value."""
+    axis.set_ylim(0, _HEADROOM * axis.get_ylim()[1])
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a figure, the same bytes each time, and forget it."""
     from matplotlib import pyplot
 
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=120)
     pyplot.close(figure)
+
+
+def _panels(count: int) -> tuple[Any, Sequence[Any]]:
+    across = min(count, 2)
+    down = -(-count // across)
+    width, height = _PANEL_SIZE
+    figure, axes = new_figure(down, across, (width * across + _AXIS_ROOM, height * down))
+    return figure, list(axes.flat)[:count]

@@ -19,7 +19,7 @@ def run_all(
 ) -> list[Row]:
     """The rows of all points, in their order."""
     found = parallel(experiment.run, points, progress) if parallel else _run_here(experiment, points, progress)
-    return [row for one in found for row in (one if isinstance(one, list) else [one])]
+    return [row for rows in found for row in (rows if isinstance(rows, list) else [rows])]
 
 
 def _run_here(experiment: Experiment, points: Sequence[Any], progress: Progress) -> list[Found]:

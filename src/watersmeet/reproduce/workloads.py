@@ -119,7 +119,7 @@ def sql_of(sources: Sequence[Source]) -> str:
     where = []
     for number in sorted({number for source in sources for number in source.shares}):
         members = [name for name, source in _named(sources) if number in source.shares]
-        where += [f"{one}.k{number} = {other}.k{number}" for one, other in pairwise(members)]
+        where += [f"{left}.k{number} = {right}.k{number}" for left, right in pairwise(members)]
     return f"SELECT s0.id AS id FROM {', '.join(windows)} WHERE {' AND '.join(where)}"
 
 
@@ -222,13 +222,13 @@ def ship_rates(
     return found
 
 
-def one_way(tree: JoinNode) -> SubPlans:
+def unpartitioned(tree: JoinNode) -> SubPlans:
     """A tree as a plan without a partition."""
     return (tree,), None
 
 
 def plan_of(sources: Sequence[Source], sub_plans: SubPlans, tables: Mapping[str, pa.Table]) -> Plan:
-    """The plan that runs the query over all sources in the ways given, and leaves answers where they are made."""
+    """The plan that runs the query over all sources by the given sub-plans, and leaves answers where they are made."""
     schemas = {name: table.schema for name, table in tables.items()}
     columns = {name: schema.names for name, schema in schemas.items()}
     homes = {name: source.home for name, source in _named(sources)}
@@ -237,7 +237,7 @@ def plan_of(sources: Sequence[Source], sub_plans: SubPlans, tables: Mapping[str,
     trees, partition = runnable(workload_of_sources(sources), sub_plans)
     if partition is not None:  # the query numbers its keys in its own order
         key = f"k{partition.key_class}"
-        number = next(one.number for one in join.classes if one.members[0].columns[0].name == key)
+        number = next(key_class.number for key_class in join.classes if key_class.members[0].columns[0].name == key)
         partition = replace(partition, key_class=number)
     return with_join(plan, replace(join, sub_plans=trees, partition=partition, site=None))
 
@@ -262,27 +262,27 @@ def between(table: pa.Table, low_us: int, high_us: int) -> pa.Table:
 
 
 def runnable(workload: Workload, sub_plans: SubPlans) -> SubPlans:
-    """The same plan with the inputs of each meet in an order that makes few combinations on the way.
+    """The same plan with the inputs of each join node in an order that makes few intermediate results.
 
-    What is at the site of a meet goes first, but last in a root: its joins are left out, and must not be taken for
-    those that another way needs for its values.
+    What is at the site of a join node goes first, but last in a root: its joins are left out, and must not be taken for
+    those that another sub-plan needs for its values.
     """
     _, partition = sub_plans
-    return tuple(_root(tree, part) for tree, part in _by_way(workload, sub_plans)), partition
+    return tuple(_root(tree, part) for tree, part in _by_sub_plan(workload, sub_plans)), partition
 
 
-def _by_way(workload: Workload, sub_plans: SubPlans) -> Iterator[tuple[JoinNode, Workload]]:
+def _by_sub_plan(workload: Workload, sub_plans: SubPlans) -> Iterator[tuple[JoinNode, Workload]]:
     trees, partition = sub_plans
     if partition is None:
         yield trees[0], workload
         return
-    way_of = workload.sub_plan_of_cells(partition)
+    sub_plan_of = workload.sub_plan_of_cells(partition)
     for number, tree in enumerate(trees):
-        yield tree, workload.limited(partition, way_of == number)
+        yield tree, workload.limited(partition, sub_plan_of == number)
 
 
 def _root(tree: JoinNode, part: Workload) -> JoinNode:
-    nodes = [_inner(one.node, part) for one in tree.inputs]
+    nodes = [_inner(child.node, part) for child in tree.inputs]
     nodes.sort(key=lambda node: site_of(node, part) == tree.at)
     return JoinNode(tree.at, tuple(Input(node) for node in nodes))
 
@@ -290,7 +290,7 @@ def _root(tree: JoinNode, part: Workload) -> JoinNode:
 def _inner(tree: Tree, part: Workload) -> Tree:
     if isinstance(tree, Leaf):
         return tree
-    nodes = [_inner(one.node, part) for one in tree.inputs]
+    nodes = [_inner(child.node, part) for child in tree.inputs]
     nodes.sort(key=lambda node: (site_of(node, part) != tree.at, part.meet_rate(part.mask(leaves_of(node)))))
     chosen, rest = nodes[:1], nodes[1:]
     while rest:
@@ -304,16 +304,16 @@ def _inner(tree: Tree, part: Workload) -> Tree:
 def pairs_per_s(workload: Workload, sub_plans: SubPlans) -> float:
     """How many combinations a second all joins of a plan make but the last."""
     trees, partition = runnable(workload, sub_plans)
-    return sum(_pairs(tree, part, is_root=True) for tree, part in _by_way(workload, (trees, partition)))
+    return sum(_pairs(tree, part, is_root=True) for tree, part in _by_sub_plan(workload, (trees, partition)))
 
 
 def _pairs(tree: Tree, part: Workload, *, is_root: bool = False) -> float:
     if isinstance(tree, Leaf):
         return 0.0
-    made = sum(_pairs(one.node, part) for one in tree.inputs)
+    made = sum(_pairs(child.node, part) for child in tree.inputs)
     if not is_root:
         mask = part.mask(leaves_of(tree.inputs[0].node))
-        for one in tree.inputs[1:]:
-            mask |= part.mask(leaves_of(one.node))
+        for child in tree.inputs[1:]:
+            mask |= part.mask(leaves_of(child.node))
             made += part.meet_rate(mask)
     return made

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 import pytest
@@ -41,6 +42,7 @@ class World:
         self.kernel, self.random = Kernel(seed), Random(seed)
         self.internet = Internet(self.kernel, Constant(LATENCY_US), access_bps=None)
         self.map: Ring | Prefixes
+        routers: Sequence[chord.Chord | bamboo.Bamboo]
         if overlay == "chord":
             self.map = Ring.random(nodes, seed)
             routers = chord.converged(self.kernel, self.internet, self.map, timers=timers)
@@ -79,14 +81,19 @@ class World:
 
     def join(self, identifier: int) -> Dht:
         address = len(self.dhts)
-        kind, settings = (chord.Chord, chord.ChordSettings()) if self.overlay == "chord" else (bamboo.Bamboo, QUICK)
-        dht = self.dht(kind(self.kernel, self.internet, address, identifier, settings))
+        router: chord.Chord | bamboo.Bamboo
+        if self.overlay == "chord":
+            router = chord.Chord(self.kernel, self.internet, address, identifier, chord.ChordSettings())
+        else:
+            router = bamboo.Bamboo(self.kernel, self.internet, address, identifier, QUICK)
+        dht = self.dht(router)
         self.dhts.append(dht)
         dht.start(self.anyone().node.address)
         return dht
 
     def publish(self, count: int) -> list[str]:
-        keys, stored = [f"k{number}" for number in range(count)], []
+        keys = [f"k{number}" for number in range(count)]
+        stored: list[bool] = []
         for key in keys:
             self.anyone().put("t", key, "s", f"value of {key}", HOUR_US, done=stored.append)
         self.run()
@@ -130,8 +137,12 @@ def _away(one: int, other: int) -> int:
 def test_objects_are_with_the_owner_of_their_name_and_found_from_everywhere(overlay: str) -> None:
     world = World(overlay, seed=1)
     announced: list[tuple[Dht, Item]] = []
+
+    def note(dht: Dht, item: Item) -> None:
+        announced.append((dht, item))
+
     for dht in world.dhts:
-        dht.new_data("t", lambda item, dht=dht: announced.append((dht, item)))
+        dht.new_data("t", partial(note, dht))
     names = [(f"k{number}", f"s{suffix}") for number in range(25) for suffix in range(1 + number % 3)]
     results: list[bool] = []
     for key, suffix in reversed(names):
@@ -245,11 +256,12 @@ def test_lifetimes_that_are_too_long_are_refused() -> None:
     world = World("chord", seed=7, settings=DhtSettings(lifetime_max_us=500), nodes=3)
     dht = world.dhts[0]
     dht.put("t", "k", "s", 1, 500)
-    for attempt in (
+    attempts: list[Callable[[], object]] = [
         lambda: dht.put("t", "k", "s", 1, 501),
         lambda: dht.send("t", "k", "s", 1, 501),
         lambda: dht.renew("t", "k", "s", 501, lambda _: None),
-    ):
+    ]
+    for attempt in attempts:
         with pytest.raises(ValueError, match=r"from 1 to 500.*501; renew"):
             attempt()
     with pytest.raises(ValueError, match="from 1 to 500"):
@@ -262,12 +274,12 @@ def test_lifetimes_that_are_too_long_are_refused() -> None:
 def test_nodes_on_the_way_of_a_send_may_change_it(overlay: str) -> None:
     world = World(overlay, seed=8, nodes=300, timers=False)
 
-    def add_a_hop(item: Item, here: int) -> Item:
+    def add_a_hop(here: int, item: Item) -> Item:
         assert isinstance(item.value, list)
         return replace(item, value=[*item.value, here], size_bytes=item.size_bytes + 4)
 
     for dht in world.dhts:
-        dht.upcall("t", lambda item, here=dht.node.address: add_a_hop(item, here))
+        dht.upcall("t", partial(add_a_hop, dht.node.address))
         dht.upcall("other", lambda item: None)
     longest = 0
     for number in range(20):
@@ -291,8 +303,12 @@ def test_nodes_on_the_way_of_a_send_may_change_it(overlay: str) -> None:
 def test_nodes_on_the_way_of_a_send_may_stop_it_but_a_put_goes_past_them(overlay: str) -> None:
     world = World(overlay, seed=9, timers=False)
     asked: list[int] = []
+
+    def stop(here: int, item: Item) -> None:
+        asked.append(here)
+
     for dht in world.dhts:
-        dht.upcall("t", lambda item, here=dht.node.address: asked.append(here))  # append gives None
+        dht.upcall("t", partial(stop, dht.node.address))
     keys = [f"k{number}" for number in range(30)]
     arriving = []
     for key in keys:
@@ -324,7 +340,9 @@ def test_an_upcall_cannot_send_an_object_elsewhere() -> None:
 @both
 def test_a_name_can_be_kept_at_a_chosen_point(overlay: str) -> None:
     world = World(overlay, seed=11)
-    root, found, renewed = world.dhts[12], [], []
+    root = world.dhts[12]
+    found: list[Item] = []
+    renewed: list[bool] = []
     target = root.node.router.identifier
     world.dhts[3].put("t", "k", "a", 1, HOUR_US, target=target)
     world.dhts[5].send("t", "k", "b", 2, HOUR_US, target=target)
@@ -398,7 +416,8 @@ def test_one_who_is_not_responsible_any_more_neither_stores_nor_answers(overlay:
 @both
 def test_an_owner_that_dies_between_the_phases_is_replaced(overlay: str) -> None:
     world = World(overlay, seed=12)
-    owner, results = world.owner("k"), []
+    owner = world.owner("k")
+    results: list[object] = []
     owner.node.on_deliver(lambda *_: owner.stop())
     world.dhts[owner.node.address - 9].put("t", "k", "s", "v", HOUR_US, done=results.append)
     world.run(4)  # not even one timeout: the net says that the owner is not there

@@ -1,13 +1,15 @@
 """The simulated Internet: transmission times computed by hand, loss, failure notices, lives of a host, traffic."""
 
+from collections.abc import Iterable
 from fractions import Fraction
 from math import ceil, sqrt
 from random import Random
+from typing import Any
 
 import pytest
 
 from watersmeet.sim.internet.hosts import Congestion, HostClock, Internet
-from watersmeet.sim.internet.latency import Constant, King
+from watersmeet.sim.internet.latency import Constant, King, Latency
 from watersmeet.sim.kernel import Kernel
 
 BYTE_A_US = 8_000_000.0  # bits a second: a byte takes a microsecond, and sizes are times
@@ -18,27 +20,27 @@ QUEUEING = [Congestion.FIFO, Congestion.FAIR]
 class World:
     """Hosts that record what they get: (time, receiver, sender, message)."""
 
-    def __init__(self, hosts=5, seed=1, latency=None, **settings):
+    def __init__(self, hosts: int = 5, seed: int = 1, latency: Latency | None = None, **settings: Any) -> None:
         self.kernel = Kernel(seed)
         settings.setdefault("access_bps", BYTE_A_US)
         self.internet = Internet(self.kernel, latency or Constant(1_000), **settings)
-        self.trace = []
+        self.trace: list[tuple[Any, ...]] = []
         for address in range(hosts):
             self.attach(address)
 
-    def attach(self, address):
-        def receive(sender, message):
+    def attach(self, address: int) -> None:
+        def receive(sender: int, message: Any) -> None:
             self.trace.append((self.kernel.now_us, address, sender, message))
 
         self.internet.attach(address, receive)
 
-    def send(self, time_us, sender, receiver, size_bytes, message="m"):
-        def failed():
+    def send(self, time_us: int, sender: int, receiver: int, size_bytes: int, message: Any = "m") -> None:
+        def failed() -> None:
             self.trace.append((self.kernel.now_us, sender, "failed", message))
 
         self.kernel.at(time_us, self.internet.send, sender, receiver, message, size_bytes, failed)
 
-    def run(self):
+    def run(self) -> list[tuple[Any, ...]]:
         self.kernel.run()
         return self.trace
 
@@ -46,30 +48,30 @@ class World:
 class Scripted(Random):
     """Chance that follows a script: numbers below the loss lose a message."""
 
-    def __init__(self, numbers):
+    def __init__(self, numbers: Iterable[float]) -> None:
         super().__init__(0)
         self.numbers = list(numbers)
 
-    def random(self):
+    def random(self) -> float:
         return self.numbers.pop(0)
 
 
 @pytest.mark.parametrize("congestion", ALL)
-def test_a_lone_message_takes_both_transmissions_and_the_latency(congestion):
+def test_a_lone_message_takes_both_transmissions_and_the_latency(congestion: Congestion) -> None:
     world = World(congestion=congestion)
     world.send(0, 1, 2, 300)
     assert world.run() == [(300 + 1_000 + 300, 2, 1, "m")]
 
 
 @pytest.mark.parametrize("congestion", ALL)
-def test_without_a_bandwidth_only_the_latency_counts(congestion):
+def test_without_a_bandwidth_only_the_latency_counts(congestion: Congestion) -> None:
     world = World(congestion=congestion, access_bps=None)
     for receiver in (2, 3):
         world.send(0, 1, receiver, 10**9)
     assert world.run() == [(1_000, 2, 1, "m"), (1_000, 3, 1, "m")]
 
 
-def test_the_default_is_a_link_of_1500_kbps():
+def test_the_default_is_a_link_of_1500_kbps() -> None:
     world = World(access_bps=1_500_000.0)
     world.send(0, 1, 2, 1_500)
     assert world.run() == [(8_000 + 1_000 + 8_000, 2, 1, "m")]
@@ -86,7 +88,7 @@ def test_the_default_is_a_link_of_1500_kbps():
         (Congestion.FAIR, {2: 400 + 1_000 + 300, 3: 300 + 1_000 + 100}),
     ],
 )
-def test_two_transfers_on_one_uplink(congestion, delivered):
+def test_two_transfers_on_one_uplink(congestion: Congestion, delivered: dict[int, int]) -> None:
     world = World(congestion=congestion)
     world.send(0, 1, 2, 300)
     world.send(100, 1, 3, 100)
@@ -104,7 +106,7 @@ def test_two_transfers_on_one_uplink(congestion, delivered):
         (Congestion.FAIR, {1: 1_700, 2: 1_550}),
     ],
 )
-def test_two_transfers_on_one_downlink(congestion, delivered):
+def test_two_transfers_on_one_downlink(congestion: Congestion, delivered: dict[int, int]) -> None:
     world = World(congestion=congestion)
     world.send(0, 1, 3, 300)
     world.send(250, 2, 3, 100)
@@ -112,16 +114,18 @@ def test_two_transfers_on_one_downlink(congestion, delivered):
 
 
 @pytest.mark.parametrize("congestion", QUEUEING)
-def test_directions_do_not_disturb_each_other(congestion):
+def test_directions_do_not_disturb_each_other(congestion: Congestion) -> None:
     world = World(congestion=congestion)
     world.send(0, 1, 2, 500)
     world.send(0, 2, 1, 500)
     assert world.run() == [(2_000, 2, 1, "m"), (2_000, 1, 2, "m")]
 
 
-def shared_ends(transfers):
+def shared_ends(transfers: list[tuple[int, int]]) -> dict[int, Fraction]:
     """When each of (start, size) ends on one shared link, in exact fractions, a step from change to change."""
-    left, ends, now = {}, {}, Fraction(0)
+    left: dict[int, Fraction] = {}
+    ends: dict[int, Fraction] = {}
+    now = Fraction(0)
     waiting = sorted(range(len(transfers)), key=lambda n: (transfers[n][0], n))
     while waiting or left:
         next_end = now + min(left.values()) * len(left) if left else None
@@ -140,7 +144,7 @@ def shared_ends(transfers):
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_fair_sharing_is_exact(seed):
+def test_fair_sharing_is_exact(seed: int) -> None:
     random = Random(seed)
     transfers = [(random.randrange(3_000), random.randrange(1, 400)) for _ in range(40)]
     world = World(hosts=42, congestion=Congestion.FAIR, latency=Constant(0))
@@ -151,7 +155,7 @@ def test_fair_sharing_is_exact(seed):
     assert delivered == {n: ceil(ends[n]) + transfers[n][1] for n in range(40)}
 
 
-def test_many_small_messages_fill_the_link_exactly():
+def test_many_small_messages_fill_the_link_exactly() -> None:
     world = World(access_bps=24_000_000.0, congestion=Congestion.FIFO)  # a third of a microsecond a byte
     for _ in range(3_000):
         world.send(0, 1, 2, 1)
@@ -159,7 +163,7 @@ def test_many_small_messages_fill_the_link_exactly():
 
 
 @pytest.mark.parametrize("congestion", ALL)
-def test_a_lost_message_is_sent_again_after_the_timeout(congestion):
+def test_a_lost_message_is_sent_again_after_the_timeout(congestion: Congestion) -> None:
     world = World(congestion=congestion, loss=0.5)
     world.kernel.random = Scripted([0.1, 0.4, 0.6])
     world.send(0, 1, 2, 100)
@@ -173,7 +177,7 @@ def test_a_lost_message_is_sent_again_after_the_timeout(congestion):
 
 
 @pytest.mark.parametrize("congestion", ALL)
-def test_after_all_retries_the_sender_is_told_once(congestion):
+def test_after_all_retries_the_sender_is_told_once(congestion: Congestion) -> None:
     world = World(congestion=congestion, loss=0.5, retries=2)
     world.kernel.random = Scripted([0.1] * 3)
     world.send(0, 1, 2, 100)
@@ -182,7 +186,7 @@ def test_after_all_retries_the_sender_is_told_once(congestion):
     assert (world.internet.lost_total, world.internet.failed_total) == (3, 1)
 
 
-def test_loss_and_retries_have_their_frequencies():
+def test_loss_and_retries_have_their_frequencies() -> None:
     count, loss, retries = 4_000, 0.4, 3
     world = World(loss=loss, retries=retries, seed=11)
     for number in range(count):
@@ -202,7 +206,7 @@ def test_loss_and_retries_have_their_frequencies():
 
 @pytest.mark.parametrize("congestion", ALL)
 @pytest.mark.parametrize("receiver", [2, 77])  # one that has crashed, one that never was
-def test_without_loss_a_dead_receiver_is_known_after_one_timeout(congestion, receiver):
+def test_without_loss_a_dead_receiver_is_known_after_one_timeout(congestion: Congestion, receiver: int) -> None:
     world = World(congestion=congestion)
     world.internet.detach(2)
     world.send(0, 1, receiver, 100)
@@ -212,7 +216,7 @@ def test_without_loss_a_dead_receiver_is_known_after_one_timeout(congestion, rec
 
 
 @pytest.mark.parametrize("congestion", ALL)
-def test_with_loss_a_dead_receiver_is_tried_again(congestion):
+def test_with_loss_a_dead_receiver_is_tried_again(congestion: Congestion) -> None:
     world = World(congestion=congestion, loss=0.5, retries=2)
     world.kernel.random = Scripted([0.9] * 3)
     world.internet.detach(2)
@@ -223,7 +227,7 @@ def test_with_loss_a_dead_receiver_is_tried_again(congestion):
 
 @pytest.mark.parametrize("congestion", ALL)
 @pytest.mark.parametrize("crash_us", [0, 600, 1_150])  # before it is on the way, on the wire, on the downlink
-def test_a_new_life_does_not_get_what_was_meant_for_the_last(congestion, crash_us):
+def test_a_new_life_does_not_get_what_was_meant_for_the_last(congestion: Congestion, crash_us: int) -> None:
     world = World(congestion=congestion)
     world.send(0, 1, 2, 100, "old")
     world.kernel.at(crash_us, world.internet.detach, 2)
@@ -234,7 +238,7 @@ def test_a_new_life_does_not_get_what_was_meant_for_the_last(congestion, crash_u
 
 
 @pytest.mark.parametrize("congestion", ALL)
-def test_what_is_sent_to_a_host_that_is_down_does_not_reach_its_next_life(congestion):
+def test_what_is_sent_to_a_host_that_is_down_does_not_reach_its_next_life(congestion: Congestion) -> None:
     world = World(congestion=congestion)
     world.internet.detach(2)
     world.send(0, 1, 2, 100)
@@ -243,7 +247,7 @@ def test_what_is_sent_to_a_host_that_is_down_does_not_reach_its_next_life(conges
 
 
 @pytest.mark.parametrize("comes_back", [False, True])
-def test_a_sender_that_has_crashed_is_not_told(comes_back):
+def test_a_sender_that_has_crashed_is_not_told(comes_back: bool) -> None:
     world = World()
     world.internet.detach(2)
     world.send(0, 1, 2, 100)
@@ -254,7 +258,7 @@ def test_a_sender_that_has_crashed_is_not_told(comes_back):
     assert world.internet.failed_total == 0
 
 
-def test_a_sender_that_has_crashed_does_not_retry():
+def test_a_sender_that_has_crashed_does_not_retry() -> None:
     world = World(loss=0.5)
     world.kernel.random = Scripted([0.1])
     world.send(0, 1, 2, 100)
@@ -264,7 +268,7 @@ def test_a_sender_that_has_crashed_does_not_retry():
 
 
 @pytest.mark.parametrize(("congestion", "arrive"), [(Congestion.NONE, 3), (Congestion.FIFO, 1), (Congestion.FAIR, 0)])
-def test_a_crash_destroys_what_waits_to_be_sent(congestion, arrive):
+def test_a_crash_destroys_what_waits_to_be_sent(congestion: Congestion, arrive: int) -> None:
     world = World(congestion=congestion)
     for receiver in (2, 3, 4):
         world.send(0, 1, receiver, 300)
@@ -276,7 +280,7 @@ def test_a_crash_destroys_what_waits_to_be_sent(congestion, arrive):
     assert len(trace) == world.internet.messages_sent[1] == arrive + 1
 
 
-def test_a_message_to_oneself_is_no_traffic_and_comes_after_the_sending():
+def test_a_message_to_oneself_is_no_traffic_and_comes_after_the_sending() -> None:
     world = World()
     world.send(5, 1, 1, 10**6)
     world.kernel.at(5, world.trace.append, "scheduled before")
@@ -288,7 +292,7 @@ def test_a_message_to_oneself_is_no_traffic_and_comes_after_the_sending():
     assert world.run() == []
 
 
-def test_who_is_up():
+def test_who_is_up() -> None:
     world = World(hosts=2)
     assert [world.internet.is_up(address) for address in (0, 1, 2, -1)] == [True, True, False, False]
     world.internet.detach(1)
@@ -310,18 +314,18 @@ def test_who_is_up():
     ("settings", "sentence"),
     [({"access_bps": 0.0}, "access_bps"), ({"loss": 1.0}, "loss"), ({"retries": -1}, "retries")],
 )
-def test_bad_settings_are_errors(settings, sentence):
+def test_bad_settings_are_errors(settings: Any, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         World(**settings)
 
 
-def gossip(seed, **settings):
+def gossip(seed: int, **settings: Any) -> tuple[Any, ...]:
     """Hosts pass messages on at random for a while, some crash and come back; everything that happens is recorded."""
     world = World(hosts=0, seed=seed, latency=King(20, seed=3), **settings)
     random, internet = world.kernel.random, world.internet
 
-    def attach(address):
-        def receive(sender, message):
+    def attach(address: int) -> None:
+        def receive(sender: int, message: Any) -> None:
             world.trace.append((world.kernel.now_us, address, sender, message))
             if message:
                 internet.send(
@@ -330,7 +334,7 @@ def gossip(seed, **settings):
 
         internet.attach(address, receive)
 
-    def lost(message):
+    def lost(message: Any) -> None:
         world.trace.append((world.kernel.now_us, "lost", message))
 
     for address in range(20):
@@ -346,14 +350,14 @@ def gossip(seed, **settings):
 
 @pytest.mark.parametrize("congestion", ALL)
 @pytest.mark.parametrize("loss", [0.0, 0.2])
-def test_same_seed_same_trace(congestion, loss):
+def test_same_seed_same_trace(congestion: Congestion, loss: float) -> None:
     first = gossip(1, congestion=congestion, loss=loss)
     assert len(first[0]) > 100
     assert first == gossip(1, congestion=congestion, loss=loss)
     assert first != gossip(2, congestion=congestion, loss=loss)
 
 
-def test_the_fast_path_is_the_general_one():
+def test_the_fast_path_is_the_general_one() -> None:
     """A loss that never happens takes the way of all others; the same messages must arrive at the same times."""
     traces = []
     for loss in (0.0, 1e-300):
@@ -367,7 +371,7 @@ def test_the_fast_path_is_the_general_one():
     assert traces[0][2] > 10
 
 
-def test_clocks_are_off_and_drift():
+def test_clocks_are_off_and_drift() -> None:
     world = World()
     world.internet.clocks[1] = HostClock(offset_us=-2_000, drift_ppm=50.0)
     world.kernel.run(until_us=10_000_000)

@@ -1,7 +1,9 @@
 """The network: exact times, at least once whatever is lost, and silence once all is acknowledged."""
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -33,7 +35,7 @@ class Pair:
         self.network.send("a", "b", number, number, size_bytes)
 
     def receive(self, sender: str, message: object) -> None:
-        assert sender == "a"
+        assert sender == "a" and isinstance(message, int)
         self.arrivals.append((self.kernel.now_us, message))
         if self.acknowledges:
             had = {number for _, number in self.arrivals}
@@ -57,7 +59,7 @@ class Pair:
         return self.network.traffic("a", "b")
 
 
-def test_latency_alone():
+def test_latency_alone() -> None:
     pair = Pair(LinkModel(latency_us=250))
     pair.kernel.at(1_000, pair.send, 0)
     pair.kernel.run()
@@ -67,7 +69,7 @@ def test_latency_alone():
     assert pair.network.acknowledged("a", "b") == 0
 
 
-def test_bandwidth_is_a_fifo_transmitter():
+def test_bandwidth_is_a_fifo_transmitter() -> None:
     pair = Pair(LinkModel(latency_us=300, bandwidth_bps=10_000_000))
     pair.kernel.at(0, pair.send, 0, 1_250)  # 1 ms each
     pair.kernel.at(0, pair.send, 1, 2_500)
@@ -78,7 +80,7 @@ def test_bandwidth_is_a_fifo_transmitter():
     assert pair.traffic.retransmitted == 0
 
 
-def test_directions_do_not_share_a_transmitter():
+def test_directions_do_not_share_a_transmitter() -> None:
     kernel, arrivals = Kernel(seed=1), []
     network = Network(kernel, lambda sender, receiver: LinkModel(10, 8e6 if sender == "a" else 4e6))
     for site in "ab":
@@ -89,7 +91,7 @@ def test_directions_do_not_share_a_transmitter():
     assert arrivals == [(110, "a"), (210, "b")]
 
 
-def test_small_messages_on_a_fast_link_keep_its_rate():
+def test_small_messages_on_a_fast_link_keep_its_rate() -> None:
     pair = Pair(LinkModel(bandwidth_bps=1e9), acknowledges=False)
     for number in range(1_000):
         pair.send(number, 100)  # 0.8 us each
@@ -98,7 +100,7 @@ def test_small_messages_on_a_fast_link_keep_its_rate():
     assert pair.arrivals[-1][0] == 800
 
 
-def test_a_part_of_a_microsecond_still_occupies_the_transmitter():
+def test_a_part_of_a_microsecond_still_occupies_the_transmitter() -> None:
     pair = Pair(LinkModel(bandwidth_bps=8e6 / 1.4), acknowledges=False)  # 1.4 us a byte
     for time_us in range(3):
         pair.kernel.at(time_us, pair.send, time_us, 1)
@@ -107,7 +109,7 @@ def test_a_part_of_a_microsecond_still_occupies_the_transmitter():
     assert pair.arrivals == [(1, 0), (3, 1), (4, 2), (6, 3)]
 
 
-def test_default_retry_follows_the_transmission():
+def test_default_retry_follows_the_transmission() -> None:
     pair = Pair(LinkModel(latency_us=200, bandwidth_bps=8e6), acknowledges=False)
     pair.send(0, 1_000)
     pair.kernel.run(until_us=7_000)
@@ -116,7 +118,7 @@ def test_default_retry_follows_the_transmission():
     assert pair.traffic == LinkTraffic(sent=1, retransmitted=2, bytes_first=1_000, bytes_all=3_000)
 
 
-def test_a_long_queue_is_not_retransmitted_before_it_has_left():
+def test_a_long_queue_is_not_retransmitted_before_it_has_left() -> None:
     pair = Pair(LinkModel(latency_us=10, bandwidth_bps=8e6))
     for number in range(50):
         pair.send(number, 1_000)
@@ -125,7 +127,7 @@ def test_a_long_queue_is_not_retransmitted_before_it_has_left():
     assert pair.arrivals[-1] == (50_010, 49)
 
 
-def test_loss_is_retried_until_all_is_there():
+def test_loss_is_retried_until_all_is_there() -> None:
     pair = Pair(LinkModel(latency_us=100, loss=0.4))
     for number in range(200):
         pair.send(number)
@@ -138,7 +140,7 @@ def test_loss_is_retried_until_all_is_there():
     assert traffic.bytes_all == 100 * (traffic.sent + traffic.retransmitted)
 
 
-def test_duplicates_happen_and_are_counted():
+def test_duplicates_happen_and_are_counted() -> None:
     pair = Pair(LinkModel(latency_us=100, jitter_us=50, duplicate=0.3))
     for number in range(200):
         pair.send(number)
@@ -150,7 +152,7 @@ def test_duplicates_happen_and_are_counted():
     assert any(len(set(twice)) == 2 for twice in times)  # a duplicate has a jitter of its own
 
 
-def test_jitter_stays_in_its_bounds_and_reorders():
+def test_jitter_stays_in_its_bounds_and_reorders() -> None:
     pair = Pair(LinkModel(latency_us=100, jitter_us=20))
     for number in range(300):
         pair.kernel.at(number, pair.send, number)
@@ -160,7 +162,7 @@ def test_jitter_stays_in_its_bounds_and_reorders():
     assert pair.numbers != sorted(pair.numbers) == list(range(300))
 
 
-def test_an_acknowledgement_covers_what_is_before_it_and_stops_retransmission():
+def test_an_acknowledgement_covers_what_is_before_it_and_stops_retransmission() -> None:
     pair = Pair(LinkModel(latency_us=100), retry_us=1_000, acknowledges=False)
     for number in range(3):
         pair.send(number)
@@ -174,7 +176,7 @@ def test_an_acknowledgement_covers_what_is_before_it_and_stops_retransmission():
     assert pair.kernel.now_us == 5_600
 
 
-def test_numbers_sent_out_of_order_are_acknowledged_too():
+def test_numbers_sent_out_of_order_are_acknowledged_too() -> None:
     pair = Pair(LinkModel(latency_us=100), retry_us=1_000, acknowledges=False)
     for number in (2, 0, 1):
         pair.send(number)
@@ -185,7 +187,7 @@ def test_numbers_sent_out_of_order_are_acknowledged_too():
     assert pair.kernel.pending == 0
 
 
-def test_a_retransmission_in_the_queue_is_withdrawn_when_it_is_acknowledged():
+def test_a_retransmission_in_the_queue_is_withdrawn_when_it_is_acknowledged() -> None:
     pair = Pair(LinkModel(latency_us=100, bandwidth_bps=8e6), retry_us=500, acknowledges=False)
     pair.send(0, 1_000)
     pair.send(1, 10_000)  # on the wire from 1 000 to 11 000; the retransmission of 0 waits behind it
@@ -196,7 +198,7 @@ def test_a_retransmission_in_the_queue_is_withdrawn_when_it_is_acknowledged():
     assert pair.traffic.retransmitted == 0
 
 
-def test_sending_what_is_under_way_or_acknowledged_does_nothing():
+def test_sending_what_is_under_way_or_acknowledged_does_nothing() -> None:
     pair = Pair(LinkModel(latency_us=100))
     pair.send(0)
     pair.send(0)
@@ -206,7 +208,7 @@ def test_sending_what_is_under_way_or_acknowledged_does_nothing():
     assert pair.traffic.sent == 1 == len(pair.arrivals)
 
 
-def test_a_crashed_receiver_gets_it_after_it_is_back():
+def test_a_crashed_receiver_gets_it_after_it_is_back() -> None:
     pair = Pair(LinkModel(latency_us=100), retry_us=1_000)
     pair.network.disconnect("b")
     pair.send(0)
@@ -216,7 +218,7 @@ def test_a_crashed_receiver_gets_it_after_it_is_back():
     assert pair.traffic == LinkTraffic(sent=1, retransmitted=3, lost=3, bytes_first=100, bytes_all=400)
 
 
-def test_an_acknowledgement_to_a_crashed_sender_is_lost():
+def test_an_acknowledgement_to_a_crashed_sender_is_lost() -> None:
     pair = Pair(LinkModel(latency_us=100), retry_us=1_000)
     pair.send(0)
     pair.kernel.at(150, pair.network.disconnect, "a")
@@ -225,7 +227,7 @@ def test_an_acknowledgement_to_a_crashed_sender_is_lost():
     assert pair.arrivals == [(100, 0), (1_100, 0)]
 
 
-def test_a_sender_that_never_receives_hears_acknowledgements():
+def test_a_sender_that_never_receives_hears_acknowledgements() -> None:
     kernel = Kernel(seed=1)
     network = Network(kernel, lambda sender, receiver: LinkModel(latency_us=5))
     network.connect("b", lambda sender, message: network.acknowledge("b", sender, 0))
@@ -238,7 +240,7 @@ def test_a_sender_that_never_receives_hears_acknowledgements():
     ]
 
 
-def test_a_crashed_sender_loses_what_has_not_left():
+def test_a_crashed_sender_loses_what_has_not_left() -> None:
     pair = Pair(LinkModel(latency_us=5_000, bandwidth_bps=8e6), acknowledges=False)
     for number in range(3):
         pair.send(number, 1_000)
@@ -254,8 +256,8 @@ def test_a_crashed_sender_loses_what_has_not_left():
 
 
 @pytest.mark.parametrize("model", [LinkModel(30, 1e7, 200, 0.3, 0.2), LinkModel(jitter_us=9, loss=0.1)])
-def test_same_seed_same_trace(model):
-    def run(seed):
+def test_same_seed_same_trace(model: LinkModel) -> None:
+    def run(seed: int) -> tuple[Any, ...]:
         pair = Pair(model, seed)
         for number in range(100):
             pair.send(number, 50 + number)
@@ -278,12 +280,12 @@ def test_same_seed_same_trace(model):
         {"duplicate": 1.1},
     ],
 )
-def test_a_wrong_model_is_refused(wrong):
+def test_a_wrong_model_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         LinkModel(**wrong)
 
 
-def test_wrong_arguments_are_refused():
+def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="retry_us"):
         Network(Kernel(seed=1), lambda sender, receiver: LinkModel(), retry_us=0)
     network = Network(Kernel(seed=1), lambda sender, receiver: LinkModel())
@@ -302,7 +304,7 @@ MODELS = st.builds(
 CRASHES = st.lists(st.tuples(st.integers(0, 20_000), st.integers(1, 20_000)), max_size=4)  # up for, then down for
 
 
-def intervals(crashes):
+def intervals(crashes: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """When it goes down and when it is up again, one after the other."""
     times_us = itertools.accumulate(itertools.chain.from_iterable(crashes))
     return zip(times_us, times_us, strict=True)
@@ -317,7 +319,14 @@ def intervals(crashes):
     receiver_crashes=CRASHES,
     sender_crashes=CRASHES,
 )
-def test_every_message_is_delivered_and_the_run_ends(model, seed, retry_us, sends, receiver_crashes, sender_crashes):
+def test_every_message_is_delivered_and_the_run_ends(
+    model: LinkModel,
+    seed: int,
+    retry_us: int | None,
+    sends: list[tuple[int, int]],
+    receiver_crashes: list[tuple[int, int]],
+    sender_crashes: list[tuple[int, int]],
+) -> None:
     pair = Pair(model, seed, retry_us)
     at = pair.kernel.at
     for number, (time_us, size_bytes) in enumerate(sorted(sends)):

@@ -13,7 +13,7 @@ from watersmeet.sim.overlays.ring import Ring
 
 def loads(identifiers: NDArray[np.uint64], keys: NDArray[np.uint64], weights: NDArray[np.int64]) -> NDArray[np.float64]:
     ring = Ring(identifiers)
-    return np.bincount(ring.owners(keys), weights, minlength=len(ring))
+    return np.bincount(ring.owners(keys), weights, minlength=len(ring)).astype(np.float64)
 
 
 @pytest.mark.parametrize("seed", range(5))

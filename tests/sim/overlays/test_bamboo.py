@@ -1,8 +1,10 @@
 """The dynamic Bamboo: joins, failures and churn end in exactly the leaf sets and owners that all identifiers imply."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +27,7 @@ QUICK = BambooSettings(
 class World:
     """Hosts and their routers; whatever is not a router's message is an error."""
 
-    def __init__(self, seed: int, hosts: int, settings: BambooSettings = QUICK, **net: object) -> None:
+    def __init__(self, seed: int, hosts: int, settings: BambooSettings = QUICK, **net: Any) -> None:
         self.kernel = Kernel(seed)
         self.internet = Internet(self.kernel, King(hosts, seed=seed), **net)
         self.settings = settings
@@ -140,7 +142,7 @@ def test_neighbours_that_die_together_leave_a_gap_that_closes() -> None:
 
 
 @pytest.mark.parametrize("net", [{}, {"loss": 0.05}, {"congestion": Congestion.FIFO}], ids=["plain", "loss", "fifo"])
-def test_churn_then_quiet(net: dict[str, object]) -> None:
+def test_churn_then_quiet(net: dict[str, Any]) -> None:
     world = joined(9, 40, **net)
     for address in range(40, 64):
         alive = sorted(world.nodes)
@@ -319,9 +321,10 @@ def test_converged_nodes_agree_with_the_arrays_and_stay_so() -> None:
 
 
 def test_a_run_is_a_function_of_its_seed() -> None:
-    def run() -> list[object]:
+    def run() -> tuple[object, ...]:
         world = joined(19, 25)
-        return [(node.leaves(), node.entries()) for node in world.nodes.values()] + world.internet.bytes_sent
+        tables = [(node.leaves(), node.entries()) for node in world.nodes.values()]
+        return tables, world.internet.bytes_sent
 
     assert run() == run()
 
@@ -350,8 +353,12 @@ def test_application_messages_find_the_owner_around_the_dead() -> None:
     prefixes = Prefixes.random(100, 21, latency)
     nodes = [OverlayNode(kernel, internet, router) for router in converged(kernel, internet, prefixes)]
     arrived: dict[int, int] = {}
+
+    def note(address: int, origin: int, target: int, payload: object, hops: int) -> None:
+        arrived[target] = address
+
     for node in nodes:
-        node.on_deliver(lambda origin, target, payload, hops, node=node: arrived.update({target: node.address}))
+        node.on_deliver(partial(note, node.address))
     dead = set(range(0, 100, 9))
     for address in sorted(dead):
         nodes[address].stop()

@@ -1,5 +1,6 @@
 """The dynamic protocol against the static ring: whatever has happened, in the end it is what Ring says."""
 
+from functools import partial
 from random import Random
 
 import pytest
@@ -246,7 +247,7 @@ def test_arcs_cover_the_circle_once_and_watchers_know_them() -> None:
     world = World(15, seed=11)
     arcs: dict[int, Arc] = {}
     for chord in world.chords:
-        chord.watch(lambda arc, address=chord.address: arcs.update({address: arc}))
+        chord.watch(partial(arcs.__setitem__, chord.address))
     world.join_one_by_one()
     world.run(10)
     assert arcs == {chord.address: chord.arc for chord in world.chords}

@@ -1,6 +1,7 @@
 """Application messages: the way they take, together and alone, and what happens when it is broken."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import pytest
@@ -80,10 +81,13 @@ def fixed_nodes(*hops: int | None) -> tuple[Kernel, list[OverlayNode], list[Fixe
 def test_messages_visit_the_nodes_that_the_static_ring_says() -> None:
     world, generator = Converged(300, seed=1), np.random.default_rng(1)
     visited: dict[object, list[int]] = {}
+
+    def visit(here: int, target: int, payload: object) -> object:
+        visited.setdefault(payload, []).append(here)
+        return payload
+
     for node in world.nodes:
-        node.on_transit(
-            lambda _, payload, here=node.address: (visited.setdefault(payload, []).append(here), payload)[1]
-        )
+        node.on_transit(partial(visit, node.address))
     expected = {}
     for number in range(300):
         source, target = int(generator.integers(300)), int(generator.integers(SPACE, dtype=np.uint64))
@@ -126,9 +130,14 @@ def test_the_upcall_changes_and_stops_what_passes_by() -> None:
     kernel, nodes, _ = fixed_nodes(1, 2, None)
     delivered: list[object] = []
     seen: list[tuple[int, object]] = []
+
+    def see(here: int, target: int, payload: object) -> object:
+        seen.append((here, payload))
+        return payload
+
     for node in nodes:
         node.on_deliver(lambda origin, target, payload, hops: delivered.append(payload))
-        node.on_transit(lambda target, payload, here=node.address: (seen.append((here, payload)), payload)[1])
+        node.on_transit(partial(see, node.address))
     nodes[1].on_transit(lambda target, payload: None if payload == "stop" else f"{payload}!")
     nodes[0].route_many([(9, "go", 10), (9, "stop", 10)])
     kernel.run()

@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 from math import log
+from typing import Any
 
 import numpy as np
 import pytest
@@ -182,7 +183,7 @@ def test_addresses_follow_their_identifiers_and_the_seed_decides() -> None:
         ([5, 6], {"addresses": [1]}, "addresses"),
     ],
 )
-def test_what_makes_no_overlay_is_refused(arguments: list[int], choices: dict[str, object], what: str) -> None:
+def test_what_makes_no_overlay_is_refused(arguments: list[int], choices: dict[str, Any], what: str) -> None:
     with pytest.raises(ValueError, match=what):
         Prefixes(arguments, **choices)
 

@@ -1,5 +1,6 @@
 """The static ring against definitions that do not use its code."""
 
+from functools import partial
 from math import log2
 
 import numpy as np
@@ -28,7 +29,7 @@ def path_by_definition(points: list[int], source: int, target: int) -> list[int]
         else:
             fingers = {owner_by_definition(points, (at + (1 << exponent)) % SPACE) for exponent in range(ID_BITS)}
             before = [point for point in fingers if 0 < distance(at, point) < distance(at, target)]
-            at = max(before, key=lambda point, at=at: distance(at, point))
+            at = max(before, key=partial(distance, at))
         visited.append(at)
     return visited
 

@@ -2,8 +2,10 @@
 
 import os
 from collections import Counter
+from collections.abc import Iterable
 
 import pytest
+from seeds import FreshSeeds
 
 from watersmeet.program.rjoin.shard import Strategy
 from watersmeet.sim.rjoin.trial import main, run
@@ -34,7 +36,18 @@ def test_a_wrong_outcome_says_how_to_see_it_again(capsys: pytest.CaptureFixture[
     )
 
 
+def check(seeds: Iterable[int]) -> None:
+    for seed in seeds:
+        outcome = run(seed)
+        assert outcome.is_right, outcome.verdict
+
+
+def test_trials_of_fresh_seeds(fresh_seeds: FreshSeeds) -> None:
+    check(fresh_seeds.take(2))
+
+
+@pytest.mark.soak
 @LONG
-@pytest.mark.parametrize("first", range(0, 1_500, 100))
-def test_many_random_trials(first: int) -> None:
-    assert main([str(first), str(first + 100)]) == 0
+@pytest.mark.parametrize("chunk", range(15))
+def test_many_trials_of_fresh_seeds(chunk: int, fresh_seeds: FreshSeeds) -> None:
+    check(fresh_seeds.take(100))

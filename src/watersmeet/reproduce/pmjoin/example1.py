@@ -11,8 +11,8 @@ from watersmeet.cost.workload import Workload
 from watersmeet.planners.partition import SubPlans, pmjoin_plan
 from watersmeet.planners.trees import BYTES, simple, stream_join_opt
 from watersmeet.reproduce import plots
-from watersmeet.reproduce.experiment import Experiment, Row, told
-from watersmeet.reproduce.workloads import Source, measure, names_of, one_way, rows_table, workload_of_sources
+from watersmeet.reproduce.experiment import Experiment, Row, finding
+from watersmeet.reproduce.workloads import Source, measure, names_of, rows_table, unpartitioned, workload_of_sources
 
 RATES = np.array([[0.1, 0.1, 100], [0.03, 50, 0.04], [50, 0.01, 0.02]])  # of each stream, by value a, b and c
 WINDOW_S = 0.5
@@ -38,9 +38,9 @@ def _plan(scheme: str, workload: Workload) -> SubPlans:
     """The plan of a scheme."""
     match scheme:
         case "centralised":
-            return one_way(simple(workload, BYTES))
+            return unpartitioned(simple(workload, BYTES))
         case "distributed":
-            return one_way(stream_join_opt(workload, BYTES))
+            return unpartitioned(stream_join_opt(workload, BYTES))
         case _:
             return pmjoin_plan(workload, "rate", 3, BYTES)
 
@@ -83,7 +83,7 @@ def _plot(rows: Sequence[Row], path: Path) -> None:
 
 def _verdict(rows: Sequence[Row]) -> list[str]:
     return [
-        told(
+        finding(
             abs(row["measured"] - row["published"]) <= 0.1 * row["published"],
             f"{row['scheme']} ships {row['measured']:.4g} a second where the paper has {row['published']:g}",
         )

@@ -7,14 +7,14 @@ from pathlib import Path
 from watersmeet.plan.nodes import Input, JoinNode, Leaf, Tree, leaves_of
 from watersmeet.planners.trees import optimal, stream_join_opt
 from watersmeet.reproduce import plots
-from watersmeet.reproduce.experiment import Experiment, Row, told
+from watersmeet.reproduce.experiment import Experiment, Row, finding
 from watersmeet.reproduce.workloads import (
     Measured,
     Source,
     draw_rows,
     measure,
-    one_way,
     uniform,
+    unpartitioned,
     workload_of_sources,
 )
 
@@ -56,13 +56,13 @@ def _sources() -> list[Source]:
     ]
 
 
-def _meet(at: str, *nodes: Tree | str) -> JoinNode:
-    """A meet of trees and streams."""
+def _join_node(at: str, *nodes: Tree | str) -> JoinNode:
+    """A join node over trees and streams."""
     return JoinNode(at, tuple(Input(Leaf(node) if isinstance(node, str) else node) for node in nodes))
 
 
 # Both local joins leave their sites, so that links tell their rates.
-LOCAL_JOINS = _meet("n2", _meet("n0", "s0", "s1"), _meet("n1", "s2", "s3"), "s4")
+LOCAL_JOINS = _join_node("n2", _join_node("n0", "s0", "s1"), _join_node("n1", "s2", "s3"), "s4")
 
 
 def _points(quick: bool) -> tuple[Point, ...]:
@@ -83,7 +83,7 @@ def _run(point: Point) -> Row:
     runs = []
     for draw in range(point.draws):
         tables, full_us = draw_rows(streams, SECONDS, SEED + draw)
-        runs.append(measure(streams, one_way(tree), tables, full_us, SECONDS))
+        runs.append(measure(streams, unpartitioned(tree), tables, full_us, SECONDS))
     measured = sum(_figure(point.what, found) for found in runs) / len(runs)
     published = PUBLISHED[point.what]
     return {
@@ -107,7 +107,7 @@ def _text_of(tree: Tree) -> str:
     """A tree on one line, its inputs in the order of their first streams but what is local first."""
     if isinstance(tree, Leaf):
         return tree.alias
-    nodes = sorted((one.node for one in tree.inputs), key=lambda node: (not _local(node, tree.at), leaves_of(node)))
+    nodes = sorted((child.node for child in tree.inputs), key=lambda node: (not _local(node, tree.at), leaves_of(node)))
     return f"{tree.at}({' '.join(_text_of(node) for node in nodes)})"
 
 
@@ -126,7 +126,7 @@ def _plot(rows: Sequence[Row], path: Path) -> None:
 
 def _verdict(rows: Sequence[Row]) -> list[str]:
     found = [
-        told(
+        finding(
             abs(row["measured"] - row["published"]) <= 0.1 * row["published"],
             f"{row['figure']} {row['measured']:.3g} where the paper has {row['published']:g}",
         )
@@ -135,7 +135,7 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
     ]
     by_name = {row["figure"]: row for row in rows}
     ships = by_name["plan of figure 3 ships"]
-    found.append(told(ships["plan"] == FIGURE_3, f"algorithm 1 gives {ships['plan']}; figure 3 is {FIGURE_3}"))
+    found.append(finding(ships["plan"] == FIGURE_3, f"algorithm 1 gives {ships['plan']}; figure 3 is {FIGURE_3}"))
     found.append(
         f"derived from table 2: the plan of figure 3 ships {ships['measured']:.3g} a second where the sum of its rates "
         f"is {DERIVED:g}"

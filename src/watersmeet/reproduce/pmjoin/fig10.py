@@ -8,9 +8,9 @@ from pathlib import Path
 from watersmeet.planners.partition import pmjoin_plan
 from watersmeet.planners.trees import stream_join_opt
 from watersmeet.reproduce import plots
-from watersmeet.reproduce.experiment import Experiment, Row, averaged, told
+from watersmeet.reproduce.experiment import Experiment, Row, averaged, finding
 from watersmeet.reproduce.pmjoin.fig8 import METHODS, SEED, hot_spot_sources
-from watersmeet.reproduce.workloads import one_way, ship_rates, workload_of_sources
+from watersmeet.reproduce.workloads import ship_rates, unpartitioned, workload_of_sources
 
 SPOTS = {"contiguous hot spot": "CHS DD", "random hot spot": "RHS DD"}
 PARTS = (500, 1_000)
@@ -35,7 +35,7 @@ def _points(quick: bool) -> tuple[Point, ...]:
 def _run(point: Point) -> Row:
     sources = hot_spot_sources(SPOTS[point.spot], point.streams, point.draw)
     workload = workload_of_sources(sources)
-    plans = {"none": one_way(stream_join_opt(workload))}
+    plans = {"none": unpartitioned(stream_join_opt(workload))}
     for parts in PARTS:
         for method in METHODS:
             plans[f"{method} {parts}"] = pmjoin_plan(workload, method, parts, seed=SEED)
@@ -48,7 +48,7 @@ def _run(point: Point) -> Row:
 
 
 def _plot(rows: Sequence[Row], path: Path) -> None:
-    series = {"none": "1 part"} | {one: one for one in FIGURES[1:]}
+    series = {"none": "1 part"} | {name: name for name in FIGURES[1:]}
     plots.lines(rows, path, panel="hot spot", x="streams", series=series, xlabel="streams")
 
 
@@ -67,19 +67,19 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
         )
         gain = [1 - row["rate 1000"] / row["none"] for row in own]
         found += [
-            told(
+            finding(
                 all(less < more for less, more in pairwise(gain)),
                 f"{spot}: with 1,000 parts less is shipped by "
                 + ", ".join(f"{saved:.0%} ({row['streams']} streams)" for saved, row in zip(gain, own, strict=True)),
             ),
-            told(
+            finding(
                 last["none"] > first["none"] and last["rate 1000"] < first["rate 1000"],
                 f"{spot}: from {first['streams']} to {last['streams']} streams the plan without partitions goes from "
                 f"{first['none']:,.0f} to {last['none']:,.0f}, that with 1,000 parts from {first['rate 1000']:,.0f} "
                 f"to {last['rate 1000']:,.0f}",
             ),
-            told(rate == 2 * len(own), f"{spot}: rate is the best, within 0.5 %, in {rate} of {2 * len(own)} cases"),
-            told(wins == len(own), f"{spot}: with 500 parts {better} beats {worse} in {wins} of {len(own)} cases"),
+            finding(rate == 2 * len(own), f"{spot}: rate is the best, within 0.5 %, in {rate} of {2 * len(own)} cases"),
+            finding(wins == len(own), f"{spot}: with 500 parts {better} beats {worse} in {wins} of {len(own)} cases"),
         ]
     return found
 

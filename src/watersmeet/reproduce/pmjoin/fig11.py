@@ -9,8 +9,8 @@ import numpy as np
 from watersmeet.planners.partition import pmjoin_plan
 from watersmeet.planners.trees import stream_join_opt
 from watersmeet.reproduce import plots
-from watersmeet.reproduce.experiment import Experiment, Row, averaged, told
-from watersmeet.reproduce.workloads import Source, different_shares, one_way, ship_rates, workload_of_sources
+from watersmeet.reproduce.experiment import Experiment, Row, averaged, finding
+from watersmeet.reproduce.workloads import Source, different_shares, ship_rates, unpartitioned, workload_of_sources
 
 STREAMS = 20
 NODES = 10
@@ -36,13 +36,13 @@ def sources_of(point: Point) -> list[Source]:
     rng = np.random.default_rng((SEED, point.draw))
     attributes = int(rng.integers(3, 8))
     own = rng.permutation([*range(attributes), *rng.integers(attributes, size=STREAMS - attributes)])
-    having = [{int(one)} for one in own]
+    having = [{int(attribute)} for attribute in own]
     for attribute in range(1, attributes):
         before = [i for i in range(STREAMS) if own[i] < attribute]
         having[int(rng.choice(before))].add(attribute)
     figures = [(f"n{rng.integers(NODES)}", rng.uniform(100, 1000), rng.uniform(10, 100)) for _ in range(STREAMS)]
     return [
-        Source(home, rate, window_s, {one: different_shares(rng, point.values) for one in sorted(having[i])})
+        Source(home, rate, window_s, {key: different_shares(rng, point.values) for key in sorted(having[i])})
         for i, (home, rate, window_s) in enumerate(figures)
     ]
 
@@ -56,7 +56,7 @@ def _run(point: Point) -> Row:
     sources = sources_of(point)
     workload = workload_of_sources(sources)
     plans = {
-        "none": one_way(stream_join_opt(workload)),
+        "none": unpartitioned(stream_join_opt(workload)),
         "alternative": pmjoin_plan(workload, "rate", PARTS, pick="alternative", seed=SEED),
         "random": pmjoin_plan(workload, "rate", PARTS, pick="random", seed=SEED + point.draw),
         "heuristic": pmjoin_plan(workload, "rate", PARTS, pick="heuristic", seed=SEED),
@@ -77,18 +77,18 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
     means = [row for row in averaged(rows, ["values"], CHOICES) if row["none"] is not None]
     gains = [1 - row["heuristic"] / row["none"] for row in means]
     best = sum(row["heuristic"] <= 1.005 * min(row["random"], row["alternative"]) for row in means)
-    not_run = sum(any(row[one] is None for one in CHOICES) for row in rows)
+    not_run = sum(any(row[choice] is None for choice in CHOICES) for row in rows)
     return [
-        told(
-            all(row["none"] >= 0.995 * max(row[one] for one in CHOICES) for row in means),
+        finding(
+            all(row["none"] >= 0.995 * max(row[choice] for choice in CHOICES) for row in means),
             "the plan without partitions ships the most, or as much within 0.5 %",
         ),
-        told(
+        finding(
             gains[-1] >= gains[0],
             "the heuristic saves "
             + ", ".join(f"{gain:.1%} with {row['values']:,} values" for gain, row in zip(gains, means, strict=True)),
         ),
-        told(
+        finding(
             best == len(means),
             f"the heuristic is the best choice, within 0.5 %, for {best} of {len(means)} ranges of values",
         ),

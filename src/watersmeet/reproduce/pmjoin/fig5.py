@@ -6,13 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from watersmeet.planners.trees import optimal, simple, stream_join_opt
 from watersmeet.reproduce import plots
-from watersmeet.reproduce.experiment import Experiment, Row, averaged, told
+from watersmeet.reproduce.experiment import Experiment, Row, averaged, finding
+from watersmeet.reproduce.pmjoin.plans import LABELS, PLANS, plans_of
 from watersmeet.reproduce.workloads import (
     Source,
     different_shares,
-    one_way,
     ship_rates,
     similar_shares,
     workload_of_sources,
@@ -20,7 +19,6 @@ from watersmeet.reproduce.workloads import (
 
 STREAMS = 10
 SITUATIONS = ("LASW SD", "LASW DD", "HASW SD", "HASW DD")
-PLANS = ("simple", "heuristic", "optimal")
 SECONDS = 5.0
 SEED = 5
 
@@ -49,17 +47,12 @@ def sources_of(point: Point) -> list[Source]:
 def _points(quick: bool) -> tuple[Point, ...]:
     ranges = (100, 1_000, 10_000) if quick else (10, 100, 1_000, 10_000, 100_000)
     draws = range(1 if quick else 5)
-    return tuple(Point(one, values, draw) for one in SITUATIONS for values in ranges for draw in draws)
+    return tuple(Point(situation, values, draw) for situation in SITUATIONS for values in ranges for draw in draws)
 
 
 def _run(point: Point) -> Row:
     sources = sources_of(point)
-    workload = workload_of_sources(sources)
-    plans = {
-        "simple": one_way(simple(workload)),
-        "heuristic": one_way(stream_join_opt(workload)),
-        "optimal": one_way(optimal(workload)),
-    }
+    plans = plans_of(workload_of_sources(sources))
     return {
         "situation": point.situation,
         "values": point.values,
@@ -69,8 +62,7 @@ def _run(point: Point) -> Row:
 
 
 def _plot(rows: Sequence[Row], path: Path) -> None:
-    series = {"simple": "Simple", "heuristic": "heuristic", "optimal": "optimal"}
-    plots.lines(rows, path, panel="situation", x="values", series=series, xlabel="highest key value", logx=True)
+    plots.lines(rows, path, panel="situation", x="values", series=LABELS, xlabel="highest key value", logx=True)
 
 
 def _verdict(rows: Sequence[Row]) -> list[str]:
@@ -81,17 +73,17 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
     apart = [row["heuristic"] / row["optimal"] - 1 for row in means]
     worst = means[int(np.argmax(apart))]
     return [
-        told(
+        finding(
             all(row["simple"] <= 1.02 * row["optimal"] for row in first),
             f"with {low:,} values all three ship the same",
         ),
-        told(
+        finding(
             all(row["heuristic"] < 0.9 * row["simple"] for row in last),
             f"with {high:,} values the heuristic ships "
             + ", ".join(f"{row['heuristic'] / row['simple']:.1%} ({row['situation']})" for row in last)
             + " of Simple",
         ),
-        told(
+        finding(
             float(np.mean(apart)) <= 0.05,
             f"the heuristic ships {np.mean(apart):.1%} more than the optimum on average, at worst {max(apart):.0%} "
             f"({worst['situation']}, {worst['values']:,} values)",

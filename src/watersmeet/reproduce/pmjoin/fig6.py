@@ -6,15 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
-from watersmeet.planners.trees import optimal, simple, stream_join_opt
 from watersmeet.reproduce import plots
-from watersmeet.reproduce.experiment import Experiment, Row, averaged, told
-from watersmeet.reproduce.workloads import Source, different_shares, one_way, ship_rates, workload_of_sources
+from watersmeet.reproduce.experiment import Experiment, Row, averaged, finding
+from watersmeet.reproduce.pmjoin.plans import LABELS, PLANS, plans_of
+from watersmeet.reproduce.workloads import Source, different_shares, ship_rates, workload_of_sources
 
 VALUES = 1_000
 RATE = 100.0
 LONGEST_S = (100, 10)  # as published, and shorter
-PLANS = ("simple", "heuristic", "optimal")
 SECONDS = 60.0
 SEED = 6
 
@@ -44,12 +43,7 @@ def _points(quick: bool) -> tuple[Point, ...]:
 
 def _run(point: Point) -> Row:
     sources = sources_of(point)
-    workload = workload_of_sources(sources)
-    plans = {
-        "simple": one_way(simple(workload)),
-        "heuristic": one_way(stream_join_opt(workload)),
-        "optimal": one_way(optimal(workload)),
-    }
+    plans = plans_of(workload_of_sources(sources))
     return {
         "windows": f"windows up to {point.longest_s} s",
         "streams": point.streams,
@@ -59,26 +53,25 @@ def _run(point: Point) -> Row:
 
 
 def _plot(rows: Sequence[Row], path: Path) -> None:
-    series = {"simple": "Simple", "heuristic": "heuristic", "optimal": "optimal"}
-    plots.lines(rows, path, panel="windows", x="streams", series=series, xlabel="streams")
+    plots.lines(rows, path, panel="windows", x="streams", series=LABELS, xlabel="streams")
 
 
 def _verdict(rows: Sequence[Row]) -> list[str]:
     means = averaged(rows, ["windows", "streams"], PLANS)
     per_stream = [row["simple"] / (row["streams"] - 1) for row in means]
-    found = [told(max(per_stream) < 1.01 * min(per_stream), "Simple grows in proportion to the number of streams")]
+    found = [finding(max(per_stream) < 1.01 * min(per_stream), "Simple grows in proportion to the number of streams")]
     for windows in dict.fromkeys(row["windows"] for row in means):
         own = [row for row in means if row["windows"] == windows]
         first, last = own[0], own[-1]
         apart = [row["heuristic"] / row["optimal"] - 1 for row in own]
         found += [
-            told(
+            finding(
                 last["heuristic"] / last["simple"] < 0.95 * first["heuristic"] / first["simple"],
                 f"{windows}: of Simple the heuristic ships {first['heuristic'] / first['simple']:.0%} "
                 f"with {first['streams']} streams and {last['heuristic'] / last['simple']:.0%} with {last['streams']}, "
                 f"the optimum {last['optimal'] / last['simple']:.0%}",
             ),
-            told(max(apart) <= 0.1, f"{windows}: the heuristic ships up to {max(apart):.0%} more than the optimum"),
+            finding(max(apart) <= 0.1, f"{windows}: the heuristic ships up to {max(apart):.0%} more than the optimum"),
         ]
     return found
 

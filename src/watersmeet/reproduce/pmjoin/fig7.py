@@ -8,8 +8,8 @@ import numpy as np
 
 from watersmeet.planners.trees import local_first, optimal, stream_join_opt
 from watersmeet.reproduce import plots
-from watersmeet.reproduce.experiment import Experiment, Row, averaged, told
-from watersmeet.reproduce.workloads import Source, different_shares, one_way, ship_rates, workload_of_sources
+from watersmeet.reproduce.experiment import Experiment, Row, averaged, finding
+from watersmeet.reproduce.workloads import Source, different_shares, ship_rates, unpartitioned, workload_of_sources
 
 NODES = 5
 VALUES = 10_000
@@ -45,9 +45,9 @@ def _run(point: Point) -> Row:
     sources = sources_of(point)
     workload = workload_of_sources(sources)
     plans = {
-        "local": one_way(local_first(workload)),
-        "heuristic": one_way(stream_join_opt(workload)),
-        "optimal": one_way(optimal(workload)),
+        "local": unpartitioned(local_first(workload)),
+        "heuristic": unpartitioned(stream_join_opt(workload)),
+        "optimal": unpartitioned(optimal(workload)),
     }
     return {
         "streams a node": point.streams / NODES,
@@ -66,7 +66,7 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
     last = means[-1]
     not_run = sum(row["local"] is None for row in rows)
     return [
-        told(
+        finding(
             all(row["heuristic"] <= 1.02 * row["local"] for row in means) and last["heuristic"] < 0.9 * last["local"],
             f"the heuristic works better than Local: with {last['streams a node']:g} streams a node "
             f"{last['heuristic']:,.0f} a second against {last['local']:,.0f}, and the optimum {last['optimal']:,.0f}",

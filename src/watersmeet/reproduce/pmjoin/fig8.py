@@ -8,7 +8,7 @@ import numpy as np
 
 from watersmeet.planners.partition import PartMethod, SubPlans, pmjoin_plan
 from watersmeet.reproduce import plots
-from watersmeet.reproduce.experiment import Experiment, Row, averaged, told
+from watersmeet.reproduce.experiment import Experiment, Row, averaged, finding
 from watersmeet.reproduce.workloads import Source, different_shares, ship_rates, similar_shares, workload_of_sources
 
 STREAMS = 10
@@ -43,7 +43,7 @@ def hot_spot_sources(situation: str, streams: int, draw: int) -> list[Source]:
 
 def _points(quick: bool) -> tuple[Point, ...]:
     parts, draws = ((1, 10, 1_000), 1) if quick else ((1, 2, 5, 10, 50, 100, 500, 1_000), 6)
-    return tuple(Point(one, count, draw) for one in SITUATIONS for count in parts for draw in range(draws))
+    return tuple(Point(situation, count, draw) for situation in SITUATIONS for count in parts for draw in range(draws))
 
 
 def _run(point: Point) -> Row:
@@ -67,33 +67,37 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
     means = averaged(rows, ["situation", "parts"], METHODS)
     by_point = {(row["situation"], row["parts"]): row for row in means}
     parts = sorted({row["parts"] for row in means})
-    whole = {one: by_point[one, 1]["rate"] for one in SITUATIONS}
-    finest = {one: by_point[one, parts[-1]]["rate"] / whole[one] for one in SITUATIONS}
+    whole = {situation: by_point[situation, 1]["rate"] for situation in SITUATIONS}
+    finest = {situation: by_point[situation, parts[-1]]["rate"] / whole[situation] for situation in SITUATIONS}
     middle = [count for count in parts if 2 <= count < VALUES]
-    gain = {kind: {one: 1 - finest[one] for one in SITUATIONS if kind in one} for kind in ("SD", "DD")}
+    gain = {
+        kind: {situation: 1 - finest[situation] for situation in SITUATIONS if kind in situation}
+        for kind in ("SD", "DD")
+    }
     found = [
-        told(
+        finding(
             max(gain["SD"].values()) < min(gain["DD"].values()),
             "partitions gain less where distributions are similar than where they are different: "
-            + ", ".join(f"{saved:.1%} ({one})" for own in gain.values() for one, saved in own.items()),
+            + ", ".join(f"{saved:.1%} ({situation})" for own in gain.values() for situation, saved in own.items()),
         ),
     ]
-    for one in SITUATIONS:
-        best = {count: min(METHODS, key=lambda method: by_point[one, count][method]) for count in middle}
-        expected = "range" if one == "CHS SD" else "rate"
-        hits = sum(by_point[one, count][expected] <= 1.005 * by_point[one, count][best[count]] for count in middle)
+    for situation in SITUATIONS:
+        own = {count: by_point[situation, count] for count in middle}
+        best = {count: min(METHODS, key=lambda method: own[count][method]) for count in middle}
+        expected = "range" if situation == "CHS SD" else "rate"
+        hits = sum(own[count][expected] <= 1.005 * own[count][best[count]] for count in middle)
         found.append(
-            told(
+            finding(
                 hits > len(middle) / 2,
-                f"{one}: {expected} is the best, or as good within 0.5 %, for {hits} of {len(middle)} numbers of parts"
-                + "".join(f"; {best[count]} is with {count}" for count in middle),
+                f"{situation}: {expected} is the best, or as good within 0.5 %, for {hits} of {len(middle)} numbers of "
+                "parts" + "".join(f"; {best[count]} is with {count}" for count in middle),
             )
         )
     random = [by_point["RHS DD", count] for count in middle]
     worse = sum(row["range"] > 1.005 * row["hash"] for row in random)
     better = sum(row["hash"] > 1.005 * row["range"] for row in random)
     found.append(
-        told(
+        finding(
             worse > len(random) / 2,
             f"RHS DD: range is worse than hash by more than 0.5 % for {worse}, and better for {better}, "
             f"of {len(random)} numbers of parts",

@@ -15,7 +15,7 @@ from watersmeet.program.operators import compile_sites, rows_of
 from watersmeet.program.site.filing import pack_for_others, routes_of
 from watersmeet.program.storage.shelf import MemoryShelf
 from watersmeet.reproduce import plots
-from watersmeet.reproduce.experiment import Experiment, Row, averaged, told
+from watersmeet.reproduce.experiment import Experiment, Row, averaged, finding
 from watersmeet.reproduce.pmjoin.fig8 import METHODS, SEED, SITUATIONS, STREAMS, hot_spot_sources
 from watersmeet.reproduce.workloads import (
     EVENT_TIME,
@@ -44,9 +44,9 @@ class Point:
 
 def _points(quick: bool) -> tuple[Point, ...]:
     if quick:
-        return tuple(Point(one, count, 0) for one in ("CHS SD", "RHS DD") for count in (1, 10, 1_000))
+        return tuple(Point(situation, count, 0) for situation in ("CHS SD", "RHS DD") for count in (1, 10, 1_000))
     parts = (1, 2, 10, 50, 100, 500, 1_000)
-    return tuple(Point(one, count, draw) for one in SITUATIONS for count in parts for draw in range(2))
+    return tuple(Point(situation, count, draw) for situation in SITUATIONS for count in parts for draw in range(2))
 
 
 def _run(point: Point) -> Row:
@@ -54,7 +54,9 @@ def _run(point: Point) -> Row:
     tables, full_us = draw_rows(sources, SECONDS, SEED + point.draw)
     row: Row = {"situation": point.situation, "parts": point.parts, "draw": point.draw}
     workload = workload_of_sources(sources)
-    plans: dict[PartMethod, SubPlans] = {one: pmjoin_plan(workload, one, point.parts, seed=SEED) for one in METHODS}
+    plans: dict[PartMethod, SubPlans] = {
+        method: pmjoin_plan(workload, method, point.parts, seed=SEED) for method in METHODS
+    }
     for method, sub_plans in plans.items():
         row[f"{method} routing"] = 1000 * routing_s(sources, sub_plans, tables, full_us)
     for method, sub_plans in plans.items():
@@ -107,7 +109,7 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
         less = sum(ratio <= 1 for ratio in ratios)
         word = "routing the streams at their homes" if what == "routing" else "everything that sites do"
         found.append(
-            told(
+            finding(
                 less > len(ratios) / 2,
                 f"{word} takes {min(ratios):.2g} to {max(ratios):.2g} times what it takes without partitions, "
                 f"and less in {less} of {len(ratios)} cases",

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from watersmeet.reproduce.experiment import Experiment, Row, averaged, told
+from watersmeet.reproduce.experiment import Experiment, Row, averaged, finding
 from watersmeet.reproduce.plots import lines
 from watersmeet.sim.rjoin.dynamic import FaultTolerance
 from watersmeet.sim.rjoin.recall import SECOND_US, RecallExperiment, exponential, run
@@ -50,9 +50,9 @@ def _run(point: Point) -> Row:
         "session": point.session_s,
         "draw": point.seed,
         "crashes": found["nothing"].failures,
-        **{name: one.recall for name, one in found.items()},
-        **{f"{name} MB": one.bytes / 1e6 for name, one in found.items()},
-        "surplus": sum(one.surplus for one in found.values()),
+        **{name: outcome.recall for name, outcome in found.items()},
+        **{f"{name} MB": outcome.bytes / 1e6 for name, outcome in found.items()},
+        "surplus": sum(outcome.surplus for outcome in found.values()),
     }
 
 
@@ -72,7 +72,7 @@ def _plot(rows: Sequence[Row], path: Path) -> None:
 def _verdict(rows: Sequence[Row]) -> list[str]:
     means = averaged(rows, ["overlay", "session"], list(REMEDIES))
     sentences = [
-        told(
+        finding(
             all(row[name] > row["nothing"] or row[name] == 1 for row in means),
             f"{name} raises recall wherever answers are lost: "
             + ", ".join(
@@ -82,7 +82,7 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
         for name in ("renewal", "replication")
     ]
     surplus = sum(row["surplus"] for row in rows)
-    return [*sentences, told(surplus == 0, f"{surplus} answers came that are none, or came twice")]
+    return [*sentences, finding(surplus == 0, f"{surplus} answers came that are none, or came twice")]
 
 
 EXPERIMENT = Experiment(

@@ -4,14 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from watersmeet.program.rjoin.shard import Strategy
-from watersmeet.reproduce.experiment import Row, told
+from watersmeet.reproduce.experiment import Row, finding
 from watersmeet.reproduce.rjoin.plot import draw
 from watersmeet.reproduce.rjoin.runs import (
-    FIGURES,
-    NOTES,
-    UNIT,
     Point,
-    RankedExperiment,
+    figure_experiment,
     ratios,
     rows_by,
     run_looks,
@@ -53,7 +50,7 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
     for other, published in (("worst", (10, 100)), ("random", (4, 5))):
         times = ratios(of(other), best, "traffic")
         sentences.append(
-            told(
+            finding(
                 published[0] <= min(times) and max(times) <= published[1],
                 f"{other} choices cost {spread(times)} times RJoin's traffic (published: {spread(published, 0)}); "
                 f"{spread(ratios(of(other), best, 'grouped traffic'))} times with mail for one key in one message, and "
@@ -62,11 +59,11 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
         )
     for figure in ("load", "storage"):
         times, fewer = (
-            [one for other in STRATEGIES[:2] for one in ratios(of(other, asked), of("rjoin", asked), figure)]
+            [times for other in STRATEGIES[:2] for times in ratios(of(other, asked), of("rjoin", asked), figure)]
             for asked in (queries[-1], few)
         )
         sentences.append(
-            told(
+            finding(
                 min(times) > 1,
                 f"RJoin has the least {figure}: worst and random choices have {spread(times)} times as much, and "
                 f"{spread(fewer)} times with {few:,} queries",
@@ -74,14 +71,14 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
         )
     rest = [1 - row["RIC traffic"] / row["traffic"] for row in best]
     sentences.append(
-        told(
+        finding(
             max(rest) < 0.5,
             "what is not spent on RIC is the smaller part of RJoin's traffic: "
             + ", ".join(f"{share:.0%} after {count}" for share, count in zip(rest, tuples, strict=True)),
         )
     )
     sentences.append(
-        told(
+        finding(
             best[-1]["RIC traffic"] < best[0]["RIC traffic"],
             f"RIC costs less per tuple as tuples arrive: {best[0]['RIC traffic']:.2f}, then "
             f"{best[-1]['RIC traffic']:.2f} messages per node",
@@ -90,12 +87,10 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
     return sentences
 
 
-EXPERIMENT = RankedExperiment(
-    name="rjoin-fig2",
+EXPERIMENT = figure_experiment(
+    2,
     title="RJoin against worst, random and first choices",
-    paper="RJoin, figure 2",
     keys=("queries", "strategy", "tuples"),
-    figures=FIGURES,
     points=_points,
     run=run_looks,
     plot=_plot,
@@ -109,7 +104,5 @@ EXPERIMENT = RankedExperiment(
         "As published: 1,000 nodes, 20,000 4-way queries, theta 0.9; and the same with 2,000 queries. Quick: 100 and "
         "300 queries, up to 200 tuples.",
         "'worst' knows the rates and takes the highest, 'first' takes keys in the order of the WHERE clause; seed 1.",
-        *NOTES,
     ),
-    unit=UNIT,
 )

@@ -4,18 +4,15 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from watersmeet.reproduce.experiment import Row, told
+from watersmeet.reproduce.experiment import Row, finding
 from watersmeet.reproduce.rjoin.plot import draw
 from watersmeet.reproduce.rjoin.runs import (
-    FIGURES,
-    NOTES,
     ONE_RANKING,
     OWN_RANKINGS,
     RANKING_NOTE,
     RANKINGS,
-    UNIT,
     Point,
-    RankedExperiment,
+    figure_experiment,
     rows_by,
     run_looks,
 )
@@ -53,10 +50,11 @@ def per_new_tuple(rows: Sequence[Row], figure: str) -> list[tuple[float, float]]
     """What a new tuple costs between two looks: the tuples in the middle, and messages per node."""
     return [
         (
-            (one["tuples"] + other["tuples"]) / 2,
-            (other[figure] * other["tuples"] - one[figure] * one["tuples"]) / (other["tuples"] - one["tuples"]),
+            (earlier["tuples"] + later["tuples"]) / 2,
+            (later[figure] * later["tuples"] - earlier[figure] * earlier["tuples"])
+            / (later["tuples"] - earlier["tuples"]),
         )
-        for one, other in pairwise(rows)
+        for earlier, later in pairwise(rows)
     ]
 
 
@@ -84,7 +82,7 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
             costs = per_new_tuple(own, figure)
             steeper = bend(costs)
             sentences.append(
-                told(
+                finding(
                     costs[-1][1] > costs[0][1] and 1 / BEND < steeper < BEND,
                     f"{name}: {figure} of a new tuple grows from {costs[0][1]:.2f} to {costs[-1][1]:.2f} messages per "
                     f"node, and the second half of the curve is {steeper:.1f} times as steep as the first",
@@ -93,7 +91,7 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
         rates = per_new_tuple(own, "RIC traffic")
         first, middle, last = (rates[place][1] for place in (0, len(rates) // 2, -1))
         sentences.append(
-            told(
+            finding(
                 is_slowing(rates),
                 f"{name}: RIC for a new tuple goes from {first:.2f} over {middle:.2f} to {last:.2f} messages per node "
                 "(published: it grows, fast at first and then more slowly)",
@@ -101,7 +99,7 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
         )
         share = own[-1]["nodes"] / 1_000
         sentences.append(
-            told(
+            finding(
                 own[0]["nodes"] < own[-1]["nodes"] and abs(share - PUBLISHED_SHARE) <= 0.05,
                 f"{name}: nodes that take part grow from {own[0]['nodes']:.0f} to {own[-1]['nodes']:.0f} of 1,000 "
                 "(published: 940)",
@@ -109,7 +107,7 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
         )
         uneven = [row["highest load"] * row["nodes"] / row["load"] for row in (own[0], own[-1])]
         sentences.append(
-            told(
+            finding(
                 uneven[1] < uneven[0],
                 f"{name}: load gets more even; the highest is first {uneven[0]:.1f} and then {uneven[1]:.1f} times the "
                 "mean of nodes that take part",
@@ -118,12 +116,10 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
     return sentences
 
 
-EXPERIMENT = RankedExperiment(
-    name="rjoin-fig3",
+EXPERIMENT = figure_experiment(
+    3,
     title="RJoin while more and more tuples arrive",
-    paper="RJoin, figure 3",
     keys=("ranking", "tuples"),
-    figures=FIGURES,
     points=_points,
     run=run_looks,
     plot=_plot,
@@ -136,7 +132,5 @@ EXPERIMENT = RankedExperiment(
         "As published: 1,000 nodes, 4-way queries, theta 0.9, up to 2,500 tuples; 20,000 queries with rankings of "
         "their own, 2,000 with one ranking, where rewritten queries are far more. Quick: 200 queries, 400 tuples.",
         RANKING_NOTE,
-        *NOTES,
     ),
-    unit=UNIT,
 )

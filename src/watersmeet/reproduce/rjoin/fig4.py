@@ -3,18 +3,15 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from watersmeet.reproduce.experiment import Row, told
+from watersmeet.reproduce.experiment import Row, finding
 from watersmeet.reproduce.rjoin.plot import draw
 from watersmeet.reproduce.rjoin.runs import (
-    FIGURES,
-    NOTES,
-    UNIT,
     Point,
-    RankedExperiment,
+    figure_experiment,
     is_alike,
     is_rising,
+    pattern_text,
     rows_by,
-    run_point,
     shares,
 )
 from watersmeet.sim.rjoin.measured import RJoinExperiment
@@ -42,15 +39,15 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
         values = [row[figure] for row in own]
         per_query = [value / count for value, count in zip(values, queries, strict=True)]
         sentences.append(
-            told(
-                is_rising(values) and is_rising([-one for one in per_query]),
+            finding(
+                is_rising(values) and is_rising([-share for share in per_query]),
                 f"{figure} grows, but less than the queries do: {values[-1] / values[0]:.1f} times for {more:.0f} "
                 "times the queries",
             )
         )
     rates = [row["RIC traffic"] for row in own]
     sentences.append(
-        told(
+        finding(
             is_rising([-rate / count for rate, count in zip(rates, queries, strict=True)]),
             f"RIC is used again: it grows {rates[-1] / rates[0]:.1f} times, and less than the queries at every step",
         )
@@ -58,25 +55,21 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
     for kind in ("load", "storage"):
         patterns = [shares(row, kind) for row in own]
         sentences.append(
-            told(
+            finding(
                 is_rising([row[kind] for row in own]) and is_alike(patterns, PATTERN),
                 f"{kind} grows {own[-1][kind] / own[0][kind]:.1f} times and is spread by the same pattern: ranks 10, "
-                "100 and 500 have "
-                + " and ".join(", ".join(f"{one:.2f}" for one in patterns[place]) for place in (0, -1))
-                + " times the mean with the fewest and the most queries",
+                f"100 and 500 have {pattern_text(patterns[0])} and {pattern_text(patterns[-1])} times the mean with "
+                "the fewest and the most queries",
             )
         )
     return sentences
 
 
-EXPERIMENT = RankedExperiment(
-    name="rjoin-fig4",
+EXPERIMENT = figure_experiment(
+    4,
     title="RJoin with more and more queries",
-    paper="RJoin, figure 4",
     keys=("queries",),
-    figures=FIGURES,
     points=_points,
-    run=run_point,
     plot=_plot,
     verdict=_verdict,
     published=(
@@ -87,7 +80,5 @@ EXPERIMENT = RankedExperiment(
         "As published: 1,000 nodes, 2,000 to 32,000 4-way queries, theta 0.9, 1,000 tuples. Quick: 100 to 400 queries, "
         "200 tuples.",
         "The most frequent value is the same in every attribute; seed 1.",
-        *NOTES,
     ),
-    unit=UNIT,
 )

@@ -3,21 +3,17 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from watersmeet.reproduce.experiment import Row, told
+from watersmeet.reproduce.experiment import Row, finding
 from watersmeet.reproduce.rjoin.plot import draw
 from watersmeet.reproduce.rjoin.runs import (
-    FIGURES,
-    NOTES,
     ONE_RANKING,
     OWN_RANKINGS,
     RANKING_NOTE,
     RANKINGS,
-    UNIT,
     Point,
-    RankedExperiment,
+    figure_experiment,
     is_rising,
     rows_by,
-    run_point,
 )
 from watersmeet.sim.rjoin.measured import RJoinExperiment
 from watersmeet.sim.rjoin.workload import ZipfWorkload
@@ -54,7 +50,7 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
         for figure in ("load", "storage", "highest load", "highest storage", "traffic", "grouped traffic"):
             values = [row[figure] for row in own]
             sentences.append(
-                told(
+                finding(
                     is_rising(values),
                     f"{name}: {figure} grows with theta{' (published: slightly)' if 'traffic' in figure else ''}: "
                     + ", ".join(f"{value:.2f}" if value < 1_000 else f"{value:,.0f}" for value in values),
@@ -62,22 +58,19 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
             )
         rates = [row["RIC traffic"] for row in own]
         sentences.append(
-            told(
-                is_rising([-one for one in rates]),
-                f"{name}: RIC traffic falls with theta: " + ", ".join(f"{one:.2f}" for one in rates),
+            finding(
+                is_rising([-rate for rate in rates]),
+                f"{name}: RIC traffic falls with theta: " + ", ".join(f"{rate:.2f}" for rate in rates),
             )
         )
     return sentences
 
 
-EXPERIMENT = RankedExperiment(
-    name="rjoin-fig5",
+EXPERIMENT = figure_experiment(
+    5,
     title="RJoin with ever more skewed values",
-    paper="RJoin, figure 5",
     keys=("ranking", "theta"),
-    figures=FIGURES,
     points=_points,
-    run=run_point,
     plot=_plot,
     verdict=_verdict,
     published=(
@@ -87,7 +80,5 @@ EXPERIMENT = RankedExperiment(
     notes=(
         "As published: 1,000 nodes, 20,000 4-way queries, 1,000 tuples. Quick: 200 queries, 400 tuples.",
         RANKING_NOTE,
-        *NOTES,
     ),
-    unit=UNIT,
 )

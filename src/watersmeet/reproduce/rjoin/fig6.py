@@ -3,19 +3,14 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from watersmeet.reproduce.experiment import Row, told
+from watersmeet.reproduce.experiment import Row
 from watersmeet.reproduce.rjoin.plot import draw
 from watersmeet.reproduce.rjoin.runs import (
-    FIGURES,
-    NOTES,
-    UNIT,
     Point,
-    RankedExperiment,
-    is_alike,
-    is_rising,
+    figure_experiment,
+    pattern_verdicts,
+    rising_verdicts,
     rows_by,
-    run_point,
-    shares,
 )
 from watersmeet.sim.rjoin.measured import RJoinExperiment
 from watersmeet.sim.rjoin.workload import ZipfWorkload
@@ -39,35 +34,28 @@ def _plot(rows: Sequence[Row], path: Path) -> None:
 def _verdict(rows: Sequence[Row]) -> list[str]:
     found = rows_by(rows, "ways")
     own = [found[ways] for ways in WAYS]
-    sentences = [
-        told(
-            is_rising([row[figure] for row in own]),
-            f"{figure} grows with the joins of a query: 6-way and 8-way queries have "
-            f"{own[1][figure] / own[0][figure]:.1f} and {own[2][figure] / own[0][figure]:.1f} times that of 4-way ones",
+
+    def growth(figure: str) -> str:
+        six, eight = (row[figure] / own[0][figure] for row in own[1:])
+        return (
+            f"{figure} grows with the joins of a query: 6-way and 8-way queries have {six:.1f} and {eight:.1f} times "
+            "that of 4-way ones"
         )
-        for figure in ("traffic", "grouped traffic", "load", "storage")
-    ]
-    for kind in ("load", "storage"):
-        patterns = [shares(row, kind) for row in own]
-        sentences.append(
-            told(
-                is_alike(patterns, PATTERN),
-                f"{kind} is shared in a similar way: ranks 10, 100 and 500 have "
-                + "; ".join(", ".join(f"{one:.2f}" for one in pattern) for pattern in patterns)
-                + " times the mean with 4, 6 and 8 relations",
-            )
+
+    def spread(kind: str, patterns: Sequence[str]) -> str:
+        return (
+            f"{kind} is shared in a similar way: ranks 10, 100 and 500 have {'; '.join(patterns)} times the mean with "
+            "4, 6 and 8 relations"
         )
-    return sentences
+
+    return [*rising_verdicts(own, growth), *pattern_verdicts(own, PATTERN, spread)]
 
 
-EXPERIMENT = RankedExperiment(
-    name="rjoin-fig6",
+EXPERIMENT = figure_experiment(
+    6,
     title="RJoin with 4-way, 6-way and 8-way queries",
-    paper="RJoin, figure 6",
     keys=("ways",),
-    figures=FIGURES,
     points=_points,
-    run=run_point,
     plot=_plot,
     verdict=_verdict,
     published=(
@@ -78,7 +66,5 @@ EXPERIMENT = RankedExperiment(
         "1,000 nodes, 20,000 queries and theta 0.9 as published, but 400 tuples where the paper has 1,000: rewritten "
         "queries of 8 relations would be too many. Quick: 200 queries, 300 tuples.",
         "The most frequent value is the same in every attribute; seed 1.",
-        *NOTES,
     ),
-    unit=UNIT,
 )

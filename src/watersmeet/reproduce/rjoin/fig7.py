@@ -4,19 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from watersmeet.query.windows import Range
-from watersmeet.reproduce.experiment import Row, told
+from watersmeet.reproduce.experiment import Row
 from watersmeet.reproduce.rjoin.plot import draw
 from watersmeet.reproduce.rjoin.runs import (
-    FIGURES,
-    NOTES,
-    UNIT,
     Point,
-    RankedExperiment,
-    is_alike,
-    is_rising,
+    figure_experiment,
+    pattern_verdicts,
+    rising_verdicts,
     rows_by,
-    run_point,
-    shares,
 )
 from watersmeet.sim.rjoin.measured import GAP_US, RJoinExperiment
 from watersmeet.sim.rjoin.workload import ZipfWorkload
@@ -52,7 +47,8 @@ def window_run(window: int, queries: int, tuples: tuple[int, ...]) -> RJoinExper
     )
 
 
-def _points(quick: bool) -> tuple[Point, ...]:
+def window_points(quick: bool) -> tuple[Point, ...]:
+    """A run for each size of window."""
     queries, tuples, windows = (QUICK_QUERIES, QUICK_TUPLES, WINDOWS[:3]) if quick else (QUERIES, TUPLES, WINDOWS)
     return tuple(Point((("window", window),), window_run(window, queries, looks(tuples))) for window in windows)
 
@@ -65,41 +61,30 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
     found = rows_by(rows, "window")
     windows = sorted(found)
     own = [found[window] for window in windows]
-    sentences = [
-        told(
-            is_rising([row[figure] for row in own]),
-            f"{figure} grows with the window: {own[-1][figure] / own[0][figure]:.1f} times from {windows[0]} to "
-            f"{windows[-1]:,} tuples",
+
+    def growth(figure: str) -> str:
+        times = own[-1][figure] / own[0][figure]
+        return f"{figure} grows with the window: {times:.1f} times from {windows[0]} to {windows[-1]:,} tuples"
+
+    def spread(kind: str, patterns: Sequence[str]) -> str:
+        return (
+            f"{kind} is spread by the same pattern: ranks 10, 100 and 500 have {patterns[0]} and {patterns[-1]} times "
+            "the mean with the smallest and the largest window"
         )
-        for figure in ("traffic", "grouped traffic", "load", "storage")
-    ]
-    for kind in ("load", "storage"):
-        patterns = [shares(row, kind) for row in own]
-        sentences.append(
-            told(
-                is_alike(patterns, PATTERN),
-                f"{kind} is spread by the same pattern: ranks 10, 100 and 500 have "
-                + " and ".join(", ".join(f"{one:.2f}" for one in patterns[place]) for place in (0, -1))
-                + " times the mean with the smallest and the largest window",
-            )
-        )
-    return sentences
+
+    return [*rising_verdicts(own, growth), *pattern_verdicts(own, PATTERN, spread)]
 
 
-EXPERIMENT = RankedExperiment(
-    name="rjoin-fig7",
+EXPERIMENT = figure_experiment(
+    7,
     title="RJoin with sliding windows",
-    paper="RJoin, figure 7",
     keys=("window",),
-    figures=FIGURES,
-    points=_points,
-    run=run_point,
+    points=window_points,
     plot=_plot,
     verdict=_verdict,
     published=(
         "traffic, load and storage grow with the window",
         "loads are spread over the nodes by the same pattern whatever the window",
     ),
-    notes=(*WINDOW_NOTES, *NOTES),
-    unit=UNIT,
+    notes=WINDOW_NOTES,
 )

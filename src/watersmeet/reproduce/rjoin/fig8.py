@@ -3,35 +3,18 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from watersmeet.reproduce.experiment import Row, told
-from watersmeet.reproduce.rjoin.fig7 import (
-    QUERIES,
-    QUICK_QUERIES,
-    QUICK_TUPLES,
-    TUPLES,
-    WINDOW_NOTES,
-    WINDOWS,
-    looks,
-    window_run,
-)
+from watersmeet.reproduce.experiment import Row, finding
+from watersmeet.reproduce.rjoin.fig7 import WINDOW_NOTES, window_points
 from watersmeet.reproduce.rjoin.plot import draw
 from watersmeet.reproduce.rjoin.runs import (
-    FIGURES,
-    NOTES,
-    UNIT,
     Point,
-    RankedExperiment,
+    figure_experiment,
     is_rising,
     rows_by,
     run_looks,
 )
 
 CREATED = "storage created"
-
-
-def _points(quick: bool) -> tuple[Point, ...]:
-    queries, tuples, windows = (QUICK_QUERIES, QUICK_TUPLES, WINDOWS[:3]) if quick else (QUERIES, TUPLES, WINDOWS)
-    return tuple(Point((("window", window),), window_run(window, queries, looks(tuples))) for window in windows)
 
 
 def _run(point: Point) -> list[Row]:
@@ -53,7 +36,7 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
         last = [found[window, tuples[-1]][figure] for window in windows]
         full = [count for count in tuples if count >= windows[1]]  # before, even the next larger window is not full
         sentences.append(
-            told(
+            finding(
                 all(is_rising([found[window, count][figure] for window in windows[:2]]) for count in full)
                 and is_rising(last),
                 f"the larger the window, the more {figure}: after {tuples[-1]:,} tuples "
@@ -63,20 +46,19 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
     smallest = found[windows[0], tuples[-1]]
     kept = smallest["storage"] / smallest[CREATED]
     sentences.append(
-        told(
+        finding(
             kept < 0.5, f"with the smallest window most is dropped again: {kept:.0%} of what was stored is still there"
         )
     )
     return sentences
 
 
-EXPERIMENT = RankedExperiment(
-    name="rjoin-fig8",
+EXPERIMENT = figure_experiment(
+    8,
     title="Load of RJoin by and by, with sliding windows",
-    paper="RJoin, figure 8",
     keys=("window", "tuples"),
-    figures=(*FIGURES, CREATED),
-    points=_points,
+    more_figures=(CREATED,),
+    points=window_points,
     run=_run,
     plot=_plot,
     verdict=_verdict,
@@ -87,7 +69,5 @@ EXPERIMENT = RankedExperiment(
     notes=(
         *WINDOW_NOTES,
         f"'{CREATED}' counts all that nodes have stored by then, 'storage' what they still have, 'load' all so far.",
-        *NOTES,
     ),
-    unit=UNIT,
 )

@@ -3,19 +3,15 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from watersmeet.reproduce.experiment import Row, told
+from watersmeet.reproduce.experiment import Row, finding
 from watersmeet.reproduce.rjoin.plot import draw
 from watersmeet.reproduce.rjoin.runs import (
-    FIGURES,
-    NOTES,
     OWN_RANKINGS,
     RANKING_NOTE,
     RANKINGS,
-    UNIT,
     Point,
-    RankedExperiment,
+    figure_experiment,
     rows_by,
-    run_point,
 )
 from watersmeet.sim.rjoin.measured import RJoinExperiment
 from watersmeet.sim.rjoin.workload import ZipfWorkload
@@ -53,14 +49,14 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
         for figure in ("highest load", "highest storage"):
             left = after[figure] / before[figure]
             sentences.append(
-                told(
+                finding(
                     HALVED[0] <= left <= HALVED[1],
                     f"{name}: {figure} falls from {before[figure]:,.0f} to {after[figure]:,.0f}, {left:.2f} times "
                     "that, with rates that are never asked again (published: 4,000 to 2,000)",
                 )
             )
         sentences.append(
-            told(
+            finding(
                 after["nodes"] > before["nodes"],
                 f"{name}: {after['nodes']:.0f} nodes take part and not {before['nodes']:.0f} (published: 900, not 700)",
             )
@@ -68,14 +64,11 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
     return sentences
 
 
-EXPERIMENT = RankedExperiment(
-    name="rjoin-fig9",
+EXPERIMENT = figure_experiment(
+    9,
     title="RJoin with and without id movement",
-    paper="RJoin, figure 9",
     keys=("ranking", "movement"),
-    figures=FIGURES,
     points=_points,
-    run=run_point,
     plot=_plot,
     verdict=_verdict,
     published=(
@@ -89,7 +82,5 @@ EXPERIMENT = RankedExperiment(
         "New owners of keys ask for rates anew, so part of what falls with movement is due to fresher rates; the "
         "two effects are not separated here.",
         RANKING_NOTE,
-        *NOTES,
     ),
-    unit=UNIT,
 )

@@ -1,11 +1,12 @@
 """What RJoin's experiments (section 8) have in common: a point is a run, a row what its nodes had done by a look."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
-from watersmeet.reproduce.experiment import Experiment, Row, averaged
+from watersmeet.reproduce.experiment import Experiment, Row, averaged, finding
 from watersmeet.sim.rjoin.measured import Measurement, RJoinExperiment, measure, ranked
 
 TRAFFIC = ("traffic", "grouped traffic", "RIC traffic")
@@ -48,6 +49,36 @@ class RankedExperiment(Experiment):
     def columns(self) -> tuple[str, ...]:
         """The columns of a row."""
         return (*self.keys, "draw", *self.figures, *RANK_COLUMNS)
+
+
+def figure_experiment(
+    number: int,
+    *,
+    title: str,
+    keys: tuple[str, ...],
+    points: Callable[[bool], tuple[Point, ...]],
+    plot: Callable[[Sequence[Row], Path], None],
+    verdict: Callable[[Sequence[Row]], list[str]],
+    published: tuple[str, ...],
+    notes: tuple[str, ...],
+    run: Callable[[Point], Row | list[Row]] | None = None,
+    more_figures: tuple[str, ...] = (),
+) -> RankedExperiment:
+    """The experiment of one of the paper's figures, with the columns, the notes and the unit that all of them have."""
+    return RankedExperiment(
+        name=f"rjoin-fig{number}",
+        title=title,
+        paper=f"RJoin, figure {number}",
+        keys=keys,
+        figures=(*FIGURES, *more_figures),
+        points=points,
+        run=run or run_point,
+        plot=plot,
+        verdict=verdict,
+        published=published,
+        notes=(*notes, *NOTES),
+        unit=UNIT,
+    )
 
 
 def run_point(point: Point) -> Row:
@@ -121,3 +152,29 @@ def shares(row: Row, kind: str, ranks: Sequence[int] = (10, 100, 500)) -> list[f
 def is_alike(patterns: Sequence[Sequence[float]], factor: float) -> bool:
     """Whether distributions have the same pattern: at every rank within a factor."""
     return all(max(at_rank) <= factor * min(at_rank) for at_rank in zip(*patterns, strict=True))
+
+
+def pattern_text(pattern: Sequence[float]) -> str:
+    """The pattern of a distribution in words.
+
+    >>> pattern_text([3.0, 1.25, 0.5])
+    '3.00, 1.25, 0.50'
+    """
+    return ", ".join(f"{share:.2f}" for share in pattern)
+
+
+def rising_verdicts(rows: Sequence[Row], sentence: Callable[[str], str]) -> list[str]:
+    """For traffic, load and storage, whether they rise from row to row; the sentence is made of the figure's name."""
+    figures = ("traffic", "grouped traffic", *TOTALS)
+    return [finding(is_rising([row[figure] for row in rows]), sentence(figure)) for figure in figures]
+
+
+def pattern_verdicts(rows: Sequence[Row], factor: float, sentence: Callable[[str, Sequence[str]], str]) -> list[str]:
+    """For load and storage, whether all rows have the same pattern; the sentence is made of its name and patterns."""
+    verdicts = []
+    for kind in TOTALS:
+        patterns = [shares(row, kind) for row in rows]
+        verdicts.append(
+            finding(is_alike(patterns, factor), sentence(kind, [pattern_text(pattern) for pattern in patterns]))
+        )
+    return verdicts

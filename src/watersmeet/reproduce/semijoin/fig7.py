@@ -7,7 +7,7 @@ from pathlib import Path
 
 from watersmeet.plan.nodes import HeadPlan, Hop, Linear, Method
 from watersmeet.reproduce import plots
-from watersmeet.reproduce.experiment import Experiment, Row, averaged, told
+from watersmeet.reproduce.experiment import Experiment, Row, averaged, finding
 from watersmeet.reproduce.semijoin.runs import Setting, StreamSpec, draw_tables, problem_for, spent
 
 PAPER = tuple(method.value for method in Method)
@@ -40,8 +40,8 @@ class Point:
 
 def _second(setting: Setting, **changes: float) -> Setting:
     """Other figures for the second stream."""
-    one, other = setting.streams
-    return replace(setting, streams=(one, replace(other, **changes)))  # type: ignore[arg-type]
+    first, second = setting.streams
+    return replace(setting, streams=(first, replace(second, **changes)))  # type: ignore[arg-type]
 
 
 _GROUPS = (
@@ -105,10 +105,14 @@ PANELS = (
 )
 
 
+def panel_of(letter: str) -> Panel:
+    """The panel of a letter."""
+    return next(panel for panel in PANELS if panel.letter == letter)
+
+
 def setting_of(point: Point) -> Setting:
     """The paper's default setting with one figure changed."""
-    panel = next(one for one in PANELS if one.letter == point.letter)
-    return panel.change(Setting((StreamSpec(), StreamSpec())), point.value)
+    return panel_of(point.letter).change(Setting((StreamSpec(), StreamSpec())), point.value)
 
 
 def one_way_join(method: Method, *, bloom: bool = False) -> Linear:
@@ -122,7 +126,7 @@ def _points(quick: bool, panel: Panel) -> tuple[Point, ...]:
 
 
 def _run(point: Point) -> Row:
-    panel = next(one for one in PANELS if one.letter == point.letter)
+    panel = panel_of(point.letter)
     setting = setting_of(point)
     problem = problem_for(setting)
     tables = draw_tables(setting, setting.window_s + point.seconds, SEED)
@@ -145,18 +149,18 @@ def _verdict(rows: Sequence[Row], panel: Panel) -> list[str]:
     first, last = means[0], means[-1]
     found = _PANEL_VERDICTS[panel.letter](means)
     if panel.letter != "c":
-        apart = max(abs(row[one] / row[other] - 1) for row in means for one, other in _PAIRS)
+        apart = max(abs(row[semijoin] / row[other] - 1) for row in means for semijoin, other in _PAIRS)
         found.append(
-            told(
+            finding(
                 apart <= 0.05,
                 f"SM-S2 against SP-S and SM-D1 against SP-D are at most {apart:.0%} apart: "
                 "sites send each other watermarks, which a fixed delay does not need",
             )
         )
-    one = [sum(row[name] for row in means) / len(means) for name in ("SM-S1", "SM-S2", "SM-D1", "SM-D2")]
+    averages = [sum(row[name] for row in means) / len(means) for name in ("SM-S1", "SM-S2", "SM-D1", "SM-D2")]
     found.append(
-        f"beyond the paper, whose text is of two minds: on average SM-S1 takes {one[0]:.2f} s/s and SM-S2 "
-        f"{one[1]:.2f}, SM-D1 {one[2]:.2f} and SM-D2 {one[3]:.2f}"
+        f"beyond the paper, whose text is of two minds: on average SM-S1 takes {averages[0]:.2f} s/s and SM-S2 "
+        f"{averages[1]:.2f}, SM-D1 {averages[2]:.2f} and SM-D2 {averages[3]:.2f}"
     )
     shift = max(abs(row[f"{name} Bloom"] / row[name] - 1) for row in (first, last) for name in PAPER[2:])
     found.append(f"beyond the paper: Bloom filters instead of keys change a total by at most {shift:.1%}")
@@ -172,12 +176,12 @@ def _groups(means: Sequence[Row]) -> list[str]:
     kept = [abs(last[name] / first[name] - 1) for name in DESTINATION]
     below, above = first["SP-S"] < first["SP-D"], last["SP-S"] > last["SP-D"]
     return [
-        told(
+        finding(
             min(grown) > 1.5 and max(kept) < 0.05,
             f"the source group grows {min(grown):.1f} to {max(grown):.1f} times, and the destination group changes "
             f"by at most {max(kept):.1%}",
         ),
-        told(below and above, "SP-S is cheaper than SP-D at the lowest value and dearer at the highest"),
+        finding(below and above, "SP-S is cheaper than SP-D at the lowest value and dearer at the highest"),
     ]
 
 
@@ -188,20 +192,20 @@ def _selectivity(means: Sequence[Row]) -> list[str]:
     after = max(abs(last[name] / middle[name] - 1) for name in ("SM-S1", "SM-S2"))
     fallen = [last[name] / first[name] for name in ("SM-D1", "SM-D2")]
     return [
-        told(kept < 0.02, f"the simple joins change by at most {kept:.1%}"),
-        told(
+        finding(kept < 0.02, f"the simple joins change by at most {kept:.1%}"),
+        finding(
             min(grown) > 1.5 and after < 0.1,
             f"SM-S1 and SM-S2 grow {min(grown):.1f} to {max(grown):.1f} times up to 0.1, and then change by at most "
             f"{after:.1%}",
         ),
-        told(max(fallen) < 0.8, f"SM-D1 and SM-D2 fall to {min(fallen):.0%} and {max(fallen):.0%}"),
+        finding(max(fallen) < 0.8, f"SM-D1 and SM-D2 fall to {min(fallen):.0%} and {max(fallen):.0%}"),
     ]
 
 
 def _window(means: Sequence[Row]) -> list[str]:
     grown = [means[-1][name] / means[0][name] - 1 for name in PAPER]
     return [
-        told(
+        finding(
             min(grown) > 0.05,
             f"from the shortest window to the longest, totals grow by {min(grown):.1%} to {max(grown):.1%}: an index "
             "is probed, not all of the window, and a tuple is shipped at most once whatever the window",
@@ -211,15 +215,15 @@ def _window(means: Sequence[Row]) -> list[str]:
 
 def _latency(means: Sequence[Row]) -> list[str]:
     more = [means[-1][name] - means[0][name] for name in PAPER]
-    return [told(min(more) > 0, f"all grow, by {min(more):.2f} to {max(more):.2f} s/s")]
+    return [finding(min(more) > 0, f"all grow, by {min(more):.2f} to {max(more):.2f} s/s")]
 
 
 def _bandwidth(means: Sequence[Row]) -> list[str]:
     left = [means[-1][name] / means[0][name] for name in PAPER]
     low, high = (min(row[name] for name in PAPER[2:]) - min(row["SP-S"], row["SP-D"]) for row in (means[0], means[-1]))
     return [
-        told(max(left) < 1, f"all fall, to {min(left):.0%} to {max(left):.0%}"),
-        told(
+        finding(max(left) < 1, f"all fall, to {min(left):.0%} to {max(left):.0%}"),
+        finding(
             low < 0 and low < high,
             f"the best semijoin takes {low:+.2f} s/s against the best simple join at the lowest bandwidth and "
             f"{high:+.2f} at the highest: with equal selectivity factors every tuple matches, and nothing is saved",
@@ -229,7 +233,7 @@ def _bandwidth(means: Sequence[Row]) -> list[str]:
 
 def _interval(means: Sequence[Row]) -> list[str]:
     left = [means[-1][name] - means[0][name] for name in PAPER]
-    return [told(max(left) < 0, f"all fall, by {-max(left):.2f} to {-min(left):.2f} s/s")]
+    return [finding(max(left) < 0, f"all fall, by {-max(left):.2f} to {-min(left):.2f} s/s")]
 
 
 _PANEL_VERDICTS: dict[str, Callable[[Sequence[Row]], list[str]]] = {

@@ -37,8 +37,8 @@ def row_of(compared: Row) -> Row:
 
 def _plot(rows: Sequence[Row], path: Path) -> None:
     means = {row["topology"]: row for row in averaged(rows, ["topology"], BINS)}
-    bars = [{"ratio": name, **{one: row[name] for one, row in means.items()}} for name in BINS]
-    plots.bars(bars, path, label="ratio", series={one: one for one in EDGES if one in means})
+    bars = [{"ratio": name, **{topology: row[name] for topology, row in means.items()}} for name in BINS]
+    plots.bars(bars, path, label="ratio", series={topology: topology for topology in EDGES if topology in means})
 
 
 def _verdict(rows: Sequence[Row]) -> list[str]:

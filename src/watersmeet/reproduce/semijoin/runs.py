@@ -76,21 +76,21 @@ class Setting:
     @property
     def window_s(self) -> float:
         """The longest window."""
-        return max(one.window_s for one in self.streams)
+        return max(stream.window_s for stream in self.streams)
 
 
 def problem_for(setting: Setting) -> Problem:
     """The question for planners, with the very figures that rows are drawn from; answers stay where they are made."""
     streams, stats = [], {}
-    for number, (name, one) in enumerate(zip(setting.names, setting.streams, strict=True)):
+    for number, (name, stream) in enumerate(zip(setting.names, setting.streams, strict=True)):
         keys = setting.keys(number)
         columns = [*(f"{key} long" for key in keys), "load binary", f"{EVENT_TIME} timestamp"]
         streams.append(
             Stream(name, EVENT_TIME, schema=", ".join(columns), source=Source("simulator"), site=f"n{number + 1}")
         )
         load = float(setting.load_bytes(number))
-        known = {key: ColumnStats(Number(one.distinct), sizes=_KEY_SIZES) for key in keys}
-        stats[name] = StreamStats(Number(one.rate), columns={**known, "load": ColumnStats(sizes=(load,) * 3)})
+        known = {key: ColumnStats(Number(stream.distinct), sizes=_KEY_SIZES) for key in keys}
+        stats[name] = StreamStats(Number(stream.rate), columns={**known, "load": ColumnStats(sizes=(load,) * 3)})
     topology = Topology(
         tuple(streams),
         sites=tuple(Site(stream.site) for stream in streams),
@@ -104,8 +104,8 @@ def sql_of(setting: Setting) -> str:
     """The query: all streams whole, a pair of attributes of their own for each pair of streams that is joined."""
     select = ", ".join(f"{name}.load AS load_{name}" for name in setting.names)
     froms = ", ".join(
-        f"{name} [RANGE {round(one.window_s * _SECOND)} MICROSECONDS] AS {name}"
-        for name, one in zip(setting.names, setting.streams, strict=True)
+        f"{name} [RANGE {round(stream.window_s * _SECOND)} MICROSECONDS] AS {name}"
+        for name, stream in zip(setting.names, setting.streams, strict=True)
     )
     where = " AND ".join(
         f"{setting.names[one]}.k{number} = {setting.names[other]}.k{number}"
@@ -127,11 +127,11 @@ def draw_tables(setting: Setting, seconds: float, seed: int) -> dict[str, pa.Tab
     What a row has beside its keys is random bytes, which no compression makes smaller.
     """
     tables = {}
-    for number, (name, one) in enumerate(zip(setting.names, setting.streams, strict=True)):
+    for number, (name, stream) in enumerate(zip(setting.names, setting.streams, strict=True)):
         rng = np.random.default_rng((seed, number))
-        count = int(seconds * one.rate)
-        ts = ((np.arange(count) + rng.random()) / one.rate * _SECOND).astype(np.int64)
-        keys = {key: pa.array(rng.integers(1, one.distinct + 1, count)) for key in setting.keys(number)}
+        count = int(seconds * stream.rate)
+        ts = ((np.arange(count) + rng.random()) / stream.rate * _SECOND).astype(np.int64)
+        keys = {key: pa.array(rng.integers(1, stream.distinct + 1, count)) for key in setting.keys(number)}
         size = setting.load_bytes(number)
         ends = pa.array(np.arange(count + 1) * size, pa.int32()).buffers()[1]
         load = pa.Array.from_buffers(pa.binary(), count, [None, ends, pa.py_buffer(rng.bytes(count * size))])
@@ -154,8 +154,8 @@ class Steps:
         results = run_here(task, count, rows)
         if isinstance(task, Round):
             fresh: dict[str, int] = {}
-            for one in results:
-                fresh[one.flow] = fresh.get(one.flow, 0) + one.rows
+            for result in results:
+                fresh[result.flow] = fresh.get(result.flow, 0) + result.rows
             for operator in task.operators:
                 taken = sum(_new_rows(task, operator, flow.name, fresh) for flow in dict.fromkeys(operator.inputs))
                 self.busy += taken > 0
@@ -184,7 +184,7 @@ class Counts:
     answers: int = 0
 
     def __sub__(self, other: "Counts") -> "Counts":
-        return Counts(*(getattr(self, one.name) - getattr(other, one.name) for one in fields(self)))
+        return Counts(*(getattr(self, field.name) - getattr(other, field.name) for field in fields(self)))
 
     def transmission_s(self, setting: Setting) -> float:
         """The time that parcels spend on links."""
@@ -240,7 +240,7 @@ def spent(
     sites = SimulatedSites(
         problem.plan(join),
         dict.fromkeys(tables, EVENT_TIME),
-        model_of=lambda one, other: LinkModel(latency_us=round(setting.latency_s * _SECOND)),
+        model_of=lambda origin, to: LinkModel(latency_us=round(setting.latency_s * _SECOND)),
         turn_us=tau_us,
         retry_us=3_600 * _SECOND,
     )
@@ -271,15 +271,15 @@ def _feed(sites: SimulatedSites, tables: Mapping[str, pa.Table], edges_us: Seque
 
 def _counts(sites: SimulatedSites, steps: Steps) -> Counts:
     links = [link for site in sites.sites.values() for link in site.ledger.links.values()]
-    traffic = [one for link in links for one in link.traffic.values()]
+    traffic = [sent for link in links for sent in link.traffic.values()]
     return Counts(
-        sum(one.bytes for one in traffic),
+        sum(sent.bytes for sent in traffic),
         sum(link.number for link in links),
         sum(site.turns for site in sites.sites.values()),
         steps.busy,
         steps.taken,
         steps.made,
-        sum(one.tuples for one in traffic),
+        sum(sent.tuples for sent in traffic),
         steps.answers,
     )
 
@@ -289,10 +289,10 @@ def only_for(programs: Mapping[str, SiteProgram], head: str) -> dict[str, SitePr
     operators: dict[str, dict[Operator, None]] = {site: {} for site in programs}
     ships: dict[str, dict[Ship, None]] = {site: {} for site in programs}
     left: list[tuple[str, Operator]] = [
-        (site, one)
+        (site, operator)
         for site, program in programs.items()
-        for one in program.operators
-        if isinstance(one, Join) and one.head == head and one.out.form is Form.RESULT
+        for operator in program.operators
+        if isinstance(operator, Join) and operator.head == head and operator.out.form is Form.RESULT
     ]
     while left:
         site, operator = left.pop()
@@ -302,8 +302,8 @@ def only_for(programs: Mapping[str, SiteProgram], head: str) -> dict[str, SitePr
             wanted += [(site, flow) for _, flow in programs[site].inbound if _paces(flow, operator, head)]
         while wanted:
             at, flow = wanted.pop()
-            makers = [one for one in programs[at].operators if one.out == flow]
-            left += [(at, one) for one in makers if one not in operators[at]]
+            makers = [operator for operator in programs[at].operators if operator.out == flow]
+            left += [(at, operator) for operator in makers if operator not in operators[at]]
             for origin, program in programs.items():
                 for ship in program.ships:
                     if not makers and ship.to == at and ship.arrives_as == flow and ship not in ships[origin]:
@@ -322,8 +322,8 @@ def _limited(
     arriving = {(origin, ship.arrives_as) for origin, kept in ships.items() for ship in kept if ship.to == program.site}
     return replace(
         program,
-        operators=tuple(one for one in program.operators if one in operators[program.site]),
-        ships=tuple(one for one in program.ships if one in ships[program.site]),
-        paces=tuple(one for one in program.paces if any(ship.flow == one[0] for ship in ships[program.site])),
-        inbound=tuple(one for one in program.inbound if one in arriving),
+        operators=tuple(operator for operator in program.operators if operator in operators[program.site]),
+        ships=tuple(ship for ship in program.ships if ship in ships[program.site]),
+        paces=tuple(pace for pace in program.paces if any(ship.flow == pace[0] for ship in ships[program.site])),
+        inbound=tuple(flow for flow in program.inbound if flow in arriving),
     )

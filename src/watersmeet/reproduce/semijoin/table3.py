@@ -125,17 +125,17 @@ def partial_per_s(problem: Problem, sub_plan: Linear) -> float:
     """How many partial combinations a second a plan makes, but for those that only its last joins need."""
     workload = problem.workload
     return sum(
-        workload.head_rate(workload.number(one.head), workload.mask((*one.bound, one.alias)))
+        workload.head_rate(workload.number(operator.head), workload.mask((*operator.bound, operator.alias)))
         for program in compile_sites(problem.join((sub_plan,)), answers=False).values()
-        for one in program.operators
-        if isinstance(one, Join)
+        for operator in program.operators
+        if isinstance(operator, Join)
     )
 
 
 def points(quick: bool) -> tuple[Point, ...]:
     """So many queries for each join graph."""
     queries, seconds = (QUICK_QUERIES, QUICK_SECONDS) if quick else (QUERIES, SECONDS)
-    return tuple(Point(one, query, seconds) for one in EDGES for query in range(queries))
+    return tuple(Point(topology, query, seconds) for topology in EDGES for query in range(queries))
 
 
 def run(point: Point) -> Row:

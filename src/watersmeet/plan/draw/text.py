@@ -1,0 +1,133 @@
+"""Figures and parts of a plan as words."""
+
+from collections.abc import Iterator
+
+from watersmeet.cost.price import Cost
+from watersmeet.plan.nodes import (
+    HashParts,
+    HeadPlan,
+    Input,
+    JoinPlan,
+    Method,
+    Partition,
+    RangeParts,
+    Reduction,
+    ValueParts,
+)
+
+_BYTE_UNITS = ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1.0, "B/s"))
+_COUNT_UNITS = ((1e9, " G"), (1e6, " M"), (1e3, " k"))
+_ROUNDS_UP = 0.9995  # 999.5 is shown as 1.0 k
+_MOST_VALUES = 3  # of a part that are named one by one
+
+
+def bytes_text(bytes_s: float, measured: float | None = None) -> str:
+    """Bytes a second as people read them, with what was measured in the same unit.
+
+    >>> bytes_text(12_100, 11_800)
+    '12.1 kB/s (measured 11.8)'
+    """
+    scale, unit = next(
+        (scale_unit for scale_unit in _BYTE_UNITS if max(bytes_s, 1.0) >= scale_unit[0] * _ROUNDS_UP), _BYTE_UNITS[-1]
+    )
+    shown = f"{number_text(bytes_s / scale)} {unit}"
+    return shown if measured is None else f"{shown} (measured {number_text(measured / scale)})"
+
+
+def count_text(count: float) -> str:
+    """A number of things as people read it.
+
+    >>> count_text(15_234)
+    '15.2 k'
+    """
+    for scale, unit in _COUNT_UNITS:
+        if count >= scale * _ROUNDS_UP:
+            return f"{number_text(count / scale)}{unit}"
+    return f"{count:.0f}"
+
+
+def number_text(value: float) -> str:
+    """A number with as many digits as matter.
+
+    >>> number_text(0), number_text(0.012), number_text(12.34), number_text(123.4)
+    ('0', '0.012', '12.3', '123')
+    """
+    if value == 0:
+        return "0"
+    return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 0.05 else f"{value:.2g}"
+
+
+def plural(count: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> plural(1, "site"), plural(2, "site")
+    ('1 site', '2 sites')
+    """
+    return f"{count} {noun}{'s' if count != 1 else ''}"
+
+
+def summary_text(join: JoinPlan, cost: Cost | None) -> str:
+    """The plan in one line: streams, sites, and what all of it costs."""
+    place = f"answers at {join.site}" if join.site is not None else "answers at the sites that find them"
+    sites = len({*join.homes, join.site} - {None})
+    text = f"{len(join.scans)} streams at {plural(sites, 'site')}, {place}"
+    if cost is None:
+        return text
+    traffic = f"{bytes_text(cost.bytes_s)} in {number_text(cost.messages_s)} messages/s on all links"
+    return f"{text}; {traffic}; latency {number_text(cost.delay_s)} s"
+
+
+def hop_texts(join: JoinPlan, plan: HeadPlan) -> Iterator[str]:
+    """Each one-way join with its method and the site where it ends; `from` where the rows move first."""
+    site = join.home(plan.head)
+    for hop in plan.hops:
+        start, home = hop.at or site, join.home(hop.alias)
+        stays = hop.method in (Method.SP_S, Method.SM_S1, Method.SM_S2)
+        end = start if stays else home
+        bloom = " with Bloom filters" if hop.bloom else ""
+        moved = f" from {start}" if start != site and end != start else ""
+        yield f"{hop.alias} by {hop.method.value}{bloom}{moved} at {end}"
+        site = end
+
+
+def reduction_text(child: Input) -> str:
+    """How an input of a join node is reduced before it is shipped."""
+    kind = "Bloom semijoin" if child.bloom else "semijoin"
+    return {Reduction.ONE_STEP: f"1-step {kind}", Reduction.TWO_STEP: f"2-step {kind}"}.get(child.reduction, "")
+
+
+def partition_text(partition: Partition, sub_plans: int) -> str:
+    """What decides which sub-plan a row takes.
+
+    >>> partition_text(Partition(0, RangeParts((10, 20), (0, 1, 0))), 2)
+    '2 sub-plans, chosen by the value of key K1'
+    """
+    what = "hash" if isinstance(partition.parts, HashParts) else "value"
+    return f"{plural(sub_plans, 'sub-plan')}, chosen by the {what} of key K{partition.key_class + 1}"
+
+
+def part_text(partition: Partition, sub_plan: int) -> str:
+    """Which part of the key values takes a sub-plan.
+
+    >>> part_text(Partition(0, RangeParts((10, 20), (0, 1, 0))), 0)
+    '2 of 3 ranges'
+    """
+    match partition.parts:
+        case HashParts(sub_plans):
+            count, total = sub_plans.count(sub_plan), len(sub_plans)
+            return f"{count} of {total} buckets ({number_text(100 * count / total)} %)"
+        case RangeParts(bounds, sub_plans):
+            if sub_plans.count(sub_plan) != 1:
+                return f"{sub_plans.count(sub_plan)} of {len(sub_plans)} ranges"
+            place = sub_plans.index(sub_plan)
+            if place == 0:
+                return f"below {bounds[0]}" if bounds else "all values"
+            last = f" to {bounds[place] - 1}" if place < len(bounds) else " and above"
+            return f"{bounds[place - 1]}{last}"
+        case ValueParts(values, sub_plans, others):
+            own = [str(value) for value, taken in zip(values, sub_plans, strict=True) if taken == sub_plan]
+            some = ", ".join(own) if len(own) <= _MOST_VALUES else f"{len(own)} values"
+            if others != sub_plan:
+                is_counted = len(own) > _MOST_VALUES
+                return some if is_counted else f"value{'s' if len(own) != 1 else ''} {some or 'none'}"
+            return "all other values" if not own else f"{some} and all other values"

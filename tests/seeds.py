@@ -1,0 +1,63 @@
+"""Fresh seeds for random tests: others on every run, and for one that fails the command that repeats it.
+
+A test asks for the fixture `fresh_seeds` and loops over `fresh_seeds.take(count)`. `WATERSMEET_SEED=...` makes every
+such test run with this seed only.
+"""
+
+import os
+import shlex
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+SEED_VARIABLE = "WATERSMEET_SEED"
+SOAK_VARIABLE = "WATERSMEET_SOAK"
+
+
+@dataclass(slots=True)
+class FreshSeeds:
+    """Seeds for one test; remembers the one in use."""
+
+    node_id: str
+    current: int | None = None
+
+    def take(self, count: int) -> Iterator[int]:
+        """So many random seeds one after the other, or the one that the environment asks for."""
+        asked = os.environ.get(SEED_VARIABLE)
+        seeds = (int(asked),) if asked else (random_seed() for _ in range(count))
+        for self.current in seeds:
+            yield self.current
+        self.current = None  # all of them passed
+
+    @property
+    def command(self) -> str:
+        """What repeats the test with the current seed."""
+        soak = f"{SOAK_VARIABLE}=1 " if os.environ.get(SOAK_VARIABLE) else ""
+        return f"{SEED_VARIABLE}={self.current} {soak}.venv/bin/python -m pytest {shlex.quote(self.node_id)}"
+
+
+def random_seed() -> int:
+    """A seed of 31 bits from the operating system."""
+    return int.from_bytes(os.urandom(4)) >> 1
+
+
+_KEY = pytest.StashKey[FreshSeeds]()
+
+
+@pytest.fixture
+def fresh_seeds(request: pytest.FixtureRequest) -> FreshSeeds:
+    """Seeds that are drawn anew for each run of a test."""
+    seeds = FreshSeeds(request.node.nodeid)
+    request.node.stash[_KEY] = seeds
+    return seeds
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Say in the report of a failure which seed it was and how to run it again."""
+    report = yield
+    seeds = item.stash.get(_KEY, None)
+    if report.failed and seeds is not None and seeds.current is not None:
+        report.sections.append(("fresh seed", f"seed {seeds.current} failed; repeat it by\n  {seeds.command}"))
+    return report
