@@ -896,7 +896,7 @@ def test_plans_by_cost_and_their_pictures(
     assert code == 0 and "plan.svg" in err
     assert (place.directory / "plan.svg").read_text().startswith("<?xml")
     assert "planned by auto" in text and "estimate, with a batch every 1 s:" in text
-    listed = text[text.index("planners, by what they come to:") :]
+    listed = text[text.index("cost by planner:") :]
     for planner in ("central", "greedy", "exhaustive", "tree", "pmjoin", "simple", "local-first", "optimal", "auto"):
         assert f"  {planner}: " in listed
     assert command("explain", place.file, "--every")[1] == text  # the same on every run

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scenes import Scene, measured, scene
 
-from watersmeet.cost.price import announcements, price
+from watersmeet.cost.formulas import announcements
+from watersmeet.cost.price import price
 from watersmeet.plan.nodes import (
     Hop,
     Input,

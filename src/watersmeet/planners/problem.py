@@ -5,11 +5,11 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import inf
 
-from watersmeet.cost.price import DEFAULT_UNITS, REACTION_S, TURN_S, Cost, Units, price
+from watersmeet.cost.price import BATCH_INTERVAL_S, DEFAULT_UNITS, REACTION_S, Cost, Units, price
 from watersmeet.cost.workload import Workload, workload_of
 from watersmeet.errors import InputError, did_you_mean
 from watersmeet.plan.nodes import JoinPlan, Partition, Plan, SubPlan
-from watersmeet.plan.shape import Shape, above, shape_of
+from watersmeet.plan.shape import QueryShape, above, shape_of
 from watersmeet.program.operators import Purpose
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.windows import Rows
@@ -75,13 +75,13 @@ class Problem:
     """A question for planners."""
 
     query: JoinQuery
-    shape: Shape
+    shape: QueryShape
     workload: Workload
     topology: Topology
     objective: Objective = FEWEST_BYTES
     limits: Limits = NO_LIMITS
     units: Units = DEFAULT_UNITS
-    turn_s: float = TURN_S
+    batch_interval_s: float = BATCH_INTERVAL_S
     reaction_s: float = REACTION_S
     parts: int = 16  # at most so many parts of the key space
     partition: str | None = None  # how pmjoin makes them; None tries all
@@ -104,7 +104,7 @@ class Problem:
         return any(isinstance(scan.window, Rows) for scan in self.shape.scans)
 
     def join(self, sub_plans: Sequence[SubPlan], partition: Partition | None = None) -> JoinPlan:
-        """The join that goes these ways."""
+        """The join that has these sub-plans."""
         shape = self.shape
         return JoinPlan(
             shape.classes, shape.scans, self.homes, tuple(sub_plans), self.site, shape.verify, shape.output, partition
@@ -115,7 +115,7 @@ class Problem:
         return above(self.query, join)
 
     def cost(self, join: JoinPlan) -> Cost:
-        return price(join, self.workload, self.topology, self.units, self.turn_s, self.reaction_s)
+        return price(join, self.workload, self.topology, self.units, self.batch_interval_s, self.reaction_s)
 
     def value(self, join: JoinPlan) -> float:
         return self.objective.value(self.cost(join), self.topology)
@@ -195,7 +195,7 @@ def problem_of(
     objective: Objective = FEWEST_BYTES,
     limits: Limits = NO_LIMITS,
     units: Units = DEFAULT_UNITS,
-    turn_s: float = TURN_S,
+    batch_interval_s: float = BATCH_INTERVAL_S,
     parts: int = 16,
     partition: str | None = None,
     defaults: bool = False,
@@ -223,7 +223,9 @@ def problem_of(
         residuals=[one.sql for one in query.residuals],
         defaults=defaults,
     )
-    return Problem(query, shape, workload, topology, objective, limits, units, turn_s, parts=parts, partition=partition)
+    return Problem(
+        query, shape, workload, topology, objective, limits, units, batch_interval_s, parts=parts, partition=partition
+    )
 
 
 def check_connected(problem: Problem) -> None:

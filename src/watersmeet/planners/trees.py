@@ -1,4 +1,4 @@
-"""Trees of meets that ship little: PMJoin's algorithm 1 (section 3.2), its two references, and the exact optimum.
+"""Trees of join nodes that ship little: PMJoin's algorithm 1 (section 3.2), its two references, and the exact optimum.
 
 What a plan costs is what its links carry: rate times weight of every stream and result that leaves its site. The rate
 of a result does not depend on how it came about. Algorithm 1 first joins streams of one site where that thins them
@@ -6,7 +6,7 @@ out. Then it takes the slowest stream and, again and again, the partner that pro
 at the partner's site and the result may travel on, or both stay pending until they meet at a third. The optimum is
 a dynamic program over sets A of streams and sites s,
 
-    local(A, s) = min over B in A of  unit(B, s) + local(A - B, s)     all of A at s, as inputs of one meet
+    local(A, s) = min over B in A of  unit(B, s) + local(A - B, s)     all of A at s, as inputs of one join node
     unit(A, s)  = min over sites t of local(A, t) + rate(A) * weight   A joined at t, shipped from t to s
 
 Delivering the answers is no part of algorithm 1; the optimum counts it where that is asked for.
@@ -39,7 +39,7 @@ def _bytes(workload: Workload, mask: int) -> float:
 
 @lru_cache(maxsize=64)
 def _alias_bytes(sizes: tuple[tuple[tuple[float, float, float], ...], ...]) -> tuple[float, ...]:
-    return tuple(sum(size_at(size, BATCH_ROWS) for size in own) for own in sizes)
+    return tuple(float(size_at(np.reshape(own, (-1, 3)), BATCH_ROWS).sum()) for own in sizes)
 
 
 def _same(origin: str, to: str) -> float:
@@ -171,8 +171,8 @@ def _tied(one: _Flow, other: _Flow) -> bool:
     return any(mine is not None and yours is not None for mine, yours in zip(one.shares, other.shares, strict=True))
 
 
-def _meet(workload: Workload, at: str, nodes: Iterable[Tree]) -> JoinNode:
-    """A meet with what is at its own site first."""
+def _join_node(workload: Workload, at: str, nodes: Iterable[Tree]) -> JoinNode:
+    """A join node with what is at its own site first."""
     return JoinNode(at, tuple(Input(node) for node in sorted(nodes, key=lambda node: site_of(node, workload) != at)))
 
 
@@ -197,7 +197,7 @@ def simple(workload: Workload, weigh: Shipping = TUPLES) -> JoinNode:
     flows = _checked(workload, None)
     fastest = min(flows, key=lambda flow: (-_volume(workload, weigh, flow), flow.first))
     others = [flow.node for flow in flows if flow is not fastest]
-    return _meet(workload, fastest.at, [fastest.node, *others])
+    return _join_node(workload, fastest.at, [fastest.node, *others])
 
 
 def _checked(workload: Workload, inputs: Sequence[Tree] | None) -> list[_Flow]:
@@ -205,7 +205,7 @@ def _checked(workload: Workload, inputs: Sequence[Tree] | None) -> list[_Flow]:
     trees = [Leaf(alias) for alias in workload.aliases] if inputs is None else inputs
     flows = sorted((_flow(workload, tree) for tree in trees), key=lambda flow: flow.first)
     if len(flows) < 2:
-        raise InputError("a tree of meets joins two streams or more: name another stream in the query")
+        raise InputError("a tree joins two streams or more: name another stream in the query")
     groups = _groups(flows)
     if len(groups) > 1:
         main = max(groups, key=len)
@@ -248,7 +248,7 @@ def _thinned(workload: Workload, weigh: Shipping, own: Sequence[_Flow]) -> list[
             rate = _joined_rate(workload, slower, other) if _tied(slower, other) else np.inf
             if rate * weigh.row(workload, slower.mask | other.mask) < _volume(workload, weigh, slower):
                 slower = _joined(
-                    workload, slower, other, _meet(workload, slower.at, [slower.node, other.node]), own[0].at
+                    workload, slower, other, _join_node(workload, slower.at, [slower.node, other.node]), own[0].at
                 )
             else:
                 rest.append(other)
@@ -306,7 +306,7 @@ def _away(workload: Workload, weigh: Shipping, flows: Iterable[_Flow]) -> dict[s
 
 
 def _sites(workload: Workload) -> list[str]:
-    """The sites that a meet can be at, each once."""
+    """The sites that a join node can be at, each once."""
     return list(dict.fromkeys([*workload.homes, *([workload.site] if workload.site is not None else [])]))
 
 
@@ -412,20 +412,20 @@ class _Optimum:
         costs = self._local[everything]
         if deliver and self._workload.site is not None:
             costs = costs + self._volume[everything] * self._link[:, self._sites.index(self._workload.site)]
-        return self._meet(everything, int(costs.argmin()))
+        return self._join_node(everything, int(costs.argmin()))
 
-    def _meet(self, mask: int, site: int) -> JoinNode:
+    def _join_node(self, mask: int, site: int) -> JoinNode:
         with_first = int(self._split[mask, site])
         nodes = [*self._inputs(with_first, site), *self._inputs(mask ^ with_first, site)]
         nodes.sort(key=lambda node: self._workload.number(leaves_of(node)[0]))
-        return _meet(self._workload, self._sites[site], nodes)
+        return _join_node(self._workload, self._sites[site], nodes)
 
     def _inputs(self, mask: int, site: int) -> list[Tree]:
         """What brings a set to a site."""
         if mask & (mask - 1) == 0:
             return [Leaf(self._workload.aliases[mask.bit_length() - 1])]
         if self._origin[mask, site] != site:
-            return [self._meet(mask, int(self._origin[mask, site]))]
+            return [self._join_node(mask, int(self._origin[mask, site]))]
         with_first = int(self._split[mask, site])
         return [*self._inputs(with_first, site), *self._inputs(mask ^ with_first, site)]
 
