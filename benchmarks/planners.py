@@ -277,7 +277,7 @@ def mixed_table(mixed: Mixed, seeds: int = 5, *, seconds: float = 20.0, small_st
     fewer = max(2, mixed.values // 10)
     small = _with(mixed, streams=small_streams, values=fewer, rates=(rates[0] / 10, rates[1] / 10))
     problem = small.problem()
-    answers_s = problem.workload.meet_rate((1 << small.streams) - 1)
+    answers_s = problem.workload.combination_rate((1 << small.streams) - 1)
     if answers_s > MOST_ANSWERS_S:
         print(f"\nNot run in the simulator: {answers_s:.2g} answers a second with {small.streams} streams")
         return

@@ -285,8 +285,10 @@ def test_what_has_no_value_of_the_key_is_shipped_once() -> None:
     split = Partition(0, RangeParts((3,), (0, 1)))
     assert cost_of_sub_plans((one, one), split, work) == pytest.approx(cost_of(one, work))
     by_hand = sum(
-        cost_of(tree, part, TUPLES) - part.meet_rate(work.mask(["s3"]))
+        cost_of(tree, part, TUPLES) - part.combination_rate(work.mask(["s3"]))
         for number, tree in enumerate((one, other))
         for part in [work.limited(split, work.sub_plan_of_cells(split) == number)]
     )
-    assert cost_of_sub_plans((one, other), split, work) == pytest.approx(by_hand + work.meet_rate(work.mask(["s3"])))
+    assert cost_of_sub_plans((one, other), split, work) == pytest.approx(
+        by_hand + work.combination_rate(work.mask(["s3"]))
+    )

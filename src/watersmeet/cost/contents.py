@@ -112,7 +112,7 @@ def rate_of(content: Content, workload: Workload) -> float:
         case OfHead(head, mask):
             return workload.head_rate(head, mask)
         case OfTree(mask):
-            return workload.meet_rate(mask)
+            return workload.combination_rate(mask)
         case Announced(mask, key):
             return announced(workload, mask, key)
         case Asked(rows, partner, batch_interval_s):

@@ -55,25 +55,18 @@ def tie(workload: Workload, left: int, right: int) -> Tie:
     key = workload.shared(left, right)
     if not key:
         return Tie(np.ones(1), np.ones(1), np.ones(1), 1.0)
-    mine, theirs = ([_shares(workload, number, mask) for number in key] for mask in (left, right))
+    mine, theirs = ([workload.cell_shares(number, mask) for number in key] for mask in (left, right))
     agree = 1.0
     for number, one, other in zip(key[1:], mine[1:], theirs[1:], strict=True):
         agree *= float((one * other / workload.domains[number].size).sum())
     return Tie(workload.domains[key[0]].size, mine[0], theirs[0], agree)
 
 
-def _shares(workload: Workload, number: int, mask: int) -> F64:
-    """The shares of the combinations of a set over the cells of a key class."""
-    cells = workload.agreement(number, mask)
-    shares: F64 = cells / max(cells.sum(), 1e-300)
-    return shares
-
-
 def _values_of(workload: Workload, mask: int, key: tuple[int, ...]) -> float:
     """How many values some classes of a key have together, spread as evenly as they may be."""
     many = 1.0
     for number in key:
-        shares = _shares(workload, number, mask)
+        shares = workload.cell_shares(number, mask)
         many *= 1 / max(float((shares**2 / workload.domains[number].size).sum()), 1e-300)
     return many
 
@@ -88,10 +81,10 @@ def _together(workload: Workload, mask: int, number: int, time_s: F64 | float = 
 
 def _rate_per_value(workload: Workload, mask: int, key: tuple[int, ...]) -> tuple[F64, F64]:
     """Rows a second for each value of a key, and how many values there are, by cells."""
-    share = _shares(workload, key[0], mask) if key else np.ones(1)
+    share = workload.cell_shares(key[0], mask) if key else np.ones(1)
     size = workload.domains[key[0]].size if key else np.ones(1)
     many = _values_of(workload, mask, key[1:])
-    rate = rows_per_value(workload.meet_rate(mask), share, size) / many
+    rate = rows_per_value(workload.combination_rate(mask), share, size) / many
     if key and mask & (mask - 1):
         rate = clumped_rate(rate, _together(workload, mask, key[0]), workload.lifetime_s(mask))
     return rate, size * many
@@ -115,7 +108,7 @@ def _visits(workload: Workload, rows: Rows, bound: Tie) -> F64:
 
 def _there(workload: Workload, other: int, bound: Tie, time_s: float) -> F64:
     """The chance that a row finds any of the other side, there or coming within some time, by cell."""
-    expected = rows_in(workload.count(other), workload.meet_rate(other), time_s)
+    expected = rows_in(workload.count(other), workload.combination_rate(other), time_s)
     return seen(rows_per_value(expected, bound.others, bound.size) * bound.agree)
 
 

@@ -217,7 +217,7 @@ class _Pricing:
         for pair, size in cost.link_bytes.items():
             bandwidth = self._topology.link(*pair).bandwidth_bps
             used.append((*pair, size * 8 / bandwidth if bandwidth else 0.0))
-        return max(used, key=lambda one: one[2], default=("", "", 0.0))
+        return max(used, key=lambda link: link[2], default=("", "", 0.0))
 
     def _of(self, sub_plans: SubPlans) -> Workload:
         """The workload of some sub-plans."""
@@ -357,7 +357,7 @@ class _Pricing:
         workload, content = self._of(operator.sub_plans), self.content(flow)
         rate = rate_of(content, workload)
         if flow.form is Form.PIECE or (flow.form is Form.ROW and not _is_head(operator, flow)):
-            full = workload.meet_rate(content.mask)
+            full = workload.combination_rate(content.mask)
             return workload.count(content.mask) * (rate / full if full else 0.0)
         if flow.form in (Form.SPAN, Form.ASK):
             return rate * float(workload.window_s.max())
@@ -382,10 +382,10 @@ class _Pricing:
         plain = flow.removeprefix("bloom ")
         if plain in self._made_at and self._made_at[plain][0] == site and plain == flow:
             operator = self._made_at[plain][1]
-            ready = max(self._when(one.name, site) for one in operator.inputs)
+            ready = max(self._when(flow_in.name, site) for flow_in in operator.inputs)
         else:
-            origins = [one for one, ship in self._ships if ship.arrives_as.name == flow and ship.to == site]
-            ready = max((self._when(plain, one) + self._trip(one, site) for one in origins), default=0.0)
+            origins = [origin for origin, ship in self._ships if ship.arrives_as.name == flow and ship.to == site]
+            ready = max((self._when(plain, origin) + self._trip(origin, site) for origin in origins), default=0.0)
             if not origins and plain in self._workload.aliases:
                 ready = self._batch_interval_s[site]
         self._ready[flow, site] = ready
@@ -408,7 +408,7 @@ class _Pricing:
         plain = flow.removeprefix("bloom ")
         if plain == flow and flow in self._made_at and self._made_at[flow][0] == site:
             operator = self._made_at[flow][1]
-            found = frozenset(one for name in _leading(operator) for one in self._moments(name, site))
+            found = frozenset(moment for name in _leading(operator) for moment in self._moments(name, site))
         else:
             found = frozenset(
                 moment + round(self._topology.link(origin, site).latency_us / 1e6 + self._reaction_s, 3)

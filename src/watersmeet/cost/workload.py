@@ -98,7 +98,7 @@ class Workload:
     @cached_property
     def _masks(self) -> tuple[int, ...]:
         """The members of each key class."""
-        return tuple(sum(1 << int(one) for one in np.flatnonzero(domain.members)) for domain in self.domains)
+        return tuple(sum(1 << int(alias) for alias in np.flatnonzero(domain.members)) for domain in self.domains)
 
     def selectivity(self, mask: int) -> float:
         """The share of all combinations of a set of aliases that agree on every key."""
@@ -111,12 +111,21 @@ class Workload:
     def agreement(self, number: int, mask: int) -> F64:
         """The share of combinations that agree on a key class, cell by cell; what is no member agrees with all."""
         domain = self.domains[number]
-        members = [one for one in members_of(mask) if domain.members[one]]
+        members = [alias for alias in members_of(mask) if domain.members[alias]]
         if not members:
             return np.ones(1)
         chance = np.prod(domain.shares[members] / domain.size, axis=0)
         cells: F64 = chance * domain.size
         return cells
+
+    def cell_shares(self, number: int, mask: int) -> F64:
+        """The shares of the combinations of a set of aliases over the cells of a key class."""
+        found: F64 | None = self._memory.get((mask, number + 1))
+        if found is None:
+            cells = self.agreement(number, mask)
+            found = cells / max(cells.sum(), 1e-300)
+            self._memory[mask, number + 1] = found
+        return found
 
     def count(self, mask: int) -> float:
         """How many combinations of a set of aliases are live at a time."""
@@ -124,10 +133,10 @@ class Workload:
 
     def head_rate(self, head: int, mask: int) -> float:
         """Combinations a second of a set of aliases whose latest row is the head's."""
-        others = [one for one in members_of(mask) if one != head]
+        others = [alias for alias in members_of(mask) if alias != head]
         return float(self.rate[head] * np.prod(self.window[others])) * self.selectivity(mask)
 
-    def meet_rate(self, mask: int) -> float:
+    def combination_rate(self, mask: int) -> float:
         """Combinations a second of a set of aliases, whoever is their head."""
         found = self._memory.get((mask, 0))
         if found is None:
@@ -138,11 +147,11 @@ class Workload:
     def lifetime_s(self, mask: int) -> float:
         """For how long a combination is live: until the first of its rows is out of its window.
 
-        >>> one = Workload(("a",), ("x",), "x", np.array([2.0]), np.array([5.0]), (), ((),))
-        >>> one.lifetime_s(1)
+        >>> work = Workload(("a",), ("x",), "x", np.array([2.0]), np.array([5.0]), (), ((),))
+        >>> work.lifetime_s(1)
         5.0
         """
-        rate = self.meet_rate(mask)
+        rate = self.combination_rate(mask)
         return self.count(mask) / rate if rate else 0.0
 
     def row_bytes(self, mask: int, batch_rows: float, *, times: int = 1, answers: bool = False) -> float:
@@ -199,7 +208,7 @@ class Workload:
         if not self.hidden or mask & (mask - 1) == 0:
             return found
         for number, members in enumerate(self._masks):
-            carriers = [one for one in members_of(mask & members) if number in self.hidden[one]]
+            carriers = [alias for alias in members_of(mask & members) if number in self.hidden[alias]]
             if carriers:
                 is_kept = len(carriers) < (mask & members).bit_count()
                 is_needed = bool(members & ~mask) and not is_kept
@@ -227,25 +236,25 @@ class Workload:
         Keys are in order, so that a batch of n takes log2(n!) bits less. Those that are asked for are often those of
         one row, and stand for no time but its own.
         """
-        one = self.key_sizes[key[0]] if len(key) == 1 and self.key_sizes else (8.0, 8.0, 8.0)
+        sizes = self.key_sizes[key[0]] if len(key) == 1 and self.key_sizes else (8.0, 8.0, 8.0)
         rows = max(batch_rows, 1.0)
-        in_order = float(size_at(one, rows)) - lgamma(rows + 1) / log(2) / rows / 8
+        in_order = float(size_at(sizes, rows)) - lgamma(rows + 1) / log(2) / rows / 8
         return max(in_order, _LEAST_KEY_BYTES) + (1.5 if asked else 2) * float(size_at(PLACE_SIZES, rows))
 
     def columns(self, mask: int, *, times: int = 1) -> int:
         """How many columns a row or combination has."""
-        return times + sum(len(self.sizes[one]) for one in members_of(mask)) - sum(self._spare(mask).values())
+        return times + sum(len(self.sizes[alias]) for alias in members_of(mask)) - sum(self._spare(mask).values())
 
     def limited(self, partition: Partition, cells: NDArray[np.bool_]) -> "Workload":
         """The workload of those combinations whose value lies in some cells of a key class."""
         domains = list(self.domains)
-        one = domains[partition.key_class]
-        kept = np.where(cells, one.shares, 0.0)
-        mass = np.where(one.members, kept.sum(axis=1), 1.0)
+        domain = domains[partition.key_class]
+        kept = np.where(cells, domain.shares, 0.0)
+        mass = np.where(domain.members, kept.sum(axis=1), 1.0)
         shares = np.divide(kept, mass[:, None], out=np.zeros_like(kept), where=mass[:, None] > 0)
         inside = shares[:, cells]
         domains[partition.key_class] = Domain(
-            one.low[cells], one.high[cells], one.size[cells], inside, one.members, one.is_known
+            domain.low[cells], domain.high[cells], domain.size[cells], inside, domain.members, domain.is_known
         )
         return replace(self, rate=self.rate * mass, domains=tuple(domains), _memory={})
 
@@ -308,7 +317,8 @@ def workload_of(
         windows.append(_window_s(scan.window, rate))
     domains = tuple(_domain(key_class, scans, gather) for key_class in classes)
     sizes, in_order = (
-        tuple(_travelling_sizes(scan, classes, gather, in_order=one) for scan in scans) for one in (False, True)
+        tuple(_travelling_sizes(scan, classes, gather, in_order=is_in_order) for scan in scans)
+        for is_in_order in (False, True)
     )
     answer = tuple(
         gather.sizes(scan, kept.expression.columns[0].name)
@@ -377,7 +387,7 @@ class _Gather:
 
     def column(self, scan: Scan, name: str) -> ColumnStats:
         columns = self._stats.stream(scan.stream).columns
-        return next((one for key, one in columns.items() if key.casefold() == name.casefold()), ColumnStats())
+        return next((column for key, column in columns.items() if key.casefold() == name.casefold()), ColumnStats())
 
     def distinct(self, scan: Scan, name: str) -> float:
         known = self.column(scan, name).distinct
@@ -462,12 +472,14 @@ def _nested(distinct: Mapping[int, float], members: NDArray[np.bool_]) -> Domain
 
 def _aligned(histograms: Mapping[int, Histogram], distinct: Mapping[int, float], members: NDArray[np.bool_]) -> Domain:
     """Cells between all edges of all histograms; the rows of a bin spread evenly over it."""
-    starts = np.unique([edge for one in histograms.values() for bin_ in one.bins for edge in (bin_.low, bin_.high + 1)])
+    starts = np.unique(
+        [edge for histogram in histograms.values() for bin_ in histogram.bins for edge in (bin_.low, bin_.high + 1)]
+    )
     low, high = starts[:-1], starts[1:] - 1
     shares = np.zeros((len(members), len(low)))
     sizes = np.zeros((len(members), len(low)))
-    for number, one in histograms.items():
-        for bin_ in one.bins:
+    for number, histogram in histograms.items():
+        for bin_ in histogram.bins:
             first, last = np.searchsorted(low, bin_.low), np.searchsorted(high, bin_.high, "left")
             width = (high[first : last + 1] - low[first : last + 1] + 1) / (bin_.high - bin_.low + 1)
             shares[number, first : last + 1] += bin_.share * width

@@ -58,14 +58,14 @@ def estimate_text(
     lines = [f"planned by {planner}" + (f": {note}" if note else "")]
     if cost is not None:
         lines.append(f"estimate, with a batch every {batch_interval_s:g} s:")
-        for one in cost.flows:
-            if one.bytes_s:
-                what = f"{one.origin} -> {one.to}  {one.flow}  ({one.purpose.value})"
-                lines.append(f"  {what}: {_figure(one.rows_s)} rows/s, {_figure(one.bytes_s)} bytes/s")
+        for flow in cost.flows:
+            if flow.bytes_s:
+                what = f"{flow.origin} -> {flow.to}  {flow.flow}  ({flow.purpose.value})"
+                lines.append(f"  {what}: {_figure(flow.rows_s)} rows/s, {_figure(flow.bytes_s)} bytes/s")
         rest = sum(size for size, _ in cost.overhead.values())
         lines.append(f"  watermarks and what parcels take: {_figure(rest)} bytes/s")
         lines += [
-            f"  {one} -> {other} in all: {_figure(size)} bytes/s" for (one, other), size in cost.link_bytes.items()
+            f"  {origin} -> {to} in all: {_figure(size)} bytes/s" for (origin, to), size in cost.link_bytes.items()
         ]
         lines.append(
             f"  all links: {_figure(cost.bytes_s)} bytes/s in {_figure(cost.messages_s)} parcels/s, "
@@ -80,8 +80,8 @@ def estimate_text(
     if tried:
         lines.append("cost by planner:")
         lines += [
-            f"  {one.planner}: {_figure(one.value)}" if one.join is not None else f"  {one.planner}: none; {one.reason}"
-            for one in sorted(tried, key=lambda one: (one.value, one.planner))
+            f"  {result.planner}: " + (_figure(result.value) if result.join is not None else f"none; {result.reason}")
+            for result in sorted(tried, key=lambda result: (result.value, result.planner))
         ]
     return "\n".join(lines)
 
@@ -95,15 +95,15 @@ def estimate_data(
         data |= {
             "flows": [
                 {
-                    "from": one.origin,
-                    "to": one.to,
-                    "flow": one.flow,
-                    "purpose": one.purpose.value,
-                    "rows_s": one.rows_s,
-                    "bytes_s": one.bytes_s,
-                    "messages_s": one.messages_s,
+                    "from": flow.origin,
+                    "to": flow.to,
+                    "flow": flow.flow,
+                    "purpose": flow.purpose.value,
+                    "rows_s": flow.rows_s,
+                    "bytes_s": flow.bytes_s,
+                    "messages_s": flow.messages_s,
                 }
-                for one in cost.flows
+                for flow in cost.flows
             ],
             "links": [
                 {"from": origin, "to": to, "bytes_s": size, "parcels_s": cost.overhead[origin, to][1]}
@@ -117,7 +117,9 @@ def estimate_data(
             "state_rows": dict(cost.state_rows),
         }
     if tried:
-        data["planners"] = {one.planner: one.value if one.join is not None else {"reason": one.reason} for one in tried}
+        data["planners"] = {
+            result.planner: result.value if result.join is not None else {"reason": result.reason} for result in tried
+        }
     return data
 
 
@@ -206,16 +208,16 @@ def tree_text(tree: Tree) -> str:
         case Leaf(alias):
             return alias
         case JoinNode(at, inputs):
-            return f"({' + '.join(_input(one) for one in inputs)}) at {at}"
+            return f"({' + '.join(_input(item) for item in inputs)}) at {at}"
 
 
-def _input(one: Input) -> str:
+def _input(item: Input) -> str:
     steps = {
         Reduction.NONE: "",
         Reduction.ONE_STEP: " reduced in one step",
         Reduction.TWO_STEP: " reduced in two steps",
     }
-    return f"{tree_text(one.node)}{steps[one.reduction]}{' with Bloom filters' if one.bloom else ''}"
+    return f"{tree_text(item.node)}{steps[item.reduction]}{' with Bloom filters' if item.bloom else ''}"
 
 
 def partition_text(partition: Partition, sub_plans: int) -> str:

@@ -200,7 +200,7 @@ def leaves_of(tree: Tree) -> tuple[str, ...]:
     """The aliases of a tree, from the left."""
     if isinstance(tree, Leaf):
         return (tree.alias,)
-    return tuple(alias for one in tree.inputs for alias in leaves_of(one.node))
+    return tuple(alias for item in tree.inputs for alias in leaves_of(item.node))
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,10 +169,12 @@ def try_all(problem: Problem) -> list[Tried]:
     check_connected(problem)
     tried = [plan_with(problem, name) for name in PLANNERS if not _too_many(problem, name)]
     mixed = [_priced(problem, "auto", sub_plans) for sub_plans in (*_whole_plans(problem), *partitioned_plans(problem))]
-    allowed = [one for one in (*tried, *mixed) if one.join is not None]
+    allowed = [result for result in (*tried, *mixed) if result.join is not None]
     if not allowed:
-        raise NoPlan("no plan keeps to the limits; " + "; ".join(f"{one.planner}: {one.reason}" for one in tried))
-    best = min(allowed, key=lambda one: one.value)
+        raise NoPlan(
+            "no plan keeps to the limits; " + "; ".join(f"{result.planner}: {result.reason}" for result in tried)
+        )
+    best = min(allowed, key=lambda result: result.value)
     return [*tried, Tried("auto", best.join, best.cost, best.value, "" if best.planner == "auto" else best.planner)]
 
 
@@ -214,11 +216,11 @@ def _need_time(problem: Problem, name: str) -> None:
 def _partitionable(problem: Problem) -> list[int]:
     """Key classes by whose values combinations can be told apart: those that 64 bits hold, known by their values."""
     return [
-        one.number
-        for one in problem.shape.classes
-        if one.exact
-        and problem.workload.domains[one.number].is_known
-        and problem.workload.domains[one.number].cells > 1
+        key_class.number
+        for key_class in problem.shape.classes
+        if key_class.exact
+        and problem.workload.domains[key_class.number].is_known
+        and problem.workload.domains[key_class.number].cells > 1
     ]
 
 

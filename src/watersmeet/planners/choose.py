@@ -60,7 +60,7 @@ def choose(topology: Topology, query: Query, parsed: JoinQuery, *, every: bool =
         return Chosen(central(parsed, topology.columns, homes, site), "central", note=note)
     if query.planner in (None, "auto") or every:
         tried = tuple(_all(problem, must=query.planner not in (None, "auto")))
-        chosen = next(one for one in tried if one.planner == (query.planner or "auto"))
+        chosen = next(result for result in tried if result.planner == (query.planner or "auto"))
     else:
         chosen = plan_with(problem, query.planner)
         tried = (chosen,)

@@ -63,7 +63,7 @@ class _Sequences:
     hops: list[tuple[Hop, ...]]
 
     def only(self, which: Numbers) -> "_Sequences":
-        return _Sequences(self.own[which], self.needs[which], [self.hops[one] for one in which])
+        return _Sequences(self.own[which], self.needs[which], [self.hops[place] for place in which])
 
 
 def exhaustive(problem: Problem) -> Linear:
@@ -79,10 +79,10 @@ def exhaustive(problem: Problem) -> Linear:
     start = greedy(problem, prices)
     bound = prices.value(start.heads)
     graphs, items = _graphs(problem, prices)
-    worth = np.array([prices.price_of(one) for one in items])
+    worth = np.array([prices.price_of(item) for item in items])
     found = _promising(graphs, items, worth, bound)
     found, split = _hopeful(found, worth, bound)
-    if not all(len(one.own) for one in found):
+    if not all(len(sequences.own) for sequences in found):
         return start
     order = sorted(range(count), key=lambda head: len(found[head].own))
     best = _search([found[head] for head in order], split[order], worth, bound)
@@ -95,13 +95,13 @@ def exhaustive(problem: Problem) -> Linear:
 def _graphs(problem: Problem, prices: OneWay) -> tuple[list[_Graph], list[Shared]]:
     """The steps of every head, and what they share."""
     steps = [tuple(_steps(problem, prices, head)) for head in range(len(problem.aliases))]
-    items = list(dict.fromkeys(one for own in steps for step in own for one in step.shared))
-    number = {one: place for place, one in enumerate(items)}
+    items = list(dict.fromkeys(item for own in steps for step in own for item in step.shared))
+    number = {item: place for place, item in enumerate(items)}
     graphs = []
     for own in steps:
         needs = np.zeros((len(own), len(items)))
         for place, step in enumerate(own):
-            needs[place, [number[one] for one in step.shared]] = 1.0
+            needs[place, [number[item] for item in step.shared]] = 1.0
         graphs.append(_Graph(own, np.array([step.own for step in own]), needs))
     return graphs, items
 
@@ -113,10 +113,10 @@ def _steps(problem: Problem, prices: OneWay, head: int) -> list[_Step]:
         reached: dict[State, None] = {}
         for mask, site in states:
             for alias in prices.next_aliases(mask):
-                for choice in prices.choices(head, mask, site, alias):
-                    after = (mask | 1 << alias, choice.end)
+                for priced in prices.priced_hops(head, mask, site, alias):
+                    after = (mask | 1 << alias, priced.end)
                     reached[after] = None
-                    steps.append(_Step((mask, site), after, choice.hop, choice.own, choice.shared))
+                    steps.append(_Step((mask, site), after, priced.hop, priced.own, priced.shared))
         states = list(reached)
     for state in states:
         last, links = prices.delivery(head, state[1])
@@ -201,7 +201,7 @@ def _sequences(graph: _Graph, rests: dict[State, float], part: F64, worth: F64, 
         kept = np.flatnonzero(own + needs @ part + rests[step.after] < bound)
         if len(kept):
             more = (step.hop,) if step.hop is not None else ()
-            hops = [(*sequences.hops[one], *more) for one in kept]
+            hops = [(*sequences.hops[place], *more) for place in kept]
             waiting.setdefault(step.after, []).append(_Sequences(own[kept], needs[kept], hops))
     return _unbeaten(waiting.get(_END, []), worth)
 
@@ -210,8 +210,8 @@ def _unbeaten(parts: Sequence[_Sequences], worth: F64) -> _Sequences:
     """Those sequences that may be the best: no other costs less even if it paid for all that it needs beyond them."""
     if not parts:
         return _Sequences(np.zeros(0), np.zeros((0, len(worth))), [])
-    own, needs = np.concatenate([one.own for one in parts]), np.concatenate([one.needs for one in parts])
-    sequences = _Sequences(own, needs, [hops for one in parts for hops in one.hops])
+    own, needs = np.concatenate([part.own for part in parts]), np.concatenate([part.needs for part in parts])
+    sequences = _Sequences(own, needs, [hops for part in parts for hops in part.hops])
     sequences = sequences.only(np.lexsort((own, own + needs @ worth)))
     kept = np.zeros(0, np.int64)
     for low in range(0, len(own), _BLOCK):
@@ -228,19 +228,19 @@ def _hopeful(found: Sequence[_Sequences], worth: F64, bound: float) -> tuple[lis
     """Of each head, the sequences that can be in a combination below a bound, and the split that tells them."""
     left = list(found)
     while True:
-        if not all(len(one.own) for one in left):
+        if not all(len(sequences.own) for sequences in left):
             return left, np.zeros((len(left), len(worth)))
 
         def cheapest(split: F64, left: Sequence[_Sequences] = left) -> tuple[float, F64]:
-            costs = [one.own + one.needs @ part for one, part in zip(left, split, strict=True)]
-            used = [one.needs[cost.argmin()] for one, cost in zip(left, costs, strict=True)]
+            costs = [sequences.own + sequences.needs @ part for sequences, part in zip(left, split, strict=True)]
+            used = [sequences.needs[cost.argmin()] for sequences, cost in zip(left, costs, strict=True)]
             return sum(float(cost.min()) for cost in costs), np.array(used)
 
         split = _good_split(cheapest, worth, len(left), bound)
-        costs = [one.own + one.needs @ part for one, part in zip(left, split, strict=True)]
+        costs = [sequences.own + sequences.needs @ part for sequences, part in zip(left, split, strict=True)]
         rest = sum(float(cost.min()) for cost in costs)
         kept = [np.flatnonzero(cost + (rest - cost.min()) < bound) for cost in costs]
-        if all(len(one) == len(cost) for one, cost in zip(kept, costs, strict=True)):
+        if all(len(places) == len(cost) for places, cost in zip(kept, costs, strict=True)):
             return left, split
         left = [sequences.only(which) for sequences, which in zip(left, kept, strict=True)]
 
@@ -248,7 +248,7 @@ def _hopeful(found: Sequence[_Sequences], worth: F64, bound: float) -> tuple[lis
 def _search(sequences: Sequence[_Sequences], split: F64, worth: F64, bound: float) -> tuple[int, ...] | None:
     """The cheapest combination of one sequence for each head below a bound, if there is one."""
     best_value, best = bound * (1 - 1e-12), None
-    parts = [(one.needs * part).T for one, part in zip(sequences, split, strict=True)]
+    parts = [(own.needs * part).T for own, part in zip(sequences, split, strict=True)]
     stack: list[tuple[float, float, tuple[int, ...], F64]] = [(0.0, 0.0, (), np.ones(len(worth)))]
     while stack:
         hope, spent, chosen, unpaid = stack.pop()
@@ -261,7 +261,7 @@ def _search(sequences: Sequence[_Sequences], split: F64, worth: F64, bound: floa
         total = spent + sequences[head].own + sequences[head].needs @ (unpaid * worth)
         left = unpaid * (1.0 - sequences[head].needs)  # what is not paid then, for each sequence of this head
         hopes = total + sum(
-            (sequences[one].own + left @ parts[one]).min(axis=1) for one in range(head + 1, len(sequences))
+            (sequences[other].own + left @ parts[other]).min(axis=1) for other in range(head + 1, len(sequences))
         )
         for which in np.argsort(hopes)[::-1]:
             if hopes[which] < best_value:

@@ -95,10 +95,10 @@ class ByValue:
 
         Each of the two has a transfer for every one of `REDUCTIONS`.
         """
-        these, one = np.array([self._row[which] for which in sets]), self._row[1 << alias]
+        these, own_row = np.array([self._row[which] for which in sets]), self._row[1 << alias]
         interval_s, window_s, false = self._batch_interval_s, float(self._window_s[alias]), self._false[alias]
         rate, life, meet = self._rate[alias], self._life[these][:, None], self._meet[these]
-        often, length = self._often[one], self._length[one]
+        often, length = self._often[own_row], self._length[own_row]
         alias_reduced = Reduced(
             matched=self._together(these, window_s),
             matched_by_filter=with_false_positives(self._together(these, window_s + interval_s), false),
@@ -113,7 +113,7 @@ class ByValue:
             asked=distinct_keys(meet, interval_s, together=self._together(these, interval_s)),
             found=often * np.minimum(seen(meet * length), self._together(these, length)),
         )
-        comes = self._sent(rate * self._bytes[one], alias_reduced, self._from[alias], self._to[alias])
+        comes = self._sent(rate * self._bytes[own_row], alias_reduced, self._from[alias], self._to[alias])
         goes = self._sent(meet * self._bytes[these][:, None], sets_reduced, self._to[alias], self._from[alias])
         return np.concatenate([comes, goes]) * self.size
 
@@ -131,14 +131,14 @@ class ByValue:
 
     def messages(self, sets: Sequence[int], alias: int, values: F64) -> F64:
         """What the messages of steps are worth whose rows and keys come to some values: [transfer, set, group]."""
-        these, one = [self._row[which] for which in sets], self._row[1 << alias]
+        these, own_row = [self._row[which] for which in sets], self._row[1 << alias]
         often = _MESSAGES / self._batch_interval_s
         keys, filters = overhead_bytes(KEY_COLUMNS), bloom_bytes(0.0)
         extra = np.array([0.0, keys, filters, 2 * keys, 2 * filters])[:, None]
-        comes = (overhead_bytes(int(self._columns[one])) + extra) * self._from[alias]
+        comes = (overhead_bytes(int(self._columns[own_row])) + extra) * self._from[alias]
         goes = (overhead_bytes(self._columns[these]) + extra) * self._to[alias]
         most = np.concatenate([np.broadcast_to(comes, goes.shape), goes]) * often
-        found: F64 = most[:, :, None] * seen(values / (often * self._bytes[one] * max(self._from[alias], 1e-300)))
+        found: F64 = most[:, :, None] * seen(values / (often * self._bytes[own_row] * max(self._from[alias], 1e-300)))
         return found
 
     def _together(self, rows: I64, time_s: F64 | float) -> F64:
@@ -147,8 +147,8 @@ class ByValue:
     @cached_property
     def _tables(self) -> list[tuple[list[int], F64]]:
         """The steps of every alias and all sets without it."""
-        sets = [[which for which in range(1, 1 << self.count) if not which >> one & 1] for one in range(self.count)]
-        return [(own, self.steps(own, one)) for one, own in enumerate(sets)]
+        sets = [[which for which in range(1, 1 << self.count) if not which >> alias & 1] for alias in range(self.count)]
+        return [(own, self.steps(own, alias)) for alias, own in enumerate(sets)]
 
     def best(self, groups: F64 | None = None) -> list[Found]:
         """The best order of each group, [cell, group] zeros and ones; or of each cell, if messages took nothing."""
@@ -169,7 +169,7 @@ class ByValue:
         for both in range(1, 1 << self.count):
             members = members_of(both)
             if len(members) > 1:
-                offers = np.array([least[both ^ 1 << one] + tables[both ^ 1 << one, one][0] for one in members])
+                offers = np.array([least[both ^ 1 << alias] + tables[both ^ 1 << alias, alias][0] for alias in members])
                 which_one = offers.argmin(axis=0)
                 least[both], last[both] = offers[which_one, np.arange(many)], np.array(members)[which_one]
         found = []
@@ -200,13 +200,13 @@ def prefixes(order: Order) -> list[int]:
     >>> prefixes((2, 0, 1))
     [4, 5, 7]
     """
-    return [sum(1 << one for one in order[: place + 1]) for place in range(len(order))]
+    return [sum(1 << alias for alias in order[: place + 1]) for place in range(len(order))]
 
 
 def _agreement_elsewhere(workload: Workload, number: int, sets: Sequence[int]) -> F64:
     """For some sets of aliases, the share of combinations that agree on all other key classes."""
-    others = [one for one in range(len(workload.domains)) if one != number]
-    return np.array([np.prod([workload.agreement(one, which).sum() for one in others]) for which in sets])
+    others = [key_class for key_class in range(len(workload.domains)) if key_class != number]
+    return np.array([np.prod([workload.agreement(key_class, which).sum() for key_class in others]) for which in sets])
 
 
 def _mean_weights(problem: Problem) -> tuple[list[float], list[float]]:
@@ -214,8 +214,8 @@ def _mean_weights(problem: Problem) -> tuple[list[float], list[float]]:
     to: list[float] = []
     out: list[float] = []
     for home in problem.homes:
-        others = [one for one in problem.sites if one != home]
-        for found, pairs in ((to, [(one, home) for one in others]), (out, [(home, one) for one in others])):
+        others = [site for site in problem.sites if site != home]
+        for found, pairs in ((to, [(site, home) for site in others]), (out, [(home, site) for site in others])):
             allowed = [problem.byte_weight[pair] for pair in pairs if problem.allows(*pair)]
             found.append(float(np.mean(allowed)) if allowed else TOO_MUCH)
     return to, out
@@ -228,7 +228,7 @@ def groupings(problem: Problem, number: int, most: int) -> Iterator[tuple[I64, l
     cells = (alike[:, None] == np.arange(alike.max() + 1)).astype(float)
     values = ByValue(problem, number, domain.size @ cells, domain.shares @ cells, range(1, 1 << count))
     group = _first_groups(values, min(most, _MOST_GROUPS))
-    parts = [tuple(np.flatnonzero(group == one).tolist()) for one in range(group.max() + 1)]
+    parts = [tuple(np.flatnonzero(group == label).tolist()) for label in range(group.max() + 1)]
     known: dict[tuple[int, ...], Found] = {}
 
     def learn(wanted: Iterable[tuple[int, ...]]) -> None:
@@ -237,18 +237,21 @@ def groupings(problem: Problem, number: int, most: int) -> Iterator[tuple[I64, l
             columns = np.array([np.isin(np.arange(len(values.size)), part) for part in new], float).T
             known.update(zip(new, values.best(columns), strict=True))
 
+    def lost(pair: tuple[tuple[int, ...], tuple[int, ...]]) -> float:
+        return known[_union(*pair)].value - sum(known[part].value for part in pair)
+
     learn(parts)
     while len(parts) > 1:
         if len(parts) in _NUMBERS:
             yield _of_all(problem, number, _settled(values, [known[part] for part in parts]))
-        pairs = [(one, other) for place, one in enumerate(parts) for other in parts[:place]]
+        pairs = [(part, other) for place, part in enumerate(parts) for other in parts[:place]]
         learn(_union(*pair) for pair in pairs)
-        one, other = min(pairs, key=lambda pair: known[_union(*pair)].value - sum(known[part].value for part in pair))
-        parts = [*(part for part in parts if part not in (one, other)), _union(one, other)]
+        first, second = min(pairs, key=lost)
+        parts = [*(part for part in parts if part not in (first, second)), _union(first, second)]
 
 
-def _union(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(sorted((*one, *other)))
+def _union(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted((*first, *second)))
 
 
 def _alike(workload: Workload, number: int) -> I64:
@@ -268,7 +271,7 @@ def _first_groups(values: ByValue, most: int) -> I64:
     tried: dict[Order, F64] = {}
     for _ in range(most - 1):
         now = np.min(costs, axis=0)
-        worst = np.argsort([one.value - before for one, before in zip(own, now, strict=True)], kind="stable")
+        worst = np.argsort([best.value - before for best, before in zip(own, now, strict=True)], kind="stable")
         chosen = list(dict.fromkeys(own[cell].order for cell in worst[: 2 * _TRIED]))[:_TRIED]
         for order in chosen:
             if order not in tried:
@@ -281,7 +284,7 @@ def _settled(values: ByValue, found: list[Found]) -> list[Found]:
     """Groups whose orders and cells suit each other."""
     before = None
     for _ in range(_ROUNDS):
-        group = _numbered(np.argmin([values.rows_of(one.order, one.methods) for one in found], axis=0))
+        group = _numbered(np.argmin([values.rows_of(best.order, best.methods) for best in found], axis=0))
         if before is not None and np.array_equal(group, before):
             break
         before, found = group, values.best((group[:, None] == np.arange(group.max() + 1)).astype(float))
@@ -296,13 +299,13 @@ def _numbered(group: I64) -> I64:
 def _of_all(problem: Problem, number: int, found: Sequence[Found]) -> tuple[I64, list[Order]]:
     """Every cell with the group whose order suits it best."""
     domain = problem.workload.domains[number]
-    singles = [1 << one for one in range(len(problem.aliases))]
+    singles = [1 << alias for alias in range(len(problem.aliases))]
     costs = []
-    for one in found:
-        sets = list(dict.fromkeys([*singles, *prefixes(one.order)]))
-        costs.append(ByValue(problem, number, domain.size, domain.shares, sets).rows_of(one.order, one.methods))
+    for best in found:
+        sets = list(dict.fromkeys([*singles, *prefixes(best.order)]))
+        costs.append(ByValue(problem, number, domain.size, domain.shares, sets).rows_of(best.order, best.methods))
     used, group = np.unique(np.argmin(costs, axis=0), return_inverse=True)
-    return group.reshape(-1), [found[one].order for one in used]
+    return group.reshape(-1), [found[label].order for label in used]
 
 
 def in_order(problem: Problem, order: Order) -> JoinNode:
@@ -311,18 +314,18 @@ def in_order(problem: Problem, order: Order) -> JoinNode:
     least: dict[str, tuple[float, Tree]] = {homes[order[0]]: (0.0, Leaf(names[order[0]]))}
     mask = 1 << order[0]
     for alias in order[1:]:
-        home, one, leaf = homes[alias], 1 << alias, Leaf(names[alias])
+        home, own, leaf = homes[alias], 1 << alias, Leaf(names[alias])
         reached: dict[str, tuple[float, Tree]] = {}
         for site, (value, tree) in least.items():
-            came = carrier.carry(one, home, site, mask)
+            came = carrier.carry(own, home, site, mask)
             offers = [(value + came.value, site, (Input(tree), _input(leaf, came)))]
             if site != home:
-                went = carrier.carry(mask, site, home, one)
+                went = carrier.carry(mask, site, home, own)
                 offers.append((value + went.value, home, (Input(leaf), _input(tree, went))))
             for total, at, inputs in offers:
                 if at not in reached or total < reached[at][0]:
                     reached[at] = (total, JoinNode(at, inputs))
-        least, mask = reached, mask | one
+        least, mask = reached, mask | own
     total, site = min((value + carrier.deliver(site), site) for site, (value, _) in least.items())
     root = least[site][1]
     if not total < TOO_MUCH or not isinstance(root, JoinNode):

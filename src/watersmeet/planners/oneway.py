@@ -57,7 +57,7 @@ class OneWay:
         self._sizes = FlowSizes(problem.workload, problem.batch_interval_s)
         self._prices: dict[Shared, float] = {}
         self._deliveries: dict[tuple[int, str], float] = {}
-        self._choices: dict[tuple[int, int, int, str], tuple[PricedHop, ...]] = {}
+        self._priced_hops: dict[tuple[int, int, int, str], tuple[PricedHop, ...]] = {}
         self._steps: dict[tuple[int, int, int], _StepBytes] = {}
 
     @cached_property
@@ -69,25 +69,25 @@ class OneWay:
         rest = [number for number in range(len(self._problem.aliases)) if not mask >> number & 1]
         return [number for number in rest if self._workload.shared(mask, 1 << number)] or rest
 
-    def choices(self, head: int, mask: int, site: str, alias: int) -> tuple[PricedHop, ...]:
+    def priced_hops(self, head: int, mask: int, site: str, alias: int) -> tuple[PricedHop, ...]:
         """All methods to join the combinations of a head at a site with the window of an alias."""
         slot = (head, mask, alias, site)
-        if slot not in self._choices:
-            self._choices[slot] = tuple(self._with_links(self._priced(head, mask, site, alias), site, alias))
-        return self._choices[slot]
+        if slot not in self._priced_hops:
+            self._priced_hops[slot] = tuple(self._with_links(self._priced(head, mask, site, alias), site, alias))
+        return self._priced_hops[slot]
 
-    def _with_links(self, choices: Iterable[PricedHop], site: str, alias: int) -> Iterable[PricedHop]:
-        """Choices that also need the links over which their flows go: there, back, or both."""
+    def _with_links(self, hops: Iterable[PricedHop], site: str, alias: int) -> Iterable[PricedHop]:
+        """Hops that also need the links over which their flows go: there, back, or both."""
         home = self._problem.homes[alias]
-        for one in choices:
+        for priced in hops:
             if site != home:
                 there, back = self.link(site, home), self.link(home, site)
-                links = {Method.SP_S: (back,), Method.SP_D: (there,)}.get(one.hop.method, (there, back))
-                one = replace(one, shared=(*one.shared, *links))
-            yield one
+                links = {Method.SP_S: (back,), Method.SP_D: (there,)}.get(priced.hop.method, (there, back))
+                priced = replace(priced, shared=(*priced.shared, *links))
+            yield priced
 
     def price_of(self, shared: Shared) -> float:
-        """What something that choices share costs, once."""
+        """What something that hops share costs, once."""
         if shared not in self._prices:
             kind, alias, key, site = shared
             if kind == "link":
@@ -130,7 +130,7 @@ class OneWay:
             own, shared = self.walk(number, plan)
             total += own
             used |= shared
-        return total + sum(self.price_of(one) for one in used)
+        return total + sum(self.price_of(item) for item in used)
 
     def walk(self, head: int, plan: HeadPlan) -> tuple[float, set[Shared]]:
         """What one sequence costs of its own, and what it shares."""
@@ -138,15 +138,15 @@ class OneWay:
         used: set[Shared] = set()
         for hop in plan.hops:
             alias = self._workload.number(hop.alias)
-            choice = next(
-                one
-                for one in self.choices(head, mask, site, alias)
-                if one.end == self._problem.homes[alias] == site
-                or (one.hop.method is hop.method and one.hop.bloom == hop.bloom)
+            priced = next(
+                priced
+                for priced in self.priced_hops(head, mask, site, alias)
+                if priced.end == self._problem.homes[alias] == site
+                or (priced.hop.method is hop.method and priced.hop.bloom == hop.bloom)
             )
-            total += choice.own
-            used |= set(choice.shared)
-            mask, site = mask | 1 << alias, choice.end
+            total += priced.own
+            used |= set(priced.shared)
+            mask, site = mask | 1 << alias, priced.end
         last, links = self.delivery(head, site)
         return total + last, used | set(links)
 
@@ -239,17 +239,17 @@ def best_sequence(prices: OneWay, problem: Problem, head: int, paid: Iterable[Sh
         reached: dict[tuple[int, str], tuple[float, tuple[Hop, ...]]] = {}
         for (mask, site), (cost, hops) in best.items():
             for alias in prices.next_aliases(mask):
-                for choice in prices.choices(head, mask, site, alias):
-                    more = cost + choice.own + sum(prices.price_of(one) for one in choice.shared if one not in free)
-                    slot = (mask | 1 << alias, choice.end)
+                for priced in prices.priced_hops(head, mask, site, alias):
+                    more = cost + priced.own + sum(prices.price_of(item) for item in priced.shared if item not in free)
+                    slot = (mask | 1 << alias, priced.end)
                     if slot not in reached or more < reached[slot][0]:
-                        reached[slot] = (more, (*hops, choice.hop))
+                        reached[slot] = (more, (*hops, priced.hop))
         best = reached
     ends = []
     for (_, site), (cost, hops) in best.items():
         last, links = prices.delivery(head, site)
-        ends.append((cost + last + sum(prices.price_of(one) for one in links if one not in free), hops))
-    return HeadPlan(problem.aliases[head], min(ends, key=lambda one: one[0])[1])
+        ends.append((cost + last + sum(prices.price_of(item) for item in links if item not in free), hops))
+    return HeadPlan(problem.aliases[head], min(ends, key=lambda end: end[0])[1])
 
 
 def greedy_sequence(prices: OneWay, problem: Problem, head: int, paid: Iterable[Shared] = ()) -> HeadPlan:
@@ -261,19 +261,19 @@ def greedy_sequence(prices: OneWay, problem: Problem, head: int, paid: Iterable[
         is_last = (mask | 1 << aliases[0]) == prices.full
         best: tuple[float, int, PricedHop] | None = None
         for alias in aliases:
-            for choice in prices.choices(head, mask, site, alias):
-                value = choice.own + sum(prices.price_of(one) for one in choice.shared if one not in free)
+            for priced in prices.priced_hops(head, mask, site, alias):
+                value = priced.own + sum(prices.price_of(item) for item in priced.shared if item not in free)
                 if is_last:
-                    last, links = prices.delivery(head, choice.end)
-                    value += last + sum(prices.price_of(one) for one in links if one not in free)
+                    last, links = prices.delivery(head, priced.end)
+                    value += last + sum(prices.price_of(item) for item in links if item not in free)
                 if best is None or value < best[0]:
-                    best = (value, alias, choice)
+                    best = (value, alias, priced)
         if best is None:
             raise NoPlan(f"new rows of {problem.aliases[head]} can meet the others nowhere: every site is barred")
-        _, alias, choice = best
-        free |= set(choice.shared)
-        mask, site = mask | 1 << alias, choice.end
-        hops.append(choice.hop)
+        _, alias, priced = best
+        free |= set(priced.shared)
+        mask, site = mask | 1 << alias, priced.end
+        hops.append(priced.hop)
     return HeadPlan(problem.aliases[head], tuple(hops))
 
 
@@ -290,7 +290,7 @@ def improved(
     for _ in range(rounds):
         before = value
         for number in range(len(current)):
-            others = [prices.walk(one, plan)[1] for one, plan in enumerate(current) if one != number]
+            others = [prices.walk(other, plan)[1] for other, plan in enumerate(current) if other != number]
             paid = set().union(*others)
             tried = [*current[:number], plan_one(prices, problem, number, paid), *current[number + 1 :]]
             tried_value = prices.value(tried)

@@ -180,13 +180,16 @@ def cost_of_sub_plans(
     total, common = 0.0, set()
     for number, tree in enumerate(sub_plans):
         part = workload.limited(partition, sub_plan_of == number)
-        for one in shipments_of(tree, workload, deliver=deliver):
-            if one.mask & keyed:
-                total += part.meet_rate(one.mask) * weigh.weight(part, one.mask, one.origin, one.to)
+        for shipment in shipments_of(tree, workload, deliver=deliver):
+            if shipment.mask & keyed:
+                total += part.combination_rate(shipment.mask) * weigh.weight(
+                    part, shipment.mask, shipment.origin, shipment.to
+                )
             else:
-                common.add((one.mask, one.origin, one.to))
+                common.add((shipment.mask, shipment.origin, shipment.to))
     return total + sum(
-        workload.meet_rate(mask) * weigh.weight(workload, mask, origin, to) for mask, origin, to in sorted(common)
+        workload.combination_rate(mask) * weigh.weight(workload, mask, origin, to)
+        for mask, origin, to in sorted(common)
     )
 
 
@@ -218,7 +221,7 @@ def _candidates(tree: Tree, workload: Workload, *, gives_place: bool, above: Joi
         return
     key_class = None if gives_place else _only_key(tree, workload)
     if key_class is None:
-        below = [(one.node, place == 0) for place, one in enumerate(tree.inputs)]
+        below = [(item.node, place == 0) for place, item in enumerate(tree.inputs)]
     else:
         below = _merged(tree, key_class, workload)
         yield Pick(tree, tuple(node for node, _ in below), key_class, above)
@@ -228,9 +231,9 @@ def _candidates(tree: Tree, workload: Workload, *, gives_place: bool, above: Joi
 
 def _only_key(node: JoinNode, workload: Workload) -> int | None:
     """The key class that all predicates of a join node are on, if there is one."""
-    masks = [workload.mask(leaves_of(one.node)) for one in node.inputs]
+    masks = [workload.mask(leaves_of(item.node)) for item in node.inputs]
     tying = {
-        number for place, one in enumerate(masks) for other in masks[:place] for number in workload.shared(one, other)
+        number for place, mask in enumerate(masks) for other in masks[:place] for number in workload.shared(mask, other)
     }
     return tying.pop() if len(tying) == 1 else None
 
@@ -238,11 +241,11 @@ def _only_key(node: JoinNode, workload: Workload) -> int | None:
 def _merged(node: JoinNode, key_class: int, workload: Workload) -> list[tuple[Tree, bool]]:
     """The inputs of a join node, with the inputs of those on the same key in place of them; and which came first."""
     found: list[tuple[Tree, bool]] = []
-    for place, one in enumerate(node.inputs):
-        if isinstance(one.node, JoinNode) and _only_key(one.node, workload) == key_class:
-            found += _merged(one.node, key_class, workload)
+    for place, item in enumerate(node.inputs):
+        if isinstance(item.node, JoinNode) and _only_key(item.node, workload) == key_class:
+            found += _merged(item.node, key_class, workload)
         else:
-            found.append((one.node, place == 0))
+            found.append((item.node, place == 0))
     return found
 
 
@@ -251,23 +254,26 @@ def find_partition(tree: Tree, workload: Workload, pick: PickMethod = "heuristic
 
     For comparison, `random` takes them in any order, and `alternative` from among those that the heuristic leaves.
     """
-    found = sorted(candidates(tree, workload), key=lambda one: (-_input_rate(one, workload), _order(one, workload)))
+    found = sorted(
+        candidates(tree, workload),
+        key=lambda candidate: (-_input_rate(candidate, workload), _order(candidate, workload)),
+    )
     if pick == "random":
         return _compatible([found[place] for place in np.random.default_rng(seed).permutation(len(found))])
     taken = _compatible(found)
-    return taken if pick == "heuristic" else _compatible([one for one in found if one not in taken])
+    return taken if pick == "heuristic" else _compatible([candidate for candidate in found if candidate not in taken])
 
 
 def _compatible(found: Sequence[Pick]) -> tuple[Pick, ...]:
     taken: list[Pick] = []
-    for one in found:
-        if not any(one.clashes(other) for other in taken):
-            taken.append(one)
+    for candidate in found:
+        if not any(candidate.clashes(other) for other in taken):
+            taken.append(candidate)
     return tuple(taken)
 
 
 def _input_rate(pick: Pick, workload: Workload) -> float:
-    return sum(workload.meet_rate(workload.mask(leaves_of(node))) for node in pick.inputs)
+    return sum(workload.combination_rate(workload.mask(leaves_of(node))) for node in pick.inputs)
 
 
 def _order(pick: Pick, workload: Workload) -> tuple[int, ...]:
@@ -305,7 +311,7 @@ def pmjoin_plan(
     if not picked:
         return (tree,), None
     key_class = picked[0].key_class
-    again = {one.node: one for one in picked if one.key_class == key_class}
+    again = {picked_node.node: picked_node for picked_node in picked if picked_node.key_class == key_class}
     return partitioned(
         workload,
         key_class,
@@ -326,12 +332,12 @@ def pmjoin_cost(
     """What the paper's own scheme would ship a second, with every pick partitioned by its own key class."""
     tree = stream_join_opt(workload, weigh)
     total = cost_of(tree, workload, weigh)
-    for one in find_partition(tree, workload, pick, seed):
+    for picked in find_partition(tree, workload, pick, seed):
         sub_plans, partition = partitioned(
             workload,
-            one.key_class,
-            parts_of(workload, one.key_class, method, parts, seed),
-            partial(_replanned, tree, {one.node: one}, weigh),
+            picked.key_class,
+            parts_of(workload, picked.key_class, method, parts, seed),
+            partial(_replanned, tree, {picked.node: picked}, weigh),
         )
         total += cost_of_sub_plans(sub_plans, partition, workload, weigh) - cost_of(tree, workload, weigh)
     return total
@@ -339,9 +345,9 @@ def pmjoin_cost(
 
 def _replanned(tree: JoinNode, picked: dict[JoinNode, Pick], weigh: Shipping, part: Workload) -> JoinNode:
     """A tree with some of its join nodes planned anew for a part of the values."""
-    one = picked.get(tree)
-    if one is not None:
-        return stream_join_opt(part, weigh, [_below(node, picked, weigh, part) for node in one.inputs])
+    found = picked.get(tree)
+    if found is not None:
+        return stream_join_opt(part, weigh, [_below(node, picked, weigh, part) for node in found.inputs])
     return JoinNode(tree.at, tuple(replace(i, node=_below(i.node, picked, weigh, part)) for i in tree.inputs))
 
 
