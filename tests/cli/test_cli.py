@@ -414,8 +414,8 @@ def test_explain_of_several_sites(spark: SparkSession, place: Place, command: Ru
     code, out, err = command("explain", place.file, "--format", "json")
     assert (code, err) == (0, "")
     join = json.loads(out)["q"]["child"]
-    assert (join["node"], join["site"], join["homes"]) == ("SitedJoin", "nyc", ["ams", "fra", "nyc"])
-    assert join["ways"][0]["heads"][0]["hops"][0] == {
+    assert (join["node"], join["site"], join["homes"]) == ("JoinPlan", "nyc", ["ams", "fra", "nyc"])
+    assert join["sub_plans"][0]["heads"][0]["hops"][0] == {
         "node": "Hop",
         "alias": "b",
         "method": "SM-D1",
