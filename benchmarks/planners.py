@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from watersmeet.cost.price import Cost, bloom_bytes
+from watersmeet.cost.formulas import bloom_bytes
+from watersmeet.cost.price import Cost
 from watersmeet.planners.auto import Tried, try_all
 from watersmeet.planners.exhaustive import exhaustive
 from watersmeet.planners.greedy import greedy
@@ -168,7 +169,7 @@ class Mixed:
             default_link=Link(latency_us=25_000, bandwidth_bps=100e6),
         )
         stats = Stats({name: self.stats(number) for number, name in enumerate(self.names)})
-        return problem_of(self.query, topology, None, stats, turn_s=self.turn_s)
+        return problem_of(self.query, topology, None, stats, batch_interval_s=self.turn_s)
 
 
 def simulated(mixed: Mixed, problem: Problem, tried: Tried, tables: Mapping[str, pa.Table], seconds: float) -> float:
@@ -276,7 +277,7 @@ def mixed_table(mixed: Mixed, seeds: int = 5, *, seconds: float = 20.0, small_st
     fewer = max(2, mixed.values // 10)
     small = _with(mixed, streams=small_streams, values=fewer, rates=(rates[0] / 10, rates[1] / 10))
     problem = small.problem()
-    answers_s = problem.workload.meet_rate((1 << small.streams) - 1)
+    answers_s = problem.workload.combination_rate((1 << small.streams) - 1)
     if answers_s > MOST_ANSWERS_S:
         print(f"\nNot run in the simulator: {answers_s:.2g} answers a second with {small.streams} streams")
         return

@@ -39,7 +39,7 @@ def test_every_unit_is_measured(units: Units) -> None:
     for item in fields(Units):
         value = getattr(units, item.name)
         assert isfinite(value) and value > 0, item.name
-    assert units.row_s < units.turn_s and units.match_s < units.operator_s
+    assert units.row_s < units.micro_batch_s and units.match_s < units.operator_s
 
 
 def test_progress_is_told_and_ends() -> None:
@@ -80,7 +80,7 @@ def predicted_and_taken(
     sites.run()
     taken = (process_time() - start) / seconds
     assert sites.answers
-    return sum(price(join, workload, topology, units, turn_s=1.0).cpu.values()), taken
+    return sum(price(join, workload, topology, units, batch_interval_s=1.0).cpu.values()), taken
 
 
 def batch(rate: int, keys: int, second: int) -> Mapping[str, pa.Table]:
@@ -111,7 +111,7 @@ def test_units_predict_what_a_join_takes(
 
 def test_units_are_kept_in_a_file(tmp_path: Path) -> None:
     path = tmp_path / "some" / "units.json"
-    units = replace(Units(), turn_s=0.00123456789, match_s=0.0)
+    units = replace(Units(), micro_batch_s=0.00123456789, match_s=0.0)
     save_units(path, units)
     assert load_units(path) == units
     kept = json.loads(path.read_text(encoding="utf-8"))
@@ -130,11 +130,11 @@ def test_units_are_kept_in_a_file(tmp_path: Path) -> None:
         "[]",
         "{}",
         '{"units": []}',
-        '{"units": {"turn_s": 1}}',
-        '{"units": {"turn_s": "1", "operator_s": 1, "row_s": 1, "probe_s": 1, "match_s": 1, "pack_s": 1}}',
-        '{"units": {"turn_s": -1, "operator_s": 1, "row_s": 1, "probe_s": 1, "match_s": 1, "pack_s": 1}}',
-        '{"units": {"turn_s": NaN, "operator_s": 1, "row_s": 1, "probe_s": 1, "match_s": 1, "pack_s": 1}}',
-        '{"units": {"turn_s": Infinity, "operator_s": 1, "row_s": 1, "probe_s": 1, "match_s": 1, "pack_s": 1}}',
+        '{"units": {"micro_batch_s": 1}}',
+        '{"units": {"micro_batch_s": "1", "operator_s": 1, "row_s": 1, "probe_s": 1, "match_s": 1, "pack_s": 1}}',
+        '{"units": {"micro_batch_s": -1, "operator_s": 1, "row_s": 1, "probe_s": 1, "match_s": 1, "pack_s": 1}}',
+        '{"units": {"micro_batch_s": NaN, "operator_s": 1, "row_s": 1, "probe_s": 1, "match_s": 1, "pack_s": 1}}',
+        '{"units": {"micro_batch_s": Infinity, "operator_s": 1, "row_s": 1, "probe_s": 1, "match_s": 1, "pack_s": 1}}',
     ],
 )
 def test_a_damaged_file_is_told_with_the_cure(tmp_path: Path, text: str) -> None:

@@ -47,15 +47,22 @@ class Scene:
         *,
         objective: Objective = FEWEST_BYTES,
         limits: Limits = NO_LIMITS,
-        turn_s: float = 1.0,
+        batch_interval_s: float = 1.0,
         parts: int = 8,
     ) -> Problem:
         stats = self.topology.stats
         return problem_of(
-            self.query, self.topology, site, stats, objective=objective, limits=limits, turn_s=turn_s, parts=parts
+            self.query,
+            self.topology,
+            site,
+            stats,
+            objective=objective,
+            limits=limits,
+            batch_interval_s=batch_interval_s,
+            parts=parts,
         )
 
-    def run(self, plan: Plan, *, turn_s: float = 1.0, reaction_s: float = 0.3) -> SimulatedSites:
+    def run(self, plan: Plan, *, batch_interval_s: float = 1.0, reaction_s: float = 0.3) -> SimulatedSites:
         """Feed a batch every turn, and run to the end."""
         sites = SimulatedSites(
             plan,
@@ -63,15 +70,15 @@ class Scene:
             model_of=lambda one, other: LinkModel(latency_us=25_000),
             turn_us=round(reaction_s * SECOND),
         )
-        for number in range(round(self.seconds / turn_s)):
-            low, high = (_START_US + round(edge * turn_s * SECOND) for edge in (number, number + 1))
+        for number in range(round(self.seconds / batch_interval_s)):
+            low, high = (_START_US + round(edge * batch_interval_s * SECOND) for edge in (number, number + 1))
             batch = {}
             for name, table in self.tables.items():
                 ts = table["ts"].cast(pa.int64()).to_numpy()
                 first, last = np.searchsorted(ts, [low, high])
                 if last > first:
                     batch[name] = table.slice(first, last - first)
-            sites.feed(round((number + 1) * turn_s * SECOND), batch)
+            sites.feed(round((number + 1) * batch_interval_s * SECOND), batch)
         return sites
 
 
@@ -154,5 +161,5 @@ def _known(table: pa.Table, seconds: float) -> StreamStats:
 
 
 def join_of(problem: Problem, *sub_plans: object) -> JoinPlan:
-    """A plan that goes these ways."""
+    """A plan of these sub-plans."""
     return problem.join(sub_plans)  # type: ignore[arg-type]

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scenes import Scene, measured, scene
 
-from watersmeet.cost.price import announcements, price
+from watersmeet.cost.formulas import announcements
+from watersmeet.cost.price import price
 from watersmeet.plan.nodes import (
     Hop,
     Input,
@@ -120,7 +121,7 @@ def test_parts_together_are_the_whole() -> None:
     workload = problem.workload
     halves = [workload.limited(partition, workload.sub_plan_of_cells(partition) == sub_plan) for sub_plan in (0, 1)]
     for mask in (0b0001, 0b0011, 0b0111, 0b1111):
-        assert sum(half.meet_rate(mask) for half in halves) == pytest.approx(workload.meet_rate(mask))
+        assert sum(half.combination_rate(mask) for half in halves) == pytest.approx(workload.combination_rate(mask))
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.3, 2.0, 50.0])

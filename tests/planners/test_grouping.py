@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scenes import Scene, scene
 
-from watersmeet.cost.price import together
+from watersmeet.cost.formulas import together
 from watersmeet.plan.nodes import JoinNode, Partition, RangeParts, leaves_of
-from watersmeet.planners.auto import _grouped_ways, plan_with, try_all
+from watersmeet.planners.auto import _grouped_plans, plan_with, try_all
 from watersmeet.planners.grouping import ByValue, groupings, in_order, prefixes
 from watersmeet.planners.ordering import tree
 from watersmeet.query.oracle import answer
@@ -72,7 +72,7 @@ def test_every_grouping_gives_the_answers_of_the_law(streams: int, seed: int, ho
     problem = of.problem("n0")
     law = bag_of(answer(of.query, of.tables, dict.fromkeys(of.tables, "ts")))
     assert law.total() > 0
-    found = list(_grouped_ways(problem, 0))
+    found = list(_grouped_plans(problem, 0))
     assert any(partition is not None for _, partition in found)
     for sub_plans, partition in found:
         plan = problem.plan(problem.join(sub_plans, partition))

@@ -16,7 +16,7 @@ from watersmeet.planners.partition import (
     PartMethod,
     Parts,
     candidates,
-    cost_of_ways,
+    cost_of_sub_plans,
     find_partition,
     hash_parts,
     partitioned,
@@ -99,12 +99,12 @@ def test_example_1_by_hand() -> None:
         for cell, sub_plan in enumerate(work.sub_plan_of_cells(partition))
     ]
     assert costs == pytest.approx([0.036, 0.012, 0.0216])
-    assert cost_of_ways(sub_plans, partition, work, BYTES) == pytest.approx(0.0696)
+    assert cost_of_sub_plans(sub_plans, partition, work, BYTES) == pytest.approx(0.0696)
     for method in METHODS:
         whole = pmjoin_plan(work, method, 1, BYTES)
-        assert cost_of_ways(*whole, work, BYTES) == pytest.approx(54.0316)
-    assert cost_of_ways(*pmjoin_plan(work, "rate", 3, BYTES), work, BYTES) == pytest.approx(0.0696)
-    assert cost_of_ways(*pmjoin_plan(work, "range", 3, BYTES), work, BYTES) == pytest.approx(0.0696)
+        assert cost_of_sub_plans(*whole, work, BYTES) == pytest.approx(54.0316)
+    assert cost_of_sub_plans(*pmjoin_plan(work, "rate", 3, BYTES), work, BYTES) == pytest.approx(0.0696)
+    assert cost_of_sub_plans(*pmjoin_plan(work, "range", 3, BYTES), work, BYTES) == pytest.approx(0.0696)
     assert pmjoin_cost(work, "range", 3, BYTES) == pytest.approx(0.0696)
 
 
@@ -177,7 +177,7 @@ def test_a_partitioned_optimum_is_never_above_the_whole_one(method: PartMethod, 
     assert (partition is None) == (len(sub_plans) == 1)
     assert len(set(sub_plans)) == len(sub_plans)
     least = cost_of(optimal(work), work)
-    assert cost_of_ways(sub_plans, partition, work) <= least * (1 + 1e-9) + 1e-9
+    assert cost_of_sub_plans(sub_plans, partition, work) <= least * (1 + 1e-9) + 1e-9
     if partition is not None:
         way_of = work.sub_plan_of_cells(partition)
         apart = sum(
@@ -185,7 +185,7 @@ def test_a_partitioned_optimum_is_never_above_the_whole_one(method: PartMethod, 
             for number in set(way_of)
             for part in [work.limited(partition, way_of == number)]
         )
-        assert apart == pytest.approx(cost_of_ways(sub_plans, partition, work)), "merged parts share one best tree"
+        assert apart == pytest.approx(cost_of_sub_plans(sub_plans, partition, work)), "merged parts share one best tree"
 
 
 def test_parts_with_the_same_tree_take_one_way() -> None:
@@ -278,8 +278,8 @@ def test_several_keys_gain_from_parts() -> None:
     whole = cost_of(stream_join_opt(work), work)
     sub_plans, partition = pmjoin_plan(work, "rate", 6)
     assert partition is not None
-    assert cost_of_ways(sub_plans, partition, work) < whole
-    assert pmjoin_cost(work, "rate", 6) <= cost_of_ways(sub_plans, partition, work) * (1 + 1e-9)
+    assert cost_of_sub_plans(sub_plans, partition, work) < whole
+    assert pmjoin_cost(work, "rate", 6) <= cost_of_sub_plans(sub_plans, partition, work) * (1 + 1e-9)
 
 
 def test_what_has_no_value_of_the_key_is_shipped_once() -> None:
@@ -287,10 +287,12 @@ def test_what_has_no_value_of_the_key_is_shipped_once() -> None:
     one = meet("n4", "s4", meet("n2", "s2", "s0", "s1"), "s3")
     other = meet("n4", "s4", meet("n1", "s1", "s0", "s2"), "s3")
     split = Partition(0, RangeParts((3,), (0, 1)))
-    assert cost_of_ways((one, one), split, work) == pytest.approx(cost_of(one, work))
+    assert cost_of_sub_plans((one, one), split, work) == pytest.approx(cost_of(one, work))
     by_hand = sum(
-        cost_of(tree, part, TUPLES) - part.meet_rate(work.mask(["s3"]))
+        cost_of(tree, part, TUPLES) - part.combination_rate(work.mask(["s3"]))
         for number, tree in enumerate((one, other))
         for part in [work.limited(split, work.sub_plan_of_cells(split) == number)]
     )
-    assert cost_of_ways((one, other), split, work) == pytest.approx(by_hand + work.meet_rate(work.mask(["s3"])))
+    assert cost_of_sub_plans((one, other), split, work) == pytest.approx(
+        by_hand + work.combination_rate(work.mask(["s3"]))
+    )

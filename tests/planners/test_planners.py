@@ -88,7 +88,7 @@ def least_of_all(problem: Problem) -> float:
                 found[needs] = min(found.get(needs, float("inf")), own + last)
                 continue
             for alias in prices.next_aliases(mask):
-                for one in prices.choices(head, mask, site, alias):
+                for one in prices.priced_hops(head, mask, site, alias):
                     starts.append((mask | 1 << alias, one.end, own + one.own, needs | set(one.shared)))
         heads.append(found)
     worth = {one: prices.price_of(one) for found in heads for needs in found for one in needs}

@@ -149,9 +149,9 @@ def all_trees(work: Workload, items: list[int], sites: Sequence[str]) -> Iterato
 
 def test_example_1_by_hand() -> None:
     work = example_1()
-    assert work.meet_rate(0b011) == pytest.approx(9.003)
-    assert work.meet_rate(0b101) == pytest.approx(7.001)
-    assert work.meet_rate(0b110) == pytest.approx(2.0008)
+    assert work.combination_rate(0b011) == pytest.approx(9.003)
+    assert work.combination_rate(0b101) == pytest.approx(7.001)
+    assert work.combination_rate(0b110) == pytest.approx(2.0008)
     assert cost_of(simple(work, BYTES), work, BYTES) == pytest.approx(100.1)
     chosen = stream_join_opt(work, BYTES)
     assert chosen == meet("n1", "s0", meet("n2", "s1", "s2"))
@@ -161,9 +161,9 @@ def test_example_1_by_hand() -> None:
 
 def test_example_2_by_hand() -> None:
     work = example_2()
-    assert work.meet_rate(0b00011) == pytest.approx(70)
-    assert (work.meet_rate(0b01100), work.count(0b01100)) == pytest.approx((15, 75))
-    assert (work.meet_rate(0b01101), work.count(0b01101)) == pytest.approx((9, 30))
+    assert work.combination_rate(0b00011) == pytest.approx(70)
+    assert (work.combination_rate(0b01100), work.count(0b01100)) == pytest.approx((15, 75))
+    assert (work.combination_rate(0b01101), work.count(0b01101)) == pytest.approx((9, 30))
     assert stream_join_opt(work) == meet("n0", "s1", meet("n1", meet("n1", "s2", "s3"), "s0"), "s4")
     assert cost_of(stream_join_opt(work), work) == pytest.approx(10 + 9 + 15)
 
@@ -177,7 +177,7 @@ def test_local_first_joins_whatever_is_local() -> None:
 
 def literal_algorithm_1(work: Workload) -> float:
     """The pseudo code line by line on sets of aliases, each with its site, and what its plan ships a second."""
-    rate = work.meet_rate
+    rate = work.combination_rate
     streams: list[tuple[int, str]] = []
     for site in sorted(set(work.homes)):
         own = sorted((1 << n for n, home in enumerate(work.homes) if home == site), key=rate)
@@ -222,14 +222,14 @@ def test_algorithm_1_is_the_pseudo_code(seed: int) -> None:
 @repeatable
 @given(workloads())
 def test_rates_of_all_sets_are_those_of_each(work: Workload) -> None:
-    each = [work.meet_rate(mask) for mask in range(1, 1 << len(work.aliases))]
+    each = [work.combination_rate(mask) for mask in range(1, 1 << len(work.aliases))]
     assert rates_of_all(work)[1:].tolist() == pytest.approx(each)
 
 
 def test_rates_of_all_sets_in_several_chunks() -> None:
     work = drawn(3, 12, classes=2, cells=700)
     masks = range(1, 1 << 12, 37)
-    assert rates_of_all(work)[list(masks)].tolist() == pytest.approx([work.meet_rate(mask) for mask in masks])
+    assert rates_of_all(work)[list(masks)].tolist() == pytest.approx([work.combination_rate(mask) for mask in masks])
 
 
 @pytest.mark.parametrize("weigh", WEIGHTS)
@@ -278,7 +278,7 @@ def test_more_rows_never_cost_less(work: Workload, number: int, factor: float) -
 def test_delivery_is_counted_where_it_is_asked_for() -> None:
     work = replace(example_1(), site="n9")
     tree = stream_join_opt(work)
-    answers = work.meet_rate(0b111)
+    answers = work.combination_rate(0b111)
     assert cost_of(tree, work, deliver=True) == pytest.approx(cost_of(tree, work) + answers)
     assert shipments_of(tree, work, deliver=True)[-1].to == "n9"
     assert (

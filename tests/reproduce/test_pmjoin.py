@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from watersmeet.errors import InputError, RunError
 from watersmeet.plan.nodes import Input, JoinNode, Leaf
-from watersmeet.planners.partition import cost_of_ways, pmjoin_plan
+from watersmeet.planners.partition import cost_of_sub_plans, pmjoin_plan
 from watersmeet.reproduce import EXPERIMENTS, experiment_named, report, runner
 from watersmeet.reproduce.experiment import Experiment
 from watersmeet.reproduce.pmjoin import example2 as pmjoin_example2
@@ -127,7 +127,7 @@ def test_what_is_counted_is_what_the_model_expects() -> None:
     sub_plans = pmjoin_plan(workload, "rate", 50, seed=1)
     assert len(sub_plans[0]) > 5
     rates = ship_rates(sources, {"rate": sub_plans}, 5.0, 1)
-    assert rates["rate"] == pytest.approx(cost_of_ways(*sub_plans, workload), rel=0.05)
+    assert rates["rate"] == pytest.approx(cost_of_sub_plans(*sub_plans, workload), rel=0.05)
 
 
 def test_a_plan_that_explodes_is_not_run() -> None:

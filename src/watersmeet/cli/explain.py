@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
         for query in queries:
             with errors_naming(query):
                 plans.append((query.name, plan_query(spark, topology, query, every=options.every)[1]))
-    priced = [(name, chosen, estimate(chosen, turn_s=interval_s)) for name, chosen in plans]
+    priced = [(name, chosen, estimate(chosen, batch_interval_s=interval_s)) for name, chosen in plans]
     if options.draw is not None:
         for name, chosen, cost in priced:
             _draw(options.draw, name if len(priced) > 1 else "", chosen, cost)
@@ -83,7 +83,7 @@ def _draw(file: str, name: str, chosen: "Chosen", cost: "Cost | None") -> None:
     """Draw a plan; of several, each into a file of its own."""
     from watersmeet.plan.draw import draw
     from watersmeet.plan.nodes import JoinPlan, bottom_of
-    from watersmeet.planners.auto import ways_used
+    from watersmeet.planners.auto import sub_plan_shares
 
     path = Path(file)
     if name:
@@ -93,6 +93,6 @@ def _draw(file: str, name: str, chosen: "Chosen", cost: "Cost | None") -> None:
         raise InputError("there is nothing to draw: all streams arrive where answers are wanted")
     shares = None
     if join.partition is not None and chosen.problem is not None:
-        shares = ways_used(join.partition, chosen.problem.workload)
+        shares = sub_plan_shares(join.partition, chosen.problem.workload)
     draw(join, cost, path, title=f"{name or 'the plan'}, by {chosen.planner}", shares=shares)
     print(f"drawn to {path}", file=sys.stderr)

@@ -161,10 +161,12 @@ def _with_turns(units: Units, seconds: float, tell: Callable[[float], None]) -> 
             operators, inputs = median(one.operators for one in steady), median(one.inputs for one in steady)
             known.append((1 / whole, operators / whole, inputs / whole))
             rest.append(median(one.seconds - one.rows_s(units) for one in steady) / whole)
-    turn_s, operator_s, kept_s = _never_negative(np.array(known), np.array(rest))
+    micro_batch_s, operator_s, kept_s = _never_negative(np.array(known), np.array(rest))
     shortest = min(one.seconds for trial in trials for taken in trial.taken.values() for one in taken)
     least = shortest / 100  # noise cannot make either of them nothing
-    return replace(units, turn_s=max(turn_s, least), operator_s=max(operator_s, least), row_s=units.row_s + kept_s)
+    return replace(
+        units, micro_batch_s=max(micro_batch_s, least), operator_s=max(operator_s, least), row_s=units.row_s + kept_s
+    )
 
 
 def _never_negative(known: Any, rest: Any) -> list[float]:

@@ -11,11 +11,11 @@ and new ones come at  R(A) = sum over heads i in A of  rate_i * N(A) / W_i,  PMJ
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import lgamma, log, log10
+from math import lgamma, log
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from watersmeet.errors import InputError
 from watersmeet.plan.nodes import KeyClass, Partition, Scan
@@ -25,7 +25,7 @@ from watersmeet.stats.model import ColumnStats, Histogram, Stats
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
-Sizes = tuple[float, float, float]  # of a value in batches of 10, 100 and 1,000 rows
+BytesByBatch = tuple[float, float, float]  # of a value in batches of 10, 100 and 1,000 rows
 
 UNBOUNDED_S = 3_600.0  # an unbounded window is priced as if it held this long
 DEFAULTS = {"rate": 100.0, "distinct values": 1_000.0, "bytes a value": 8.0}
@@ -68,15 +68,15 @@ class Workload:
     rate: F64  # rows a second
     window_s: F64  # for how long a row is seen
     domains: tuple[Domain, ...]  # by key class
-    sizes: tuple[tuple[Sizes, ...], ...]  # of every value that travels of each alias
-    answer_sizes: tuple[Sizes, ...] = ()
+    sizes: tuple[tuple[BytesByBatch, ...], ...]  # of every value that travels of each alias
+    answer_sizes: tuple[BytesByBatch, ...] = ()
     ordered: tuple[bool, ...] = ()  # aliases with ROWS windows
     defaults: tuple[str, ...] = ()  # figures that nobody gave
     residual: float = 1.0  # the share of finished combinations that pass the other predicates
     answer_owners: tuple[int, ...] = ()  # the alias of each value of an answer
-    key_sizes: tuple[Sizes, ...] = ()  # of a value of each key class
+    key_sizes: tuple[BytesByBatch, ...] = ()  # of a value of each key class
     hidden: tuple[tuple[int, ...], ...] = ()  # classes of each alias whose key travels beside what is kept of a row
-    in_order: tuple[tuple[Sizes, ...], ...] = ()  # like `sizes`, of rows in the order of their time
+    in_order: tuple[tuple[BytesByBatch, ...], ...] = ()  # like `sizes`, of rows in the order of their time
     _memory: dict[tuple[int, int | None], Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -98,7 +98,7 @@ class Workload:
     @cached_property
     def _masks(self) -> tuple[int, ...]:
         """The members of each key class."""
-        return tuple(sum(1 << int(one) for one in np.flatnonzero(domain.members)) for domain in self.domains)
+        return tuple(sum(1 << int(alias) for alias in np.flatnonzero(domain.members)) for domain in self.domains)
 
     def selectivity(self, mask: int) -> float:
         """The share of all combinations of a set of aliases that agree on every key."""
@@ -111,12 +111,21 @@ class Workload:
     def agreement(self, number: int, mask: int) -> F64:
         """The share of combinations that agree on a key class, cell by cell; what is no member agrees with all."""
         domain = self.domains[number]
-        members = [one for one in members_of(mask) if domain.members[one]]
+        members = [alias for alias in members_of(mask) if domain.members[alias]]
         if not members:
             return np.ones(1)
         chance = np.prod(domain.shares[members] / domain.size, axis=0)
         cells: F64 = chance * domain.size
         return cells
+
+    def cell_shares(self, number: int, mask: int) -> F64:
+        """The shares of the combinations of a set of aliases over the cells of a key class."""
+        found: F64 | None = self._memory.get((mask, number + 1))
+        if found is None:
+            cells = self.agreement(number, mask)
+            found = cells / max(cells.sum(), 1e-300)
+            self._memory[mask, number + 1] = found
+        return found
 
     def count(self, mask: int) -> float:
         """How many combinations of a set of aliases are live at a time."""
@@ -124,10 +133,10 @@ class Workload:
 
     def head_rate(self, head: int, mask: int) -> float:
         """Combinations a second of a set of aliases whose latest row is the head's."""
-        others = [one for one in members_of(mask) if one != head]
+        others = [alias for alias in members_of(mask) if alias != head]
         return float(self.rate[head] * np.prod(self.window[others])) * self.selectivity(mask)
 
-    def meet_rate(self, mask: int) -> float:
+    def combination_rate(self, mask: int) -> float:
         """Combinations a second of a set of aliases, whoever is their head."""
         found = self._memory.get((mask, 0))
         if found is None:
@@ -138,11 +147,11 @@ class Workload:
     def lifetime_s(self, mask: int) -> float:
         """For how long a combination is live: until the first of its rows is out of its window.
 
-        >>> one = Workload(("a",), ("x",), "x", np.array([2.0]), np.array([5.0]), (), ((),))
-        >>> one.lifetime_s(1)
+        >>> work = Workload(("a",), ("x",), "x", np.array([2.0]), np.array([5.0]), (), ((),))
+        >>> work.lifetime_s(1)
         5.0
         """
-        rate = self.meet_rate(mask)
+        rate = self.combination_rate(mask)
         return self.count(mask) / rate if rate else 0.0
 
     def row_bytes(self, mask: int, batch_rows: float, *, times: int = 1, answers: bool = False) -> float:
@@ -152,11 +161,9 @@ class Workload:
         """
         if answers:
             owners = self.answer_owners or (0,) * len(self.answer_sizes)
-            fresh: list[float] = self._first_times((1 << len(self.aliases)) - 1, batch_rows)[list(owners)].tolist()
-            return sum(
-                share * size_at(size, batch_rows) + (1 - share) * size_at(_mark(size), batch_rows)
-                for size, share in zip(self.answer_sizes, fresh, strict=True)
-            )
+            shares = self._first_times((1 << len(self.aliases)) - 1, batch_rows)[list(owners)]
+            sizes = np.array(self.answer_sizes).reshape(-1, 3)
+            return float(size_at(shares @ sizes + (1 - shares) @ _mark(sizes), batch_rows))
         members = members_of(mask)
         total = times * np.array(TIMESTAMP_SIZES if times == 1 else PLACE_SIZES)
         if len(members) == 1:
@@ -166,7 +173,7 @@ class Workload:
             total = total + shares @ self.combined[members] + (1 - shares) @ self._marked[members]
         for number, spare in self._spare(mask).items():
             total = total - spare * np.array(self.key_sizes[number])
-        return size_at(tuple(total), batch_rows)
+        return float(size_at(total, batch_rows))
 
     def _first_times(self, mask: int, batch_rows: float) -> F64:
         """Of each alias, the share of combinations in a batch whose row of it is there for the first time.
@@ -201,7 +208,7 @@ class Workload:
         if not self.hidden or mask & (mask - 1) == 0:
             return found
         for number, members in enumerate(self._masks):
-            carriers = [one for one in members_of(mask & members) if number in self.hidden[one]]
+            carriers = [alias for alias in members_of(mask & members) if number in self.hidden[alias]]
             if carriers:
                 is_kept = len(carriers) < (mask & members).bit_count()
                 is_needed = bool(members & ~mask) and not is_kept
@@ -221,7 +228,7 @@ class Workload:
     @cached_property
     def _marked(self) -> F64:
         """What the values of each alias take together where they are in the batch before."""
-        return _summed([[_mark(size) for size in of] for of in self.sizes])
+        return _summed([_mark(np.array(of).reshape(-1, 3)) for of in self.sizes])
 
     def keys_bytes(self, key: tuple[int, ...], batch_rows: float, *, asked: bool = False) -> float:
         """Bytes that a key with the time it stands for takes on a link, in batches of so many rows.
@@ -229,42 +236,41 @@ class Workload:
         Keys are in order, so that a batch of n takes log2(n!) bits less. Those that are asked for are often those of
         one row, and stand for no time but its own.
         """
-        one = self.key_sizes[key[0]] if len(key) == 1 and self.key_sizes else (8.0, 8.0, 8.0)
+        sizes = self.key_sizes[key[0]] if len(key) == 1 and self.key_sizes else (8.0, 8.0, 8.0)
         rows = max(batch_rows, 1.0)
-        in_order = size_at(one, rows) - lgamma(rows + 1) / log(2) / rows / 8
-        return max(in_order, _LEAST_KEY_BYTES) + (1.5 if asked else 2) * size_at(PLACE_SIZES, rows)
+        in_order = float(size_at(sizes, rows)) - lgamma(rows + 1) / log(2) / rows / 8
+        return max(in_order, _LEAST_KEY_BYTES) + (1.5 if asked else 2) * float(size_at(PLACE_SIZES, rows))
 
     def columns(self, mask: int, *, times: int = 1) -> int:
         """How many columns a row or combination has."""
-        return times + sum(len(self.sizes[one]) for one in members_of(mask)) - sum(self._spare(mask).values())
+        return times + sum(len(self.sizes[alias]) for alias in members_of(mask)) - sum(self._spare(mask).values())
 
     def limited(self, partition: Partition, cells: NDArray[np.bool_]) -> "Workload":
         """The workload of those combinations whose value lies in some cells of a key class."""
         domains = list(self.domains)
-        one = domains[partition.key_class]
-        kept = np.where(cells, one.shares, 0.0)
-        mass = np.where(one.members, kept.sum(axis=1), 1.0)
+        domain = domains[partition.key_class]
+        kept = np.where(cells, domain.shares, 0.0)
+        mass = np.where(domain.members, kept.sum(axis=1), 1.0)
         shares = np.divide(kept, mass[:, None], out=np.zeros_like(kept), where=mass[:, None] > 0)
         inside = shares[:, cells]
         domains[partition.key_class] = Domain(
-            one.low[cells], one.high[cells], one.size[cells], inside, one.members, one.is_known
+            domain.low[cells], domain.high[cells], domain.size[cells], inside, domain.members, domain.is_known
         )
         return replace(self, rate=self.rate * mass, domains=tuple(domains), _memory={})
 
     def sub_plan_of_cells(self, partition: Partition) -> I64:
-        """The way that each cell of the partition's key class takes."""
+        """The sub-plan of each cell of the partition's key class."""
         domain = self.domains[partition.key_class]
         return sub_plans_of(partition, domain.low)
 
 
-def _summed(sizes: Sequence[Sequence[Sizes]]) -> F64:
-    return np.array([np.sum(of, axis=0) if of else np.zeros(3) for of in sizes]).reshape(-1, 3)
+def _summed(sizes: Sequence[ArrayLike]) -> F64:
+    return np.array([np.reshape(of, (-1, 3)).sum(axis=0) for of in sizes]).reshape(-1, 3)
 
 
-def _mark(sizes: Sizes) -> Sizes:
+def _mark(sizes: F64) -> F64:
     """The sizes of a value that is in a batch before: it is little more than a mark then."""
-    ten, hundred, thousand = (min(size, _MARK_BYTES) for size in sizes)
-    return ten, hundred, thousand
+    return np.minimum(sizes, _MARK_BYTES)
 
 
 def members_of(mask: int) -> list[int]:
@@ -276,12 +282,17 @@ def members_of(mask: int) -> list[int]:
     return [number for number in range(mask.bit_length()) if mask >> number & 1]
 
 
-def size_at(sizes: Sequence[float], batch_rows: float) -> float:
-    """Bytes of a value in batches of so many rows, between the sizes known."""
-    rows = max(batch_rows, 1.0)
-    place = min(max(log10(rows) - 1.0, 0.0), 2.0)
-    low = min(int(place), 1)
-    return float(sizes[low] + (sizes[low + 1] - sizes[low]) * (place - low))
+def size_at(sizes: ArrayLike, batch_rows: ArrayLike) -> F64:
+    """Bytes in batches of so many rows, between those known for 10, 100 and 1,000 rows, which are the last axis.
+
+    >>> size_at((4.0, 2.0, 1.0), [1.0, 10.0, 1_000.0, 1e6]).tolist()
+    [4.0, 4.0, 1.0, 1.0]
+    """
+    known = np.asarray(sizes, float)
+    place = np.log10(np.maximum(batch_rows, 1.0)) - 1.0
+    first, second = np.minimum(np.maximum(place, 0.0), 1.0), np.minimum(np.maximum(place - 1.0, 0.0), 1.0)
+    found: F64 = known[..., 0] + (known[..., 1] - known[..., 0]) * first + (known[..., 2] - known[..., 1]) * second
+    return found
 
 
 def workload_of(
@@ -306,7 +317,8 @@ def workload_of(
         windows.append(_window_s(scan.window, rate))
     domains = tuple(_domain(key_class, scans, gather) for key_class in classes)
     sizes, in_order = (
-        tuple(_travelling_sizes(scan, classes, gather, in_order=one) for scan in scans) for one in (False, True)
+        tuple(_travelling_sizes(scan, classes, gather, in_order=is_in_order) for scan in scans)
+        for is_in_order in (False, True)
     )
     answer = tuple(
         gather.sizes(scan, kept.expression.columns[0].name)
@@ -375,7 +387,7 @@ class _Gather:
 
     def column(self, scan: Scan, name: str) -> ColumnStats:
         columns = self._stats.stream(scan.stream).columns
-        return next((one for key, one in columns.items() if key.casefold() == name.casefold()), ColumnStats())
+        return next((column for key, column in columns.items() if key.casefold() == name.casefold()), ColumnStats())
 
     def distinct(self, scan: Scan, name: str) -> float:
         known = self.column(scan, name).distinct
@@ -386,7 +398,7 @@ class _Gather:
     def histogram(self, scan: Scan, name: str) -> Histogram | None:
         return self.column(scan, name).histogram
 
-    def sizes(self, scan: Scan, name: str, *, in_order: bool = False) -> Sizes:
+    def sizes(self, scan: Scan, name: str, *, in_order: bool = False) -> BytesByBatch:
         column = self.column(scan, name)
         if column.sizes is not None:
             return column.in_order if in_order and column.in_order else column.sizes
@@ -399,8 +411,10 @@ class _Gather:
         return each, each, each
 
 
-def _travelling_sizes(scan: Scan, classes: Sequence[KeyClass], gather: _Gather, *, in_order: bool) -> tuple[Sizes, ...]:
-    """Sizes of what travels of a row beside its time: what is kept of it, and keys that are not among that."""
+def _travelling_sizes(
+    scan: Scan, classes: Sequence[KeyClass], gather: _Gather, *, in_order: bool
+) -> tuple[BytesByBatch, ...]:
+    """BytesByBatch of what travels of a row beside its time: what is kept of it, and keys that are not among that."""
     sizes = [gather.sizes(scan, kept.expression.columns[0].name, in_order=in_order) for kept in scan.kept]
     for number in scan.classes:
         if _is_hidden(scan, classes[number]):
@@ -415,7 +429,7 @@ def _is_hidden(scan: Scan, key_class: KeyClass) -> bool:
     return not (key_class.exact and member.is_plain and member.columns[0].flat in {kept.name for kept in scan.kept})
 
 
-def _key_sizes(key_class: KeyClass, scans: Sequence[Scan], gather: _Gather) -> Sizes:
+def _key_sizes(key_class: KeyClass, scans: Sequence[Scan], gather: _Gather) -> BytesByBatch:
     """Bytes of a key on a link: of the first member, or of a hash."""
     if not key_class.exact:
         return 8.0, 8.0, 8.0
@@ -458,12 +472,14 @@ def _nested(distinct: Mapping[int, float], members: NDArray[np.bool_]) -> Domain
 
 def _aligned(histograms: Mapping[int, Histogram], distinct: Mapping[int, float], members: NDArray[np.bool_]) -> Domain:
     """Cells between all edges of all histograms; the rows of a bin spread evenly over it."""
-    starts = np.unique([edge for one in histograms.values() for bin_ in one.bins for edge in (bin_.low, bin_.high + 1)])
+    starts = np.unique(
+        [edge for histogram in histograms.values() for bin_ in histogram.bins for edge in (bin_.low, bin_.high + 1)]
+    )
     low, high = starts[:-1], starts[1:] - 1
     shares = np.zeros((len(members), len(low)))
     sizes = np.zeros((len(members), len(low)))
-    for number, one in histograms.items():
-        for bin_ in one.bins:
+    for number, histogram in histograms.items():
+        for bin_ in histogram.bins:
             first, last = np.searchsorted(low, bin_.low), np.searchsorted(high, bin_.high, "left")
             width = (high[first : last + 1] - low[first : last + 1] + 1) / (bin_.high - bin_.low + 1)
             shares[number, first : last + 1] += bin_.share * width

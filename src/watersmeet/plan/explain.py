@@ -1,5 +1,6 @@
 """A plan as text or as plain data; the same on every run."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from math import floor, isfinite, log10
@@ -36,6 +37,7 @@ from watersmeet.program.operators import compile_sites, node_operators
 from watersmeet.query.model import Expression
 
 _MONTH_S = 30 * 86_400
+_FOR_WAYS = re.compile(r" for way(?=s? [\d, ]+$)")  # how operators name the sub-plans they are for
 
 
 def explain_text(plan: Plan) -> str:
@@ -49,19 +51,21 @@ def explain_data(plan: Plan) -> dict[str, Any]:
     return data
 
 
-def estimate_text(planner: str, cost: Cost | None, turn_s: float, note: str = "", tried: Sequence[Tried] = ()) -> str:
-    """Who made a plan and what it is expected to cost, flow by flow; and what other planners came to."""
+def estimate_text(
+    planner: str, cost: Cost | None, batch_interval_s: float, note: str = "", tried: Sequence[Tried] = ()
+) -> str:
+    """Who made a plan and what it is expected to cost, flow by flow; and the cost by planner."""
     lines = [f"planned by {planner}" + (f": {note}" if note else "")]
     if cost is not None:
-        lines.append(f"estimate, with a micro-batch every {turn_s:g} s:")
-        for one in cost.flows:
-            if one.bytes_s:
-                what = f"{one.origin} -> {one.to}  {one.flow}  ({one.purpose.value})"
-                lines.append(f"  {what}: {_figure(one.rows_s)} rows/s, {_figure(one.bytes_s)} bytes/s")
+        lines.append(f"estimate, with a micro-batch every {batch_interval_s:g} s:")
+        for flow in cost.flows:
+            if flow.bytes_s:
+                what = f"{flow.origin} -> {flow.to}  {flow.flow}  ({flow.purpose.value})"
+                lines.append(f"  {what}: {_figure(flow.rows_s)} rows/s, {_figure(flow.bytes_s)} bytes/s")
         rest = sum(size for size, _ in cost.overhead.values())
         lines.append(f"  watermarks and what parcels take: {_figure(rest)} bytes/s")
         lines += [
-            f"  {one} -> {other} in all: {_figure(size)} bytes/s" for (one, other), size in cost.link_bytes.items()
+            f"  {origin} -> {to} in all: {_figure(size)} bytes/s" for (origin, to), size in cost.link_bytes.items()
         ]
         lines.append(
             f"  all links: {_figure(cost.bytes_s)} bytes/s in {_figure(cost.messages_s)} parcels/s, "
@@ -76,28 +80,30 @@ def estimate_text(planner: str, cost: Cost | None, turn_s: float, note: str = ""
     if tried:
         lines.append("cost by planner:")
         lines += [
-            f"  {one.planner}: {_figure(one.value)}" if one.join is not None else f"  {one.planner}: none; {one.reason}"
-            for one in sorted(tried, key=lambda one: (one.value, one.planner))
+            f"  {result.planner}: " + (_figure(result.value) if result.join is not None else f"none; {result.reason}")
+            for result in sorted(tried, key=lambda result: (result.value, result.planner))
         ]
     return "\n".join(lines)
 
 
-def estimate_data(planner: str, cost: Cost | None, turn_s: float, note: str, tried: Sequence[Tried]) -> dict[str, Any]:
+def estimate_data(
+    planner: str, cost: Cost | None, batch_interval_s: float, note: str, tried: Sequence[Tried]
+) -> dict[str, Any]:
     """The same as plain data for JSON."""
-    data: dict[str, Any] = {"planner": planner, "note": note, "batch_every_s": turn_s}
+    data: dict[str, Any] = {"planner": planner, "note": note, "batch_every_s": batch_interval_s}
     if cost is not None:
         data |= {
             "flows": [
                 {
-                    "from": one.origin,
-                    "to": one.to,
-                    "flow": one.flow,
-                    "purpose": one.purpose.value,
-                    "rows_s": one.rows_s,
-                    "bytes_s": one.bytes_s,
-                    "messages_s": one.messages_s,
+                    "from": flow.origin,
+                    "to": flow.to,
+                    "flow": flow.flow,
+                    "purpose": flow.purpose.value,
+                    "rows_s": flow.rows_s,
+                    "bytes_s": flow.bytes_s,
+                    "messages_s": flow.messages_s,
                 }
-                for one in cost.flows
+                for flow in cost.flows
             ],
             "links": [
                 {"from": origin, "to": to, "bytes_s": size, "parcels_s": cost.overhead[origin, to][1]}
@@ -111,7 +117,9 @@ def estimate_data(planner: str, cost: Cost | None, turn_s: float, note: str, tri
             "state_rows": dict(cost.state_rows),
         }
     if tried:
-        data["planners"] = {one.planner: one.value if one.join is not None else {"reason": one.reason} for one in tried}
+        data["planners"] = {
+            result.planner: result.value if result.join is not None else {"reason": result.reason} for result in tried
+        }
     return data
 
 
@@ -172,19 +180,19 @@ def _sited_lines(join: JoinPlan, pad: str) -> list[str]:
     else:
         lines.append(f"{pad}  {partition_text(join.partition, len(join.sub_plans))}")
         for number, sub_plan in enumerate(join.sub_plans):
-            lines.append(f"{pad}  way {number + 1}:")
+            lines.append(f"{pad}  sub-plan {number + 1}:")
             lines += [f"{pad}    {line}" for line in sub_plan_lines(sub_plan)]
     for scan, home in zip(join.scans, join.homes, strict=True):
         lines.append(f"{pad}  {_window(scan)}, home {home}")
         lines += [f"{pad}    where {_shown(expression)}" for expression in scan.filters]
     for site, program in compile_sites(join).items():
         lines.append(f"{pad}  site {site}:{'' if program.operators or program.ships else ' takes answers'}")
-        lines += [f"{pad}    {operator}" for operator in node_operators(program)]
+        lines += [f"{pad}    {_FOR_WAYS.sub(' for sub-plan', text)}" for text in node_operators(program)]
     return lines
 
 
 def sub_plan_lines(sub_plan: SubPlan) -> list[str]:
-    """One way of a plan: a line for each head, or a tree."""
+    """One sub-plan: a line for each head, or a tree."""
     if isinstance(sub_plan, Linear):
         return [f"new rows of {plan.head}: {_hops(plan)}" for plan in sub_plan.heads]
     return [f"tree: {tree_text(sub_plan)}"]
@@ -193,35 +201,35 @@ def sub_plan_lines(sub_plan: SubPlan) -> list[str]:
 def tree_text(tree: Tree) -> str:
     """A tree in one line.
 
-    >>> tree_text(Meet("x", (Input(Leaf("a")), Input(Leaf("b"), Reduction.ONE_STEP))))
+    >>> tree_text(JoinNode("x", (Input(Leaf("a")), Input(Leaf("b"), Reduction.ONE_STEP))))
     '(a + b reduced in one step) at x'
     """
     match tree:
         case Leaf(alias):
             return alias
         case JoinNode(at, inputs):
-            return f"({' + '.join(_input(one) for one in inputs)}) at {at}"
+            return f"({' + '.join(_input(item) for item in inputs)}) at {at}"
 
 
-def _input(one: Input) -> str:
+def _input(item: Input) -> str:
     steps = {
         Reduction.NONE: "",
         Reduction.ONE_STEP: " reduced in one step",
         Reduction.TWO_STEP: " reduced in two steps",
     }
-    return f"{tree_text(one.node)}{steps[one.reduction]}{' with Bloom filters' if one.bloom else ''}"
+    return f"{tree_text(item.node)}{steps[item.reduction]}{' with Bloom filters' if item.bloom else ''}"
 
 
 def partition_text(partition: Partition, sub_plans: int) -> str:
-    """How the values of a key are told apart."""
+    """Which values of a key belong to which sub-plan."""
     letter = _letter(partition.key_class)
     match partition.parts:
         case HashParts(buckets):
-            return f"{sub_plans} ways by a hash of {letter} in {len(buckets)} buckets"
+            return f"{sub_plans} sub-plans by a hash of {letter} in {len(buckets)} buckets"
         case RangeParts(bounds):
-            return f"{sub_plans} ways by {len(bounds) + 1} ranges of {letter}"
+            return f"{sub_plans} sub-plans by {len(bounds) + 1} ranges of {letter}"
         case ValueParts(values, _, others):
-            return f"{sub_plans} ways by {len(values)} values of {letter}, all others way {others + 1}"
+            return f"{sub_plans} sub-plans by {len(values)} values of {letter}, all others sub-plan {others + 1}"
 
 
 def _hops(plan: HeadPlan) -> str:

@@ -159,9 +159,9 @@ class Leaf:
 
 
 class Reduction(StrEnum):
-    """How an input of a meet is reduced before it travels: not at all, or by a semijoin in one step or in two.
+    """How an input of a join node is reduced before it travels: not at all, or by a semijoin in one step or in two.
 
-    In one step the meet announces the keys it has; in two it is asked about those that the input has.
+    In one step the join node announces the keys it has; in two it is asked about those that the input has.
     """
 
     NONE = "none"
@@ -171,7 +171,7 @@ class Reduction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One input of a meet; it is reduced, if at all, by what the inputs before it come to."""
+    """One input of a join node; it is reduced, if at all, by what the inputs before it come to."""
 
     node: "Tree"
     reduction: Reduction = Reduction.NONE
@@ -180,16 +180,16 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class JoinNode:
-    """Streams and results of other meets joined at one site, in the order given (tree ordering; PMJoin's MJoin)."""
+    """Streams and intermediate results joined at one site, in the order given (tree ordering; PMJoin's MJoin)."""
 
     at: str
     inputs: tuple[Input, ...]
 
     def __post_init__(self) -> None:
         if len(self.inputs) < 2:
-            raise ValueError("a meet has two inputs or more")
+            raise ValueError("a join node has two inputs or more")
         if self.inputs[0].reduction is not Reduction.NONE:
-            raise ValueError("the first input of a meet has nothing to be reduced by")
+            raise ValueError("the first input of a join node has nothing to be reduced by")
 
 
 Tree = Leaf | JoinNode
@@ -200,19 +200,19 @@ def leaves_of(tree: Tree) -> tuple[str, ...]:
     """The aliases of a tree, from the left."""
     if isinstance(tree, Leaf):
         return (tree.alias,)
-    return tuple(alias for one in tree.inputs for alias in leaves_of(one.node))
+    return tuple(alias for item in tree.inputs for alias in leaves_of(item.node))
 
 
 @dataclass(frozen=True, slots=True)
 class HashParts:
-    """Key values by a hash of them: which way each bucket takes."""
+    """Key values by a hash of them: the sub-plan of each bucket."""
 
     sub_plans: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RangeParts:
-    """Key values by ranges: `ways[i]` is for values below `bounds[i]`, the last way for all others."""
+    """Key values by ranges: `sub_plans[i]` is for values below `bounds[i]`, the last one for all others."""
 
     bounds: tuple[int, ...]
     sub_plans: tuple[int, ...]
@@ -220,7 +220,7 @@ class RangeParts:
 
 @dataclass(frozen=True, slots=True)
 class ValueParts:
-    """Key values one by one, ascending, each with its way; and the way of all others."""
+    """Key values one by one, ascending, each with its sub-plan; and the sub-plan of all others."""
 
     values: tuple[int, ...]
     sub_plans: tuple[int, ...]
@@ -229,7 +229,7 @@ class ValueParts:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Which of a plan's ways a combination takes, by its value of one key class."""
+    """Which of a plan's sub-plans makes a combination, by its value of one key class."""
 
     key_class: int
     parts: HashParts | RangeParts | ValueParts
@@ -239,7 +239,7 @@ class Partition:
 class JoinPlan:
     """The n-ary window join of streams at several sites.
 
-    Every combination comes about in exactly one of the ways: the only one, or that of its part of the key space.
+    Every combination comes from exactly one of the sub-plans: the only one, or that of its part of the key space.
     """
 
     classes: tuple[KeyClass, ...]
@@ -254,7 +254,7 @@ class JoinPlan:
     def __post_init__(self) -> None:
         aliases = [scan.alias for scan in self.scans]
         if not self.sub_plans or (len(self.sub_plans) > 1) != (self.partition is not None):
-            raise ValueError("a plan has one way, or a partition and several")
+            raise ValueError("a plan has one sub-plan, or a partition and several")
         for sub_plan in self.sub_plans:
             if isinstance(sub_plan, JoinNode):
                 if sorted(leaves_of(sub_plan)) != sorted(aliases):
@@ -268,9 +268,9 @@ class JoinPlan:
 
     @property
     def heads(self) -> tuple[HeadPlan, ...]:
-        """The sequences of a plan that is one linear way."""
+        """The sequences of a plan that is one linear sub-plan."""
         (sub_plan,) = self.sub_plans
-        assert isinstance(sub_plan, Linear), "one linear way"
+        assert isinstance(sub_plan, Linear), "one linear sub-plan"
         return sub_plan.heads
 
     def scan(self, alias: str) -> Scan:

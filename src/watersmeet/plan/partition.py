@@ -1,4 +1,4 @@
-"""Which way of a plan a key value takes, by the plan's partition: for sites that route rows, and for planners."""
+"""Which sub-plan a key value belongs to, by the plan's partition: for sites that route rows, and for planners."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +11,9 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 def sub_plans_of(partition: Partition, values: I64) -> I64:
-    """The way that each key value takes.
+    """The sub-plan of each key value.
 
-    >>> ways_of(Partition(0, RangeParts((10,), (1, 0))), np.array([9, 10])).tolist()
+    >>> sub_plans_of(Partition(0, RangeParts((10,), (1, 0))), np.array([9, 10])).tolist()
     [1, 0]
     """
     parts = partition.parts

@@ -9,7 +9,7 @@ from watersmeet.query.model import Column, Expression, JoinQuery
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class QueryShape:
     """The parts of a join that no planner decides."""
 
     classes: tuple[KeyClass, ...]
@@ -18,7 +18,7 @@ class Shape:
     output: tuple[str, ...]
 
 
-def shape_of(query: JoinQuery, columns: Mapping[str, Sequence[str]]) -> Shape:
+def shape_of(query: JoinQuery, columns: Mapping[str, Sequence[str]]) -> QueryShape:
     """The shape of a query; `columns` gives each stream's columns in schema order."""
     classes, class_of, implied = key_classes(query)
     hashed = [e for e in query.equalities if not classes[class_of[e.left]].exact]
@@ -45,7 +45,7 @@ def shape_of(query: JoinQuery, columns: Mapping[str, Sequence[str]]) -> Shape:
                 routed=(),
             )
         )
-    return Shape(
+    return QueryShape(
         classes,
         tuple(scans),
         verify=tuple((_key_value(e.left), _key_value(e.right)) for e in hashed),

@@ -2,8 +2,8 @@
 
 Where all streams have a key, its values are put together by the order of joins that suits them (`grouping`). Where not,
 and with few streams, STREAMJOINOPT is asked about every cell of values, cells with the same tree form a group, and each
-group gets the best way of its own: an optimal tree with its inputs reduced by semijoins, or greedy sequences. PMJoin's
-partitions are tried likewise. One cost model decides, over whole plans.
+group gets the best sub-plan of its own: an optimal tree with its inputs reduced by semijoins, or greedy sequences.
+PMJoin's partitions are tried likewise. One cost model decides, over whole plans.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -16,12 +16,9 @@ from watersmeet.cost.price import Cost
 from watersmeet.cost.workload import I64, Workload
 from watersmeet.errors import InputError
 from watersmeet.plan.nodes import (
-    HeadPlan,
-    Hop,
     JoinNode,
     JoinPlan,
     Linear,
-    Method,
     Partition,
     RangeParts,
     SubPlan,
@@ -38,11 +35,11 @@ from watersmeet.planners.ordering import tree
 from watersmeet.planners.partition import METHODS, Parts, parts_of, pmjoin_plan, rate_parts
 from watersmeet.planners.problem import NoPlan, Problem, check_connected
 from watersmeet.planners.reduce import Carrier, reduced
-from watersmeet.planners.sited import connected
+from watersmeet.planners.sited import central_heads
 from watersmeet.planners.trees import MOST_STREAMS as MOST_OPTIMAL
 from watersmeet.planners.trees import local_first, optimal, simple, stream_join_opt
 
-SubPlans = tuple[tuple[SubPlan, ...], Partition | None]
+PartitionedPlan = tuple[tuple[SubPlan, ...], Partition | None]  # several sub-plans, and which values each is for
 
 _PLANNED_ANEW = 4
 _MOST_ASKED = 200  # groups of values that are planned one by one; more are put together by their rates first
@@ -50,7 +47,7 @@ _MOST_ASKED = 200  # groups of values that are planned one by one; more are put 
 
 @dataclass(frozen=True)
 class Tried:
-    """What one planner came to: a plan and its cost, or why it has none."""
+    """The result of one planner: a plan and its cost, or why it has none."""
 
     planner: str
     join: JoinPlan | None = None
@@ -59,76 +56,71 @@ class Tried:
     reason: str = ""
 
 
-def central_ways(problem: Problem) -> SubPlans:
+def plan_central(problem: Problem) -> PartitionedPlan:
     """Everything at the query's site; where answers may stay anywhere, at the site with the most."""
     site = problem.site or simple(problem.workload, Carrier(problem).shipping()).at
-    heads = tuple(
-        HeadPlan(
-            head,
-            tuple(Hop(alias, Method.SP_S, site) for alias in connected(problem.aliases, head, problem.shape.classes)),
-        )
-        for head in problem.aliases
-    )
-    return (Linear(heads),), None
+    return (Linear(central_heads(problem.aliases, problem.shape.classes, site)),), None
 
 
-def greedy_ways(problem: Problem) -> SubPlans:
+def plan_greedy(problem: Problem) -> PartitionedPlan:
     """Sequences by algorithm 10."""
     return (greedy(problem),), None
 
 
-def exhaustive_ways(problem: Problem) -> SubPlans:
+def plan_exhaustive(problem: Problem) -> PartitionedPlan:
     """The best sequences there are."""
     return (exhaustive(problem),), None
 
 
-def tree_ways(problem: Problem) -> SubPlans:
+def plan_tree(problem: Problem) -> PartitionedPlan:
     """One join order for all streams, with reductions."""
     _need_time(problem, "tree")
     return (tree(problem),), None
 
 
-def simple_ways(problem: Problem) -> SubPlans:
+def plan_simple(problem: Problem) -> PartitionedPlan:
     """Everything to the site of the largest stream."""
     _need_time(problem, "simple")
     return (simple(problem.workload, Carrier(problem).shipping()),), None
 
 
-def local_first_ways(problem: Problem) -> SubPlans:
+def plan_local_first(problem: Problem) -> PartitionedPlan:
     """STREAMJOINOPT after all joins within sites."""
     _need_time(problem, "local-first")
     return (local_first(problem.workload, Carrier(problem).shipping()),), None
 
 
-def optimal_ways(problem: Problem) -> SubPlans:
+def plan_optimal(problem: Problem) -> PartitionedPlan:
     """The best tree of whole streams and results."""
     _need_time(problem, "optimal")
     return (optimal(problem.workload, Carrier(problem).shipping(), deliver=True),), None
 
 
-def pmjoin_ways(problem: Problem) -> SubPlans:
+def plan_pmjoin(problem: Problem) -> PartitionedPlan:
     """The cheapest of PMJoin's three partitions, and the plan without one."""
     _need_time(problem, "pmjoin")
     shipping = Carrier(problem).shipping()
-    plans: list[SubPlans] = [((stream_join_opt(problem.workload, shipping),), None)]
+    plans: list[PartitionedPlan] = [((stream_join_opt(problem.workload, shipping),), None)]
     if _partitionable(problem):
         methods = [method for method in METHODS if problem.partition in (None, method)]
-        parted: list[SubPlans] = [pmjoin_plan(problem.workload, method, problem.parts, shipping) for method in methods]
+        parted: list[PartitionedPlan] = [
+            pmjoin_plan(problem.workload, method, problem.parts, shipping) for method in methods
+        ]
         plans = parted if problem.partition is not None else [*plans, *parted]
     return min(plans, key=lambda sub_plans: problem.value(problem.join(*sub_plans)))
 
 
-def parted_ways(problem: Problem) -> Iterator[SubPlans]:
-    """Partitions whose parts have the best way each, of any kind."""
+def partitioned_plans(problem: Problem) -> Iterator[PartitionedPlan]:
+    """Partitions whose parts have the best sub-plan each, of any kind."""
     if problem.in_order:
         return
     for number in _partitionable(problem):
         is_grouped = _groupable(problem, number)
         if is_grouped:
-            yield from _grouped_ways(problem, number)
+            yield from _grouped_plans(problem, number)
         if not is_grouped or len(problem.aliases) <= FEW_STREAMS:
             for parts in _partitions(problem, number):
-                yield _best_ways(problem, Partition(number, parts))
+                yield _best_by_part(problem, Partition(number, parts))
 
 
 def _groupable(problem: Problem, number: int) -> bool:
@@ -138,7 +130,7 @@ def _groupable(problem: Problem, number: int) -> bool:
     return bool(problem.workload.domains[number].members.all()) and 2 < count <= MOST_GROUPED and is_weighed
 
 
-def _grouped_ways(problem: Problem, number: int) -> Iterator[SubPlans]:
+def _grouped_plans(problem: Problem, number: int) -> Iterator[PartitionedPlan]:
     """Groups of values with an order of their own each, in several numbers."""
     domain = problem.workload.domains[number]
     whole = Partition(number, RangeParts((), (0,)))
@@ -155,32 +147,34 @@ def _grouped_ways(problem: Problem, number: int) -> Iterator[SubPlans]:
                 yield tuple(found), None
 
 
-PLANNERS: dict[str, Callable[[Problem], SubPlans]] = {
-    "central": central_ways,
-    "greedy": greedy_ways,
-    "exhaustive": exhaustive_ways,
-    "tree": tree_ways,
-    "pmjoin": pmjoin_ways,
-    "simple": simple_ways,
-    "local-first": local_first_ways,
-    "optimal": optimal_ways,
+PLANNERS: dict[str, Callable[[Problem], PartitionedPlan]] = {
+    "central": plan_central,
+    "greedy": plan_greedy,
+    "exhaustive": plan_exhaustive,
+    "tree": plan_tree,
+    "pmjoin": plan_pmjoin,
+    "simple": plan_simple,
+    "local-first": plan_local_first,
+    "optimal": plan_optimal,
 }
 
 
 def plan_with(problem: Problem, name: str) -> Tried:
-    """What one planner comes to."""
+    """The plan of one planner, and its cost."""
     return _tried(problem, name, PLANNERS[name])
 
 
 def try_all(problem: Problem) -> list[Tried]:
-    """What every planner comes to, and `auto` last: the cheapest of them and of parts with the best way each."""
+    """The cost by planner, and `auto` last: the cheapest of them and of parts with the best sub-plan each."""
     check_connected(problem)
     tried = [plan_with(problem, name) for name in PLANNERS if not _too_many(problem, name)]
-    mixed = [_priced(problem, "auto", sub_plans) for sub_plans in (*_whole_ways(problem), *parted_ways(problem))]
-    allowed = [one for one in (*tried, *mixed) if one.join is not None]
+    mixed = [_priced(problem, "auto", sub_plans) for sub_plans in (*_whole_plans(problem), *partitioned_plans(problem))]
+    allowed = [result for result in (*tried, *mixed) if result.join is not None]
     if not allowed:
-        raise NoPlan("no plan keeps to the limits; " + "; ".join(f"{one.planner}: {one.reason}" for one in tried))
-    best = min(allowed, key=lambda one: one.value)
+        raise NoPlan(
+            "no plan keeps to the limits; " + "; ".join(f"{result.planner}: {result.reason}" for result in tried)
+        )
+    best = min(allowed, key=lambda result: result.value)
     return [*tried, Tried("auto", best.join, best.cost, best.value, "" if best.planner == "auto" else best.planner)]
 
 
@@ -189,14 +183,14 @@ def auto(problem: Problem) -> Tried:
     return try_all(problem)[-1]
 
 
-def _tried(problem: Problem, name: str, planner: Callable[[Problem], SubPlans]) -> Tried:
+def _tried(problem: Problem, name: str, planner: Callable[[Problem], PartitionedPlan]) -> Tried:
     try:
         return _priced(problem, name, planner(problem))
     except NoPlan as error:
         return Tried(name, reason=str(error))
 
 
-def _priced(problem: Problem, name: str, sub_plans: SubPlans) -> Tried:
+def _priced(problem: Problem, name: str, sub_plans: PartitionedPlan) -> Tried:
     join = problem.join(*sub_plans)
     cost = problem.cost(join)
     broken = problem.broken(cost)
@@ -222,11 +216,11 @@ def _need_time(problem: Problem, name: str) -> None:
 def _partitionable(problem: Problem) -> list[int]:
     """Key classes by whose values combinations can be told apart: those that 64 bits hold, known by their values."""
     return [
-        one.number
-        for one in problem.shape.classes
-        if one.exact
-        and problem.workload.domains[one.number].is_known
-        and problem.workload.domains[one.number].cells > 1
+        key_class.number
+        for key_class in problem.shape.classes
+        if key_class.exact
+        and problem.workload.domains[key_class.number].is_known
+        and problem.workload.domains[key_class.number].cells > 1
     ]
 
 
@@ -263,21 +257,21 @@ def _parts_value(low: I64, high: I64, part: I64) -> Parts:
     return RangeParts(tuple(low[1:].tolist()), tuple(part.tolist()))
 
 
-def _best_ways(problem: Problem, partition: Partition) -> SubPlans:
-    """The best way for each part; parts with the same one go together."""
-    way_of_cell = problem.workload.sub_plan_of_cells(partition)
+def _best_by_part(problem: Problem, partition: Partition) -> PartitionedPlan:
+    """The best sub-plan for each part; parts with the same one go together."""
+    sub_plan_of_cell = problem.workload.sub_plan_of_cells(partition)
     found: dict[SubPlan, int] = {}
     renumbered = {}
     domain = problem.workload.domains[partition.key_class]
     mass = (domain.shares * problem.workload.rate[:, None]).sum(axis=0)
-    parts = sorted(np.unique(way_of_cell).tolist(), key=lambda part: -mass[way_of_cell == part].sum())
+    parts = sorted(np.unique(sub_plan_of_cell).tolist(), key=lambda part: -mass[sub_plan_of_cell == part].sum())
     for number, part in enumerate(parts):
-        own = problem.limited(problem.workload.limited(partition, way_of_cell == part))
+        own = problem.limited(problem.workload.limited(partition, sub_plan_of_cell == part))
         if len(problem.aliases) <= FEW_STREAMS or number < _PLANNED_ANEW:
-            sub_plans = [*_single_ways(own)]
+            sub_plans = [*_single_sub_plans(own)]
         else:  # with many streams only the largest parts are worth a search of their own
             sub_plans = [*found, stream_join_opt(own.workload, Carrier(own).shipping())]
-        renumbered[part] = found.setdefault(_best_way(own, sub_plans), len(found))
+        renumbered[part] = found.setdefault(_best_sub_plan(own, sub_plans), len(found))
     if len(found) == 1:
         return tuple(found), None
     return tuple(found), Partition(partition.key_class, _renumbered(partition.parts, renumbered))
@@ -294,8 +288,8 @@ def _renumbered(parts: Parts, numbers: dict[int, int]) -> Parts:
             return type(parts)(sub_plans)
 
 
-def _best_way(problem: Problem, sub_plans: Iterable[SubPlan]) -> SubPlan:
-    """The cheapest way for a part that keeps to the limits, if any does."""
+def _best_sub_plan(problem: Problem, sub_plans: Iterable[SubPlan]) -> SubPlan:
+    """The cheapest sub-plan for a part that keeps to the limits, if any does."""
 
     def rank(sub_plan: SubPlan) -> tuple[bool, float]:
         join = problem.join((sub_plan,))
@@ -305,14 +299,14 @@ def _best_way(problem: Problem, sub_plans: Iterable[SubPlan]) -> SubPlan:
     return min(sub_plans, key=rank)
 
 
-def _whole_ways(problem: Problem) -> Iterator[SubPlans]:
-    """Ways of our own for the whole key space."""
+def _whole_plans(problem: Problem) -> Iterator[PartitionedPlan]:
+    """Plans of no planner's own for the whole key space: one sub-plan each."""
     if not problem.in_order:
-        for sub_plan in _single_ways(problem):
+        for sub_plan in _single_sub_plans(problem):
             yield (sub_plan,), None
 
 
-def _single_ways(problem: Problem) -> Iterator[SubPlan]:
+def _single_sub_plans(problem: Problem) -> Iterator[SubPlan]:
     shipping = Carrier(problem).shipping()
     count = len(problem.aliases)
     best = (
@@ -328,9 +322,12 @@ def _single_ways(problem: Problem) -> Iterator[SubPlan]:
                 yield planner(problem)
 
 
-def ways_used(partition: Partition, workload: Workload) -> list[float]:
-    """The share of all rows that take each way."""
+def sub_plan_shares(partition: Partition, workload: Workload) -> list[float]:
+    """The share of all rows that each sub-plan is for."""
     domain = workload.domains[partition.key_class]
     mass = (domain.shares * workload.rate[:, None]).sum(axis=0)
     sub_plans = sub_plans_of(partition, domain.low)
     return [float(mass[sub_plans == sub_plan].sum() / mass.sum()) for sub_plan in range(int(sub_plans.max()) + 1)]
+
+
+ways_used = sub_plan_shares  # its former name

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from watersmeet.cost.calibrate import default_units_path, load_units
-from watersmeet.cost.price import DEFAULT_UNITS, TURN_S, Cost, price
+from watersmeet.cost.price import BATCH_INTERVAL_S, DEFAULT_UNITS, Cost, price
 from watersmeet.cost.workload import MissingStatistic
 from watersmeet.errors import InputError, did_you_mean
 from watersmeet.plan.nodes import Hop, Method, Plan, join_plan_of
@@ -21,7 +21,7 @@ NAMES = (*PLANNERS, "auto")
 
 @dataclass(frozen=True)
 class Chosen:
-    """A plan, who made it, what it is expected to cost where that can be told, and what other planners came to."""
+    """A plan, who made it, what it is expected to cost where that is known, and the results of other planners."""
 
     plan: Plan
     planner: str
@@ -60,7 +60,7 @@ def choose(topology: Topology, query: Query, parsed: JoinQuery, *, every: bool =
         return Chosen(central(parsed, topology.columns, homes, site), "central", note=note)
     if query.planner in (None, "auto") or every:
         tried = tuple(_all(problem, must=query.planner not in (None, "auto")))
-        chosen = next(one for one in tried if one.planner == (query.planner or "auto"))
+        chosen = next(result for result in tried if result.planner == (query.planner or "auto"))
     else:
         chosen = plan_with(problem, query.planner)
         tried = (chosen,)
@@ -93,18 +93,21 @@ def check_planner(query: Query) -> None:
         raise InputError(f"unknown planner {query.planner!r}; {did_you_mean(query.planner, NAMES)}")
 
 
-def estimate(chosen: Chosen, *, turn_s: float = TURN_S) -> Cost | None:
-    """What a plan is expected to cost on this machine, with a batch every so many seconds."""
+def estimate(chosen: Chosen, batch_interval_s: float = BATCH_INTERVAL_S, *, turn_s: float | None = None) -> Cost | None:
+    """What a plan is expected to cost on this machine, with a micro-batch every so many seconds.
+
+    `turn_s` is the former name of the interval.
+    """
     if chosen.problem is None:
         return None
     path = default_units_path()
     units = load_units(path) if path.exists() else DEFAULT_UNITS
-    problem = chosen.problem
-    return price(join_plan_of(chosen.plan), problem.workload, problem.topology, units, turn_s, problem.reaction_s)
+    problem, interval_s = chosen.problem, batch_interval_s if turn_s is None else turn_s
+    return price(join_plan_of(chosen.plan), problem.workload, problem.topology, units, interval_s, problem.reaction_s)
 
 
 def _all(problem: Problem, *, must: bool) -> Sequence[Tried]:
-    """All planners; one that was asked for by name is told of even if it fails."""
+    """All planners; the result of one that was asked for by name is returned even if it fails."""
     try:
         return try_all(problem)
     except NoPlan:

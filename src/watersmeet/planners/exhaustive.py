@@ -55,15 +55,15 @@ class _Graph:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ways:
-    """Some ways of a head to one state: what each costs of its own, and what it needs as zeros and ones."""
+class _Sequences:
+    """Some sequences of a head to one state: what each costs of its own, and what it needs as zeros and ones."""
 
     own: F64
-    needs: F64  # [way, shared]
+    needs: F64  # [sequence, shared]
     hops: list[tuple[Hop, ...]]
 
-    def only(self, which: Numbers) -> "_Ways":
-        return _Ways(self.own[which], self.needs[which], [self.hops[one] for one in which])
+    def only(self, which: Numbers) -> "_Sequences":
+        return _Sequences(self.own[which], self.needs[which], [self.hops[place] for place in which])
 
 
 def exhaustive(problem: Problem) -> Linear:
@@ -79,10 +79,10 @@ def exhaustive(problem: Problem) -> Linear:
     start = greedy(problem, prices)
     bound = prices.value(start.heads)
     graphs, items = _graphs(problem, prices)
-    worth = np.array([prices.price_of(one) for one in items])
+    worth = np.array([prices.price_of(item) for item in items])
     found = _promising(graphs, items, worth, bound)
     found, split = _hopeful(found, worth, bound)
-    if not all(len(one.own) for one in found):
+    if not all(len(sequences.own) for sequences in found):
         return start
     order = sorted(range(count), key=lambda head: len(found[head].own))
     best = _search([found[head] for head in order], split[order], worth, bound)
@@ -95,13 +95,13 @@ def exhaustive(problem: Problem) -> Linear:
 def _graphs(problem: Problem, prices: OneWay) -> tuple[list[_Graph], list[Shared]]:
     """The steps of every head, and what they share."""
     steps = [tuple(_steps(problem, prices, head)) for head in range(len(problem.aliases))]
-    items = list(dict.fromkeys(one for own in steps for step in own for one in step.shared))
-    number = {one: place for place, one in enumerate(items)}
+    items = list(dict.fromkeys(item for own in steps for step in own for item in step.shared))
+    number = {item: place for place, item in enumerate(items)}
     graphs = []
     for own in steps:
         needs = np.zeros((len(own), len(items)))
         for place, step in enumerate(own):
-            needs[place, [number[one] for one in step.shared]] = 1.0
+            needs[place, [number[item] for item in step.shared]] = 1.0
         graphs.append(_Graph(own, np.array([step.own for step in own]), needs))
     return graphs, items
 
@@ -113,10 +113,10 @@ def _steps(problem: Problem, prices: OneWay, head: int) -> list[_Step]:
         reached: dict[State, None] = {}
         for mask, site in states:
             for alias in prices.next_aliases(mask):
-                for choice in prices.choices(head, mask, site, alias):
-                    after = (mask | 1 << alias, choice.end)
+                for priced in prices.priced_hops(head, mask, site, alias):
+                    after = (mask | 1 << alias, priced.end)
                     reached[after] = None
-                    steps.append(_Step((mask, site), after, choice.hop, choice.own, choice.shared))
+                    steps.append(_Step((mask, site), after, priced.hop, priced.own, priced.shared))
         states = list(reached)
     for state in states:
         last, links = prices.delivery(head, state[1])
@@ -124,8 +124,8 @@ def _steps(problem: Problem, prices: OneWay, head: int) -> list[_Step]:
     return steps
 
 
-def _promising(graphs: Sequence[_Graph], items: Sequence[Shared], worth: F64, bound: float) -> list[_Ways]:
-    """The ways of each head that may be in a plan below a bound."""
+def _promising(graphs: Sequence[_Graph], items: Sequence[Shared], worth: F64, bound: float) -> list[_Sequences]:
+    """The sequences of each head that may be in a plan below a bound."""
     times = np.array([len(graphs) if kind == "link" else 1 for kind, *_ in items])  # a sequence may use a link again
 
     def cheapest(split: F64) -> tuple[float, F64]:
@@ -143,7 +143,7 @@ def _promising(graphs: Sequence[_Graph], items: Sequence[Shared], worth: F64, bo
     rests = [_rests(graph, part)[0] for graph, part in zip(graphs, split, strict=True)]
     least = [rest[graph.start] for rest, graph in zip(rests, graphs, strict=True)]
     return [
-        _ways(graphs[head], rests[head], split[head], worth, bound - (sum(least) - least[head]))
+        _sequences(graphs[head], rests[head], split[head], worth, bound - (sum(least) - least[head]))
         for head in range(len(graphs))
     ]
 
@@ -159,11 +159,11 @@ def _good_split(cheapest: Callable[[F64], tuple[float, F64]], worth: F64, heads:
         value, used = cheapest(split)
         if value > best_value:
             best_value, best = value, split
-        sub_plan = used - used.mean(axis=0)
-        length = float((sub_plan**2).sum())
+        direction = used - used.mean(axis=0)
+        length = float((direction**2).sum())
         if not length or not value < bound < np.inf:
             break
-        split = _shared_out(split + sub_plan * ((bound - value) / length), worth)
+        split = _shared_out(split + direction * ((bound - value) / length), worth)
     return best
 
 
@@ -189,79 +189,79 @@ def _rests(graph: _Graph, part: F64) -> tuple[dict[State, float], dict[State, in
     return rests, first
 
 
-def _ways(graph: _Graph, rests: dict[State, float], part: F64, worth: F64, bound: float) -> _Ways:
-    """The ways of a head that cost less than a bound with its part of what is shared, and are not beaten."""
-    reached: dict[State, _Ways] = {graph.start: _Ways(np.zeros(1), np.zeros((1, len(worth))), [()])}
-    waiting: dict[State, list[_Ways]] = {}
+def _sequences(graph: _Graph, rests: dict[State, float], part: F64, worth: F64, bound: float) -> _Sequences:
+    """The sequences of a head that cost less than a bound with its part of what is shared, and are not beaten."""
+    reached: dict[State, _Sequences] = {graph.start: _Sequences(np.zeros(1), np.zeros((1, len(worth))), [()])}
+    waiting: dict[State, list[_Sequences]] = {}
     for place, step in enumerate(graph.steps):
         if step.before not in reached:
             reached[step.before] = _unbeaten(waiting.pop(step.before, []), worth)
-        sub_plans = reached[step.before]
-        own, needs = sub_plans.own + step.own, np.maximum(sub_plans.needs, graph.needs[place])
+        sequences = reached[step.before]
+        own, needs = sequences.own + step.own, np.maximum(sequences.needs, graph.needs[place])
         kept = np.flatnonzero(own + needs @ part + rests[step.after] < bound)
         if len(kept):
             more = (step.hop,) if step.hop is not None else ()
-            hops = [(*sub_plans.hops[one], *more) for one in kept]
-            waiting.setdefault(step.after, []).append(_Ways(own[kept], needs[kept], hops))
+            hops = [(*sequences.hops[place], *more) for place in kept]
+            waiting.setdefault(step.after, []).append(_Sequences(own[kept], needs[kept], hops))
     return _unbeaten(waiting.get(_END, []), worth)
 
 
-def _unbeaten(parts: Sequence[_Ways], worth: F64) -> _Ways:
-    """Those ways that may be the best: no other costs less even if it had to pay for all that it needs beyond them."""
+def _unbeaten(parts: Sequence[_Sequences], worth: F64) -> _Sequences:
+    """Those sequences that may be the best: no other costs less even if it paid for all that it needs beyond them."""
     if not parts:
-        return _Ways(np.zeros(0), np.zeros((0, len(worth))), [])
-    own, needs = np.concatenate([one.own for one in parts]), np.concatenate([one.needs for one in parts])
-    sub_plans = _Ways(own, needs, [hops for one in parts for hops in one.hops])
-    sub_plans = sub_plans.only(np.lexsort((own, own + needs @ worth)))
+        return _Sequences(np.zeros(0), np.zeros((0, len(worth))), [])
+    own, needs = np.concatenate([part.own for part in parts]), np.concatenate([part.needs for part in parts])
+    sequences = _Sequences(own, needs, [hops for part in parts for hops in part.hops])
+    sequences = sequences.only(np.lexsort((own, own + needs @ worth)))
     kept = np.zeros(0, np.int64)
     for low in range(0, len(own), _BLOCK):
         block = np.arange(low, min(low + _BLOCK, len(own)))
         before = np.concatenate([kept, block])
-        more = (sub_plans.needs[before] * worth) @ (1.0 - sub_plans.needs[block]).T
-        beats = sub_plans.own[before, None] + more <= sub_plans.own[block]
+        more = (sequences.needs[before] * worth) @ (1.0 - sequences.needs[block]).T
+        beats = sequences.own[before, None] + more <= sequences.own[block]
         beats &= before[:, None] < block  # what beats one that beats another beats that too
         kept = np.concatenate([kept, block[~beats.any(axis=0)]])
-    return sub_plans.only(kept)
+    return sequences.only(kept)
 
 
-def _hopeful(found: Sequence[_Ways], worth: F64, bound: float) -> tuple[list[_Ways], F64]:
-    """Of each head, the ways that can be in a combination below a bound, and the split that tells them."""
+def _hopeful(found: Sequence[_Sequences], worth: F64, bound: float) -> tuple[list[_Sequences], F64]:
+    """Of each head, the sequences that can be in a combination below a bound, and the split that tells them."""
     left = list(found)
     while True:
-        if not all(len(one.own) for one in left):
+        if not all(len(sequences.own) for sequences in left):
             return left, np.zeros((len(left), len(worth)))
 
-        def cheapest(split: F64, left: Sequence[_Ways] = left) -> tuple[float, F64]:
-            costs = [one.own + one.needs @ part for one, part in zip(left, split, strict=True)]
-            used = [one.needs[cost.argmin()] for one, cost in zip(left, costs, strict=True)]
+        def cheapest(split: F64, left: Sequence[_Sequences] = left) -> tuple[float, F64]:
+            costs = [sequences.own + sequences.needs @ part for sequences, part in zip(left, split, strict=True)]
+            used = [sequences.needs[cost.argmin()] for sequences, cost in zip(left, costs, strict=True)]
             return sum(float(cost.min()) for cost in costs), np.array(used)
 
         split = _good_split(cheapest, worth, len(left), bound)
-        costs = [one.own + one.needs @ part for one, part in zip(left, split, strict=True)]
+        costs = [sequences.own + sequences.needs @ part for sequences, part in zip(left, split, strict=True)]
         rest = sum(float(cost.min()) for cost in costs)
         kept = [np.flatnonzero(cost + (rest - cost.min()) < bound) for cost in costs]
-        if all(len(one) == len(cost) for one, cost in zip(kept, costs, strict=True)):
+        if all(len(places) == len(cost) for places, cost in zip(kept, costs, strict=True)):
             return left, split
-        left = [sub_plans.only(which) for sub_plans, which in zip(left, kept, strict=True)]
+        left = [sequences.only(which) for sequences, which in zip(left, kept, strict=True)]
 
 
-def _search(sub_plans: Sequence[_Ways], split: F64, worth: F64, bound: float) -> tuple[int, ...] | None:
-    """The cheapest combination of one way for each head below a bound, if there is one."""
+def _search(sequences: Sequence[_Sequences], split: F64, worth: F64, bound: float) -> tuple[int, ...] | None:
+    """The cheapest combination of one sequence for each head below a bound, if there is one."""
     best_value, best = bound * (1 - 1e-12), None
-    parts = [(one.needs * part).T for one, part in zip(sub_plans, split, strict=True)]
+    parts = [(own.needs * part).T for own, part in zip(sequences, split, strict=True)]
     stack: list[tuple[float, float, tuple[int, ...], F64]] = [(0.0, 0.0, (), np.ones(len(worth)))]
     while stack:
         hope, spent, chosen, unpaid = stack.pop()
         head = len(chosen)
         if hope >= best_value:
             continue
-        if head == len(sub_plans):
+        if head == len(sequences):
             best_value, best = spent, chosen
             continue
-        total = spent + sub_plans[head].own + sub_plans[head].needs @ (unpaid * worth)
-        left = unpaid * (1.0 - sub_plans[head].needs)  # what is not paid then, for each way of this head
+        total = spent + sequences[head].own + sequences[head].needs @ (unpaid * worth)
+        left = unpaid * (1.0 - sequences[head].needs)  # what is not paid then, for each sequence of this head
         hopes = total + sum(
-            (sub_plans[one].own + left @ parts[one]).min(axis=1) for one in range(head + 1, len(sub_plans))
+            (sequences[other].own + left @ parts[other]).min(axis=1) for other in range(head + 1, len(sequences))
         )
         for which in np.argsort(hopes)[::-1]:
             if hopes[which] < best_value:

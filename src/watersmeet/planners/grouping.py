@@ -13,13 +13,26 @@ from functools import cached_property
 
 import numpy as np
 
-from watersmeet.cost.price import announcements, bloom_bytes, false_positives, seen
+from watersmeet.cost.formulas import (
+    FILTER_BYTES_PER_KEY,
+    KEY_COLUMNS,
+    announced_per_value,
+    bloom_bytes,
+    clumped_rate,
+    distinct_keys,
+    false_positives,
+    present,
+    present_some_time,
+    rows_per_value,
+    seen,
+    with_false_positives,
+)
 from watersmeet.cost.workload import F64, I64, PLACE_SIZES, TIMESTAMP_SIZES, Workload, members_of
 from watersmeet.plan.nodes import Input, JoinNode, Leaf, Tree
 from watersmeet.planners.partition import clusters
 from watersmeet.planners.problem import NoPlan, Problem
 from watersmeet.planners.reduce import TOO_MUCH, Carriage, Carrier
-from watersmeet.program.storage.bloom import BITS_PER_KEY
+from watersmeet.planners.transfers import REDUCTIONS, Reduced
 from watersmeet.program.storage.wire import overhead_bytes
 
 MOST_STREAMS = 10
@@ -28,7 +41,7 @@ _MOST_GROUPS = 12  # before any are put together
 _NUMBERS = (12, 8, 6, 4, 3, 2)  # of groups that are worth a look
 _ROUNDS = 4
 _TRIED = 12  # orders that are tried for each further group
-_MESSAGES = 3.0  # of a flow in a turn: what has come is joined at once, so late flows are sent in several
+_MESSAGES = 3.0  # of a flow in a batch interval: what has come is joined at once, so late flows are sent in several
 
 Order = tuple[int, ...]  # aliases by number, as they are joined
 
@@ -47,29 +60,24 @@ class ByValue:
 
     def __init__(self, problem: Problem, number: int, size: F64, shares: F64, sets: Sequence[int]) -> None:
         workload = problem.workload
-        self.size, self._turn_s, self.count = size, problem.turn_s, len(workload.aliases)
+        self.size, self._batch_interval_s, self.count = size, problem.batch_interval_s, len(workload.aliases)
         self._row = {which: place for place, which in enumerate(sets)}
         has = (np.array(sets)[:, None] >> np.arange(self.count) & 1).astype(bool)
         self._window_s = workload.window_s
-        self._rate = workload.rate[:, None] * shares / size  # of one value: [alias, cell]
-        load = self._rate * self._window_s[:, None]
-        there = np.maximum(seen(load), 1e-300)
-        begins = self._rate * np.exp(-load) / there
-        self._every, self._begins, live = (np.full((len(sets), len(size)), one) for one in (1.0, 0.0, 1.0))
+        self._rate = rows_per_value(workload.rate[:, None], shares, size)  # [alias, cell]
+        there, begins = present(self._rate, self._window_s[:, None])
+        self._chance, self._begins, live = (np.full((len(sets), len(size)), start) for start in (1.0, 0.0, 1.0))
         for alias in range(self.count):
             mine = has[:, alias]
-            self._every[mine] *= there[alias]
+            self._chance[mine] *= there[alias]
             self._begins[mine] += begins[alias]
-            live[mine] *= load[alias]
-        self._begins *= self._every
-        self._missing = np.maximum(1 - self._every, 1e-12)
+            live[mine] *= self._rate[alias] * self._window_s[alias]
+        self._begins *= self._chance
         per_second = has @ (1 / np.maximum(self._window_s, 1e-12))
         self._life = 1 / np.maximum(per_second, 1e-300)
         self._meet = np.minimum(live * (per_second * _agreement_elsewhere(workload, number, sets))[:, None], 1e12)
-        as_often = -np.log1p(-np.minimum(self._every, 1 - 1e-12)) * per_second[:, None]
-        per_value = np.minimum(self._meet, as_often)
-        often, self._length = announcements(per_value, self._life[:, None])
-        self._often = np.where(per_value > 1e-9, often, 0.0)
+        per_value = clumped_rate(self._meet, self._chance, self._life[:, None])
+        self._often, self._length = announced_per_value(per_value, self._life[:, None])
         alone = has.sum(axis=1) == 1
         times = np.where(alone, 1, 2)
         self._bytes = np.where(
@@ -79,71 +87,68 @@ class ByValue:
         )
         self._columns = has @ np.array([len(of) for of in workload.sizes]) + times
         self._key_bytes = workload.keys_bytes((number,), 100.0)
-        self._false = [false_positives(float(one), self._turn_s) for one in self._window_s]
+        self._false = [false_positives(float(time), self._batch_interval_s) for time in self._window_s]
         self._to, self._from = _mean_weights(problem)
 
     def steps(self, sets: Sequence[int], alias: int) -> F64:
-        """What an alias and some sets take, [way, set, cell]: it comes to them in five ways, or they go in five."""
-        these, one, turn_s = np.array([self._row[which] for which in sets]), self._row[1 << alias], self._turn_s
-        rate, window_s, false = self._rate[alias], float(self._window_s[alias]), self._false[alias]
-        out, back, key, bits = self._from[alias], self._to[alias], self._key_bytes, BITS_PER_KEY / 8
-        often, life, meet = self._often[these], self._life[these][:, None], self._meet[these]
+        """What it takes to join an alias with some sets, [transfer, set, cell]: it comes to them, or they go to it.
 
-        def five(rows: F64, share: F64, loose: F64, keys: F64, asks: F64, found: F64, out: float, back: float) -> F64:
-            exact, rough = rows * share * out, rows * (loose + (1 - loose) * false) * out
-            sub_plans = np.empty((5, *share.shape))
-            sub_plans[0] = rows * out
-            sub_plans[1] = exact + keys * (key * back)
-            sub_plans[2] = rough + keys * (bits * back)
-            sub_plans[3] = exact + asks * (key * out) + found * (key * back)
-            sub_plans[4] = rough + asks * (bits * out) + found * (bits * back)
-            return sub_plans
-
-        comes = five(
-            rate * self._bytes[one],
-            self._together(these, window_s),
-            self._together(these, window_s + turn_s),
-            often,
-            seen(rate * turn_s) / turn_s,
-            often * seen(rate * self._length[these]),
-            out,
-            back,
+        Each of the two has a transfer for every one of `REDUCTIONS`.
+        """
+        these, own_row = np.array([self._row[which] for which in sets]), self._row[1 << alias]
+        interval_s, window_s, false = self._batch_interval_s, float(self._window_s[alias]), self._false[alias]
+        rate, life, meet = self._rate[alias], self._life[these][:, None], self._meet[these]
+        often, length = self._often[own_row], self._length[own_row]
+        alias_reduced = Reduced(
+            matched=self._together(these, window_s),
+            matched_by_filter=with_false_positives(self._together(these, window_s + interval_s), false),
+            announced=self._often[these],
+            asked=distinct_keys(rate, interval_s),
+            found=self._often[these] * seen(rate * self._length[these]),
         )
-        length = self._length[one]
-        goes = five(
-            meet * self._bytes[these][:, None],
-            seen(rate * (window_s + life)),
-            seen(rate * (window_s + life + turn_s)),
-            self._often[one],
-            np.minimum(seen(meet * turn_s), self._together(these, turn_s)) / turn_s,
-            self._often[one] * np.minimum(seen(meet * length), self._together(these, length)),
-            back,
-            out,
+        sets_reduced = Reduced(
+            matched=seen(rate * (window_s + life)),
+            matched_by_filter=with_false_positives(seen(rate * (window_s + life + interval_s)), false),
+            announced=often,
+            asked=distinct_keys(meet, interval_s, together=self._together(these, interval_s)),
+            found=often * np.minimum(seen(meet * length), self._together(these, length)),
         )
+        comes = self._sent(rate * self._bytes[own_row], alias_reduced, self._from[alias], self._to[alias])
+        goes = self._sent(meet * self._bytes[these][:, None], sets_reduced, self._to[alias], self._from[alias])
         return np.concatenate([comes, goes]) * self.size
 
+    def _sent(self, row_bytes: F64, reduced: Reduced, out: float, back: float) -> F64:
+        """What rows, whole and by each of `REDUCTIONS`, and their keys are worth beside messages."""
+        exact, rough = row_bytes * reduced.matched * out, row_bytes * reduced.matched_by_filter * out
+        key, bits = self._key_bytes, FILTER_BYTES_PER_KEY
+        values = np.empty((len(REDUCTIONS), *reduced.matched.shape))
+        values[0] = row_bytes * out
+        values[1] = exact + reduced.announced * (key * back)
+        values[2] = rough + reduced.announced * (bits * back)
+        values[3] = exact + reduced.asked * (key * out) + reduced.found * (key * back)
+        values[4] = rough + reduced.asked * (bits * out) + reduced.found * (bits * back)
+        return values
+
     def messages(self, sets: Sequence[int], alias: int, values: F64) -> F64:
-        """What the messages of steps are worth whose rows and keys come to some values: [way, set, group]."""
-        these, one = [self._row[which] for which in sets], self._row[1 << alias]
-        often = _MESSAGES / self._turn_s
-        keys, filters = overhead_bytes(3), bloom_bytes(0.0)
+        """What the messages of steps are worth whose rows and keys come to some values: [transfer, set, group]."""
+        these, own_row = [self._row[which] for which in sets], self._row[1 << alias]
+        often = _MESSAGES / self._batch_interval_s
+        keys, filters = overhead_bytes(KEY_COLUMNS), bloom_bytes(0.0)
         extra = np.array([0.0, keys, filters, 2 * keys, 2 * filters])[:, None]
-        comes = (overhead_bytes(int(self._columns[one])) + extra) * self._from[alias]
+        comes = (overhead_bytes(int(self._columns[own_row])) + extra) * self._from[alias]
         goes = (overhead_bytes(self._columns[these]) + extra) * self._to[alias]
         most = np.concatenate([np.broadcast_to(comes, goes.shape), goes]) * often
-        found: F64 = most[:, :, None] * seen(values / (often * self._bytes[one] * max(self._from[alias], 1e-300)))
+        found: F64 = most[:, :, None] * seen(values / (often * self._bytes[own_row] * max(self._from[alias], 1e-300)))
         return found
 
     def _together(self, rows: I64, time_s: F64 | float) -> F64:
-        missing = self._missing[rows]
-        found: F64 = 1 - missing * np.exp(-self._begins[rows] * time_s / missing)
-        return found
+        return present_some_time(self._chance[rows], self._begins[rows], time_s)
 
     @cached_property
     def _tables(self) -> list[tuple[list[int], F64]]:
         """The steps of every alias and all sets without it."""
-        sets = [[which for which in range(1, 1 << self.count) if not which >> one & 1] for one in range(self.count)]
-        return [(own, self.steps(own, one)) for one, own in enumerate(sets)]
+        sets = [[which for which in range(1, 1 << self.count) if not which >> alias & 1] for alias in range(self.count)]
+        return [(own, self.steps(own, alias)) for alias, own in enumerate(sets)]
 
     def best(self, groups: F64 | None = None) -> list[Found]:
         """The best order of each group, [cell, group] zeros and ones; or of each cell, if messages took nothing."""
@@ -154,17 +159,17 @@ class ByValue:
             if groups is not None:
                 values = (each.reshape(-1, each.shape[2]) @ groups).reshape(*each.shape[:2], many)
                 values = values + self.messages(sets, alias, values)
-            sub_plan = values.argmin(axis=0)
-            least_of = np.take_along_axis(values, sub_plan[None], axis=0)[0]
+            transfer = values.argmin(axis=0)
+            least_of = np.take_along_axis(values, transfer[None], axis=0)[0]
             for place, which in enumerate(sets):
-                tables[which, alias] = least_of[place], sub_plan[place]
+                tables[which, alias] = least_of[place], transfer[place]
         least, last = np.full((1 << self.count, many), np.inf), np.zeros((1 << self.count, many), np.int64)
         for alias in range(self.count):
             least[1 << alias] = 0.0
         for both in range(1, 1 << self.count):
             members = members_of(both)
             if len(members) > 1:
-                offers = np.array([least[both ^ 1 << one] + tables[both ^ 1 << one, one][0] for one in members])
+                offers = np.array([least[both ^ 1 << alias] + tables[both ^ 1 << alias, alias][0] for alias in members])
                 which_one = offers.argmin(axis=0)
                 least[both], last[both] = offers[which_one, np.arange(many)], np.array(members)[which_one]
         found = []
@@ -195,13 +200,13 @@ def prefixes(order: Order) -> list[int]:
     >>> prefixes((2, 0, 1))
     [4, 5, 7]
     """
-    return [sum(1 << one for one in order[: place + 1]) for place in range(len(order))]
+    return [sum(1 << alias for alias in order[: place + 1]) for place in range(len(order))]
 
 
 def _agreement_elsewhere(workload: Workload, number: int, sets: Sequence[int]) -> F64:
     """For some sets of aliases, the share of combinations that agree on all other key classes."""
-    others = [one for one in range(len(workload.domains)) if one != number]
-    return np.array([np.prod([workload.agreement(one, which).sum() for one in others]) for which in sets])
+    others = [key_class for key_class in range(len(workload.domains)) if key_class != number]
+    return np.array([np.prod([workload.agreement(key_class, which).sum() for key_class in others]) for which in sets])
 
 
 def _mean_weights(problem: Problem) -> tuple[list[float], list[float]]:
@@ -209,8 +214,8 @@ def _mean_weights(problem: Problem) -> tuple[list[float], list[float]]:
     to: list[float] = []
     out: list[float] = []
     for home in problem.homes:
-        others = [one for one in problem.sites if one != home]
-        for found, pairs in ((to, [(one, home) for one in others]), (out, [(home, one) for one in others])):
+        others = [site for site in problem.sites if site != home]
+        for found, pairs in ((to, [(site, home) for site in others]), (out, [(home, site) for site in others])):
             allowed = [problem.byte_weight[pair] for pair in pairs if problem.allows(*pair)]
             found.append(float(np.mean(allowed)) if allowed else TOO_MUCH)
     return to, out
@@ -223,7 +228,7 @@ def groupings(problem: Problem, number: int, most: int) -> Iterator[tuple[I64, l
     cells = (alike[:, None] == np.arange(alike.max() + 1)).astype(float)
     values = ByValue(problem, number, domain.size @ cells, domain.shares @ cells, range(1, 1 << count))
     group = _first_groups(values, min(most, _MOST_GROUPS))
-    parts = [tuple(np.flatnonzero(group == one).tolist()) for one in range(group.max() + 1)]
+    parts = [tuple(np.flatnonzero(group == label).tolist()) for label in range(group.max() + 1)]
     known: dict[tuple[int, ...], Found] = {}
 
     def learn(wanted: Iterable[tuple[int, ...]]) -> None:
@@ -232,18 +237,21 @@ def groupings(problem: Problem, number: int, most: int) -> Iterator[tuple[I64, l
             columns = np.array([np.isin(np.arange(len(values.size)), part) for part in new], float).T
             known.update(zip(new, values.best(columns), strict=True))
 
+    def lost(pair: tuple[tuple[int, ...], tuple[int, ...]]) -> float:
+        return known[_union(*pair)].value - sum(known[part].value for part in pair)
+
     learn(parts)
     while len(parts) > 1:
         if len(parts) in _NUMBERS:
             yield _of_all(problem, number, _settled(values, [known[part] for part in parts]))
-        pairs = [(one, other) for place, one in enumerate(parts) for other in parts[:place]]
+        pairs = [(part, other) for place, part in enumerate(parts) for other in parts[:place]]
         learn(_union(*pair) for pair in pairs)
-        one, other = min(pairs, key=lambda pair: known[_union(*pair)].value - sum(known[part].value for part in pair))
-        parts = [*(part for part in parts if part not in (one, other)), _union(one, other)]
+        first, second = min(pairs, key=lost)
+        parts = [*(part for part in parts if part not in (first, second)), _union(first, second)]
 
 
-def _union(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(sorted((*one, *other)))
+def _union(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted((*first, *second)))
 
 
 def _alike(workload: Workload, number: int) -> I64:
@@ -263,7 +271,7 @@ def _first_groups(values: ByValue, most: int) -> I64:
     tried: dict[Order, F64] = {}
     for _ in range(most - 1):
         now = np.min(costs, axis=0)
-        worst = np.argsort([one.value - before for one, before in zip(own, now, strict=True)], kind="stable")
+        worst = np.argsort([best.value - before for best, before in zip(own, now, strict=True)], kind="stable")
         chosen = list(dict.fromkeys(own[cell].order for cell in worst[: 2 * _TRIED]))[:_TRIED]
         for order in chosen:
             if order not in tried:
@@ -276,7 +284,7 @@ def _settled(values: ByValue, found: list[Found]) -> list[Found]:
     """Groups whose orders and cells suit each other."""
     before = None
     for _ in range(_ROUNDS):
-        group = _numbered(np.argmin([values.rows_of(one.order, one.methods) for one in found], axis=0))
+        group = _numbered(np.argmin([values.rows_of(best.order, best.methods) for best in found], axis=0))
         if before is not None and np.array_equal(group, before):
             break
         before, found = group, values.best((group[:, None] == np.arange(group.max() + 1)).astype(float))
@@ -291,13 +299,13 @@ def _numbered(group: I64) -> I64:
 def _of_all(problem: Problem, number: int, found: Sequence[Found]) -> tuple[I64, list[Order]]:
     """Every cell with the group whose order suits it best."""
     domain = problem.workload.domains[number]
-    singles = [1 << one for one in range(len(problem.aliases))]
+    singles = [1 << alias for alias in range(len(problem.aliases))]
     costs = []
-    for one in found:
-        sets = list(dict.fromkeys([*singles, *prefixes(one.order)]))
-        costs.append(ByValue(problem, number, domain.size, domain.shares, sets).rows_of(one.order, one.methods))
+    for best in found:
+        sets = list(dict.fromkeys([*singles, *prefixes(best.order)]))
+        costs.append(ByValue(problem, number, domain.size, domain.shares, sets).rows_of(best.order, best.methods))
     used, group = np.unique(np.argmin(costs, axis=0), return_inverse=True)
-    return group.reshape(-1), [found[one].order for one in used]
+    return group.reshape(-1), [found[label].order for label in used]
 
 
 def in_order(problem: Problem, order: Order) -> JoinNode:
@@ -306,18 +314,18 @@ def in_order(problem: Problem, order: Order) -> JoinNode:
     least: dict[str, tuple[float, Tree]] = {homes[order[0]]: (0.0, Leaf(names[order[0]]))}
     mask = 1 << order[0]
     for alias in order[1:]:
-        home, one, leaf = homes[alias], 1 << alias, Leaf(names[alias])
+        home, own, leaf = homes[alias], 1 << alias, Leaf(names[alias])
         reached: dict[str, tuple[float, Tree]] = {}
         for site, (value, tree) in least.items():
-            came = carrier.carry(one, home, site, mask)
+            came = carrier.carry(own, home, site, mask)
             offers = [(value + came.value, site, (Input(tree), _input(leaf, came)))]
             if site != home:
-                went = carrier.carry(mask, site, home, one)
+                went = carrier.carry(mask, site, home, own)
                 offers.append((value + went.value, home, (Input(leaf), _input(tree, went))))
             for total, at, inputs in offers:
                 if at not in reached or total < reached[at][0]:
                     reached[at] = (total, JoinNode(at, inputs))
-        least, mask = reached, mask | one
+        least, mask = reached, mask | own
     total, site = min((value + carrier.deliver(site), site) for site, (value, _) in least.items())
     root = least[site][1]
     if not total < TOO_MUCH or not isinstance(root, JoinNode):

@@ -1,8 +1,8 @@
-"""The one-way joins of a head's sequence as choices with a price: the plan space of `greedy` and `exhaustive`.
+"""The one-way joins of a head's sequence as hops with a price: the plan space of `greedy` and `exhaustive`.
 
-A choice costs something of its own, and may need things that other heads' choices share: the rows of a stream at a
-site, the announcements of its keys there, and links, on which a parcel goes every turn whatever is in it. Those are
-paid once. The formulas are those of `cost`.
+A hop costs something of its own, and may need things that other heads' hops share: the rows of a stream at a site, the
+announcements of its keys there, and links, on which a parcel goes every batch interval whatever is in it. Those are
+paid once. The formulas are those of `cost.formulas`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -10,19 +10,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 
-from watersmeet.cost.price import (
-    Content,
-    announced,
-    asked,
-    false_positives,
-    fetched,
-    met,
-    wanted,
-)
+from watersmeet.cost.estimates import Rows, announced, asked, fetched, met, wanted
+from watersmeet.cost.formulas import false_positives
 from watersmeet.plan.nodes import HeadPlan, Hop, Linear, Method
 from watersmeet.planners.problem import NoPlan, Problem
-from watersmeet.planners.sizes import Sizes
-from watersmeet.program.operators import Form
+from watersmeet.planners.sizes import FlowSizes
 from watersmeet.program.storage.wire import PARCEL_BYTES
 
 # Rows, keys or filters, of which alias, by which key, at which site; or a link, from which site by number, to which.
@@ -30,8 +22,8 @@ Shared = tuple[str, int, tuple[int, ...], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """One way to do one one-way join."""
+class PricedHop:
+    """One method for one one-way join, and its price."""
 
     hop: Hop
     end: str  # where the combinations are afterwards
@@ -61,11 +53,11 @@ class OneWay:
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self._workload = problem.workload
-        self._turn_s = problem.turn_s
-        self._sizes = Sizes(problem.workload, problem.turn_s)
+        self._batch_interval_s = problem.batch_interval_s
+        self._sizes = FlowSizes(problem.workload, problem.batch_interval_s)
         self._prices: dict[Shared, float] = {}
         self._deliveries: dict[tuple[int, str], float] = {}
-        self._choices: dict[tuple[int, int, int, str], tuple[Choice, ...]] = {}
+        self._priced_hops: dict[tuple[int, int, int, str], tuple[PricedHop, ...]] = {}
         self._steps: dict[tuple[int, int, int], _StepBytes] = {}
 
     @cached_property
@@ -77,31 +69,31 @@ class OneWay:
         rest = [number for number in range(len(self._problem.aliases)) if not mask >> number & 1]
         return [number for number in rest if self._workload.shared(mask, 1 << number)] or rest
 
-    def choices(self, head: int, mask: int, site: str, alias: int) -> tuple[Choice, ...]:
-        """All ways to join the combinations of a head at a site with the window of an alias."""
+    def priced_hops(self, head: int, mask: int, site: str, alias: int) -> tuple[PricedHop, ...]:
+        """All methods to join the combinations of a head at a site with the window of an alias."""
         slot = (head, mask, alias, site)
-        if slot not in self._choices:
-            self._choices[slot] = tuple(self._with_links(self._priced(head, mask, site, alias), site, alias))
-        return self._choices[slot]
+        if slot not in self._priced_hops:
+            self._priced_hops[slot] = tuple(self._with_links(self._priced(head, mask, site, alias), site, alias))
+        return self._priced_hops[slot]
 
-    def _with_links(self, choices: Iterable[Choice], site: str, alias: int) -> Iterable[Choice]:
-        """Choices that also need the links over which their flows go: there, back, or both."""
+    def _with_links(self, hops: Iterable[PricedHop], site: str, alias: int) -> Iterable[PricedHop]:
+        """Hops that also need the links over which their flows go: there, back, or both."""
         home = self._problem.homes[alias]
-        for one in choices:
+        for priced in hops:
             if site != home:
                 there, back = self.link(site, home), self.link(home, site)
-                links = {Method.SP_S: (back,), Method.SP_D: (there,)}.get(one.hop.method, (there, back))
-                one = replace(one, shared=(*one.shared, *links))
-            yield one
+                links = {Method.SP_S: (back,), Method.SP_D: (there,)}.get(priced.hop.method, (there, back))
+                priced = replace(priced, shared=(*priced.shared, *links))
+            yield priced
 
     def price_of(self, shared: Shared) -> float:
-        """What something that choices share costs, once."""
+        """What something that hops share costs, once."""
         if shared not in self._prices:
             kind, alias, key, site = shared
             if kind == "link":
                 pair = (self._problem.sites[alias], site)
                 weight = PARCEL_BYTES * self._problem.byte_weight[pair] + self._problem.trip_weight[pair]
-                self._prices[shared] = weight / self._turn_s
+                self._prices[shared] = weight / self._batch_interval_s
                 return self._prices[shared]
             home = self._problem.homes[alias]
             if kind == "rows":
@@ -138,7 +130,7 @@ class OneWay:
             own, shared = self.walk(number, plan)
             total += own
             used |= shared
-        return total + sum(self.price_of(one) for one in used)
+        return total + sum(self.price_of(item) for item in used)
 
     def walk(self, head: int, plan: HeadPlan) -> tuple[float, set[Shared]]:
         """What one sequence costs of its own, and what it shares."""
@@ -146,23 +138,23 @@ class OneWay:
         used: set[Shared] = set()
         for hop in plan.hops:
             alias = self._workload.number(hop.alias)
-            choice = next(
-                one
-                for one in self.choices(head, mask, site, alias)
-                if one.end == self._problem.homes[alias] == site
-                or (one.hop.method is hop.method and one.hop.bloom == hop.bloom)
+            priced = next(
+                priced
+                for priced in self.priced_hops(head, mask, site, alias)
+                if priced.end == self._problem.homes[alias] == site
+                or (priced.hop.method is hop.method and priced.hop.bloom == hop.bloom)
             )
-            total += choice.own
-            used |= set(choice.shared)
-            mask, site = mask | 1 << alias, choice.end
+            total += priced.own
+            used |= set(priced.shared)
+            mask, site = mask | 1 << alias, priced.end
         last, links = self.delivery(head, site)
         return total + last, used | set(links)
 
-    def _priced(self, head: int, mask: int, site: str, alias: int) -> Iterable[Choice]:
+    def _priced(self, head: int, mask: int, site: str, alias: int) -> Iterable[PricedHop]:
         problem, workload = self._problem, self._workload
         name, home, window = problem.aliases[alias], problem.homes[alias], 1 << alias
         if site == home:
-            yield Choice(Hop(name), home, 0.0)
+            yield PricedHop(Hop(name), home, 0.0)
             return
         rate = workload.head_rate(head, mask)
         to_home = problem.allows(site, home)
@@ -170,11 +162,11 @@ class OneWay:
         is_head = mask == 1 << head
         delay = problem.delay_weight
         if to_site:
-            yield Choice(Hop(name, Method.SP_S), site, delay[home, site], (("rows", alias, (), site),))
+            yield PricedHop(Hop(name, Method.SP_S), site, delay[home, site], (("rows", alias, (), site),))
         if to_home and is_head:
-            yield Choice(Hop(name, Method.SP_D), home, delay[site, home], (("rows", head, (), home),))
+            yield PricedHop(Hop(name, Method.SP_D), home, delay[site, home], (("rows", head, (), home),))
         elif to_home:
-            yield Choice(Hop(name, Method.SP_D), home, self._rows(mask, rate, site, home) + delay[site, home])
+            yield PricedHop(Hop(name, Method.SP_D), home, self._rows(mask, rate, site, home) + delay[site, home])
         key = workload.shared(mask, window)
         if not key or not (to_home and to_site):
             return
@@ -182,21 +174,21 @@ class OneWay:
         there, back = problem.byte_weight[site, home], problem.byte_weight[home, site]
         once, trips = delay[site, home], delay[site, home] + delay[home, site]
         keys, filters = ("keys", alias, key, site), ("filters", alias, key, site)
-        yield Choice(Hop(name, Method.SM_S1), site, size.asks * there + size.hits * back + trips)
-        yield Choice(
+        yield PricedHop(Hop(name, Method.SM_S1), site, size.asks * there + size.hits * back + trips)
+        yield PricedHop(
             Hop(name, Method.SM_S1, bloom=True), site, size.ask_filters * there + size.more_hits * back + trips
         )
-        yield Choice(Hop(name, Method.SM_S2), site, size.found * there + size.span_hits * back + trips, (keys,))
-        yield Choice(
+        yield PricedHop(Hop(name, Method.SM_S2), site, size.found * there + size.span_hits * back + trips, (keys,))
+        yield PricedHop(
             Hop(name, Method.SM_S2, bloom=True), site, size.loose_asks * there + size.hits * back + trips, (filters,)
         )
-        yield Choice(Hop(name, Method.SM_D1), home, size.met * there + once, (keys,))
-        yield Choice(Hop(name, Method.SM_D1, bloom=True), home, size.loosely_met * there + once, (filters,))
-        yield Choice(
+        yield PricedHop(Hop(name, Method.SM_D1), home, size.met * there + once, (keys,))
+        yield PricedHop(Hop(name, Method.SM_D1, bloom=True), home, size.loosely_met * there + once, (filters,))
+        yield PricedHop(
             Hop(name, Method.SM_D2), home, size.asks * there + size.found * back + size.met * there + trips + once
         )
         own = size.ask_filters * there + size.found_filters * back + size.loosely_met * there
-        yield Choice(Hop(name, Method.SM_D2, bloom=True), home, own + trips + once)
+        yield PricedHop(Hop(name, Method.SM_D2, bloom=True), home, own + trips + once)
 
     def _step_bytes(self, head: int, mask: int, alias: int) -> _StepBytes:
         """What the semijoins of a step take, wherever the combinations are."""
@@ -205,12 +197,12 @@ class OneWay:
         return self._steps[head, mask, alias]
 
     def _step_bytes_of(self, head: int, mask: int, alias: int) -> _StepBytes:
-        workload, sizes, turn_s, window = self._workload, self._sizes, self._turn_s, 1 << alias
+        workload, sizes, batch_interval_s, window = self._workload, self._sizes, self._batch_interval_s, 1 << alias
         key, rate, row_rate = workload.shared(mask, window), workload.head_rate(head, mask), float(workload.rate[alias])
-        left = Content(Form.POINT, mask, lambda one: one.head_rate(head, mask), head)
-        asks, found = asked(workload, left, window, turn_s), wanted(workload, window, left)
-        false = false_positives(float(workload.window_s[alias]), turn_s)
-        share, loose = met(workload, mask, window, 0.0), met(workload, mask, window, false, turn_s)
+        left = Rows(mask, rate, head)
+        asks, found = asked(workload, left, window, batch_interval_s), wanted(workload, window, left)
+        false = false_positives(float(workload.window_s[alias]), batch_interval_s)
+        share, loose = met(workload, mask, window, 0.0), met(workload, mask, window, false, batch_interval_s)
 
         def hits(*, spans: bool = False, slack_s: float = 0.0) -> float:
             return sizes.rows(window, row_rate * fetched(workload, window, left, spans=spans, slack_s=slack_s))[0]
@@ -222,7 +214,7 @@ class OneWay:
             found=sizes.keys(key, found)[0],
             found_filters=sizes.filters(found)[0],
             hits=hits(),
-            more_hits=hits(slack_s=turn_s),
+            more_hits=hits(slack_s=batch_interval_s),
             span_hits=hits(spans=True),
             met=sizes.rows(mask, rate * share)[0],
             loosely_met=sizes.rows(mask, rate * loose)[0],
@@ -247,17 +239,17 @@ def best_sequence(prices: OneWay, problem: Problem, head: int, paid: Iterable[Sh
         reached: dict[tuple[int, str], tuple[float, tuple[Hop, ...]]] = {}
         for (mask, site), (cost, hops) in best.items():
             for alias in prices.next_aliases(mask):
-                for choice in prices.choices(head, mask, site, alias):
-                    more = cost + choice.own + sum(prices.price_of(one) for one in choice.shared if one not in free)
-                    slot = (mask | 1 << alias, choice.end)
+                for priced in prices.priced_hops(head, mask, site, alias):
+                    more = cost + priced.own + sum(prices.price_of(item) for item in priced.shared if item not in free)
+                    slot = (mask | 1 << alias, priced.end)
                     if slot not in reached or more < reached[slot][0]:
-                        reached[slot] = (more, (*hops, choice.hop))
+                        reached[slot] = (more, (*hops, priced.hop))
         best = reached
     ends = []
     for (_, site), (cost, hops) in best.items():
         last, links = prices.delivery(head, site)
-        ends.append((cost + last + sum(prices.price_of(one) for one in links if one not in free), hops))
-    return HeadPlan(problem.aliases[head], min(ends, key=lambda one: one[0])[1])
+        ends.append((cost + last + sum(prices.price_of(item) for item in links if item not in free), hops))
+    return HeadPlan(problem.aliases[head], min(ends, key=lambda end: end[0])[1])
 
 
 def greedy_sequence(prices: OneWay, problem: Problem, head: int, paid: Iterable[Shared] = ()) -> HeadPlan:
@@ -267,21 +259,21 @@ def greedy_sequence(prices: OneWay, problem: Problem, head: int, paid: Iterable[
     while mask != prices.full:
         aliases = prices.next_aliases(mask)
         is_last = (mask | 1 << aliases[0]) == prices.full
-        best: tuple[float, int, Choice] | None = None
+        best: tuple[float, int, PricedHop] | None = None
         for alias in aliases:
-            for choice in prices.choices(head, mask, site, alias):
-                value = choice.own + sum(prices.price_of(one) for one in choice.shared if one not in free)
+            for priced in prices.priced_hops(head, mask, site, alias):
+                value = priced.own + sum(prices.price_of(item) for item in priced.shared if item not in free)
                 if is_last:
-                    last, links = prices.delivery(head, choice.end)
-                    value += last + sum(prices.price_of(one) for one in links if one not in free)
+                    last, links = prices.delivery(head, priced.end)
+                    value += last + sum(prices.price_of(item) for item in links if item not in free)
                 if best is None or value < best[0]:
-                    best = (value, alias, choice)
+                    best = (value, alias, priced)
         if best is None:
             raise NoPlan(f"new rows of {problem.aliases[head]} can meet the others nowhere: every site is barred")
-        _, alias, choice = best
-        free |= set(choice.shared)
-        mask, site = mask | 1 << alias, choice.end
-        hops.append(choice.hop)
+        _, alias, priced = best
+        free |= set(priced.shared)
+        mask, site = mask | 1 << alias, priced.end
+        hops.append(priced.hop)
     return HeadPlan(problem.aliases[head], tuple(hops))
 
 
@@ -298,7 +290,7 @@ def improved(
     for _ in range(rounds):
         before = value
         for number in range(len(current)):
-            others = [prices.walk(one, plan)[1] for one, plan in enumerate(current) if one != number]
+            others = [prices.walk(other, plan)[1] for other, plan in enumerate(current) if other != number]
             paid = set().union(*others)
             tried = [*current[:number], plan_one(prices, problem, number, paid), *current[number + 1 :]]
             tried_value = prices.value(tried)

@@ -2,9 +2,9 @@
 
 The values of one key class fall into parts by hash, by equal ranges, or by which streams are slow at them: for each
 value the streams are ranked by their rate of it, and k-means over these ranks puts values together whose best trees
-are likely alike. Where joins are on several keys, algorithm 2 finds the meets that one key alone decides, with those
-below them on the same key merged in, and a heuristic takes the ones with most input, so that none is fed by another
-and none gives the place of the meet above it: the result of a partitioned join comes about at many sites.
+are likely alike. Where joins are on several keys, algorithm 2 finds the join nodes that one key alone decides, with
+those below them on the same key merged in, and a heuristic takes the ones with most input, so that none is fed by
+another and none gives the place of the join node above it: the result of a partitioned join comes about at many sites.
 """
 
 import warnings
@@ -24,7 +24,8 @@ Parts = HashParts | RangeParts | ValueParts
 PartMethod = Literal["hash", "range", "rate"]
 METHODS: tuple[PartMethod, ...] = ("hash", "range", "rate")
 PickMethod = Literal["heuristic", "random", "alternative"]
-SubPlans = tuple[tuple[JoinNode, ...], Partition | None]
+PartitionedTrees = tuple[tuple[JoinNode, ...], Partition | None]  # trees, and which values each is for
+SubPlans = PartitionedTrees  # its former name
 
 
 def hash_parts(workload: Workload, key_class: int, parts: int) -> tuple[I64, Parts]:
@@ -97,7 +98,7 @@ def _assigned(workload: Workload, key_class: int, parts: Parts) -> tuple[I64, Pa
 
 
 def _value_parts(workload: Workload, key_class: int, sub_plans: I64) -> ValueParts:
-    """One-value cells each with its way; values that are not known go where most rows go."""
+    """One-value cells each with its sub-plan; values that are not known go where most rows go."""
     others = _busiest(workload, key_class, sub_plans)
     listed = sub_plans != others
     values = workload.domains[key_class].low[listed]
@@ -107,23 +108,25 @@ def _value_parts(workload: Workload, key_class: int, sub_plans: I64) -> ValuePar
 
 
 def _cell_ranges(low: I64, sub_plans: I64) -> RangeParts:
-    """Ranges from each cell's lowest value up to the next cell that has another way."""
+    """Ranges from each cell's lowest value up to the next cell that has another sub-plan."""
     if not len(sub_plans):
         return RangeParts((), (0,))
-    turns = np.flatnonzero(np.diff(sub_plans)) + 1
+    starts = np.flatnonzero(np.diff(sub_plans)) + 1
     return RangeParts(
-        tuple(int(value) for value in low[turns]), tuple(int(sub_plan) for sub_plan in sub_plans[[0, *turns]])
+        tuple(int(value) for value in low[starts]), tuple(int(sub_plan) for sub_plan in sub_plans[[0, *starts]])
     )
 
 
 def _busiest(workload: Workload, key_class: int, sub_plans: I64) -> int:
-    """The way of most rows."""
+    """The sub-plan of most rows."""
     rows = (workload.rate[:, None] * workload.domains[key_class].shares).sum(axis=0)
     return int(np.bincount(sub_plans, rows).argmax()) if len(sub_plans) else 0
 
 
-def partitioned(workload: Workload, key_class: int, parts: Parts, plan_one: Callable[[Workload], JoinNode]) -> SubPlans:
-    """Each part planned for itself; parts with the same tree take one way, and a single way needs no partition.
+def partitioned(
+    workload: Workload, key_class: int, parts: Parts, plan_one: Callable[[Workload], JoinNode]
+) -> PartitionedTrees:
+    """Each part planned for itself; parts with the same tree share one sub-plan, and a single one needs no partition.
 
     A part that no known value falls into goes with the part of most rows.
     """
@@ -137,30 +140,30 @@ def partitioned(workload: Workload, key_class: int, parts: Parts, plan_one: Call
         return sub_plans, None
     number = {tree: sub_plan for sub_plan, tree in enumerate(sub_plans)}
     default = number[trees[_busiest(workload, key_class, part_of)]]
-    way_of = {part: number[tree] for part, tree in trees.items()}
-    return sub_plans, Partition(key_class, _renumbered(parts, lambda part: way_of.get(part, default)))
+    sub_plan_of = {part: number[tree] for part, tree in trees.items()}
+    return sub_plans, Partition(key_class, _renumbered(parts, lambda part: sub_plan_of.get(part, default)))
 
 
-def _renumbered(parts: Parts, way_of: Callable[[int], int]) -> Parts:
-    """The same parts with other ways, in as few ranges and values as will do."""
+def _renumbered(parts: Parts, sub_plan_of: Callable[[int], int]) -> Parts:
+    """The same parts with other sub-plans, in as few ranges and values as will do."""
     match parts:
         case HashParts(sub_plans):
-            return HashParts(tuple(way_of(sub_plan) for sub_plan in sub_plans))
+            return HashParts(tuple(sub_plan_of(sub_plan) for sub_plan in sub_plans))
         case RangeParts(bounds, sub_plans):
-            numbers = np.array([way_of(sub_plan) for sub_plan in sub_plans], np.int64)
+            numbers = np.array([sub_plan_of(sub_plan) for sub_plan in sub_plans], np.int64)
             starts = np.array([bounds[0] if bounds else 0, *bounds], np.int64)  # the first range has no start
             return _cell_ranges(starts, numbers)
         case ValueParts(values, sub_plans, others):
-            default = way_of(others)
+            default = sub_plan_of(others)
             kept = [
-                (value, way_of(sub_plan))
+                (value, sub_plan_of(sub_plan))
                 for value, sub_plan in zip(values, sub_plans, strict=True)
-                if way_of(sub_plan) != default
+                if sub_plan_of(sub_plan) != default
             ]
             return ValueParts(tuple(value for value, _ in kept), tuple(sub_plan for _, sub_plan in kept), default)
 
 
-def cost_of_ways(
+def cost_of_sub_plans(
     sub_plans: Sequence[JoinNode],
     partition: Partition | None,
     workload: Workload,
@@ -168,33 +171,36 @@ def cost_of_ways(
     *,
     deliver: bool = False,
 ) -> float:
-    """What all ways ship a second; what has no value of the partition's key and goes the same way in several, once."""
+    """What all sub-plans ship a second; what has no value of the partition's key and is the same in several, once."""
     if partition is None:
         (only,) = sub_plans
         return cost_of(only, workload, weigh, deliver=deliver)
-    way_of, domain = workload.sub_plan_of_cells(partition), workload.domains[partition.key_class]
+    sub_plan_of, domain = workload.sub_plan_of_cells(partition), workload.domains[partition.key_class]
     keyed = workload.mask(alias for alias, is_in in zip(workload.aliases, domain.members, strict=True) if is_in)
     total, common = 0.0, set()
     for number, tree in enumerate(sub_plans):
-        part = workload.limited(partition, way_of == number)
-        for one in shipments_of(tree, workload, deliver=deliver):
-            if one.mask & keyed:
-                total += part.meet_rate(one.mask) * weigh.weight(part, one.mask, one.origin, one.to)
+        part = workload.limited(partition, sub_plan_of == number)
+        for shipment in shipments_of(tree, workload, deliver=deliver):
+            if shipment.mask & keyed:
+                total += part.combination_rate(shipment.mask) * weigh.weight(
+                    part, shipment.mask, shipment.origin, shipment.to
+                )
             else:
-                common.add((one.mask, one.origin, one.to))
+                common.add((shipment.mask, shipment.origin, shipment.to))
     return total + sum(
-        workload.meet_rate(mask) * weigh.weight(workload, mask, origin, to) for mask, origin, to in sorted(common)
+        workload.combination_rate(mask) * weigh.weight(workload, mask, origin, to)
+        for mask, origin, to in sorted(common)
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """A meet that can be partitioned by one key class, with the meets below it on the same key merged in."""
+    """A join node that can be partitioned by one key class, with those below it on the same key merged in."""
 
     node: JoinNode
     inputs: tuple[Tree, ...]
     key_class: int
-    above: JoinNode | None = None  # the meet of the pick that this one feeds, if any
+    above: JoinNode | None = None  # the join node of the pick that this one feeds, if any
 
     @property
     def aliases(self) -> frozenset[str]:
@@ -215,7 +221,7 @@ def _candidates(tree: Tree, workload: Workload, *, gives_place: bool, above: Joi
         return
     key_class = None if gives_place else _only_key(tree, workload)
     if key_class is None:
-        below = [(one.node, place == 0) for place, one in enumerate(tree.inputs)]
+        below = [(item.node, place == 0) for place, item in enumerate(tree.inputs)]
     else:
         below = _merged(tree, key_class, workload)
         yield Pick(tree, tuple(node for node, _ in below), key_class, above)
@@ -223,48 +229,51 @@ def _candidates(tree: Tree, workload: Workload, *, gives_place: bool, above: Joi
         yield from _candidates(node, workload, gives_place=first, above=None if key_class is None else tree)
 
 
-def _only_key(meet: JoinNode, workload: Workload) -> int | None:
-    """The key class that all predicates of a meet are on, if there is one."""
-    masks = [workload.mask(leaves_of(one.node)) for one in meet.inputs]
+def _only_key(node: JoinNode, workload: Workload) -> int | None:
+    """The key class that all predicates of a join node are on, if there is one."""
+    masks = [workload.mask(leaves_of(item.node)) for item in node.inputs]
     tying = {
-        number for place, one in enumerate(masks) for other in masks[:place] for number in workload.shared(one, other)
+        number for place, mask in enumerate(masks) for other in masks[:place] for number in workload.shared(mask, other)
     }
     return tying.pop() if len(tying) == 1 else None
 
 
-def _merged(meet: JoinNode, key_class: int, workload: Workload) -> list[tuple[Tree, bool]]:
-    """The inputs of a meet, with the inputs of those on the same key in place of them; and which of them came first."""
+def _merged(node: JoinNode, key_class: int, workload: Workload) -> list[tuple[Tree, bool]]:
+    """The inputs of a join node, with the inputs of those on the same key in place of them; and which came first."""
     found: list[tuple[Tree, bool]] = []
-    for place, one in enumerate(meet.inputs):
-        if isinstance(one.node, JoinNode) and _only_key(one.node, workload) == key_class:
-            found += _merged(one.node, key_class, workload)
+    for place, item in enumerate(node.inputs):
+        if isinstance(item.node, JoinNode) and _only_key(item.node, workload) == key_class:
+            found += _merged(item.node, key_class, workload)
         else:
-            found.append((one.node, place == 0))
+            found.append((item.node, place == 0))
     return found
 
 
 def find_partition(tree: Tree, workload: Workload, pick: PickMethod = "heuristic", seed: int = 0) -> tuple[Pick, ...]:
-    """Which meets of a tree to partition, best first: always the one with most input that clashes with none before it.
+    """Which join nodes of a tree to partition, best first: always that with most input that clashes with none before.
 
     For comparison, `random` takes them in any order, and `alternative` from among those that the heuristic leaves.
     """
-    found = sorted(candidates(tree, workload), key=lambda one: (-_input_rate(one, workload), _order(one, workload)))
+    found = sorted(
+        candidates(tree, workload),
+        key=lambda candidate: (-_input_rate(candidate, workload), _order(candidate, workload)),
+    )
     if pick == "random":
         return _compatible([found[place] for place in np.random.default_rng(seed).permutation(len(found))])
     taken = _compatible(found)
-    return taken if pick == "heuristic" else _compatible([one for one in found if one not in taken])
+    return taken if pick == "heuristic" else _compatible([candidate for candidate in found if candidate not in taken])
 
 
 def _compatible(found: Sequence[Pick]) -> tuple[Pick, ...]:
     taken: list[Pick] = []
-    for one in found:
-        if not any(one.clashes(other) for other in taken):
-            taken.append(one)
+    for candidate in found:
+        if not any(candidate.clashes(other) for other in taken):
+            taken.append(candidate)
     return tuple(taken)
 
 
 def _input_rate(pick: Pick, workload: Workload) -> float:
-    return sum(workload.meet_rate(workload.mask(leaves_of(node))) for node in pick.inputs)
+    return sum(workload.combination_rate(workload.mask(leaves_of(node))) for node in pick.inputs)
 
 
 def _order(pick: Pick, workload: Workload) -> tuple[int, ...]:
@@ -290,7 +299,7 @@ def pmjoin_plan(
     *,
     pick: PickMethod = "heuristic",
     seed: int = 0,
-) -> SubPlans:
+) -> PartitionedTrees:
     """PMJoin: a tree by algorithm 1 for each part of the values of one key class.
 
     A plan is partitioned by one key class as a whole. Where joins are on several, it is the class of the best pick:
@@ -302,7 +311,7 @@ def pmjoin_plan(
     if not picked:
         return (tree,), None
     key_class = picked[0].key_class
-    again = {one.node: one for one in picked if one.key_class == key_class}
+    again = {picked_node.node: picked_node for picked_node in picked if picked_node.key_class == key_class}
     return partitioned(
         workload,
         key_class,
@@ -323,22 +332,22 @@ def pmjoin_cost(
     """What the paper's own scheme would ship a second, with every pick partitioned by its own key class."""
     tree = stream_join_opt(workload, weigh)
     total = cost_of(tree, workload, weigh)
-    for one in find_partition(tree, workload, pick, seed):
+    for picked in find_partition(tree, workload, pick, seed):
         sub_plans, partition = partitioned(
             workload,
-            one.key_class,
-            parts_of(workload, one.key_class, method, parts, seed),
-            partial(_replanned, tree, {one.node: one}, weigh),
+            picked.key_class,
+            parts_of(workload, picked.key_class, method, parts, seed),
+            partial(_replanned, tree, {picked.node: picked}, weigh),
         )
-        total += cost_of_ways(sub_plans, partition, workload, weigh) - cost_of(tree, workload, weigh)
+        total += cost_of_sub_plans(sub_plans, partition, workload, weigh) - cost_of(tree, workload, weigh)
     return total
 
 
 def _replanned(tree: JoinNode, picked: dict[JoinNode, Pick], weigh: Shipping, part: Workload) -> JoinNode:
-    """A tree with some of its meets planned anew for a part of the values."""
-    one = picked.get(tree)
-    if one is not None:
-        return stream_join_opt(part, weigh, [_below(node, picked, weigh, part) for node in one.inputs])
+    """A tree with some of its join nodes planned anew for a part of the values."""
+    found = picked.get(tree)
+    if found is not None:
+        return stream_join_opt(part, weigh, [_below(node, picked, weigh, part) for node in found.inputs])
     return JoinNode(tree.at, tuple(replace(i, node=_below(i.node, picked, weigh, part)) for i in tree.inputs))
 
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import inf
 
-from watersmeet.cost.price import DEFAULT_UNITS, REACTION_S, TURN_S, Cost, Units, price
+from watersmeet.cost.price import BATCH_INTERVAL_S, DEFAULT_UNITS, REACTION_S, Cost, Units, price
 from watersmeet.cost.workload import Workload, workload_of
 from watersmeet.errors import InputError, did_you_mean
 from watersmeet.plan.nodes import JoinPlan, Partition, Plan, SubPlan
-from watersmeet.plan.shape import Shape, above, shape_of
+from watersmeet.plan.shape import QueryShape, above, shape_of
 from watersmeet.program.operators import Purpose
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.windows import Rows
@@ -75,13 +75,13 @@ class Problem:
     """A question for planners."""
 
     query: JoinQuery
-    shape: Shape
+    shape: QueryShape
     workload: Workload
     topology: Topology
     objective: Objective = FEWEST_BYTES
     limits: Limits = NO_LIMITS
     units: Units = DEFAULT_UNITS
-    turn_s: float = TURN_S
+    batch_interval_s: float = BATCH_INTERVAL_S
     reaction_s: float = REACTION_S
     parts: int = 16  # at most so many parts of the key space
     partition: str | None = None  # how pmjoin makes them; None tries all
@@ -104,7 +104,7 @@ class Problem:
         return any(isinstance(scan.window, Rows) for scan in self.shape.scans)
 
     def join(self, sub_plans: Sequence[SubPlan], partition: Partition | None = None) -> JoinPlan:
-        """The join that goes these ways."""
+        """The join that has these sub-plans."""
         shape = self.shape
         return JoinPlan(
             shape.classes, shape.scans, self.homes, tuple(sub_plans), self.site, shape.verify, shape.output, partition
@@ -115,7 +115,7 @@ class Problem:
         return above(self.query, join)
 
     def cost(self, join: JoinPlan) -> Cost:
-        return price(join, self.workload, self.topology, self.units, self.turn_s, self.reaction_s)
+        return price(join, self.workload, self.topology, self.units, self.batch_interval_s, self.reaction_s)
 
     def value(self, join: JoinPlan) -> float:
         return self.objective.value(self.cost(join), self.topology)
@@ -139,9 +139,9 @@ class Problem:
                 found.append(f"{size:.3g} bytes a second go from {origin} to {to}, which have no link")
         for site in self.limits.barred:
             held = sum(
-                one.bytes_s
-                for one in cost.flows
-                if one.to == site and one.purpose not in (Purpose.RESULTS, Purpose.WATERMARKS)
+                flow.bytes_s
+                for flow in cost.flows
+                if flow.to == site and flow.purpose not in (Purpose.RESULTS, Purpose.WATERMARKS)
             )
             if held > 0:
                 found.append(f"{held:.3g} bytes a second of other sites' streams go to {site}, which is barred")
@@ -156,7 +156,7 @@ class Problem:
             + objective.money * link.price_per_gb / _GIGA
             + (objective.work * 8 / link.bandwidth_bps if link.bandwidth_bps else 0.0)
             for pair, link in self._links.items()
-        } | {(one, one): 0.0 for one in self.sites}
+        } | {(site, site): 0.0 for site in self.sites}
 
     @cached_property
     def trip_weight(self) -> Mapping[tuple[str, str], float]:
@@ -174,9 +174,9 @@ class Problem:
     @cached_property
     def _links(self) -> Mapping[tuple[str, str], Link]:
         found = {}
-        for number, one in enumerate(self.sites):
+        for number, origin in enumerate(self.sites):
             for other in self.sites[number:]:
-                found[one, other] = found[other, one] = self.topology.link(one, other)
+                found[origin, other] = found[other, origin] = self.topology.link(origin, other)
         return found
 
     @cached_property
@@ -195,21 +195,21 @@ def problem_of(
     objective: Objective = FEWEST_BYTES,
     limits: Limits = NO_LIMITS,
     units: Units = DEFAULT_UNITS,
-    turn_s: float = TURN_S,
+    batch_interval_s: float = BATCH_INTERVAL_S,
     parts: int = 16,
     partition: str | None = None,
     defaults: bool = False,
 ) -> Problem:
     """The question that a query asks; a figure that is missing is an error, or a stated default if asked for."""
-    for one in limits.barred:
-        if one not in topology.site_names:
-            raise InputError(f"limits: unknown site {one!r}; {did_you_mean(one, topology.site_names)}")
+    for barred in limits.barred:
+        if barred not in topology.site_names:
+            raise InputError(f"limits: unknown site {barred!r}; {did_you_mean(barred, topology.site_names)}")
     shape = shape_of(query, topology.columns)
     needed = sorted({topology.stream(source.stream).site for source in query.sources} | ({site} if site else set()))
-    for one in needed:
-        if len(needed) > 1 and not any(topology.is_linked(one, other) for other in needed if other != one):
+    for home in needed:
+        if len(needed) > 1 and not any(topology.is_linked(home, other) for other in needed if other != home):
             raise InputError(
-                f"site {one} has no link to {' or '.join(other for other in needed if other != one)}; "
+                f"site {home} has no link to {' or '.join(other for other in needed if other != home)}; "
                 "add one under `links:`, or a default_link"
             )
     homes = tuple(topology.stream(source.stream).site for source in query.sources)
@@ -220,10 +220,12 @@ def problem_of(
         homes,
         site,
         stats,
-        residuals=[one.sql for one in query.residuals],
+        residuals=[residual.sql for residual in query.residuals],
         defaults=defaults,
     )
-    return Problem(query, shape, workload, topology, objective, limits, units, turn_s, parts=parts, partition=partition)
+    return Problem(
+        query, shape, workload, topology, objective, limits, units, batch_interval_s, parts=parts, partition=partition
+    )
 
 
 def check_connected(problem: Problem) -> None:

@@ -3,15 +3,15 @@
 from dataclasses import dataclass, replace
 from functools import cache
 
-from watersmeet.cost.price import Content, announced, asked, false_positives, overlapping, wanted
+from watersmeet.cost.estimates import Rows, announced, asked, overlapping, wanted
+from watersmeet.cost.formulas import false_positives
 from watersmeet.cost.workload import Workload
 from watersmeet.plan.nodes import Input, JoinNode, Leaf, Reduction, Tree, leaves_of
 from watersmeet.planners.problem import Problem
-from watersmeet.planners.sizes import Sizes
+from watersmeet.planners.sizes import FlowSizes
 from watersmeet.planners.trees import Shipping, site_of
-from watersmeet.program.operators import Form
 
-TOO_MUCH = 1e15  # what a byte counts for on a way that is barred
+TOO_MUCH = 1e15  # what a byte counts for on a link that is barred
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Carrier:
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self._workload, self._turn_s = problem.workload, problem.turn_s
+        self._workload, self._batch_interval_s = problem.workload, problem.batch_interval_s
         self._sizes = cache(self._sizes_of)
         self._plain = cache(self._whole)
 
@@ -42,12 +42,12 @@ class Carrier:
         """The same for planners that ship everything whole."""
 
         def row(workload: Workload, mask: int) -> float:
-            return self._plain_of(workload, mask)[0] / max(workload.meet_rate(mask), 1e-300)
+            return self._plain_of(workload, mask)[0] / max(workload.combination_rate(mask), 1e-300)
 
         return Shipping(row, self.weight)
 
     def _plain_of(self, workload: Workload, mask: int) -> tuple[float, float]:
-        sizes, rate = Sizes(workload, self._turn_s), workload.meet_rate(mask)
+        sizes, rate = FlowSizes(workload, self._batch_interval_s), workload.combination_rate(mask)
         is_answer = mask == (1 << len(workload.aliases)) - 1
         return sizes.answers(rate) if is_answer else sizes.rows(mask, rate, times=_times(mask))
 
@@ -63,7 +63,7 @@ class Carrier:
         return size * self._problem.byte_weight[site, wanted_at] + self._trip(messages, site, wanted_at)
 
     def carry(self, mask: int, origin: str, to: str, partner: int) -> Carriage:
-        """The cheapest way to bring combinations to a site where others are that they are to meet."""
+        """The cheapest reduction to bring combinations to a site where others are that they are to meet."""
         if origin == to:
             return Carriage(0.0)
         size, messages = self._plain(mask)
@@ -71,8 +71,8 @@ class Carrier:
         if not self._workload.shared(mask, partner) or not self._problem.allows(to, origin):
             return best
         for reduction, bloom, out, back in self._sizes(mask, partner):
-            value = sum(one * self.weight(origin, to) + self._trip(many, origin, to) for one, many in out)
-            value += sum(one * self.weight(to, origin) + self._trip(many, to, origin) for one, many in back)
+            value = sum(size * self.weight(origin, to) + self._trip(many, origin, to) for size, many in out)
+            value += sum(size * self.weight(to, origin) + self._trip(many, to, origin) for size, many in back)
             if value < best.value:
                 best = Carriage(value, reduction, bloom)
         return best
@@ -83,19 +83,21 @@ class Carrier:
     def _sizes_of(
         self, mask: int, partner: int
     ) -> list[tuple[Reduction, bool, list[tuple[float, float]], list[tuple[float, float]]]]:
-        """For every way to reduce: bytes and messages there, and back."""
+        """For every reduction: bytes and messages there, and back."""
         workload = self._workload
         key = workload.shared(mask, partner)
-        rows = Content(Form.PIECE, mask, lambda one: one.meet_rate(mask))
-        window_s = min(float(workload.window_s[one]) for one in range(len(workload.aliases)) if partner >> one & 1)
-        false = false_positives(window_s, self._turn_s)
+        rows = Rows(mask, workload.combination_rate(mask))
+        window_s = min(
+            float(workload.window_s[alias]) for alias in range(len(workload.aliases)) if partner >> alias & 1
+        )
+        false = false_positives(window_s, self._batch_interval_s)
         share, loose = (
             overlapping(workload, mask, partner, 0.0),
-            overlapping(workload, mask, partner, false, self._turn_s),
+            overlapping(workload, mask, partner, false, self._batch_interval_s),
         )
-        keys, asks = announced(workload, partner, key), asked(workload, rows, partner, self._turn_s)
+        keys, asks = announced(workload, partner, key), asked(workload, rows, partner, self._batch_interval_s)
         found = wanted(workload, partner, rows)
-        sizes, rate = Sizes(workload, self._turn_s), workload.meet_rate(mask)
+        sizes, rate = FlowSizes(workload, self._batch_interval_s), workload.combination_rate(mask)
         exact, rough = (sizes.rows(mask, rate * part, times=_times(mask)) for part in (share, loose))
         return [
             (Reduction.ONE_STEP, False, [exact], [sizes.keys(key, keys)]),
@@ -111,7 +113,7 @@ def _times(mask: int) -> int:
 
 
 def reduced(problem: Problem, root: JoinNode) -> JoinNode:
-    """The same tree with each input that travels reduced in the way that is the cheapest."""
+    """The same tree with each input that travels reduced in the cheapest way."""
     carrier, workload = Carrier(problem), problem.workload
 
     def visit(node: Tree) -> Tree:
@@ -120,10 +122,10 @@ def reduced(problem: Problem, root: JoinNode) -> JoinNode:
         inputs = _in_order(problem, node)
         before = workload.mask(leaves_of(inputs[0].node))
         found = [Input(visit(inputs[0].node))]
-        for one in inputs[1:]:
-            mask = workload.mask(leaves_of(one.node))
-            how = carrier.carry(mask, site_of(one.node, workload), node.at, before)
-            found.append(Input(visit(one.node), how.reduction, how.bloom))
+        for item in inputs[1:]:
+            mask = workload.mask(leaves_of(item.node))
+            how = carrier.carry(mask, site_of(item.node, workload), node.at, before)
+            found.append(Input(visit(item.node), how.reduction, how.bloom))
             before |= mask
         return replace(node, inputs=tuple(found))
 
@@ -139,12 +141,12 @@ def _in_order(problem: Problem, node: JoinNode) -> list[Input]:
     found, mask = [node.inputs[0]], workload.mask(leaves_of(node.inputs[0].node))
     while rest:
 
-        def rank(one: Input, mask: int = mask) -> tuple[bool, float]:
-            more = workload.mask(leaves_of(one.node))
-            return not workload.shared(mask, more), workload.meet_rate(mask | more)
+        def rank(item: Input, mask: int = mask) -> tuple[bool, float]:
+            more = workload.mask(leaves_of(item.node))
+            return not workload.shared(mask, more), workload.combination_rate(mask | more)
 
-        one = min(rest, key=rank)
-        rest.remove(one)
-        found.append(one)
-        mask |= workload.mask(leaves_of(one.node))
+        item = min(rest, key=rank)
+        rest.remove(item)
+        found.append(item)
+        mask |= workload.mask(leaves_of(item.node))
     return found

@@ -5,20 +5,22 @@ from dataclasses import replace
 
 from watersmeet.errors import InputError, did_you_mean
 from watersmeet.plan.nodes import HeadPlan, Hop, JoinPlan, KeyClass, Linear, Method, Plan
-from watersmeet.plan.shape import Shape, above, shape_of
+from watersmeet.plan.shape import QueryShape, above, shape_of
 from watersmeet.query.model import JoinQuery
 
 
 def central(query: JoinQuery, columns: Mapping[str, Sequence[str]], homes: Mapping[str, str], site: str) -> Plan:
     """Ship every stream to the query's site and join there: what everyone does today, and the baseline of the rest."""
     shape = shape_of(query, columns)
-    heads = tuple(
-        HeadPlan(
-            head, tuple(Hop(alias, Method.SP_S, at=site) for alias in connected(query.aliases, head, shape.classes))
-        )
-        for head in query.aliases
+    return _plan(query, shape, homes, site, central_heads(query.aliases, shape.classes, site))
+
+
+def central_heads(aliases: Sequence[str], classes: Sequence[KeyClass], site: str) -> tuple[HeadPlan, ...]:
+    """The sequences of all heads where every stream is shipped to one site."""
+    return tuple(
+        HeadPlan(head, tuple(Hop(alias, Method.SP_S, at=site) for alias in connected(aliases, head, classes)))
+        for head in aliases
     )
-    return _plan(query, shape, homes, site, heads)
 
 
 def explicit(
@@ -34,13 +36,14 @@ def explicit(
         if head not in query.aliases:
             raise InputError(f"plan: unknown head {head!r}; {did_you_mean(head, query.aliases)}")
     heads = []
-    for head in query.aliases:
-        if head not in asked:
-            default = connected(query.aliases, head, shape.classes)
-            heads.append(HeadPlan(head, tuple(Hop(alias, Method.SP_S, at=site) for alias in default)))
+    for default in central_heads(query.aliases, shape.classes, site):
+        hops = asked.get(default.head)
+        if hops is None:
+            heads.append(default)
             continue
-        _check_hops(query, head, asked[head])
-        heads.append(HeadPlan(head, tuple(placed(hop, homes[query.source(hop.alias).stream]) for hop in asked[head])))
+        _check_hops(query, default.head, hops)
+        placed_hops = (placed(hop, homes[query.source(hop.alias).stream]) for hop in hops)
+        heads.append(HeadPlan(default.head, tuple(placed_hops)))
     return _plan(query, shape, homes, site, tuple(heads))
 
 
@@ -64,7 +67,9 @@ def _check_hops(query: JoinQuery, head: str, hops: Sequence[Hop]) -> None:
         raise InputError(f"plan of head {head!r} never joins {', '.join(missing)}; name every other alias once")
 
 
-def _plan(query: JoinQuery, shape: Shape, homes: Mapping[str, str], site: str, heads: tuple[HeadPlan, ...]) -> Plan:
+def _plan(
+    query: JoinQuery, shape: QueryShape, homes: Mapping[str, str], site: str, heads: tuple[HeadPlan, ...]
+) -> Plan:
     places = tuple(homes[source.stream] for source in query.sources)
     return above(
         query, JoinPlan(shape.classes, shape.scans, places, (Linear(heads),), site, shape.verify, shape.output)

@@ -1,35 +1,34 @@
-"""What flows take on a link with one message a turn: the sizes that planners weigh steps by."""
+"""What flows take on a link with one message a batch: the sizes that planners weigh steps by."""
 
 from dataclasses import dataclass
 
-from watersmeet.cost.price import bloom_bytes, seen
+from watersmeet.cost.formulas import bloom_bytes, flow_bytes, key_flow_bytes, messages_per_s, rows_per_message
 from watersmeet.cost.workload import Workload
-from watersmeet.program.storage.wire import overhead_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
-    """Bytes and messages a second of flows, for a workload and the time between batches."""
+class FlowSizes:
+    """Bytes and messages a second of flows, for a workload and the interval between batches."""
 
     workload: Workload
-    turn_s: float
+    batch_interval_s: float
 
     def rows(self, mask: int, rate: float, *, times: int = 1) -> tuple[float, float]:
         """Rows or combinations of a set of aliases, with so many times in each."""
         messages, batch = self._messages(rate)
-        overhead = overhead_bytes(self.workload.columns(mask, times=times))
-        return messages * overhead + rate * self.workload.row_bytes(mask, batch, times=times), messages
+        row_bytes, columns = self.workload.row_bytes(mask, batch, times=times), self.workload.columns(mask, times=times)
+        return float(flow_bytes(rate, row_bytes, messages, columns)), messages
 
     def answers(self, rate: float) -> tuple[float, float]:
         """Finished combinations."""
         messages, batch = self._messages(rate)
-        overhead = overhead_bytes(max(1, len(self.workload.answer_sizes)))
-        return messages * overhead + rate * self.workload.row_bytes(0, batch, answers=True), messages
+        columns = max(1, len(self.workload.answer_sizes))
+        return float(flow_bytes(rate, self.workload.row_bytes(0, batch, answers=True), messages, columns)), messages
 
     def keys(self, key: tuple[int, ...], rate: float) -> tuple[float, float]:
         """Keys with the times they stand for."""
         messages, batch = self._messages(rate)
-        return messages * overhead_bytes(3) + rate * self.workload.keys_bytes(key, batch), messages
+        return float(key_flow_bytes(rate, self.workload.keys_bytes(key, batch), messages)), messages
 
     def filters(self, rate: float) -> tuple[float, float]:
         """Bloom filters of so many keys a second."""
@@ -38,6 +37,5 @@ class Sizes:
 
     def _messages(self, rate: float) -> tuple[float, float]:
         """Messages a second of a flow, and rows in each."""
-        rows = rate * self.turn_s
-        messages = float(seen(rows)) / self.turn_s
-        return messages, rows / max(messages * self.turn_s, 1e-12)
+        messages = float(messages_per_s(rate, self.batch_interval_s))
+        return messages, float(rows_per_message(rate, messages))

@@ -1,4 +1,4 @@
-"""Trees of meets that ship little: PMJoin's algorithm 1 (section 3.2), its two references, and the exact optimum.
+"""Trees of join nodes that ship little: PMJoin's algorithm 1 (section 3.2), its two references, and the exact optimum.
 
 What a plan costs is what its links carry: rate times weight of every stream and result that leaves its site. The rate
 of a result does not depend on how it came about. Algorithm 1 first joins streams of one site where that thins them
@@ -6,7 +6,7 @@ out. Then it takes the slowest stream and, again and again, the partner that pro
 at the partner's site and the result may travel on, or both stay pending until they meet at a third. The optimum is
 a dynamic program over sets A of streams and sites s,
 
-    local(A, s) = min over B in A of  unit(B, s) + local(A - B, s)     all of A at s, as inputs of one meet
+    local(A, s) = min over B in A of  unit(B, s) + local(A - B, s)     all of A at s, as inputs of one join node
     unit(A, s)  = min over sites t of local(A, t) + rate(A) * weight   A joined at t, shipped from t to s
 
 Delivering the answers is no part of algorithm 1; the optimum counts it where that is asked for.
@@ -34,12 +34,12 @@ def _one(workload: Workload, mask: int) -> float:
 
 def _bytes(workload: Workload, mask: int) -> float:
     each = _alias_bytes(workload.sizes)
-    return sum(each[one] for one in members_of(mask))
+    return sum(each[alias] for alias in members_of(mask))
 
 
 @lru_cache(maxsize=64)
 def _alias_bytes(sizes: tuple[tuple[tuple[float, float, float], ...], ...]) -> tuple[float, ...]:
-    return tuple(sum(size_at(size, BATCH_ROWS) for size in own) for own in sizes)
+    return tuple(float(size_at(np.reshape(own, (-1, 3)), BATCH_ROWS).sum()) for own in sizes)
 
 
 def _same(origin: str, to: str) -> float:
@@ -91,18 +91,18 @@ def shipments_of(tree: Tree, workload: Workload, *, deliver: bool = False) -> tu
 def _inner_shipments(tree: Tree, workload: Workload) -> Iterator[Shipment]:
     if isinstance(tree, Leaf):
         return
-    for one in tree.inputs:
-        yield from _inner_shipments(one.node, workload)
-        origin = site_of(one.node, workload)
+    for item in tree.inputs:
+        yield from _inner_shipments(item.node, workload)
+        origin = site_of(item.node, workload)
         if origin != tree.at:
-            yield Shipment(workload.mask(leaves_of(one.node)), origin, tree.at)
+            yield Shipment(workload.mask(leaves_of(item.node)), origin, tree.at)
 
 
 def cost_of(tree: Tree, workload: Workload, weigh: Shipping = TUPLES, *, deliver: bool = False) -> float:
     """What a tree ships a second."""
     return sum(
-        workload.meet_rate(one.mask) * weigh.weight(workload, one.mask, one.origin, one.to)
-        for one in shipments_of(tree, workload, deliver=deliver)
+        workload.combination_rate(shipment.mask) * weigh.weight(workload, shipment.mask, shipment.origin, shipment.to)
+        for shipment in shipments_of(tree, workload, deliver=deliver)
     )
 
 
@@ -142,11 +142,11 @@ def _flow(workload: Workload, tree: Tree) -> _Flow:
     return _Flow(first.mask, tree, site_of(tree, workload), first.rate, first.window, first.shares)
 
 
-def _joined(workload: Workload, one: _Flow, other: _Flow, node: Tree, at: str) -> _Flow:
+def _joined(workload: Workload, left: _Flow, right: _Flow, node: Tree, at: str) -> _Flow:
     """The join of two flows by the paper's equations 2 and 3, with the shares that equation 2 leaves to the next."""
     shares: list[F64 | None] = []
     agree = 1.0
-    for domain, mine, yours in zip(workload.domains, one.shares, other.shares, strict=True):
+    for domain, mine, yours in zip(workload.domains, left.shares, right.shares, strict=True):
         if mine is None or yours is None:
             shares.append(yours if mine is None else mine)
             continue
@@ -154,25 +154,25 @@ def _joined(workload: Workload, one: _Flow, other: _Flow, node: Tree, at: str) -
         total = float(common.sum())
         shares.append(common / total if total else common)
         agree *= total
-    rate = agree * (one.rate * other.window + other.rate * one.window)
-    return _Flow(one.mask | other.mask, node, at, rate, agree * one.window * other.window, tuple(shares))
+    rate = agree * (left.rate * right.window + right.rate * left.window)
+    return _Flow(left.mask | right.mask, node, at, rate, agree * left.window * right.window, tuple(shares))
 
 
-def _joined_rate(workload: Workload, one: _Flow, other: _Flow) -> float:
+def _joined_rate(workload: Workload, left: _Flow, right: _Flow) -> float:
     agree = 1.0
-    for domain, mine, yours in zip(workload.domains, one.shares, other.shares, strict=True):
+    for domain, mine, yours in zip(workload.domains, left.shares, right.shares, strict=True):
         if mine is not None and yours is not None:
             agree *= float(np.dot(mine / domain.size, yours))
-    return agree * (one.rate * other.window + other.rate * one.window)
+    return agree * (left.rate * right.window + right.rate * left.window)
 
 
-def _tied(one: _Flow, other: _Flow) -> bool:
+def _tied(left: _Flow, right: _Flow) -> bool:
     """Whether a key class ties two flows."""
-    return any(mine is not None and yours is not None for mine, yours in zip(one.shares, other.shares, strict=True))
+    return any(mine is not None and yours is not None for mine, yours in zip(left.shares, right.shares, strict=True))
 
 
-def _meet(workload: Workload, at: str, nodes: Iterable[Tree]) -> JoinNode:
-    """A meet with what is at its own site first."""
+def _join_node(workload: Workload, at: str, nodes: Iterable[Tree]) -> JoinNode:
+    """A join node with what is at its own site first."""
     return JoinNode(at, tuple(Input(node) for node in sorted(nodes, key=lambda node: site_of(node, workload) != at)))
 
 
@@ -197,7 +197,7 @@ def simple(workload: Workload, weigh: Shipping = TUPLES) -> JoinNode:
     flows = _checked(workload, None)
     fastest = min(flows, key=lambda flow: (-_volume(workload, weigh, flow), flow.first))
     others = [flow.node for flow in flows if flow is not fastest]
-    return _meet(workload, fastest.at, [fastest.node, *others])
+    return _join_node(workload, fastest.at, [fastest.node, *others])
 
 
 def _checked(workload: Workload, inputs: Sequence[Tree] | None) -> list[_Flow]:
@@ -205,7 +205,7 @@ def _checked(workload: Workload, inputs: Sequence[Tree] | None) -> list[_Flow]:
     trees = [Leaf(alias) for alias in workload.aliases] if inputs is None else inputs
     flows = sorted((_flow(workload, tree) for tree in trees), key=lambda flow: flow.first)
     if len(flows) < 2:
-        raise InputError("a tree of meets joins two streams or more: name another stream in the query")
+        raise InputError("a tree joins two streams or more: name another stream in the query")
     groups = _groups(flows)
     if len(groups) > 1:
         main = max(groups, key=len)
@@ -220,7 +220,7 @@ def _groups(flows: Sequence[_Flow]) -> list[list[_Flow]]:
     groups: list[list[_Flow]] = []
     for flow in flows:
         tied = [group for group in groups if any(_tied(flow, other) for other in group)]
-        groups = [group for group in groups if not any(group is one for one in tied)]
+        groups = [group for group in groups if not any(group is joined for joined in tied)]
         groups.append([*(other for group in tied for other in group), flow])
     return groups
 
@@ -248,7 +248,7 @@ def _thinned(workload: Workload, weigh: Shipping, own: Sequence[_Flow]) -> list[
             rate = _joined_rate(workload, slower, other) if _tied(slower, other) else np.inf
             if rate * weigh.row(workload, slower.mask | other.mask) < _volume(workload, weigh, slower):
                 slower = _joined(
-                    workload, slower, other, _meet(workload, slower.at, [slower.node, other.node]), own[0].at
+                    workload, slower, other, _join_node(workload, slower.at, [slower.node, other.node]), own[0].at
                 )
             else:
                 rest.append(other)
@@ -259,11 +259,11 @@ def _thinned(workload: Workload, weigh: Shipping, own: Sequence[_Flow]) -> list[
 
 def _collapsed(workload: Workload, there: _Flow, pending: Sequence[_Flow]) -> _Flow:
     """Pending flows joined with another at the site of that."""
-    flow = there
+    result = there
     for other in pending:
-        flow = _joined(workload, flow, other, flow.node, flow.at)
-    node = JoinNode(there.at, tuple(Input(one.node) for one in (there, *pending)))
-    return _Flow(flow.mask, node, there.at, flow.rate, flow.window, flow.shares)
+        result = _joined(workload, result, other, result.node, result.at)
+    node = JoinNode(there.at, tuple(Input(flow.node) for flow in (there, *pending)))
+    return _Flow(result.mask, node, there.at, result.rate, result.window, result.shares)
 
 
 def _second_part(workload: Workload, weigh: Shipping, flows: list[_Flow]) -> JoinNode:
@@ -274,12 +274,12 @@ def _second_part(workload: Workload, weigh: Shipping, flows: list[_Flow]) -> Joi
         flows = [flow for flow in flows if flow is not slowest]
         pending, together = [slowest], slowest
         while True:
-            leaving = sum(_volume(workload, weigh, one) * away[one.at] for one in pending)
+            leaving = sum(_volume(workload, weigh, flow) * away[flow.at] for flow in pending)
             offers = []
             for other in flows:
                 if not _tied(together, other):
                     continue
-                arriving = sum(one.rate * weigh.weight(workload, one.mask, one.at, other.at) for one in pending)
+                arriving = sum(flow.rate * weigh.weight(workload, flow.mask, flow.at, other.at) for flow in pending)
                 result = _joined_rate(workload, together, other) * weigh.row(workload, together.mask | other.mask)
                 there = arriving + result * away[other.at]
                 third = leaving + _volume(workload, weigh, other) * away[other.at]
@@ -306,12 +306,12 @@ def _away(workload: Workload, weigh: Shipping, flows: Iterable[_Flow]) -> dict[s
 
 
 def _sites(workload: Workload) -> list[str]:
-    """The sites that a meet can be at, each once."""
+    """The sites that a join node can be at, each once."""
     return list(dict.fromkeys([*workload.homes, *([workload.site] if workload.site is not None else [])]))
 
 
 def rates_of_all(workload: Workload) -> F64:
-    """`meet_rate` of every set of aliases, by its bits; nobody's rate is 0."""
+    """`combination_rate` of every set of aliases, by its bits; nobody's rate is 0."""
     count = len(workload.aliases)
     combinations, rate = np.ones(1 << count), np.zeros(1 << count)
     for number in range(count):
@@ -343,13 +343,15 @@ def _selectivity_of_all(workload: Workload, key_class: int) -> F64:
 def _connected_sets(workload: Workload) -> NDArray[np.bool_]:
     """Which sets of aliases key classes hold together, by their bits."""
     count = len(workload.aliases)
-    near = [sum(1 << other for other in range(count) if workload.shared(1 << one, 1 << other)) for one in range(count)]
+    near = [
+        sum(1 << other for other in range(count) if workload.shared(1 << alias, 1 << other)) for alias in range(count)
+    ]
     every = np.arange(1 << count)
     reached, before = every & -every, np.full(1 << count, -1)
     while not np.array_equal(reached, before):
         before = reached
-        for one in range(count):
-            reached = np.where(reached >> one & 1, reached | near[one] & every, reached)
+        for alias in range(count):
+            reached = np.where(reached >> alias & 1, reached | near[alias] & every, reached)
     whole: NDArray[np.bool_] = reached == every
     return whole
 
@@ -412,20 +414,20 @@ class _Optimum:
         costs = self._local[everything]
         if deliver and self._workload.site is not None:
             costs = costs + self._volume[everything] * self._link[:, self._sites.index(self._workload.site)]
-        return self._meet(everything, int(costs.argmin()))
+        return self._join_node(everything, int(costs.argmin()))
 
-    def _meet(self, mask: int, site: int) -> JoinNode:
+    def _join_node(self, mask: int, site: int) -> JoinNode:
         with_first = int(self._split[mask, site])
         nodes = [*self._inputs(with_first, site), *self._inputs(mask ^ with_first, site)]
         nodes.sort(key=lambda node: self._workload.number(leaves_of(node)[0]))
-        return _meet(self._workload, self._sites[site], nodes)
+        return _join_node(self._workload, self._sites[site], nodes)
 
     def _inputs(self, mask: int, site: int) -> list[Tree]:
         """What brings a set to a site."""
         if mask & (mask - 1) == 0:
             return [Leaf(self._workload.aliases[mask.bit_length() - 1])]
         if self._origin[mask, site] != site:
-            return [self._meet(mask, int(self._origin[mask, site]))]
+            return [self._join_node(mask, int(self._origin[mask, site]))]
         with_first = int(self._split[mask, site])
         return [*self._inputs(with_first, site), *self._inputs(mask ^ with_first, site)]
 
@@ -433,6 +435,6 @@ class _Optimum:
 def _subsets(mask: int) -> I64:
     """All subsets of a set, itself last."""
     found = np.zeros(1, np.int64)
-    for one in members_of(mask):
-        found = np.concatenate([found, found | 1 << one])
+    for alias in members_of(mask):
+        found = np.concatenate([found, found | 1 << alias])
     return found

@@ -291,12 +291,12 @@ def _inner(tree: Tree, part: Workload) -> Tree:
     if isinstance(tree, Leaf):
         return tree
     nodes = [_inner(child.node, part) for child in tree.inputs]
-    nodes.sort(key=lambda node: (site_of(node, part) != tree.at, part.meet_rate(part.mask(leaves_of(node)))))
+    nodes.sort(key=lambda node: (site_of(node, part) != tree.at, part.combination_rate(part.mask(leaves_of(node)))))
     chosen, rest = nodes[:1], nodes[1:]
     while rest:
         mask = part.mask(alias for node in chosen for alias in leaves_of(node))
         masks = [part.mask(leaves_of(node)) for node in rest]
-        offers = [(not part.shared(mask, other), part.meet_rate(mask | other)) for other in masks]
+        offers = [(not part.shared(mask, other), part.combination_rate(mask | other)) for other in masks]
         chosen.append(rest.pop(offers.index(min(offers))))
     return JoinNode(tree.at, tuple(Input(node) for node in chosen))
 
@@ -315,5 +315,5 @@ def _pairs(tree: Tree, part: Workload, *, is_root: bool = False) -> float:
         mask = part.mask(leaves_of(tree.inputs[0].node))
         for child in tree.inputs[1:]:
             mask |= part.mask(leaves_of(child.node))
-            made += part.meet_rate(mask)
+            made += part.combination_rate(mask)
     return made

@@ -35,7 +35,7 @@ ATTRIBUTE_BYTES = 5  # 250 attributes are 1250 bytes in the paper
 WORK = Objective.named("work")
 # What steps are assumed to take, so that figures do not change with the machine or with defaults. They are not the cost
 # model's defaults: a probe is 20 times as dear here, packing 7.5 times, a match 3 times, an operator a third.
-UNITS = Units(turn_s=3e-3, operator_s=4e-4, row_s=2.5e-7, probe_s=4e-7, match_s=1.5e-7, pack_s=3e-7)
+UNITS = Units(micro_batch_s=3e-3, operator_s=4e-4, row_s=2.5e-7, probe_s=4e-7, match_s=1.5e-7, pack_s=3e-7)
 _SECOND = 1_000_000
 _KEY_SIZES = (1.0, 0.9, 0.7)  # of a join attribute with tens of values, as measured
 
@@ -97,7 +97,7 @@ def problem_for(setting: Setting) -> Problem:
         default_link=Link(latency_us=round(setting.latency_s * _SECOND), bandwidth_bps=setting.bandwidth_bps),
     )
     query = typed(parse_query(sql_of(setting), topology.columns), {name: schema_of(setting, name) for name in stats})
-    return problem_of(query, topology, None, Stats(stats), objective=WORK, units=UNITS, turn_s=setting.tau_s)
+    return problem_of(query, topology, None, Stats(stats), objective=WORK, units=UNITS, batch_interval_s=setting.tau_s)
 
 
 def sql_of(setting: Setting) -> str:
@@ -193,7 +193,7 @@ class Counts:
     def processing_s(self, units: Units = UNITS) -> float:
         """The time that sites work: the very terms of the cost model, of what has really happened."""
         return (
-            self.turns * units.turn_s
+            self.turns * units.micro_batch_s
             + self.busy * units.operator_s
             + self.taken * (units.row_s + units.probe_s)
             + self.made * units.match_s

@@ -1,0 +1,136 @@
+"""What the rows of a flow are, as values, and how many a second they are for a workload or a part of it."""
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from watersmeet.cost.estimates import Rows, announced, asked, fetched, met, overlapping, wanted
+from watersmeet.cost.workload import Workload
+from watersmeet.program.operators import Form
+
+
+@dataclass(frozen=True, slots=True)
+class OfStream:
+    """As many as a stream has."""
+
+    alias: int
+
+
+@dataclass(frozen=True, slots=True)
+class OfHead:
+    """As many as combinations whose latest row is a head's."""
+
+    head: int
+    mask: int
+
+
+@dataclass(frozen=True, slots=True)
+class OfTree:
+    """As many as combinations, whichever row is the latest."""
+
+    mask: int
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """As many as announcements of keys."""
+
+    mask: int
+    key: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """As many as distinct keys that rows ask a partner about, batch by batch."""
+
+    rows: "Content"
+    partner: int
+    batch_interval_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """As many as announcements that somebody asks for."""
+
+    mask: int
+    by: "Content"
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """Those partial combinations whose key is in a window."""
+
+    subject: "Content"
+    other: int
+    false: float
+    slack_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Overlapping:
+    """Those rows of a tree that meet a row of the other side while they live."""
+
+    subject: "Content"
+    other: int
+    false: float
+    slack_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Those rows of a window that are asked for while they are seen."""
+
+    subject: "Content"
+    by: "Content"
+    spans: bool
+    slack_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """No rows at all."""
+
+
+Rate = OfStream | OfHead | OfTree | Announced | Asked | Wanted | Met | Overlapping | Fetched | Nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What the rows of a flow are."""
+
+    form: Form
+    mask: int  # the aliases they combine
+    rate: Rate
+    head: int | None = None
+    of: int = 0  # of keys: the aliases whose keys they are
+
+
+def rate_of(content: Content, workload: Workload) -> float:
+    """Rows a second of a content, for a workload: that of all sub-plans or of some."""
+    match content.rate:
+        case OfStream(alias):
+            return float(workload.rate[alias])
+        case OfHead(head, mask):
+            return workload.head_rate(head, mask)
+        case OfTree(mask):
+            return workload.combination_rate(mask)
+        case Announced(mask, key):
+            return announced(workload, mask, key)
+        case Asked(rows, partner, batch_interval_s):
+            return asked(workload, _rows(rows, workload), partner, batch_interval_s)
+        case Wanted(mask, by):
+            return wanted(workload, mask, _rows(by, workload))
+        case Met(subject, other, false, slack_s):
+            return rate_of(subject, workload) * met(workload, subject.mask, other, false, slack_s)
+        case Overlapping(subject, other, false, slack_s):
+            return rate_of(subject, workload) * overlapping(workload, subject.mask, other, false, slack_s)
+        case Fetched(subject, by, spans, slack_s):
+            share = fetched(workload, subject.mask, _rows(by, workload), spans=spans, slack_s=slack_s)
+            return rate_of(subject, workload) * share
+        case Nothing():
+            return 0.0
+        case _:
+            assert_never(content.rate)
+
+
+def _rows(content: Content, workload: Workload) -> Rows:
+    return Rows(content.mask, rate_of(content, workload), content.head)

@@ -1,0 +1,163 @@
+"""What to expect of rows that meet, for sets of aliases of a workload: `cost.formulas` with a workload's figures.
+
+Keys of several classes are taken cell by cell in the first, and on average in the others.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from watersmeet.cost.formulas import (
+    announced_per_value,
+    clump,
+    clumped_rate,
+    distinct_keys,
+    rows_in,
+    rows_per_value,
+    seen,
+    sum_cells,
+    together,
+    with_false_positives,
+)
+from watersmeet.cost.workload import F64, Workload, members_of
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows or partial combinations that look for others: of which aliases, how many a second, led by which head."""
+
+    mask: int
+    rate: float
+    head: int | None = None
+
+    @property
+    def is_clumped(self) -> bool:
+        """Whether they are combinations made by any of their streams, which come many at once."""
+        return bool(self.mask & (self.mask - 1)) and self.head is None
+
+
+@dataclass(frozen=True)
+class Tie:
+    """How the rows of one side find those of another: by cells of the first key class that ties them.
+
+    `share` and `others` are the shares of either side's rows over the cells; `agree` is the chance that the other
+    key classes agree; `size` is the number of values in each cell.
+    """
+
+    size: F64
+    share: F64
+    others: F64
+    agree: float
+
+
+def tie(workload: Workload, left: int, right: int) -> Tie:
+    """How two sets of aliases are tied."""
+    key = workload.shared(left, right)
+    if not key:
+        return Tie(np.ones(1), np.ones(1), np.ones(1), 1.0)
+    mine, theirs = ([workload.cell_shares(number, mask) for number in key] for mask in (left, right))
+    agree = 1.0
+    for number, one, other in zip(key[1:], mine[1:], theirs[1:], strict=True):
+        agree *= float((one * other / workload.domains[number].size).sum())
+    return Tie(workload.domains[key[0]].size, mine[0], theirs[0], agree)
+
+
+def _values_of(workload: Workload, mask: int, key: tuple[int, ...]) -> float:
+    """How many values some classes of a key have together, spread as evenly as they may be."""
+    many = 1.0
+    for number in key:
+        shares = workload.cell_shares(number, mask)
+        many *= 1 / max(float((shares**2 / workload.domains[number].size).sum()), 1e-300)
+    return many
+
+
+def _together(workload: Workload, mask: int, number: int, time_s: F64 | float = 0.0) -> F64:
+    """The chance that those of some aliases that have a key all have a value of it at once, by cell."""
+    domain = workload.domains[number]
+    members = [alias for alias in members_of(mask) if domain.members[alias]]
+    rate = rows_per_value(workload.rate[members, None], domain.shares[members], domain.size)
+    return together(rate, workload.window_s[members], time_s)
+
+
+def _rate_per_value(workload: Workload, mask: int, key: tuple[int, ...]) -> tuple[F64, F64]:
+    """Rows a second for each value of a key, and how many values there are, by cells."""
+    share = workload.cell_shares(key[0], mask) if key else np.ones(1)
+    size = workload.domains[key[0]].size if key else np.ones(1)
+    many = _values_of(workload, mask, key[1:])
+    rate = rows_per_value(workload.combination_rate(mask), share, size) / many
+    if key and mask & (mask - 1):
+        rate = clumped_rate(rate, _together(workload, mask, key[0]), workload.lifetime_s(mask))
+    return rate, size * many
+
+
+def announced(workload: Workload, mask: int, key: tuple[int, ...]) -> float:
+    """Announcements a second of the keys that a window, or the intermediate results of a tree, hold."""
+    per_value, size = _rate_per_value(workload, mask, key)
+    often, _ = announced_per_value(per_value, workload.lifetime_s(mask))
+    return float((often * size).sum())
+
+
+def _visits(workload: Workload, rows: Rows, bound: Tie) -> F64:
+    """How often a second a value is visited by partial combinations: those of one head row count once."""
+    rate = rows.rate
+    if rows.head is not None and rows.mask != 1 << rows.head:
+        alone = workload.head_rate(rows.head, 1 << rows.head)
+        rate = rate / float(clump(rate / max(alone, 1e-300)))
+    return rows_per_value(rate, bound.share, bound.size)
+
+
+def _there(workload: Workload, other: int, bound: Tie, time_s: float) -> F64:
+    """The chance that a row finds any of the other side, there or coming within some time, by cell."""
+    expected = rows_in(workload.count(other), workload.combination_rate(other), time_s)
+    return seen(rows_per_value(expected, bound.others, bound.size) * bound.agree)
+
+
+def met(workload: Workload, mask: int, other: int, false: float, slack_s: float = 0.0) -> float:
+    """The share of partial combinations whose key is in a window, or was within the slack of a filter's time."""
+    bound = tie(workload, mask, other)
+    share = sum_cells(bound.share, _there(workload, other, bound, slack_s))
+    return float(with_false_positives(share, false))
+
+
+def overlapping(workload: Workload, mask: int, other: int, false: float, slack_s: float = 0.0) -> float:
+    """The share of a tree's rows that meet a row of the other side while they live."""
+    bound = tie(workload, mask, other)
+    time_s = workload.lifetime_s(mask) + slack_s
+    there = _there(workload, other, bound, time_s)
+    key = workload.shared(mask, other)
+    if key:  # combinations come in clumps: there are none unless all of their streams have the value
+        there = np.minimum(there, _together(workload, other, key[0], time_s))
+    return float(with_false_positives(sum_cells(bound.share, there), false))
+
+
+def fetched(workload: Workload, mask: int, left: Rows, *, spans: bool, slack_s: float = 0.0) -> float:
+    """The share of a window's rows that are asked for while they are seen."""
+    bound = tie(workload, left.mask, mask)
+    visits = _visits(workload, left, bound) * bound.agree
+    time_s: F64 | float = workload.lifetime_s(mask) + slack_s
+    if spans:  # a whole span is wanted, and every row that touches it comes
+        per_value, _ = _rate_per_value(workload, mask, workload.shared(left.mask, mask)[:1])
+        time_s = time_s + announced_per_value(per_value, workload.lifetime_s(mask))[1]
+    return float(sum_cells(bound.others, seen(visits * time_s)))
+
+
+def wanted(workload: Workload, mask: int, left: Rows) -> float:
+    """Announcements a second that partial combinations ask for."""
+    key = workload.shared(left.mask, mask)
+    per_value, size = _rate_per_value(workload, mask, key)
+    often, length = announced_per_value(per_value, workload.lifetime_s(mask))
+    bound = tie(workload, left.mask, mask)
+    chance = seen(_visits(workload, left, bound) * bound.agree * length)
+    if left.is_clumped:
+        chance = np.minimum(chance, _together(workload, left.mask, key[0], length))
+    return float(sum_cells(often * size, chance))
+
+
+def asked(workload: Workload, rows: Rows, partner: int, batch_interval_s: float) -> float:
+    """Distinct keys a second that rows ask for, batch by batch."""
+    bound = tie(workload, rows.mask, partner)
+    key = workload.shared(rows.mask, partner)
+    many = _values_of(workload, rows.mask, key[1:])
+    per_value = rows_per_value(rows.rate, bound.share, bound.size) / many
+    chance = _together(workload, rows.mask, key[0], batch_interval_s) if rows.is_clumped else None
+    return float(sum_cells(bound.size * many, distinct_keys(per_value, batch_interval_s, together=chance)))
