@@ -33,12 +33,16 @@ soak: setup
 bench: setup
 	$(BIN)/python benchmarks/w2.py
 	$(BIN)/python benchmarks/w2.py --table growth
+	$(BIN)/python benchmarks/w2.py --table steady
+	$(BIN)/python benchmarks/latency.py
+	$(BIN)/python benchmarks/queries.py
 	$(BIN)/python benchmarks/ping.py
 	$(BIN)/python benchmarks/packing.py
 	$(BIN)/python benchmarks/links.py
 	$(BIN)/python benchmarks/links.py --table spark
 	$(BIN)/python benchmarks/links.py --table throughput
 	$(BIN)/python benchmarks/links.py --table delay
+	$(BIN)/python benchmarks/shipping.py
 	$(BIN)/python benchmarks/planners.py
 	$(BIN)/python benchmarks/overlays.py --table hops
 	$(BIN)/python benchmarks/overlays.py --table scale

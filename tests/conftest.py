@@ -1,14 +1,13 @@
 """What the tests share: one Spark session, and streams as directories of files in arrival order."""
 
 import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import settings
+from scenes import write_batches
 from seeds import fresh_seeds, pytest_runtest_makereport
 
 __all__ = ["fresh_seeds", "pytest_runtest_makereport"]  # pytest looks for them here
@@ -48,16 +47,6 @@ def write_stream(tmp_path: Path) -> Callable[[str, Sequence[pa.Table]], Path]:
     return write
 
 
-def write_batches(directory: Path, batches: Sequence[pa.Table]) -> Path:
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    for number, batch in enumerate(batches):
-        path = directory / f"{number:05d}.parquet"
-        pq.write_table(batch, path)
-        os.utime(path, (1_700_000_000 + 10 * number,) * 2)
-    return directory
-
-
 _LONG = (
     "test_recovery.py",
     "test_site_faults.py",
@@ -65,6 +54,7 @@ _LONG = (
     "test_planned.py",
     "test_cli.py",
     "test_recordings.py",
+    "test_queries.py",
 )
 
 

@@ -2,7 +2,10 @@
 
 import argparse
 import itertools
+import json
+import re
 import sys
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +17,15 @@ import pytest
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 try:
+    import latency
     import links
     import oracle
     import ours
     import packing
     import planners
+    import queries
+    import shipping
+    import steady
     import workload as w
     from measure import measure
 finally:
@@ -156,7 +163,7 @@ def test_every_method_of_the_link_benchmark_answers_as_the_law_says(method: str)
     plan = links.plan_of(setting, method, method)
     sim = links.simulate(setting, plan)
     assert sum(law.values()) > 20
-    assert links.answers_of(sim, plan) == law
+    assert links.answers_of(sim) == law
     assert sim.bytes_shipped > 0
 
 
@@ -197,7 +204,7 @@ def test_planners_are_compared_over_values_of_mixed_popularity(capsys: pytest.Ca
     planners.mixed_table(mixed, 2, seconds=6, small_streams=3)
     lines = cells_of(capsys.readouterr().out)
     head, small = lines[0], next(number for number, line in enumerate(lines) if line[0] == "planner")
-    assert head[-2:] == ["auto", "ways of auto"] and [line[0] for line in lines[1:small]][:2] == ["1", "2"]
+    assert head[-2:] == ["auto", "sub-plans of auto"] and [line[0] for line in lines[1:small]][:2] == ["1", "2"]
     for line in lines[1 : small - 1]:
         assert float(line[head.index("auto")]) == min(float(cell) for cell in line[1:-1])
     shipped = {
@@ -235,3 +242,124 @@ def test_packing_is_compared_with_arrow(capsys: pytest.CaptureFixture[str]) -> N
     _, *lines = cells_of(capsys.readouterr().out)
     assert Counter(line[0] for line in lines) == dict.fromkeys(("rows", "combinations", "keys", "texts"), 3)
     assert all(float(line[4]) < 1 for line in lines), "ours takes fewer bytes"
+
+
+def test_steady_state_leaves_out_the_first_sixth_of_the_micro_batches() -> None:
+    assert [steady.warm_up(batches) for batches in (60, 12, 3)] == [10, 2, 1]
+    times = {batch: 100.0 + 5.0 * min(batch, 10) + 0.5 * max(0, batch - 10) for batch in range(1, 61)}
+    assert steady.rows_per_second(times, batch_rows=300, skip=10) == pytest.approx(600)
+    assert steady.rows_per_second({1: 1.0}, batch_rows=300, skip=1) is None
+
+
+def test_answers_are_visible_once_complete_or_named_in_the_log_of_spark(tmp_path: Path) -> None:
+    ours_out, theirs = tmp_path / "ours", tmp_path / "theirs"
+    ours_out.mkdir()
+    for name in ("part-q-1f-00000001-00000.snappy.parquet", "part-q-1f-00000002-00000.snappy.parquet", ".staged"):
+        (ours_out / name).touch()
+    assert list(steady.answer_times(ours_out)) == [1, 2]
+    assert all(file == witness for file, witness in steady.visible_files(ours_out).items())
+    log = theirs / "_spark_metadata"
+    log.mkdir(parents=True)
+    entries = [json.dumps({"path": f"file://{theirs}/part-{number}.parquet"}) for number in range(3)]
+    (theirs / "part-2.parquet").touch()  # written, but not yet in the log
+    (log / "0").write_text("\n".join(["v1", entries[0]]))
+    (log / "1.compact").write_text("\n".join(["v1", *entries[:2]]))
+    (log / ".2.tmp").touch()
+    assert list(steady.answer_times(theirs)) == [0, 1]
+    assert steady.visible_files(theirs) == {
+        theirs / "part-0.parquet": log / "0",
+        theirs / "part-1.parquet": log / "1.compact",
+    }
+
+
+def test_the_time_of_a_micro_batch_adds_up() -> None:
+    spark = {"latestOffset": 10, "getBatch": 20, "addBatch": 200, "triggerExecution": 240}
+    progress = [
+        {"timestamp": f"2026-01-01T00:00:0{batch}.{batch:03}Z", "durationMs": spark, "ours_s": 0.15}
+        for batch in range(6)
+    ]
+    phases = {"ingest": 0.1, "wait for the join before": 0.03, "commit": 0.05, "take": 0.01, "join": 0.4}
+    events = [
+        {"event": "micro_batch_completed", "batch": batch + 1, "at": float(batch), "phases": phases}
+        for batch in range(6)
+    ]
+    answered_at = {batch + 1: batch + 0.25 for batch in range(6)}
+    lines = steady.breakdown(progress, [{"event": "run_started"}, *events], answered_at, skip=1)
+    before, after = list(lines.items())[: list(lines).index(steady.INTERVAL)], lines
+    assert sum(seconds for _, seconds in before) == pytest.approx(after[steady.INTERVAL]) == pytest.approx(1.001)
+    assert after["Spark: addBatch beyond our code"] == pytest.approx(0.05)
+    assert after["commit of what was ingested, and waiting for sinks"] == pytest.approx(0.02)
+    assert after["join thread: commit"] == pytest.approx(0.03)
+    assert after[steady.JOIN_THREAD] == pytest.approx(0.44)
+    assert after[steady.DELIVERY] == pytest.approx(0.25)
+
+
+def test_another_checkout_is_run_by_its_own_code(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in SMALL.names]
+    command, output, env = ours.prepare_reference(BENCHMARKS.parent, SMALL, paths, tmp_path / "run", "2g")
+    assert (command, output) == ours.prepare(SMALL, paths, tmp_path / "run", "2g")
+    assert env["PYTHONPATH"].split(":")[0] == str(BENCHMARKS.parent / "src")
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "ours.py").write_text("raise ImportError('gone')")
+    with pytest.raises(SystemExit, match="does not say how to run it"):
+        ours.prepare_reference(tmp_path, SMALL, paths, tmp_path / "run")
+
+
+QUICK = latency.Arrivals(rate=600, tick_seconds=0.05, warm_up_seconds=0.2, seconds=0.4, window_seconds=0.5)
+
+
+def test_rows_arrive_at_a_steady_pace_and_delays_are_from_the_last_row(tmp_path: Path) -> None:
+    for name in QUICK.names:
+        (tmp_path / name).mkdir()
+    for stream, name in enumerate(QUICK.names):
+        latency.publish(QUICK.priming_table(stream, 0), tmp_path / name, "000000.parquet")()
+    output = tmp_path / "answers"
+    output.mkdir()
+    watcher = latency._role("watch", str(output), str(tmp_path / "seen.jsonl"), str(tmp_path / "stop"))
+    latency.feed(QUICK, tmp_path)
+    rows = [row for name in QUICK.names for row in rows_of(tmp_path / name)]
+    assert len(rows) == 3 * (latency.PRIMING_ROWS + round(QUICK.ticks * 0.05 * 200))
+    assert len({row["id"] for row in rows}) == len(rows)
+    lines = [json.loads(line) for line in (tmp_path / "arrivals.jsonl").read_text().splitlines()]
+    assert len(lines) == 3 * QUICK.ticks
+    # An answer of the last tick of c, an answer of priming rows, and nothing else.
+    last = latency.PRIMING_ROWS + QUICK.rows_before(QUICK.ticks - 1)
+    ids = [[0, 0], [w.ID_STRIDE + 1, w.ID_STRIDE], [2 * w.ID_STRIDE + last, 2 * w.ID_STRIDE]]
+    table = pa.table(dict(zip(("a_id", "b_id", "c_id"), ids, strict=True)))
+    latency.publish(table, output, "part-q-1f-00000001-00000.snappy.parquet")()
+    published_ns = time.monotonic_ns()
+    while not (tmp_path / "seen.jsonl").exists() or not (tmp_path / "seen.jsonl").read_text():
+        time.sleep(0.01)
+    (tmp_path / "stop").touch()
+    assert watcher.wait(20) == 0
+    delays, micro_batches, late = latency.delays_of(QUICK, tmp_path, output)
+    arrived_ns = max(line["ns"] for line in lines if line["stream"] == 2)
+    assert micro_batches == 1 and late >= 0
+    assert len(delays) == 1 and delays[0] >= (published_ns - arrived_ns) / 1e9 - 0.1
+
+
+def test_the_queries_of_a_seed_are_always_the_same() -> None:
+    for kind in queries.KINDS:
+        drawn = queries.draw(kind, 10, 7)
+        assert queries.draw(kind, 3, 7) == drawn[:3] != queries.draw(kind, 3, 8)
+        assert len({query.sql for query in drawn}) == 10
+    shapes = {re.split(r" AND [abc]\.v", query.sql)[0] for query in queries.draw("same graph", 10, 7)}
+    assert len(shapes) == 1
+
+
+def test_queries_together_ship_no_more_than_separately(capsys: pytest.CaptureFixture[str]) -> None:
+    streams = queries.Streams(rows=300, rate=20, batches=3)
+    queries.links_table(streams, [1, 3], 3)
+    _, *lines = cells_of(capsys.readouterr().out)
+    assert [line[:3] for line in lines] == [
+        [plan, kind, count] for plan in queries.PLANS for kind in queries.KINDS for count in ("1", "3")
+    ]
+    for line in lines:
+        assert float(line[5]) == 1 if line[2] == "1" else float(line[5]) <= 1
+
+
+def test_a_site_that_ships_is_compared_within_a_round() -> None:
+    found = {name: [100.0, 200.0, 50.0] for name in shipping.CASES}
+    found[shipping.SHIPS_ALL] = [90.0, 200.0, 60.0]
+    _, lines = shipping.rows_of(found)
+    assert lines[1] == [shipping.SHIPS_ALL, "90", "1.00", "0.90 to 1.20"]

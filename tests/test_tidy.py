@@ -25,6 +25,7 @@ LAYERS = [
     "cost",
     "planners",
     "plan.explain",
+    "plan.explain_sites",
     "plan.draw",
     "metrics",
     "sim.kernel",

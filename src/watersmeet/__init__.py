@@ -23,7 +23,8 @@ from watersmeet.topology.model import (
 )
 
 if TYPE_CHECKING:
-    from watersmeet.spark.run import RunningQuery, RunningSites, start, start_site
+    from watersmeet.spark.handle import QueryHandle, StreamingRun
+    from watersmeet.spark.run import start, start_site
     from watersmeet.spark.session import start_session
 
 __version__ = "0.1.0"
@@ -40,15 +41,15 @@ __all__ = [
     "Number",
     "PlanStep",
     "Query",
+    "QueryHandle",
     "RunError",
-    "RunningQuery",
-    "RunningSites",
     "Sink",
     "Site",
     "Source",
     "Stats",
     "Stream",
     "StreamStats",
+    "StreamingRun",
     "Topology",
     "WatersmeetError",
     "__version__",
@@ -59,8 +60,8 @@ __all__ = [
 ]
 
 _FROM_SPARK = {
-    "RunningQuery": "run",
-    "RunningSites": "run",
+    "QueryHandle": "handle",
+    "StreamingRun": "handle",
     "start": "run",
     "start_session": "session",
     "start_site": "run",

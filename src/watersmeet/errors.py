@@ -1,7 +1,9 @@
 """Named conditions that a user can mend: every message gives the cause and the cure in one sentence or two."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+
+_MOST_NAMED = 5
 
 
 class WatersmeetError(Exception):
@@ -46,6 +48,17 @@ class NothingToDo(InputError):
 
 class RunError(WatersmeetError):
     """The run failed on something outside the query: a file, a sink, the Java virtual machine."""
+
+
+def name_queries(names: Sequence[str]) -> str:
+    """How a message names the queries that it is about.
+
+    >>> name_queries(["q"]), name_queries(["p", "q"]), name_queries(["q"] * 100)
+    ("query 'q'", "queries 'p', 'q'", '100 queries')
+    """
+    if len(names) > _MOST_NAMED:
+        return f"{len(names)} queries"
+    return f"{'query' if len(names) == 1 else 'queries'} {', '.join(map(repr, names))}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -385,14 +385,16 @@ def test_a_site_that_has_nothing_to_do(spark: SparkSession, place: Place, comman
     assert_one_sentence(err)
     assert "query 'here' needs no other site than ams" in err and "use `watersmeet run`" in err
 
-    # Of several queries those are left out that have nothing to do there; with none left there is nothing to run.
     code, out, err = command("site", "tok", place.file, "--once", "--quiet")
     assert code == 2
     assert_one_sentence(err)
     assert "none of the queries has anything to do at site 'tok'" in err
+    # Of several queries the site runs its share of each, here the whole of one.
     code, out, err = command("site", "ams", place.file, "--once", "--quiet")
     assert (code, err) == (0, "")
-    assert re.sub(r"\s+", " ", out).startswith("query 'here' needs no other site than ams")
+    alone = [row for number in range(FILES) for row in made("a", number)]
+    pairs = sum(x["k"] == y["k"] and abs((x["ts"] - y["ts"]).total_seconds()) <= WINDOW_S for x in alone for y in alone)
+    assert sum(map(int, re.findall(r"^batch \d+: (\d+) rows$", out, re.MULTILINE))) == pairs
 
 
 def test_explain_of_several_sites(spark: SparkSession, place: Place, command: Run) -> None:
@@ -448,7 +450,7 @@ def test_a_run_at_three_sites_and_its_links(
     shown = re.sub(r"[│┃\s]+", " ", out)
     assert f"rows in {3 * FILES * ROWS} (" in shown
     assert f"answers {wanted.total()} (" in shown
-    assert "links of query q" in shown and "link purpose bytes batches tuples price" in shown
+    assert " links ┏" in shown and "link purpose bytes batches tuples price" in shown
     number = r"([\d,]+)"
     rows = re.findall(rf"(\w+) -> (\w+) ([a-z ]+) {number} {number} {number} ([\d.]+) ", shown)
     rows = rows[-len({row[:3] for row in rows}) :]  # the last table of those that were shown
@@ -471,7 +473,7 @@ def test_a_run_at_three_sites_and_its_links(
     code, out, err = command("run", place.file, "--once", "--planner", "central")
     assert (code, out) == (2, "")
     assert_one_sentence(err)
-    assert "belongs to a different query: plan had " in err
+    assert "belongs to other queries: query q plan had " in err
 
 
 def test_sites_one_after_the_other(spark: SparkSession, place: Place, command: Run) -> None:
@@ -578,7 +580,7 @@ def test_explain_in_text_and_json(spark: SparkSession, place: Place, command: Ru
     assert text.splitlines()[:3] == [
         "query q",
         "project a.id AS a_id, b.id AS b_id",
-        "  join 2 windows as rows arrive, 1 round a batch",
+        "  join 2 windows as rows arrive",
     ]
     assert "\n\nquery r\ndistinct\n  project a.k AS k\n" in text
     assert command("explain", place.file)[1] == text  # the same on every run
@@ -618,7 +620,7 @@ def test_a_run_its_summary_and_a_second_one_with_nothing_new(
         "sample of the answers",
     ):
         assert fragment in shown
-    assert (place.directory / ".watersmeet/checkpoints/q/identity.json").exists()
+    assert (place.directory / ".watersmeet/checkpoints/here/identity.json").exists()
     # The process that called is as it was.
     assert spark.range(1).count() == 1
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
@@ -641,7 +643,7 @@ def test_a_run_its_summary_and_a_second_one_with_nothing_new(
         code, out, err = command("run", place.file, "--once")
         assert (code, out) == (2, "")
         assert_one_sentence(err)
-        assert f"checkpoint {place.directory}/.watersmeet/checkpoints/q belongs to a different query: " in err
+        assert f"checkpoint {place.directory}/.watersmeet/checkpoints/here belongs to other queries: " in err
         assert "or give --checkpoint another place" in err
         for fragment in fragments:
             assert fragment in err
@@ -670,9 +672,18 @@ def test_all_queries_run_or_the_one_asked_for(spark: SparkSession, place: Place,
     assert "query 's': no equality joins the streams" in err
     assert place.answers("q") == Counter()  # none starts where one is wrong
     place.set("queries.s.allow_cross", True)
-    assert command("run", place.file, "--once", "--quiet") == (0, "", "")
+    # All queries share a checkpoint, so it is for those that it was made for.
+    code, _, err = command("run", place.file, "--once")
+    assert code == 2
+    assert_one_sentence(err)
+    assert "belongs to other queries: query q is new; query s is new. Run the topology it was made for" in err
+    shutil.rmtree(place.directory / "out")
+    assert command("run", place.file, "--once", "--quiet", "--checkpoint", place.directory / "all") == (0, "", "")
     assert [place.answers(name) for name in "qr"] == [expected(), expected()]
     assert place.answers("s").total() > 0
+    code, _, err = command("run", place.file, "--once", "--query", "q", "--checkpoint", place.directory / "all")
+    assert code == 2
+    assert "belongs to other queries: query r is missing; query s is missing." in err
 
 
 def test_answers_go_to_the_console_if_nothing_else_is_said(spark: SparkSession, place: Place, command: Run) -> None:
@@ -762,7 +773,7 @@ def test_a_checkpoint_that_cannot_be(spark: SparkSession, place: Place, command:
     code, _, err = command("run", place.file, "--once", "--checkpoint", place.file)
     assert code == 1
     assert_one_sentence(err)
-    assert f"checkpoint {place.file}/q cannot be written: Not a directory; give --checkpoint another place" in err
+    assert f"checkpoint {place.file}/here cannot be written: Not a directory; give --checkpoint another place" in err
     code, _, err = command("run", place.file, "--once", "--checkpoint", "s3a://bucket/c")
     assert code == 2
     assert_one_sentence(err)
@@ -863,7 +874,7 @@ def test_ctrl_c_ends_a_run_cleanly_and_the_next_one_resumes(spark: SparkSession,
     try:
         checkpoint = tmp_path / ".watersmeet/checkpoints"
         deadline = time.monotonic() + 60
-        while not (checkpoint / "q/ledger.json").exists():
+        while not (checkpoint / "here/ledger.json").exists():
             assert running.poll() is None, running.communicate()
             assert time.monotonic() < deadline, "no batch was made"
             time.sleep(0.1)
@@ -871,7 +882,7 @@ def test_ctrl_c_ends_a_run_cleanly_and_the_next_one_resumes(spark: SparkSession,
         code, _, err = command("run", place.file, "--once")
         assert code == 2
         assert_one_sentence(err)
-        assert f"checkpoint {checkpoint}/q is in use by another run; stop that one or give another --checkpoint" in err
+        assert f"checkpoint {checkpoint}/here is in use by another run; stop that one or give another" in err
         assert running.poll() is None
         os.killpg(running.pid, signal.SIGINT)
         out, err = running.communicate(timeout=30)

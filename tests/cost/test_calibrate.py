@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from watersmeet.cost.calibrate import default_units_path, load_units, measure_units, save_units
+from watersmeet.cost.calibrate import measure_units
 from watersmeet.cost.price import Units, price
+from watersmeet.cost.units import default_units_path, load_units, save_units
 from watersmeet.cost.workload import workload_of
 from watersmeet.errors import InputError
 from watersmeet.plan.nodes import Hop, Method, join_plan_of
@@ -42,12 +43,12 @@ def test_every_unit_is_measured(units: Units) -> None:
     assert units.row_s < units.micro_batch_s and units.match_s < units.operator_s
 
 
-def test_progress_is_told_and_ends() -> None:
-    told: list[tuple[str, float]] = []
-    measure_units(0.0, lambda what, share: told.append((what, share)))
-    shares = [share for _, share in told]
-    assert shares == sorted(shares) and shares[0] == 0.0 and told[-1] == ("done", 1.0)
-    assert {"filing rows", "taking turns"} <= {what for what, _ in told}
+def test_progress_is_reported_and_ends() -> None:
+    reported: list[tuple[str, float]] = []
+    measure_units(0.0, lambda what, share: reported.append((what, share)))
+    shares = [share for _, share in reported]
+    assert shares == sorted(shares) and shares[0] == 0.0 and reported[-1] == ("done", 1.0)
+    assert {"filing rows", "running micro-batches"} <= {what for what, _ in reported}
 
 
 def predicted_and_taken(
@@ -66,20 +67,21 @@ def predicted_and_taken(
     )
     topology = Topology((), sites=(Site("ams"), Site("nyc")))
     feeds = [batch(rate, keys, second) for second in range(seconds)]
+    sites = SimulatedSites(plan, dict.fromkeys(HOMES, "ts"), interval_us=SECOND)
     laid_out = {
-        (scan.alias, id(feed[scan.stream])): lay_out(scan, join.classes, feed[scan.stream], "ts")
+        (scan.stream, id(feed[scan.stream])): lay_out(scan, feed[scan.stream], "ts")
         for feed in feeds
-        for scan in join.scans
+        for program in sites.programs.values()
+        for scan in program.streams
     }
-    # What DuckDB does for the simulator, Spark does before a turn: it is not of the turn.
-    monkeypatch.setattr(sites_module, "lay_out", lambda scan, classes, rows, *more: laid_out[scan.alias, id(rows)])
-    sites = SimulatedSites(plan, dict.fromkeys(HOMES, "ts"), turn_us=SECOND)
+    # What DuckDB does for the simulator, Spark does before a micro-batch: it is not part of it.
+    monkeypatch.setattr(sites_module, "lay_out", lambda scan, rows, *more: laid_out[scan.stream, id(rows)])
     for second, feed in enumerate(feeds):
         sites.feed(second * SECOND, feed)
     start = process_time()
     sites.run()
     taken = (process_time() - start) / seconds
-    assert sites.answers
+    assert sites.answers()
     return sum(price(join, workload, topology, units, batch_interval_s=1.0).cpu.values()), taken
 
 

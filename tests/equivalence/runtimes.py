@@ -1,12 +1,10 @@
 """How the runtimes are driven: the only module of the suite that knows the engine.
 
-`run_spark` and `run_simulated` give the answers of all queries of a scene by name; `KNOWN_GAPS` says what today's
-runtimes cannot do yet, and why.
+`run_spark` and `run_simulated` deploy all queries of a scene at once and give their answers by name.
 """
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,14 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
-from equivalence.model import Bag, NetworkBehaviour, Scene, SceneQuery, SceneStream
+from equivalence.model import Bag, NetworkBehaviour, Scene, SceneStream
 from equivalence.reference import bag, expected_table
 
 import watersmeet as wm
 from watersmeet.plan.nodes import Plan
 from watersmeet.planners.choose import choose
 from watersmeet.sim.internet.links import LinkModel
-from watersmeet.sim.sites.rows import finish, typed
+from watersmeet.sim.sites.rows import typed
 from watersmeet.sim.sites.site import SimulatedSites
 
 SECOND_US = 1_000_000
@@ -30,29 +28,11 @@ _MAX_EVENTS = 300_000
 _MOST_IN_HISTOGRAMS = 2**53
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """Something that the simulated sites get wrong: which queries, and why."""
-
-    reason: str
-    applies: Callable[[Scene, SceneQuery], bool]
-
-
-KNOWN_GAPS = (
-    Gap("the simulator cannot run the plan of a query whose streams all arrive at its site", Scene.is_at_one_site),
-    Gap("the simulator drops DISTINCT", lambda scene, query: scene.parsed(query).distinct),
-)
-
-
-def has_gap(scene: Scene, query: SceneQuery) -> bool:
-    return any(gap.applies(scene, query) for gap in KNOWN_GAPS)
-
-
 def expected(scene: Scene) -> dict[str, Bag]:
     """What every query of a scene has to answer, by name.
 
-    With ROWS windows a query at one site lets all rows wait for all watermarks, one at several sites only where rows
-    are counted.
+    With ROWS windows the symmetric join of a query at one site lets all rows wait for the watermarks of all its
+    streams; plans over several sites only wait for those of the streams whose rows are counted.
     """
     return {
         query.name: bag(expected_table(scene, query, waits_for_all=scene.is_at_one_site(query)))
@@ -121,9 +101,8 @@ def run_spark(spark: Any, scene: Scene, directory: Path) -> dict[str, Bag]:
     for stream in scene.streams:
         _write(stream, directory / "data" / stream.name)
     topology = topology_of(scene, directory)
-    for query in scene.queries:
-        handle = wm.start(topology, query.name, spark=spark, once=True, checkpoint=directory / "checkpoint")
-        handle.awaitTermination()
+    handle = wm.start(topology, spark=spark, once=True, checkpoint=directory / "checkpoint")
+    handle.awaitTermination()
     return {query.name: _read(directory / "out" / query.name) for query in scene.queries}
 
 
@@ -147,22 +126,26 @@ def _read(directory: Path) -> Bag:
 
 def run_simulated(scene: Scene, network: NetworkBehaviour, seed: int) -> dict[str, Bag]:
     """Run all queries on simulated sites, over links that behave as told, until nothing is left to do."""
+    random = Random(seed)
+    sites = _sites(scene, network, random)
+    _schedule_batches(scene, sites, random)
+    _schedule_crashes(sites, network, random)
+    sites.run(_MAX_EVENTS)
+    assert not sites.kernel.pending, f"no end after {_MAX_EVENTS} events"
+    return {query.name: sum((bag(table) for table in sites.answers(query.name)), Bag()) for query in scene.queries}
+
+
+def plans_of(scene: Scene) -> dict[str, Plan]:
+    """The plan of every query, by name."""
     topology = topology_of(scene, Path("unused"))
     schemas = {stream.name: stream.schema for stream in scene.streams}
-    answers = {}
-    for query in scene.queries:
-        plan = choose(topology, topology.query(query.name), typed(scene.parsed(query), schemas)).plan
-        random = Random(f"{seed} {query.name}")
-        sites = _sites(scene, query, plan, network, random)
-        _schedule_batches(scene, sites, random)
-        _schedule_crashes(sites, network, random)
-        sites.run(_MAX_EVENTS)
-        assert not sites.kernel.pending, f"{query.name}: no end after {_MAX_EVENTS} events"
-        answers[query.name] = bag(finish(plan, sites.answers, schemas))
-    return answers
+    return {
+        query.name: choose(topology, topology.query(query.name), typed(scene.parsed(query), schemas)).plan
+        for query in scene.queries
+    }
 
 
-def _sites(scene: Scene, query: SceneQuery, plan: Plan, network: NetworkBehaviour, random: Random) -> SimulatedSites:
+def _sites(scene: Scene, network: NetworkBehaviour, random: Random) -> SimulatedSites:
     link = LinkModel(
         latency_us=random.choice([0, 25_000, 500_000]),
         jitter_us=network.jitter_us,
@@ -170,14 +153,14 @@ def _sites(scene: Scene, query: SceneQuery, plan: Plan, network: NetworkBehaviou
         duplicate=network.duplicate,
     )
     return SimulatedSites(
-        plan,
+        plans_of(scene),
         {stream.name: stream.event_time for stream in scene.streams},
         seed=random.randrange(2**32),
         model_of=lambda sender, receiver: link,
         delays_us={stream.name: stream.delay_us for stream in scene.streams},
-        turn_us={site: random.choice([1_000, 100_000, 700_000]) for site in scene.sites},
+        interval_us={site: random.choice([1_000, 100_000, 700_000]) for site in scene.sites},
         buckets=random.choice([1, 1, 2, 3]),
-        start_us=query.start_us,
+        start_us={query.name: query.start_us for query in scene.queries},
     )
 
 
@@ -202,8 +185,3 @@ def _schedule_crashes(sites: SimulatedSites, network: NetworkBehaviour, random: 
     for _ in range(network.crashes):
         site = random.choice(sorted(sites.sites))
         sites.crash(site, random.randrange(8 * SECOND_US), random.choice([100, 300_000, 3 * SECOND_US, 60 * SECOND_US]))
-
-
-def without_gaps(scene: Scene) -> Scene:
-    """The scene with the queries that today's simulator can run."""
-    return replace(scene, queries=tuple(query for query in scene.queries if not has_gap(scene, query)))

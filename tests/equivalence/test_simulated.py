@@ -3,22 +3,21 @@
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 import pytest
 from equivalence.kinds import WINDOWS, kinds_of_query, kinds_of_scene
 from equivalence.model import NETWORKS, Bag, Scene, SceneQuery
 from equivalence.reference import bag, differences
-from equivalence.runtimes import KNOWN_GAPS, Gap, expected, has_gap, run_simulated, without_gaps
+from equivalence.runtimes import expected, plans_of, run_simulated
 from equivalence.scenes import draw_scene
 from equivalence.seeds import SOAK, fresh_seeds, repeat_command
 
+from watersmeet.plan.nodes import Symmetric, join_plan_of
 from watersmeet.planners.choose import NAMES
 from watersmeet.topology.model import METHODS
 
 # Beyond the first hundred, seeds that make every planner meet every behaviour of the network.
 SEEDS = (*range(100), 100, 128, 129, 133, 154, 161, 163, 285)
-GAP_QUERIES = 8  # of each known gap; the first of the table
 
 
 def network_of(seed: int) -> str:
@@ -41,7 +40,7 @@ def failures(scene: Scene) -> list[str]:
 
 
 def check_seeds(seeds: Iterable[int]) -> None:
-    wrong = [line for seed in seeds for line in failures(without_gaps(draw_scene(seed)))]
+    wrong = [line for seed in seeds for line in failures(draw_scene(seed))]
     assert not wrong, "\n".join(wrong)
 
 
@@ -59,22 +58,6 @@ def test_answers_of_thousands_of_fresh_seeds_are_those_of_the_reference(chunk: i
     check_seeds(fresh_seeds(100))
 
 
-@pytest.mark.parametrize(
-    "gap", [pytest.param(gap, marks=pytest.mark.xfail(strict=True), id=gap.reason) for gap in KNOWN_GAPS]
-)
-def test_known_gaps(gap: Gap) -> None:
-    """What cannot be done yet: once all of these are right, the gap is to be removed from the list."""
-    others = [other for other in KNOWN_GAPS if other is not gap]
-    found = [
-        replace(scene, queries=(query,))
-        for scene, query in table()
-        if gap.applies(scene, query) and not any(other.applies(scene, query) for other in others)
-    ]
-    assert found, "the table has no such query"
-    wrong = [line for scene in found[:GAP_QUERIES] for line in failures(scene)]
-    assert not wrong, "\n".join(wrong)
-
-
 # What the table holds -------------------------------------------------------------------------------------------------
 
 
@@ -89,7 +72,7 @@ def test_the_table_tries_everything() -> None:
     counts: Counter[str] = Counter()
     for scene, query in table():
         counts.update(set(kinds_of_query(scene, query)))
-        if not has_gap(scene, query):
+        if not scene.is_at_one_site(query):
             counts[f"{query.planner or 'explicit plan'} on {network_of(scene.seed)}"] += 1
     for seed in SEEDS:
         counts.update(set(kinds_of_scene(draw_scene(seed))))
@@ -111,6 +94,15 @@ def test_the_table_tries_everything() -> None:
     assert {kind: counts[kind] for kind in sorted(wanted) if not counts[kind]} == {}
 
 
+def test_a_query_at_one_site_is_a_symmetric_join_and_no_other_is() -> None:
+    """By which kind of plan it is known how long rows wait where a ROWS window counts them."""
+    for scene in map(draw_scene, SEEDS[:20]):
+        plans = plans_of(scene)
+        for query in scene.queries:
+            kinds = {isinstance(one, Symmetric) for one in join_plan_of(plans[query.name]).sub_plans}
+            assert kinds == {scene.is_at_one_site(query)}, query.sql
+
+
 def test_a_seed_is_always_the_same_scene() -> None:
     scene, again = draw_scene(7), draw_scene.__wrapped__(7)
     assert scene is not again and scene.describe() == again.describe()
@@ -125,7 +117,7 @@ def test_a_difference_is_shown_with_its_rows_and_the_command_that_repeats_it(mon
     ]
     assert differences({"q": Bag()}, {"q": Bag()}) == []
     monkeypatch.setattr(f"{__name__}.run_simulated", lambda *_: {})
-    scene = next(scene for scene in map(draw_scene, SEEDS) if without_gaps(scene).queries)
+    scene = draw_scene(SEEDS[0])
     with pytest.raises(AssertionError, match=rf"WATERSMEET_SEED={scene.seed} python -m pytest .*test_simulated.py"):
         check_seeds([scene.seed])
     monkeypatch.setenv("WATERSMEET_SEED", str(scene.seed))

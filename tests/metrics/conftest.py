@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from watersmeet.metrics.events import LinkTraffic, MicroBatchCompleted
+from watersmeet.metrics.events import LinkCounts, MicroBatchCompleted
 
 
 def _micro_batch(site: str = "ams", batch: int = 0) -> MicroBatchCompleted:
@@ -25,8 +25,8 @@ def _micro_batch(site: str = "ams", batch: int = 0) -> MicroBatchCompleted:
     )
 
 
-def _link(site: str = "ams", to: str = "fra", purpose: str = "keys", size: int = 10) -> LinkTraffic:
-    return LinkTraffic(site, to, purpose, bytes=size, batches=2, tuples=3)
+def _link(site: str = "ams", to: str = "fra", purpose: str = "keys", size: int = 10) -> LinkCounts:
+    return LinkCounts(site, to, purpose, bytes=size, batches=2, tuples=3)
 
 
 @pytest.fixture
@@ -36,6 +36,6 @@ def micro_batch() -> Callable[..., MicroBatchCompleted]:
 
 
 @pytest.fixture
-def link() -> Callable[..., LinkTraffic]:
+def link() -> Callable[..., LinkCounts]:
     """Traffic of a link."""
     return _link

@@ -7,7 +7,7 @@ from itertools import count
 from watersmeet.metrics.bus import EventBus
 from watersmeet.metrics.events import (
     Event,
-    LinkTraffic,
+    LinkCounts,
     MicroBatchCompleted,
     PlanInForce,
     RunEnded,
@@ -63,7 +63,7 @@ def test_the_same_reader_may_subscribe_twice() -> None:
 
 
 def test_the_latest_of_each_site_query_and_link_is_kept(
-    micro_batch: Callable[..., MicroBatchCompleted], link: Callable[..., LinkTraffic]
+    micro_batch: Callable[..., MicroBatchCompleted], link: Callable[..., LinkCounts]
 ) -> None:
     bus = ticking_bus()
     plans = [PlanInForce("q", "auto", "", None, 1), PlanInForce("r", "tree", "", 2.0, 1)]
@@ -89,7 +89,7 @@ def test_the_latest_of_each_site_query_and_link_is_kept(
         (4.0, "fra", 0),
         (5.0, "ams", 1),
     ]
-    assert [event.bytes for _, event in bus.recent(LinkTraffic)] == [11, 12, 13]
+    assert [event.bytes for _, event in bus.recent(LinkCounts)] == [11, 12, 13]
     assert bus.recent(RunEnded) == ((11.0, RunEnded("stopped")),)
     assert bus.recent(RunWarning) == ()
 

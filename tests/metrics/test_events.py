@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from watersmeet.metrics.events import (
     Event,
-    LinkTraffic,
+    LinkCounts,
     MicroBatchCompleted,
     PlanInForce,
     RunEnded,
@@ -45,7 +45,7 @@ EVENTS: dict[type[Event], st.SearchStrategy[Event]] = {
         COUNTS,
         COUNTS,
     ),
-    LinkTraffic: st.builds(LinkTraffic, NAMES, NAMES, NAMES, COUNTS, COUNTS, COUNTS),
+    LinkCounts: st.builds(LinkCounts, NAMES, NAMES, NAMES, COUNTS, COUNTS, COUNTS),
     RunWarning: st.builds(RunWarning, st.none() | NAMES, st.none() | NAMES, NAMES),
     RunEnded: st.builds(RunEnded, st.sampled_from(["completed", "stopped", "failed"]), NAMES),
 }

@@ -11,7 +11,7 @@ import pytest
 from watersmeet.errors import InputError
 from watersmeet.metrics.bus import EventBus
 from watersmeet.metrics.events import (
-    LinkTraffic,
+    LinkCounts,
     MicroBatchCompleted,
     PlanInForce,
     RunEnded,
@@ -50,7 +50,7 @@ def test_all_figures_of_a_run(
     bus: EventBus,
     exporter: Exporter,
     micro_batch: Callable[..., MicroBatchCompleted],
-    link: Callable[..., LinkTraffic],
+    link: Callable[..., LinkCounts],
 ) -> None:
     for event in (
         RunStarted(("ams", "fra"), ("q",), "1.2"),
@@ -115,7 +115,7 @@ def test_names_follow_the_conventions(exporter: Exporter) -> None:
 
 
 def test_an_exporter_that_starts_late_has_the_current_state(
-    bus: EventBus, micro_batch: Callable[..., MicroBatchCompleted], link: Callable[..., LinkTraffic]
+    bus: EventBus, micro_batch: Callable[..., MicroBatchCompleted], link: Callable[..., LinkCounts]
 ) -> None:
     bus.publish(RunStarted(("ams",), ("q",), "1.2"))
     bus.publish(micro_batch())
@@ -130,12 +130,12 @@ def test_an_exporter_that_starts_late_has_the_current_state(
     assert found['watersmeet_link_bytes_total{from="ams",purpose="keys",to="fra"}'] == 10
 
 
-def test_labels_are_escaped(bus: EventBus, exporter: Exporter, link: Callable[..., LinkTraffic]) -> None:
+def test_labels_are_escaped(bus: EventBus, exporter: Exporter, link: Callable[..., LinkCounts]) -> None:
     bus.publish(link(site='a"b\\c\nd'))
     assert 'watersmeet_link_bytes_total{from="a\\"b\\\\c\\nd",' in scrape(exporter)
 
 
-def test_two_exporters_do_not_mix(bus: EventBus, exporter: Exporter, link: Callable[..., LinkTraffic]) -> None:
+def test_two_exporters_do_not_mix(bus: EventBus, exporter: Exporter, link: Callable[..., LinkCounts]) -> None:
     other = serve(EventBus(), 0)
     try:
         bus.publish(link())

@@ -4,7 +4,7 @@ A file has a heading and the sections `-- streams` (schema, then rows in arrival
 seconds), `-- sql`, `-- plan` and `-- rows`. `GOLDEN=write pytest tests/plan/test_golden.py` writes the last
 two anew, of answers that the oracle has too.
 A case of several sites has the section `-- sites` too: homes, site and plan as in a topology, or a planner with the
-statistics of streams. It runs in the simulator, where every batch has come to an end before the next one comes.
+statistics of streams. Cases run in the simulator, where every batch has come to an end before the next one comes.
 """
 
 import os
@@ -19,14 +19,15 @@ import yaml
 from watersmeet.plan.explain import explain_text
 from watersmeet.plan.nodes import Hop, Method, Plan
 from watersmeet.planners.choose import choose
+from watersmeet.planners.local import local
 from watersmeet.planners.sited import central, explicit
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
-from watersmeet.sim.sites.rows import finish, typed
+from watersmeet.sim.sites.rows import typed
 from watersmeet.sim.sites.site import SimulatedSites
 from watersmeet.sim.sites.trial import horizon
-from watersmeet.testing import InProcess, bag
+from watersmeet.testing import bag
 from watersmeet.topology.load import load_topology
 from watersmeet.topology.schema import parse_schema
 
@@ -63,19 +64,6 @@ def _value(text: str, field: pa.Field) -> object:
     return text if field.type == pa.string() else int(text)
 
 
-Bag = Counter[tuple[Any, ...]]
-
-
-def run_here(query: JoinQuery, streams: dict[str, list[pa.Table]], directory: Path) -> tuple[Plan, Bag, int | None]:
-    """The plan of a query at one site, its answers, and before which instant heads have theirs (None: all have)."""
-    schemas = {name: batches[0].schema for name, batches in streams.items()}
-    process = InProcess(query, schemas, dict.fromkeys(streams, "ts"), directory)
-    got: Bag = Counter()
-    for number in range(max(map(len, streams.values()))):
-        got += bag(process.batch({name: b[number] for name, b in streams.items() if number < len(b)}))
-    return process.plan, got, process.ledger.released_to if process.join.ordered else None
-
-
 def planned(query: JoinQuery, asked: dict[str, Any], schemas: dict[str, pa.Schema], directory: Path) -> Plan:
     """What a planner makes of a query and the statistics of its streams."""
     kinds = {kind: name for name, kind in TYPES.items()}
@@ -98,31 +86,34 @@ def planned(query: JoinQuery, asked: dict[str, Any], schemas: dict[str, pa.Schem
     return choose(topology, topology.query("q"), query).plan
 
 
-def run_at_sites(
-    query: JoinQuery, streams: dict[str, list[pa.Table]], text: str, directory: Path
-) -> tuple[Plan, Bag, int | None]:
-    """The same of a query over several sites."""
-    schemas = {name: batches[0].schema for name, batches in streams.items()}
+def plan_of(query: JoinQuery, schemas: dict[str, pa.Schema], sites: str | None, directory: Path) -> Plan:
+    """The plan of a query at one site, or over several as a case says."""
     columns = {name: schema.names for name, schema in schemas.items()}
-    asked = yaml.safe_load(text)
-    query = typed(query, schemas)
+    if sites is None:
+        return local(query, columns, "here")
+    asked = yaml.safe_load(sites)
     if "planner" in asked:
-        plan = planned(query, asked, schemas, directory)
-    elif "plan" in asked:
+        return planned(query, asked, schemas, directory)
+    if "plan" in asked:
         hops = {
             head: [Hop(s["join"], Method(s.get("method", "SP-D")), s.get("at"), s.get("bloom", False)) for s in steps]
             for head, steps in asked["plan"].items()
         }
-        plan = explicit(query, columns, asked["homes"], asked["site"], hops)
-    else:
-        plan = central(query, columns, asked["homes"], asked["site"])
-    sites = SimulatedSites(plan, dict.fromkeys(streams, "ts"))
+        return explicit(query, columns, asked["homes"], asked["site"], hops)
+    return central(query, columns, asked["homes"], asked["site"])
+
+
+def run(plan: Plan, streams: dict[str, list[pa.Table]]) -> tuple[Counter[tuple[Any, ...]], int | None]:
+    """The answers of a plan, and before which instant heads have theirs (None: all have)."""
+    sites = SimulatedSites(plan, dict.fromkeys(streams, "ts"), buckets=2)
     for number in range(max(map(len, streams.values()))):
         sites.feed(number * 60_000_000, {name: b[number] for name, b in streams.items() if number < len(b)})
     sites.run()
     before_us, is_known = horizon(sites, plan)
     assert is_known, "every stream of a ROWS window has rows"
-    return plan, bag(finish(plan, sites.answers, schemas)), before_us
+    if before_us is not None and len(sites.sites) == 1:  # there rows are taken in the order of all streams
+        before_us = min(sites.sites["here"].ledger.watermarks[name] for name in streams)
+    return sum((bag(table) for table in sites.answers()), Counter()), before_us
 
 
 @pytest.mark.parametrize("path", CASES, ids=[case.stem for case in CASES])
@@ -130,11 +121,10 @@ def test_golden(path: Path, tmp_path: Path) -> None:
     heading, sections = read_case(path)
     streams = read_streams(sections["streams"])
     columns = {name: batches[0].schema.names for name, batches in streams.items()}
-    query = parse_query(sections["sql"], columns, allow_cross=True)
-    if "sites" in sections:
-        made, got, before_us = run_at_sites(query, streams, sections["sites"], tmp_path)
-    else:
-        made, got, before_us = run_here(query, streams, tmp_path)
+    schemas = {name: batches[0].schema for name, batches in streams.items()}
+    query = typed(parse_query(sections["sql"], columns, allow_cross=True), schemas)
+    made = plan_of(query, schemas, sections.get("sites"), tmp_path)
+    got, before_us = run(made, streams)
     plan = explain_text(made)
     rows = "\n".join(" ".join(map(str, row)) for row in sorted(got.elements(), key=str))
     whole = {name: pa.concat_tables(batches) for name, batches in streams.items()}

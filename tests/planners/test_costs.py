@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scenes import Scene, measured, scene
+from workloads import Scene, measured, scene
 
 from watersmeet.cost.formulas import announcements
 from watersmeet.cost.price import price

@@ -1,20 +1,20 @@
 """Groups of values with join orders of their own: what they are and cost, and that they answer as the law says."""
 
+from collections import Counter
 from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
 import pytest
-from scenes import Scene, scene
+from workloads import Scene, scene
 
 from watersmeet.cost.formulas import together
 from watersmeet.plan.nodes import JoinNode, Partition, RangeParts, leaves_of
 from watersmeet.planners.auto import _grouped_plans, plan_with, try_all
 from watersmeet.planners.grouping import ByValue, groupings, in_order, prefixes
 from watersmeet.planners.ordering import tree
+from watersmeet.query.bags import bag_of
 from watersmeet.query.oracle import answer
-from watersmeet.sim.sites.rows import finish
-from watersmeet.sim.sites.trial import bag_of
 
 
 def popular_apart(streams: int, seed: int = 1, *, homes: int = 4) -> Scene:
@@ -78,7 +78,7 @@ def test_every_grouping_gives_the_answers_of_the_law(streams: int, seed: int, ho
         plan = problem.plan(problem.join(sub_plans, partition))
         sites = of.run(plan)
         sites.run()
-        assert bag_of(finish(plan, sites.answers, of.schemas)) == law
+        assert sum((bag_of(table) for table in sites.answers()), Counter()) == law
 
 
 def test_a_tree_in_the_order_of_the_best_tree_costs_no_more() -> None:

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from watersmeet.plan.nodes import Method
-from watersmeet.program.operators import Form, Join, compile_sites
+from watersmeet.program.operators import Form, Join
+from watersmeet.program.site.program import overlay, shared_joins
 from watersmeet.reproduce import experiment_named, report, runner
 from watersmeet.reproduce.experiment import Row
 from watersmeet.reproduce.semijoin import fig7 as semijoin_fig7
@@ -78,12 +79,13 @@ def test_a_simple_join_takes_what_its_tuples_take() -> None:
 
 @pytest.mark.parametrize("method", PAPER)
 def test_only_one_head_is_run(method: str) -> None:
-    join = problem_for(SMALL).join((one_way_join(Method(method)),))
-    programs = only_for(compile_sites(join), "s1")
-    joins = [one for program in programs.values() for one in program.operators if isinstance(one, Join)]
+    problem = problem_for(SMALL)
+    plan = problem.plan(problem.join((one_way_join(Method(method)),)))
+    programs = only_for(overlay(shared_joins({"q": plan}, {})), "s1")
+    joins = [one for program in programs.values() for _, one in program.operators if isinstance(one, Join)]
     assert [(one.head, one.out.form) for one in joins] == [("s1", Form.RESULT)]
-    shipped = {ship.arrives_as.name for program in programs.values() for ship in program.ships}
-    arriving = {flow.name for program in programs.values() for _, flow in program.inbound}
+    shipped = {shipment.arrives_as for program in programs.values() for shipment in program.shipments}
+    arriving = {shipment.arrives_as for program in programs.values() for _, shipment in program.inbound}
     assert shipped == arriving
     assert ("s2" in shipped) == (method == "SP-S")
     assert ("s1" in shipped) == (method == "SP-D")

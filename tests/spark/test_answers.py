@@ -11,10 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scenes import write_batches
 
 import watersmeet as wm
 from watersmeet.query.oracle import answer
@@ -64,14 +64,9 @@ def rows(seed: int, count: int = 120, keys: int = 10) -> pa.Table:
     return pa.Table.from_pylist(out, schema=SCHEMA)
 
 
-def write_batches(directory: Path, table: pa.Table, batches: int) -> Path:
-    """A stream as files of about equal size, in an order that Spark's file source keeps."""
-    directory.mkdir(parents=True)
-    for number, piece in enumerate(split(table, [table.num_rows * n // batches for n in range(1, batches)])):
-        path = directory / f"{number:05d}.parquet"
-        pq.write_table(piece, path)
-        os.utime(path, (1_700_000_000 + 10 * number,) * 2)
-    return directory
+def write_rows(directory: Path, table: pa.Table, batches: int) -> Path:
+    """A stream as files of about equal size."""
+    return write_batches(directory, split(table, [table.num_rows * n // batches for n in range(1, batches)]))
 
 
 def stream(name: str, path: Path | str, ddl: str = DDL, *, files: int | None = 1, **more: Any) -> wm.Stream:
@@ -86,7 +81,7 @@ def stream(name: str, path: Path | str, ddl: str = DDL, *, files: int | None = 1
 
 def run(
     spark: Any, tmp: Path, streams: Sequence[wm.Stream], sql: str, **query: Any
-) -> tuple[pa.Table, wm.RunningQuery]:
+) -> tuple[pa.Table, wm.StreamingRun]:
     sink = wm.Sink("parquet", str(tmp / "out"))
     topology = wm.Topology(tuple(streams), (wm.Query("q", sql, sink=sink, **query),))
     handle = wm.start(topology, "q", spark=spark, checkpoint=tmp / "checkpoint", once=True)
@@ -121,7 +116,7 @@ def tables() -> dict[str, pa.Table]:
 def streams(tables: dict[str, pa.Table], tmp_path_factory: pytest.TempPathFactory) -> list[wm.Stream]:
     root = tmp_path_factory.mktemp("streams")
     for name, table in tables.items():
-        write_batches(root / name, table, BATCHES)
+        write_rows(root / name, table, BATCHES)
     return [stream(name, root / name) for name in NAMES]
 
 
@@ -184,8 +179,8 @@ def test_answers_are_those_of_the_law(
     expected = bag(law(streams, tables, CASES[name]))
     assert expected, "a case without answers shows nothing"
     assert bag(got) == expected
-    assert handle.totals["rows_out"] == expected.total()
-    assert handle.totals["late"] == handle.totals["malformed"] == 0
+    assert handle.usage().rows_out == expected.total()
+    assert handle.usage().late == handle.usage().malformed == 0
 
 
 def test_the_streams_above_are_out_of_order_across_batches(tables: dict[str, pa.Table]) -> None:
@@ -223,20 +218,20 @@ def test_one_huge_batch(spark: Any, tmp_path: Path, window: str) -> None:
     # No ties: which of several files of one batch arrived first is not told.
     steps = pa.array([EPOCH + timedelta(seconds=0.7 * n) for n in range(120)], SCHEMA.field("ts").type)
     given = {name: rows(seed).set_column(7, "ts", steps) for seed, name in enumerate("abc")}
-    streams = [stream(name, write_batches(tmp_path / name, given[name], 5), files=None) for name in given]
+    streams = [stream(name, write_rows(tmp_path / name, given[name], 5), files=None) for name in given]
     sql = f"SELECT {ids('abc')} FROM a {window}, b {window}, c {window} WHERE a.k = b.k AND b.k = c.k"
     got, handle = run(spark, tmp_path, streams, sql)
-    assert handle.totals["batches"] == 1
+    assert handle.micro_batches == 1
     assert bag(got) == bag(law(streams, given, sql)) != {}
 
 
 def test_many_tiny_batches_of_streams_of_different_length(spark: Any, tmp_path: Path) -> None:
     given = {"a": rows(1, 60), "b": rows(2, 60), "c": rows(3, 30)}
     counts = {"a": 12, "b": 9, "c": 2}
-    streams = [stream(name, write_batches(tmp_path / name, given[name], counts[name])) for name in given]
+    streams = [stream(name, write_rows(tmp_path / name, given[name], counts[name])) for name in given]
     sql = f"SELECT {ids('abc')} FROM a {R}, b {R}, c {R} WHERE a.k = b.k AND b.k = c.k"
     got, handle = run(spark, tmp_path, streams, sql)
-    assert handle.totals["batches"] == 12
+    assert handle.micro_batches == 12
     assert bag(got) == bag(law(streams, given, sql)) != {}
 
 
@@ -247,14 +242,14 @@ def test_an_empty_stream_joins_nothing(spark: Any, tmp_path: Path, streams: list
     (tmp_path / "out").mkdir()
     got, handle = run(spark, tmp_path, [*streams, stream("nothing", tmp_path / "none")], sql)
     assert got.num_rows == 0
-    assert handle.totals["rows_in"] == 240 and handle.totals["rows_out"] == 0
+    assert handle.usage().rows_in == 240 and handle.usage().rows_out == 0
 
 
 def test_an_event_time_without_zone(spark: Any, tmp_path: Path) -> None:
     plain = pa.timestamp("us")
     given = {name: rows(seed).set_column(7, "ts", rows(seed)["ts"].cast(plain)) for seed, name in enumerate("ab")}
     ddl = DDL.replace("ts timestamp", "ts timestamp_ntz")
-    streams = [stream(name, write_batches(tmp_path / name, given[name], 3), ddl) for name in given]
+    streams = [stream(name, write_rows(tmp_path / name, given[name], 3), ddl) for name in given]
     sql = f"SELECT {ids('ab')}, a.ts {AB} WHERE a.k = b.k"
     got, _ = run(spark, tmp_path, streams, sql)
     assert got.schema.field("ts").type == plain
@@ -267,7 +262,7 @@ def test_column_names_with_spaces_dots_and_backquotes(spark: Any, tmp_path: Path
     ddl = "`the key` long, m int, d decimal(10,2), `f.f` float, x double, `ho``st` string, `i.d` long, "
     ddl += "`event time` timestamp"
     streams = [
-        stream(name, write_batches(tmp_path / name, given[name], 3), ddl, event_time="event time") for name in given
+        stream(name, write_rows(tmp_path / name, given[name], 3), ddl, event_time="event time") for name in given
     ]
     sql = """SELECT a.`i.d`, b.`i.d` AS `b.i d`, upper(c.`ho``st`) AS `UP``PER`, c.`f.f` AS `f, f;`
         FROM a [RANGE 10 SECONDS], b [RANGE 10 SECONDS], c [RANGE 10 SECONDS]
@@ -309,7 +304,7 @@ def check_random(spark: Any, sql: str, seed: int, batches: int) -> None:
     given_rows = {name: rows(seed + number, 40, 6) for number, name in enumerate("abc")}
     with tempfile.TemporaryDirectory() as directory:
         tmp = Path(directory)
-        streams = [stream(name, write_batches(tmp / name, given_rows[name], batches)) for name in given_rows]
+        streams = [stream(name, write_rows(tmp / name, given_rows[name], batches)) for name in given_rows]
         (tmp / "out").mkdir()
         got, _ = run(spark, tmp, streams, sql)
         assert bag(got) == bag(law(streams, given_rows, sql))

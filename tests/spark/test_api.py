@@ -4,6 +4,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import watersmeet as wm
+from watersmeet.metrics.bus import EventBus
+from watersmeet.metrics.events import Event, MicroBatchCompleted, RunEnded, RunStarted
 from watersmeet.testing import bag
 
 START = datetime(2025, 1, 1, tzinfo=UTC)
@@ -62,7 +65,7 @@ def streams(write_stream: WriteStream) -> tuple[wm.Stream, ...]:
 
 def start(
     spark: SparkSession, tmp: Path, streams: Sequence[wm.Stream], sql: str = SQL, *, run: Any = None, **query: Any
-) -> wm.RunningQuery:
+) -> wm.StreamingRun:
     topology = wm.Topology(tuple(streams), (wm.Query("q", sql, **query),))
     return wm.start(
         topology, "q", spark=spark, checkpoint=tmp / "checkpoint", **({"once": True} if run is None else run)
@@ -79,24 +82,37 @@ def until(condition: Callable[[], object], seconds: float = 60) -> None:
 def test_a_topology_built_in_code_and_its_handle(
     spark: SparkSession, tmp_path: Path, streams: tuple[wm.Stream, ...]
 ) -> None:
-    handle = start(spark, tmp_path, streams, sink=wm.Sink("parquet", str(tmp_path / "out")))
-    assert handle.name == "q" and handle.id
+    events = EventBus()
+    reported: list[Event] = []
+    events.subscribe(lambda at, event: reported.append(event))
+    sink = wm.Sink("parquet", str(tmp_path / "out"))
+    handle = start(spark, tmp_path, streams, run={"once": True, "events": events}, sink=sink)
+    assert handle.events is events
+    assert handle.name == "q" and handle.sites == ("here",) and handle.id["here"]
     assert handle.awaitTermination(120) is True
     assert not handle.isActive and handle.exception() is None
-    assert "message" in handle.status
+    assert "message" in handle.status["here"]
     assert bag(ds.dataset(tmp_path / "out", format="parquet").to_table()) == expected()
-    assert handle.totals == {
-        "batches": BATCHES,
-        "rows_in": 2 * ROWS,
-        "rows_out": expected().total(),
-        "late": 0,
-        "malformed": 0,
-        "null_keys": 0,
-    }
+    usage = handle.usage("q")
+    assert usage == handle.usage() == handle.usage_here() == handle.query("q").usage
+    assert (usage.rows_in, usage.rows_out) == (2 * ROWS, expected().total())
+    assert (usage.late, usage.malformed, usage.null_keys, usage.bytes_shipped) == (0, 0, 0, 0)
+    assert usage.state_rows > 0 and usage.state_bytes > 0
+    assert handle.micro_batches == handle.micro_batches_here == BATCHES
+    marks = dict.fromkeys("ab", round((START.timestamp() + ROWS - 1) * 1e6))
     progress = handle.lastProgress
-    assert progress is not None and progress["name"] == "q" and progress["batchId"] == BATCHES - 1
-    assert progress["watersmeet"]["rows_in"] == 2 * ROWS // BATCHES
-    assert progress["watersmeet"]["watermarks"] == dict.fromkeys("ab", round((START.timestamp() + ROWS - 1) * 1e6))
+    assert progress is not None and set(progress) == {"queries", "sites"}
+    assert progress["queries"]["q"] == handle.query("q").lastProgress
+    assert progress["queries"]["q"] == {"name": "q", "batchId": BATCHES - 1, "watermarks": marks, **asdict(usage)}
+    here = progress["sites"]["here"]
+    assert here["name"] == "q" and here["batchId"] == BATCHES - 1, "what Spark says"
+    assert here["watersmeet"]["rows_in"] == dict.fromkeys("ab", ROWS // BATCHES)
+    assert here["watersmeet"]["watermarks"] == marks
+    completed = [event for event in reported if isinstance(event, MicroBatchCompleted)]
+    assert sum(event.answers["q"] or 0 for event in completed) == expected().total()
+    assert isinstance(reported[0], RunStarted) and reported[-1] == RunEnded("completed")
+    with pytest.raises(wm.InputError, match="unknown query 'qq'; did you mean 'q'"):
+        handle.query("qq")
     handle.stop()
     assert handle.exception() is None
 
@@ -131,7 +147,7 @@ def test_functions_take_batches_as_dataframes(
     assert numbers == list(range(BATCHES))
     assert Counter(map(tuple, first)) == expected()
     assert {tuple(row)[:3]: row["count"] for row in second} == dict(expected())
-    assert handle.last_report is not None and handle.last_report.rows_out is None, "only the function knows"
+    assert handle.usage().rows_out == expected().total()
 
 
 @pytest.mark.parametrize("distinct", [False, True])
@@ -166,7 +182,7 @@ def test_an_error_of_a_function_ends_the_query_and_its_batch_is_redone(
         handle.awaitTermination()
     assert not handle.isActive
     assert isinstance(handle.exception(), wm.RunError) and "no room on the shelf" in str(handle.exception())
-    assert handle.totals["batches"] == 1, "the batch that failed is not done"
+    assert set(got) == {0, 1}, "nothing is given to the function after it has failed"
     seen = got.pop(1)
     broken = False
     handle = start(spark, tmp_path, streams, foreach_batch=receive)
@@ -190,7 +206,7 @@ def test_files_of_other_formats(spark: SparkSession, tmp_path: Path, streams: tu
     handle.awaitTermination()
     reader = spark.read.format(kind).options(**SINKS[kind]).schema("a_id long, b_id long, k long")
     assert Counter(map(tuple, reader.load(str(tmp_path / "out")).collect())) == expected()
-    assert handle.totals["rows_out"] == expected().total()
+    assert handle.usage().rows_out == expected().total()
     names = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert names and all(name.startswith("part-") for name in names)
     if kind == "parquet":
@@ -205,7 +221,7 @@ def test_the_console_and_noop(spark: SparkSession, tmp_path: Path, streams: tupl
     assert len(shown) == BATCHES and "a_id|b_id|" in shown[0] and shown[0].startswith("batch 0: ")
     handle = start(spark, tmp_path / "noop", streams, sink=wm.Sink("noop"))
     handle.awaitTermination()
-    assert handle.totals["rows_out"] == expected().total()
+    assert handle.usage().rows_out == expected().total()
 
 
 def test_an_unknown_sink_is_refused_before_anything_runs(
@@ -267,9 +283,9 @@ def test_a_continuous_run_takes_up_new_files_and_stops_cleanly(spark: SparkSessi
     handle = start(spark, tmp_path, streams, run={"trigger": "200 milliseconds"}, sink=sink)
     assert handle.isActive and handle.awaitTermination(0.1) is False
     add(0, 10)
-    until(lambda: handle.totals["rows_in"] == 20)
+    until(lambda: handle.usage().rows_in == 20)
     add(10, 20)
-    until(lambda: handle.totals["rows_in"] == 40)
+    until(lambda: handle.usage().rows_in == 40)
     with pytest.raises(wm.CheckpointMismatch, match="in use by another run"):
         start(spark, tmp_path, streams, sink=sink)
     handle.stop()

@@ -78,14 +78,16 @@ def answers(spark: SparkSession, tmp: Path, streams: tuple[wm.Stream, ...], sele
     query = wm.Query("q", sql, foreach_batch=lambda rows, batch: got.append(rows.toArrow()))
     handle = wm.start(wm.Topology(streams, (query,)), spark=spark, checkpoint=tmp / "checkpoint", once=True)
     handle.awaitTermination()
-    assert handle.totals["batches"] == FILES
+    assert handle.micro_batches == FILES
     return sum(map(bag, got), Counter())
 
 
 def witness(spark: SparkSession, streams: tuple[wm.Stream, ...], where: str) -> DataFrame:
-    left, right = (
-        spark.read.schema(stream.schema).parquet(stream.source.path).alias(stream.name) for stream in streams
-    )
+    def rows(stream: wm.Stream) -> DataFrame:
+        assert stream.schema is not None and stream.source is not None and stream.source.path is not None
+        return spark.read.schema(stream.schema).parquet(stream.source.path).alias(stream.name)
+
+    left, right = map(rows, streams)
     within = F.expr("abs(unix_micros(l.ts) - unix_micros(r.ts)) <= 2000000")
     return left.join(right, on=within & F.expr(where))
 

@@ -13,7 +13,6 @@ from pyspark.sql import SparkSession
 
 import watersmeet as wm
 from watersmeet.cli.main import run_command
-from watersmeet.spark.run import RunningSites
 from watersmeet.stats.model import Origin, Stats
 from watersmeet.stats.yaml import read_stats
 
@@ -61,14 +60,14 @@ def file(tmp_path: Path, write_stream: Callable[[str, Sequence[pa.Table]], Path]
 
 def check(stats: Stats, name: str, table: pa.Table) -> None:
     stream = stats.stream(name)
-    ((rate, hosts),) = duckdb.sql(
+    ((rate, hosts),) = duckdb.execute(
         'SELECT (count(*) - 1) * 1e6 / (epoch_us(max(ts)) - epoch_us(min(ts))), count(DISTINCT s) FROM "table"'
     ).fetchall()
     assert stream.rate is not None and stream.rate.value == pytest.approx(rate, rel=1e-4)
     assert stream.rate.origin is Origin.OBSERVED and stream.rate.taken_at is not None
     histogram, found = stream.columns["k"].histogram, stream.columns["s"].distinct
     assert histogram is not None and found is not None
-    counts = dict(duckdb.sql('SELECT k, count(*) FROM "table" GROUP BY k').fetchall())
+    counts = dict(duckdb.execute('SELECT k, count(*) FROM "table" GROUP BY k').fetchall())
     assert {one.low: round(one.share * ROWS) for one in histogram.bins} == counts
     assert found.value == hosts and stream.columns["s"].histogram is None
     for column in ("k", "s", "id"):
@@ -79,8 +78,8 @@ def test_a_run_leaves_what_it_observed(
     spark: SparkSession, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_command(["run", str(file), "--once", "--checkpoint", str(tmp_path / "checkpoint")]) == 0
-    written = tmp_path / "checkpoint" / "q" / "observed-stats.yaml"
-    assert f"what was observed of the streams lies in {written}" in capsys.readouterr().out
+    written = tmp_path / "checkpoint" / "observed-stats.yaml"
+    assert f"statistics observed in this run: {written}" in capsys.readouterr().out
     stats = read_stats(written, wm.load_topology(file).columns)
     for seed, name in enumerate("ab"):
         check(stats, name, rows(seed))
@@ -96,9 +95,8 @@ def test_a_restart_goes_on_observing(spark: SparkSession, file: Path, tmp_path: 
     counts: list[int] = []
     for _ in range(2):
         handle = wm.start(wm.load_topology(file), spark=spark, checkpoint=tmp_path / "checkpoint", once=True)
-        assert isinstance(handle, RunningSites)
         handle.awaitTermination()
-        counts.append(handle.totals["rows_in"])
+        counts.append(handle.usage().rows_in)
         for path, (content, written) in later.items():
             path.write_bytes(content)
             os.utime(path, (written, written))
@@ -110,8 +108,7 @@ def test_a_restart_goes_on_observing(spark: SparkSession, file: Path, tmp_path: 
 def test_observations_that_cannot_be_read_are_made_anew(spark: SparkSession, file: Path, tmp_path: Path) -> None:
     topology, place = wm.load_topology(file), tmp_path / "checkpoint"
     wm.start(topology, spark=spark, checkpoint=place, once=True).awaitTermination()
-    (place / "q" / "ams" / "observed.json").write_text("{torn", encoding="utf-8")
+    (place / "ams" / "observed.json").write_text("{torn", encoding="utf-8")
     handle = wm.start(topology, spark=spark, checkpoint=place, once=True)
-    assert isinstance(handle, RunningSites)
     handle.awaitTermination()
     assert set(handle.observed.streams) == {"b"}

@@ -6,16 +6,15 @@ nothing else, and answers on none of them.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pytest
+from scenes import SECOND_US, Bag, by_arrow, sort_out
 
 import watersmeet as wm
 from watersmeet.plan.nodes import (
@@ -47,7 +46,6 @@ from watersmeet.stats.model import Bin, ColumnStats, Histogram, Number, Stats, S
 from watersmeet.stats.sketches import Sizes
 from watersmeet.testing import bag
 
-SECOND_US = 1_000_000
 DELAY_US = SECOND_US
 PATIENCE_S = 60  # on a machine that has other things to do
 DDL = "k long, m int, s string, id long, ts timestamp"
@@ -60,7 +58,6 @@ APART = {"a": "ams", "b": "fra", "c": "nyc"}
 R, T = "[RANGE 3 SECONDS]", "[TUMBLE 4 SECONDS]"
 IDS = "a.id AS a_id, b.id AS b_id, c.id AS c_id"
 ONE_KEY, TWO_KEYS = "WHERE a.k = b.k AND b.k = c.k", "WHERE a.k = b.k AND b.m = c.m"
-Bag = Counter[tuple[Any, ...]]
 WriteStream = Callable[[str, Sequence[pa.Table]], Path]
 
 
@@ -89,31 +86,12 @@ def mixed_batches(stream: int, batches: int = 3, rows: int = 70, first: int = 0)
     return [table.slice(number * rows, rows) for number in range(batches)]
 
 
-def sort_out(batches: Sequence[pa.Table]) -> tuple[pa.Table, Bag]:
-    """The rows that take part, and how many are set aside for each reason: the rule, batch by batch."""
-    taken, aside, latest = [], Counter(), None
-    for batch in batches:
-        ts = batch["ts"].cast(pa.int64())
-        late = pc.fill_null(pc.less(ts, latest - DELAY_US), False) if latest is not None else pa.scalar(False)
-        good = pc.and_(pc.is_valid(ts), pc.invert(late))
-        taken.append(batch.filter(good))
-        aside["malformed"] += ts.null_count
-        aside["late"] += batch.num_rows - taken[-1].num_rows - ts.null_count
-        latest = max(mark for mark in (latest, pc.max(ts).as_py()) if mark is not None)
-    return pa.concat_tables(taken), aside
-
-
-def read(path: Path) -> Bag:
-    """What any reader finds in a sink."""
-    return bag(ds.dataset(path, format="parquet").to_table()) if any(path.glob("*.parquet")) else Counter()
-
-
-def figures(rate: float, shares: Sequence[float], load_bytes: float = 2_000.0) -> StreamStats:
+def figures(rate: float, shares: Iterable[float], load_bytes: float = 2_000.0) -> StreamStats:
     """Statistics of one of the streams, given by hand."""
-    histogram = Histogram(tuple(Bin(value, value, 1, float(share)) for value, share in enumerate(shares)))
+    bins = tuple(Bin(value, value, 1, float(share)) for value, share in enumerate(shares))
     load = (load_bytes,) * 3
     columns = {
-        "k": ColumnStats(Number(len(shares)), histogram, (5.0, 3.0, 2.0)),
+        "k": ColumnStats(Number(len(bins)), Histogram(bins), (5.0, 3.0, 2.0)),
         "m": ColumnStats(Number(6), None, (3.0, 1.5, 1.0)),
         "id": ColumnStats(Number(1e6), None, (8.0, 4.0, 3.0)),
         "s": ColumnStats(Number(KEYS), None, load),
@@ -169,10 +147,9 @@ class Scene:
         sites = tuple(wm.Site(name) for name in sorted({*self.homes.values(), self.site}))
         return wm.Topology(streams, (query,), sites, str(self.directory), stats=self.stats)
 
-    def run(self, spark: Any) -> wm.RunningSites:
+    def run(self, spark: Any) -> wm.StreamingRun:
         """Take all there is, at all sites."""
         handle = wm.start(self.topology, "q", spark=spark, checkpoint=self.checkpoint, once=True)
-        assert isinstance(handle, wm.RunningSites)
         handle.awaitTermination()
         return handle
 
@@ -198,8 +175,8 @@ def make_scene(tmp_path: Path, write_stream: WriteStream) -> Callable[..., Scene
     return make
 
 
-def join_of(handle: wm.RunningSites) -> JoinPlan:
-    return join_plan_of(handle.chosen.plan)
+def join_of(handle: wm.StreamingRun) -> JoinPlan:
+    return join_plan_of(handle.plans["q"].plan)
 
 
 # Every planner --------------------------------------------------------------------------------------------------------
@@ -226,13 +203,14 @@ def test_every_planner_answers_as_the_law_says(spark: Any, make_scene: Callable[
     handle = scene.run(spark)
     expected = scene.expected()
     assert len(expected) > 50, "an answer that says nothing"
-    assert read(scene.out) == expected
+    assert by_arrow(scene.out) == expected
     join = join_of(handle)
-    assert handle.chosen.planner == planner and handle.chosen.cost is not None
+    assert handle.plans["q"].planner == planner and handle.plans["q"].cost is not None
     assert (len(join.sub_plans) > 1) == (planner in ("pmjoin", "auto"))
-    assert all(isinstance(way, Linear) for way in join.sub_plans) == (planner in ("greedy", "exhaustive"))
-    aside = sum((sort_out(batches)[1] for batches in scene.batches.values()), Counter())
-    assert (handle.totals["late"], handle.totals["malformed"]) == (aside["late"], aside["malformed"])
+    assert all(isinstance(one, Linear) for one in join.sub_plans) == (planner in ("greedy", "exhaustive"))
+    reasons = [sort_out(batches)[1].column("_reason").to_pylist() for batches in scene.batches.values()]
+    aside = Counter(reason for some in reasons for reason in some)
+    assert (handle.usage().late, handle.usage().malformed) == (aside["late"], aside["malformed"])
     assert min(aside.values()) > 0
     assert all(row.estimated_bytes is not None for row in handle.traffic.rows)
 
@@ -291,13 +269,13 @@ FORCED: dict[str, tuple[tuple[SubPlan, ...], HashParts | RangeParts | ValueParts
 
 @pytest.fixture
 def force(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[SubPlan], HashParts | RangeParts | ValueParts], None]:
-    """Let every query be planned in these ways, by the values of its first key."""
+    """Let every query be planned by these sub-plans, each for some values of its first key."""
 
-    def forced(ways: Sequence[SubPlan], parts: HashParts | RangeParts | ValueParts) -> None:
+    def forced(sub_plans: Sequence[SubPlan], parts: HashParts | RangeParts | ValueParts) -> None:
         def choose(topology: wm.Topology, query: wm.Query, parsed: JoinQuery, *, every: bool = False) -> Chosen:
             homes = {stream.name: stream.site for stream in topology.streams}
             plan = central(parsed, topology.columns, homes, topology.query_site(query))
-            join = replace(join_plan_of(plan), ways=tuple(ways), partition=Partition(0, parts))
+            join = replace(join_plan_of(plan), sub_plans=tuple(sub_plans), partition=Partition(0, parts))
             return Chosen(with_join(plan, join), "forced")
 
         monkeypatch.setattr(run_module, "choose", choose)
@@ -309,17 +287,17 @@ def force(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[SubPlan], HashP
 def test_parts_go_their_own_ways_to_the_answers_of_the_law(
     spark: Any, make_scene: Callable[..., Scene], force: Callable[..., None], case: str
 ) -> None:
-    ways, parts = FORCED[case]
-    force(ways, parts)
+    sub_plans, parts = FORCED[case]
+    force(sub_plans, parts)
     windows = {"by a hash": (R, R, R), "by ranges": (T, T, T), "by values": (R, T, R)}[case]
     froms = ", ".join(f"{name} {window}" for name, window in zip(APART, windows, strict=True))
     tie = TWO_KEYS if case == "by ranges" else ONE_KEY
     scene = make_scene(sql=f"SELECT {IDS}, a.s, c.s AS c_s FROM {froms} {tie}")
     handle = scene.run(spark)
-    assert join_of(handle).sub_plans == ways
+    assert join_of(handle).sub_plans == sub_plans
     expected = scene.expected()
     assert len(expected) > 50
-    assert read(scene.out) == expected
+    assert by_arrow(scene.out) == expected
     assert handle.traffic.estimated_bytes is None, "nobody has estimated what was forced"
 
 
@@ -331,10 +309,9 @@ def test_a_plan_in_parts_goes_on_in_the_middle_with_every_answer_once(
 ) -> None:
     scene = make_scene(batches={name: mixed_batches(n, batches=6, rows=40) for n, name in enumerate(APART)})
     handle = wm.start(scene.topology, "q", spark=spark, checkpoint=scene.checkpoint, trigger="100 ms")
-    assert isinstance(handle, wm.RunningSites)
     deadline = time.monotonic() + PATIENCE_S
     try:
-        while not handle.totals["rows_out"]:
+        while not handle.usage().rows_out:
             assert handle.exception() is None
             assert time.monotonic() < deadline, "no answers"
             time.sleep(0.02)
@@ -343,18 +320,18 @@ def test_a_plan_in_parts_goes_on_in_the_middle_with_every_answer_once(
     assert handle.exception() is None
     assert len(join_of(handle).sub_plans) > 1
     expected = scene.expected()
-    assert 0 < handle.totals["rows_in"] < scene.rows and 0 < read(scene.out).total() < expected.total()
+    assert 0 < handle.usage().rows_in < scene.rows and 0 < by_arrow(scene.out).total() < expected.total()
     again = scene.run(spark)
     assert join_of(again) == join_of(handle)
-    assert read(scene.out) == expected
-    assert (again.totals["rows_in"], again.totals["rows_out"]) == (scene.rows, expected.total())
-    # Other values for each of the ways are another plan, even if the ways are the same.
+    assert by_arrow(scene.out) == expected
+    assert (again.usage().rows_in, again.usage().rows_out) == (scene.rows, expected.total())
+    # Other values for each of the sub-plans are another plan, even if the sub-plans are the same.
     turned = {
         name: figures(rate, popularity((n + 1) % 3)) for n, (name, rate) in enumerate(zip(APART, RATES, strict=True))
     }
-    with pytest.raises(wm.CheckpointMismatch, match="belongs to a different query"):
+    with pytest.raises(wm.CheckpointMismatch, match="belongs to other queries: query q partition was"):
         replace(scene, stats=Stats(turned)).run(spark)
-    assert read(scene.out) == expected
+    assert by_arrow(scene.out) == expected
 
 
 def test_statistics_that_change_the_plan_need_another_checkpoint(spark: Any, make_scene: Callable[..., Scene]) -> None:
@@ -363,13 +340,13 @@ def test_statistics_that_change_the_plan_need_another_checkpoint(spark: Any, mak
     with pytest.raises(wm.CheckpointMismatch) as refused:
         replace(scene, stats=known((40.0, 12.0, 14.0))).run(spark)
     text = str(refused.value)
-    assert text.startswith(f"checkpoint {scene.checkpoint}/q/ams belongs to a different query: plan had ")
+    assert text.startswith(f"checkpoint {scene.checkpoint}/ams belongs to other queries: query q plan had ")
     assert "tree: (c + a + b) at nyc" in text and "tree: (a + b + c) at ams" in text
-    assert text.endswith("Run the query it was made for, or give --checkpoint another place")
+    assert text.endswith("Run the topology it was made for, or give --checkpoint another place")
     # Figures that change no decision change nothing.
     again = replace(scene, stats=known((10.5, 12.5, 14.5))).run(spark)
     assert join_of(again) == before
-    assert read(scene.out) == scene.expected()
+    assert by_arrow(scene.out) == scene.expected()
 
 
 # What was foreseen ----------------------------------------------------------------------------------------------------
@@ -392,7 +369,7 @@ def steady_rows(stream: int, rate: int, seconds: int, shares: np.ndarray) -> pa.
 
 def measured_figures(table: pa.Table, rate: float, shares: np.ndarray) -> StreamStats:
     """The very figures that rows were drawn by, and sizes as they are."""
-    stats = figures(rate, list(shares))
+    stats = figures(rate, shares)
     columns = dict(stats.columns)
     for name in ("k", "id", "s"):
         sizes, in_order = Sizes(), Sizes()
@@ -415,8 +392,10 @@ def test_a_steady_workload_ships_what_was_estimated(spark: Any, make_scene: Call
     sql = f"SELECT a.id AS a_id, a.s AS a_s, b.id AS b_id, b.s AS b_s FROM a {R}, b {R} WHERE a.k = b.k"
     scene = make_scene(sql=sql, homes=homes, batches=batches, stats=stats)
     handle = scene.run(spark)
-    assert all(part.totals["batches"] >= seconds for part in handle.parts)
-    assert read(scene.out).total() == handle.totals["rows_out"] == scene.expected().total()
+    progress = handle.lastProgress
+    assert progress is not None and set(progress["sites"]) == {"ams", "nyc"}
+    assert all(site["batchId"] + 1 >= seconds for site in progress["sites"].values())
+    assert by_arrow(scene.out).total() == handle.usage().rows_out == scene.expected().total()
     traffic = handle.traffic
     pairs = {(row.origin, row.to) for row in traffic.rows}
     assert pairs == {("ams", "nyc"), ("nyc", "ams")} and len(join_of(handle).sub_plans) > 1

@@ -1,6 +1,5 @@
 """Real recordings, cut into micro-batches as they came, against the oracle; skipped where they are absent."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +7,12 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from scenes import write_batches
 
 import watersmeet as wm
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
-from watersmeet.testing import bag
+from watersmeet.testing import bag, split
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 BATCHES = 5
@@ -24,25 +24,21 @@ def check(spark: Any, tmp: Path, tables: dict[str, pa.Table], schema: str, sql: 
     """Run a query over the tables in micro-batches and compare with the oracle; how many answers there are."""
     streams = []
     for name, table in tables.items():
-        (tmp / name).mkdir()
-        for number in range(BATCHES):
-            low, high = (table.num_rows * n // BATCHES for n in (number, number + 1))
-            path = tmp / name / f"{number}.parquet"
-            pq.write_table(table.slice(low, high - low), path)
-            os.utime(path, (1_700_000_000 + 10 * number,) * 2)
+        edges = [table.num_rows * number // BATCHES for number in range(1, BATCHES)]
+        write_batches(tmp / name, split(table, edges))
         source = wm.Source("parquet", str(tmp / name), {"maxFilesPerTrigger": "1"})
         streams.append(wm.Stream(name, event_time="ts", schema=schema, source=source))
     sink = wm.Sink("parquet", str(tmp / "out"))
     topology = wm.Topology(tuple(streams), (wm.Query("q", sql, sink=sink),))
     handle = wm.start(topology, "q", spark=spark, checkpoint=tmp / "checkpoint", once=True)
     handle.awaitTermination()
-    assert handle.totals["rows_in"] == sum(table.num_rows for table in tables.values())
-    assert handle.totals["batches"] == BATCHES and handle.totals["late"] == 0
+    assert handle.usage().rows_in == sum(table.num_rows for table in tables.values())
+    assert handle.micro_batches == BATCHES and handle.usage().late == 0
     expected = answer(parse_query(sql, topology.columns), tables, dict.fromkeys(tables, "ts"))
     got = ds.dataset(tmp / "out", format="parquet").to_table()
     assert got.num_rows == expected.num_rows
     assert bag(got) == bag(expected)
-    return got.num_rows
+    return len(got)
 
 
 def test_temperature_humidity_and_light_of_a_mote(spark: Any, tmp_path: Path) -> None:

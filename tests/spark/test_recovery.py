@@ -1,73 +1,45 @@
 """A run that is killed and started again ends with exactly the answers of an undisturbed one, as any reader sees them.
 
 Two ways of dying: SIGKILL from outside at seeded random moments, of a whole run of the command line; and a failure
-before every single step of a batch that leaves a trace on disk, in this process.
+before every single step of a micro-batch that leaves a trace on disk, in this process.
 """
 
 import contextlib
 import os
 import random
-import signal
-import subprocess
-import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property, wraps
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
-import duckdb
-import numpy as np
-import psutil
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pytest
-import yaml
-from pyspark.sql import SparkSession
+from processes import CommandProcess
+from scenes import SECOND_US, Bag, Scene, make_batches, wait_for
+from seeds import FreshSeeds
 
 from watersmeet.errors import WatersmeetError
-from watersmeet.program.site.ledger import Ledger
-from watersmeet.query.oracle import answer
-from watersmeet.query.sql import parse_query
-from watersmeet.spark import checkpoint as checkpoint_module
-from watersmeet.spark import job as job_module
-from watersmeet.spark.deliver import delivery as delivery_module
+from watersmeet.program.site.engine import SiteEngine
+from watersmeet.program.site.ledger import SiteLedger
+from watersmeet.spark.checkpoint import Checkpoint
+from watersmeet.spark.deliver.delivery import Delivery, LateRows
+from watersmeet.spark.deliver.evaluate import SparkEvaluator
 from watersmeet.spark.deliver.storage import LocalStorage
-from watersmeet.spark.engine import WindowEngine
-from watersmeet.spark.job import JoinJob
-from watersmeet.spark.run import start
-from watersmeet.testing import bag
-from watersmeet.topology.model import load_topology
+from watersmeet.spark.files import FileShelf
+from watersmeet.spark.jobs import TaskRunner
+from watersmeet.spark.links.directory import DirectoryLinks
+from watersmeet.spark.site_job import SiteJob
 
 LONG = pytest.mark.skipif(not os.environ.get("WATERSMEET_SOAK"), reason="long; run by `make soak`")
 
-PATIENCE_S = 300  # on a machine that has other things to do
-
-SECOND_US = 1_000_000
-DELAY_US = 2 * SECOND_US
-STREAMS = ("a", "b", "c")
-SCHEMA = pa.schema(
-    [
-        ("k", pa.int64()),
-        ("m", pa.int32()),
-        ("s", pa.string()),
-        ("id", pa.int64()),
-        ("v", pa.float64()),
-        ("ts", pa.timestamp("us", "UTC")),
-    ]
-)
-DDL = "k long, m int, s string, id long, v double, ts timestamp"
-ROWS_PER_SECOND = 10
 WINDOW = "RANGE 20 SECONDS"
-
 QUERIES = {
-    # Plain columns: our own tasks write the answers.
+    # Plain columns: they are written without Spark SQL.
     "plain": f"""SELECT a.id AS a_id, b.id AS b_id, c.id AS c_id, a.ts AS a_ts, b.s
         FROM a [{WINDOW}], b [{WINDOW}], c [{WINDOW}] WHERE a.k = b.k AND b.k = c.k""",
-    # Expressions and a residual: Spark SQL writes them.
+    # Expressions and a residual: Spark SQL evaluates them.
     "residual": f"""SELECT a.id AS a_id, b.id AS b_id, c.id AS c_id, a.v + b.v AS sum, upper(c.s) AS name
         FROM a [{WINDOW}], b [{WINDOW}], c [{WINDOW}] WHERE a.k = b.k AND b.k = c.k AND a.v < b.v""",
     # Two keys, so two rounds.
@@ -80,224 +52,51 @@ QUERIES = {
     "different": f"""SELECT DISTINCT a.k, b.m, c.s
         FROM a [{WINDOW}], b [{WINDOW}], c [{WINDOW}] WHERE a.k = b.k AND b.k = c.k""",
 }
+# Keys travel one way and tuples the other.
+PLAN = {
+    "a": [{"join": "b", "method": "SM-S1"}, {"join": "c", "method": "SP-D"}],
+    "b": [{"join": "a", "method": "SM-D1"}, {"join": "c", "method": "SP-D"}],
+    "c": [{"join": "b", "method": "SM-S2"}, {"join": "a", "method": "SP-S"}],
+}
+APART = {"a": "ams", "b": "nyc", "c": "nyc"}
 
 
-def make_batches(seed: int, batches: int, rows: int) -> list[pa.Table]:
-    """A stream with disorder inside the watermark, rows far too late, NULL keys, rows without a time, and ties."""
-    chance = np.random.default_rng(seed)
-    count = batches * rows
-    ts = np.arange(count) * (SECOND_US // ROWS_PER_SECOND) - chance.integers(0, DELAY_US // SECOND_US + 1, count) * (
-        SECOND_US // 2
-    )
-    ts -= np.where(chance.random(count) < 0.01, 40 * SECOND_US, 0)
-    table = pa.table(
-        {
-            "k": pa.array(chance.integers(0, 150, count), mask=chance.random(count) < 0.01),
-            "m": pa.array(chance.integers(0, 60, count), pa.int32()),
-            "s": pa.array([f"s{number}" for number in chance.integers(0, 5, count)]),
-            "id": pa.array(np.arange(count)),
-            "v": pa.array(chance.integers(0, 64, count) / 8),
-            "ts": pa.array(ts, mask=chance.random(count) < 0.005).cast(pa.timestamp("us", "UTC")),
-        },
-        schema=SCHEMA,
-    )
-    return [table.slice(number * rows, rows) for number in range(batches)]
-
-
-def sort_out(batches: Sequence[pa.Table]) -> tuple[pa.Table, pa.Table]:
-    """The rows that take part, and those set aside with the reason: the rule, batch by batch."""
-    taken, aside, latest = [], [], None
-    for batch in batches:
-        ts = batch.column("ts").cast(pa.int64())
-        late = (
-            pc.fill_null(pc.less(ts, latest - DELAY_US), False) if latest is not None else pa.nulls(len(ts), pa.bool_())
-        )
-        late = pc.fill_null(late, False)
-        reason = pc.if_else(pc.is_null(ts), "malformed", pc.if_else(late, "late", None))
-        taken.append(batch.filter(pc.is_null(reason)))
-        aside.append(batch.append_column("_reason", reason).filter(pc.is_valid(reason)))
-        latest = max(mark for mark in (latest, pc.max(ts).as_py()) if mark is not None)
-    return pa.concat_tables(taken), pa.concat_tables(aside)
-
-
-@dataclass(frozen=True, eq=False)
-class Scene:
-    """Streams in files, a topology over them, and what is true of its answers."""
-
-    directory: Path
-    queries: tuple[str, ...]
-    batches: dict[str, list[pa.Table]]
-
-    @property
-    def topology(self) -> Path:
-        return self.directory / "topology.yaml"
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.directory / "checkpoint"
-
-    @property
-    def log(self) -> Path:
-        return self.directory / "log.txt"
-
-    def sink(self, name: str) -> Path:
-        return self.directory / "out" / name
-
-    def ledger(self, query: str) -> Ledger:
-        try:
-            return Ledger.from_json((self.checkpoint / query / "ledger.json").read_text())
-        except FileNotFoundError:
-            return Ledger()
-
-    @property
-    def progress(self) -> int:
-        """Changes with every batch that a query finishes."""
-        ledgers = self.checkpoint.glob("*/ledger.json")
-        return sum(path.stat().st_mtime_ns for path in ledgers)
-
-    def expected(self, query: str, heads_before_us: int | None) -> Counter[Any]:
-        tables = {name: sort_out(batches)[0] for name, batches in self.batches.items()}
-        parsed = parse_query(QUERIES[query], dict.fromkeys(STREAMS, SCHEMA.names))
-        return bag(answer(parsed, tables, dict.fromkeys(STREAMS, "ts"), heads_before_us=heads_before_us))
-
-    @cached_property
-    def answers(self) -> dict[str, Counter[Any]]:
-        """All that is ever an answer, whatever has been released yet."""
-        return {query: self.expected(query, None) for query in self.queries}
-
-    def check(self) -> None:
-        """That everything is as if nothing had happened."""
-        rows = {name: sum(batch.num_rows for batch in batches) for name, batches in self.batches.items()}
-        aside = {name: sort_out(batches)[1] for name, batches in self.batches.items()}
-        for query in self.queries:
-            ledger = self.ledger(query)
-            assert (query == "counted") == (ledger.released_to is not None)
-            expected = self.expected(query, ledger.released_to)
-            assert len(expected) > 100, "an answer that says nothing"
-            for read in (by_duckdb, by_arrow):
-                assert read(self.sink(query)) == expected, f"{query} as read {read.__name__}"
-            assert ledger.rows_out == expected.total()
-            for name, state in ledger.streams.items():
-                reasons = Counter(aside[name].column("_reason").to_pylist())
-                assert (state.rows, state.late, state.malformed) == (rows[name], reasons["late"], reasons["malformed"])
-            state_files = {str(path) for path in (self.checkpoint / query / "state").iterdir()}
-            assert state_files == ledger.paths, "unreferenced or missing state"
-        kept = bag(aside["a"])
-        assert {reason for *_, reason in kept} == {"late", "malformed"}
-        for read in (by_duckdb, by_arrow):
-            assert read(self.sink("late")) == Counter({row: len(self.queries) * count for row, count in kept.items()})
-        assert sorted(os.listdir(self.directory / "out")) == sorted([*self.queries, "late"]), "staging left behind"
-        for path in (self.directory / "out").rglob("*"):
-            assert path.is_dir() or (path.name.startswith("part-") and path.suffix == ".parquet"), path
-
-    def check_what_readers_see_now(self) -> None:
-        """That a reader finds nothing but whole files with answers, none of them too often, whatever has died."""
-        for query in self.queries:
-            seen = by_arrow(self.sink(query)) if any(self.sink(query).glob("*.parquet")) else Counter()
-            assert seen <= self.answers[query], f"{query} shows rows that are no answers"
-
-
-def by_duckdb(directory: Path) -> Counter[Any]:
-    with duckdb.connect() as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        return bag(connection.sql(f"FROM read_parquet('{directory}/**/*.parquet')").to_arrow_table())
-
-
-def by_arrow(directory: Path) -> Counter[Any]:
-    return bag(ds.dataset(directory, format="parquet").to_table())
-
-
-MakeScene = Callable[..., Scene]
-
-
-@pytest.fixture
-def make_scene(tmp_path: Path, write_stream: Callable[[str, Sequence[pa.Table]], Path]) -> MakeScene:
-    def make(queries: Sequence[str], *, batches: int, rows: int, seed: int) -> Scene:
-        data = {name: make_batches(seed * 10 + number, batches, rows) for number, name in enumerate(STREAMS)}
-        for name in STREAMS:
-            write_stream(name, data[name])
-        (tmp_path / "topology.yaml").write_text(topology_text(queries), encoding="utf-8")
-        return Scene(tmp_path, tuple(queries), data)
-
-    return make
-
-
-def topology_text(queries: Sequence[str]) -> str:
-    streams = {
-        name: {
-            "site": "here",
-            "schema": DDL,
-            "event_time": "ts",
-            "watermark": "2 seconds",
-            "source": {"format": "parquet", "path": f"data/{name}", "options": {"maxFilesPerTrigger": 1}},
-        }
-        for name in STREAMS
+def make_scene(directory: Path, queries: Sequence[str], *, batches: int, rows: int, seed: int, **where: Any) -> Scene:
+    data = {
+        name: make_batches(seed * 10 + number, batches, rows, keys=150, kinds=60, texts=5, late_by_s=40, trouble=0.01)
+        for number, name in enumerate("abc")
     }
-    streams["a"]["late"] = {"format": "parquet", "path": "out/late"}
-    asked = {name: {"sql": QUERIES[name], "sink": {"format": "parquet", "path": f"out/{name}"}} for name in queries}
-    return yaml.safe_dump({"sites": ["here"], "streams": streams, "queries": asked})
+    asked = {name: QUERIES[name] for name in queries}
+    return Scene(directory, data, asked, late=["a"], delay_us=2 * SECOND_US, **where).write()
 
 
-class Run:
-    """The command line, running in a session of its own."""
+def all_answers(scene: Scene) -> dict[str, Bag]:
+    """All that is ever an answer, whatever has been processed yet."""
+    return {query: scene.expected(query) for query in scene.queries}
 
-    def __init__(self, scene: Scene) -> None:
-        self._scene = scene
-        self._before = scene.progress
-        command = [sys.executable, "-m", "watersmeet", "run", str(scene.topology), "--once", "--quiet"]
-        command += ["--master", "local[2]", "--checkpoint", str(scene.checkpoint)]
-        with open(scene.log, "ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-        self._family = [psutil.Process(self._process.pid)]
 
-    def __enter__(self) -> "Run":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Let no process outlive the test."""
-        for process in self._family:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        self._process.wait()
-
-    def kill(self, victim: str, pause_s: float) -> None:
-        """Kill the Python process, the Java process, or both at once, a while after a batch was finished."""
-        deadline = time.monotonic() + PATIENCE_S
-        while self._scene.progress == self._before:
-            assert self._process.poll() is None, f"ended before it was killed:\n{self._scene.log.read_text()}"
-            assert time.monotonic() < deadline, "no batch was ever finished"
-            time.sleep(0.02)
-        time.sleep(pause_s)
-        self._family += self._family[0].children(recursive=True)
-        match victim:
-            case "python":
-                os.kill(self._process.pid, signal.SIGKILL)
-            case "java":
-                next(process for process in self._family if process.name() == "java").kill()
-            case "group":
-                os.killpg(self._process.pid, signal.SIGKILL)
-        code = self._process.wait(PATIENCE_S)
-        assert code == (1 if victim == "java" else -signal.SIGKILL), f"the run was over when {victim} was killed"
-
-    def finish(self) -> None:
-        """Wait for the end, which must be a good one."""
-        assert self._process.wait(PATIENCE_S) == 0, self._scene.log.read_text()
-
-    def check_no_orphans(self) -> None:
-        _, alive = psutil.wait_procs(self._family, timeout=30)
-        assert not alive, "something outlived its run"
+# Killed from outside --------------------------------------------------------------------------------------------------
 
 
 def kill_and_resume(scene: Scene, victims: Sequence[str], seed: int) -> None:
-    chance = random.Random(seed)
+    chance, answers = random.Random(seed), all_answers(scene)
+    command = ["run", str(scene.topology_path), "--once", "--quiet", "--master", "local[2]"]
+    command += ["--checkpoint", str(scene.checkpoint)]
+
+    def progress() -> list[tuple[int, int]]:
+        return [(ledger.number, ledger.ingested_batch) for ledger in map(scene.ledger, scene.sites)]
+
     with contextlib.ExitStack() as runs:
         killed = []
         for victim in victims:
             # The next run starts at once: what the killed one leaves behind may not be quite dead yet.
-            killed.append(runs.enter_context(Run(scene)))
-            killed[-1].kill(victim, chance.uniform(0, 0.7))
-            scene.check_what_readers_see_now()
-        runs.enter_context(Run(scene)).finish()
+            before, run = progress(), runs.enter_context(CommandProcess(command, scene.directory / "log.txt"))
+            wait_for(lambda: progress() != before, "no micro-batch is ever completed", run.check)  # noqa: B023
+            time.sleep(chance.uniform(0, 0.7))
+            run.kill(victim)
+            killed.append(run)
+            scene.check_what_readers_see_now(answers)
+        runs.enter_context(CommandProcess(command, scene.directory / "log.txt")).finish()
         scene.check()
         for run in killed:
             run.check_no_orphans()
@@ -306,139 +105,226 @@ def kill_and_resume(scene: Scene, victims: Sequence[str], seed: int) -> None:
 @pytest.mark.parametrize(
     ("queries", "victims"),
     [
-        (("chain",), ("group",)),  # another one crashes before every step below
+        (("chain",), ("group",)),  # others crash before every step below
         pytest.param(tuple(QUERIES), ("python", "group", "java"), marks=[pytest.mark.soak, LONG]),
     ],
     ids=str,
 )
 def test_killed_runs_leave_exactly_the_answers_of_an_undisturbed_one(
-    make_scene: MakeScene, queries: tuple[str, ...], victims: tuple[str, ...]
+    tmp_path: Path, queries: tuple[str, ...], victims: tuple[str, ...]
 ) -> None:
-    scene = make_scene(queries, batches=12, rows=150, seed=1)
+    scene = make_scene(tmp_path, queries, batches=12, rows=150, seed=1)
     kill_and_resume(scene, victims, seed=1)
 
 
 @pytest.mark.soak
 @LONG
-@pytest.mark.parametrize("seed", range(2, 6))
-def test_dozens_of_kills(make_scene: MakeScene, seed: int) -> None:
-    scene = make_scene(list(QUERIES), batches=60, rows=150, seed=seed)
-    victims = random.Random(seed).choices(["python", "group", "java"], [3, 2, 1], k=12)
-    kill_and_resume(scene, victims, seed)
-    with Run(scene) as again:
-        again.finish()
-    scene.check()
+@pytest.mark.parametrize("where", [{}, {"homes": APART, "site": "nyc", "plan": PLAN}], ids=["one site", "two sites"])
+def test_dozens_of_kills(tmp_path: Path, fresh_seeds: FreshSeeds, where: Mapping[str, Any]) -> None:
+    for seed in fresh_seeds.take(2):
+        queries = [name for name in QUERIES if not where or name != "chain"]  # its streams have no key in common
+        (tmp_path / str(seed)).mkdir()
+        scene = make_scene(tmp_path / str(seed), queries, batches=60, rows=150, seed=seed, **where)
+        victims = random.Random(seed).choices(["python", "group", "java"], [3, 2, 1], k=12)
+        kill_and_resume(scene, victims, seed)
+        kill_and_resume(scene, (), seed)  # nothing is left to do
+
+
+# A crash before every step --------------------------------------------------------------------------------------------
 
 
 class Crash(WatersmeetError):
     """Stands for the end of the process."""
 
 
-SPARKS_COMMIT = "Spark's own commit"
-RUN_TASKS = "run_told"
+Step = tuple[str, str]  # at which site (none where it cannot be told), and what is about to be done
+
+# What a micro-batch does that leaves a trace, in order: a crash before each of them is one in the gap before it.
+INGEST_COMMIT, WATERMARKS, SPARKS_COMMIT, JOIN, JOIN_COMMIT, PUBLISH, ACKNOWLEDGE, DELIVER, DELIVERED_COMMIT = (
+    "ingest commit",
+    "watermarks",
+    "Spark's own commit",
+    "join",
+    "join commit",
+    "publish",
+    "acknowledge",
+    "deliver",
+    "delivered commit",
+)
+INGESTED, LATE, EVALUATE, DELETE = "ingested files", "late rows", "evaluate", "delete"
 
 
 class Tripwire:
-    """Counts the steps of batches that leave a trace on disk, by name, from a batch on; fails before a chosen one."""
+    """Counts the steps of micro-batches that leave a trace on disk, from one on; a chosen one is the end of all.
 
-    # All that a driver does to the disk; tasks and Spark do the rest in between.
-    STEPS = (
-        (WindowEngine, "account"),  # rows are ingested
-        (job_module, RUN_TASKS),
-        (delivery_module, RUN_TASKS),
-        (LocalStorage, "make"),
-        (LocalStorage, "move"),
-        (LocalStorage, "remove"),
-        (checkpoint_module, "replace_file"),
-        (checkpoint_module, "remove_all_but"),
-    )
+    From then on no thread gets beyond its next step either, and nothing is tidied up, as in a process that is killed.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, first_batch: int) -> None:
         self._first_batch = first_batch
-        self.tripped: set[tuple[str, int]] = set()
-        for owner, name in self.STEPS:
-            monkeypatch.setattr(owner, name, self._before(getattr(owner, name), name))
-        monkeypatch.setattr(JoinJob, "begin", self._around_begin(JoinJob.begin))
-        monkeypatch.setattr(JoinJob, "run_batch", self._around_batch(JoinJob.run_batch))
-        monkeypatch.setattr(JoinJob, "close", self._around_close(JoinJob.close))
+        self._lock = threading.Lock()
+        self._patch = monkeypatch
+        self.steps: Counter[Step] = Counter()
+        self.disarm()
+        self._hook(SiteEngine, "ingest", lambda engine, *_: (engine.program.site, INGESTED))
+        self._hook(SiteEngine, "run", lambda engine, *_: (engine.program.site, JOIN))
+        self._hook(Checkpoint, "commit", lambda held, ledger: (held.directory.name, _kind(held.ledger, ledger)))
+        self._hook(Checkpoint, "write_watermarks", lambda held, *_: (held.directory.name, WATERMARKS))
+        self._hook(FileShelf, "keep_only", lambda shelf, *_: (Path(shelf.directory).parent.name, DELETE))
+        self._hook(TaskRunner, "__call__", lambda runner, task, *_: ("", type(task).__name__))
+        self._hook(SparkEvaluator, "__call__", lambda *_: ("", EVALUATE))
+        self._hook(LateRows, "keep", lambda *_, **__: ("", LATE))
+        self._hook(Delivery, "_write", lambda *_: ("", DELIVER))
+        for name in ("make", "move", "remove"):
+            self._hook(LocalStorage, name, lambda *_, name=name: ("", f"{name} in a sink"))
+        for name in (PUBLISH, ACKNOWLEDGE, "forget_acknowledged"):
+            self._hook(DirectoryLinks, name, lambda links, *_, name=name: (links.site, name))
+        self._patch.setattr(SiteJob, "open", self._around_open(SiteJob.open))
+        self._patch.setattr(SiteJob, "run_batch", self._around_batch(SiteJob.run_batch))
+        self._patch.setattr(SiteJob, "close", self._around_close(SiteJob.close))
 
-    def arm(self, name: str, number: int) -> None:
-        """Fail before the first or a later step of this name."""
-        self._chosen, self._steps, self._in_batch, self.has_tripped = (name, number), Counter[str](), False, False
+    def arm(self, step: Step | None, number: int = 1) -> None:
+        """Crash before the first or a later step of this kind."""
+        self.steps.clear()
+        self._chosen, self._is_counting, self.is_dead = (step, number), False, False
 
     def disarm(self) -> None:
         """Let all go well."""
-        self.arm("", 0)
+        self.arm(None)
 
-    def _count(self, name: str) -> None:
-        self._steps[name] += 1
-        if (name, self._steps[name]) == self._chosen:
-            self.tripped.add(self._chosen)
-            self.has_tripped = True
-            raise Crash(name)
+    def _hook(self, owner: type, name: str, step_of: Callable[..., Step]) -> None:
+        function = getattr(owner, name)
 
-    def _before(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
         @wraps(function)
         def step(*arguments: Any, **named: Any) -> Any:
-            if self._in_batch:
-                self._count(type(arguments[1]).__name__ if name == RUN_TASKS else name)
+            self._count(step_of(*arguments, **named))
             return function(*arguments, **named)
 
-        return step
+        self._patch.setattr(owner, name, step)
 
-    def _around_begin(self, begin: Callable[..., None]) -> Callable[..., None]:
-        def around(job: JoinJob, failed: Any) -> None:
-            self._in_batch = job.ledger.taken_batch >= self._first_batch
-            begin(job, failed)
+    def _count(self, step: Step) -> None:
+        with self._lock:
+            if not self._is_counting:
+                return
+            self.steps[step] += 1
+            self.is_dead = self.is_dead or (step, self.steps[step]) == self._chosen
+            if self.is_dead:
+                raise Crash(" ".join(step))
+
+    def _around_open(self, function: Callable[..., None]) -> Callable[..., None]:
+        def around(job: SiteJob, failed: Any) -> None:
+            self._is_counting = self._is_counting or job.ledger.ingested_batch >= self._first_batch
+            function(job, failed)
+
+        return around
+
+    def _around_batch(self, function: Callable[..., None]) -> Callable[..., None]:
+        def around(job: SiteJob, frame: Any, batch: int) -> None:
+            self._is_counting = self._is_counting or batch >= self._first_batch
+            function(job, frame, batch)
+            self._count((job.site, SPARKS_COMMIT))
 
         return around
 
-    def _around_batch(self, run_batch: Callable[..., None]) -> Callable[..., None]:
-        def around(job: JoinJob, reports: Any, batch: int) -> None:
-            self._in_batch = batch >= self._first_batch  # and while it is being finished, until the next one is taken
-            run_batch(job, reports, batch)
-            if self._in_batch:
-                self._count(SPARKS_COMMIT)
+    def _around_close(self, function: Callable[[SiteJob], None]) -> Callable[[SiteJob], None]:
+        def around(job: SiteJob) -> None:
+            if not self.is_dead:
+                function(job)
+                return
+            job.stop_waiting()
+            if job._watcher is not None:
+                job._watcher.join()
+            job._worker.shutdown()
+            for delivery in job._deliveries:
+                delivery._thread.shutdown()
+            job._checkpoint.close()  # the lock of a process that is killed is gone
 
         return around
 
-    def _around_close(self, close: Callable[[JoinJob], None]) -> Callable[[JoinJob], None]:
-        def around(job: JoinJob) -> None:
-            job._worker.shutdown()  # a batch that was taken is finished, or fails here
-            self._in_batch = False
-            if self.has_tripped:  # a process that is killed does not tidy up; but its lock is gone
-                job._checkpoint.close()
-            else:
-                close(job)
 
-        return around
+def _kind(before: SiteLedger, after: SiteLedger) -> str:
+    if after.ingested_batch > before.ingested_batch:
+        return INGEST_COMMIT
+    return JOIN_COMMIT if after.number > before.number else DELIVERED_COMMIT
+
+
+AT_ANY_SITE = {INGESTED, INGEST_COMMIT, WATERMARKS, SPARKS_COMMIT, JOIN, JOIN_COMMIT, DELETE}
+SOMEWHERE = {LATE, DELIVER, "Round", "Merge", *(f"{name} in a sink" for name in ("make", "move", "remove"))}
+ONE_SITE = {("here", name) for name in AT_ANY_SITE} | {("", name) for name in SOMEWHERE} | {("here", DELIVERED_COMMIT)}
+TWO_SITES = (
+    {(site, name) for site in ("ams", "nyc") for name in (*AT_ANY_SITE, PUBLISH, ACKNOWLEDGE, "forget_acknowledged")}
+    | {("", name) for name in (*SOMEWHERE, "Unpack")}
+    | {("nyc", DELIVERED_COMMIT)}
+)
+
+
+def crash_before_every_step(
+    spark: Any, monkeypatch: pytest.MonkeyPatch, scene: Scene, steps: set[Step], times: Sequence[int], seed: int
+) -> None:
+    """Crash before every kind of step, the first one and later ones, always going on from what the last crash left."""
+    wire = Tripwire(monkeypatch, first_batch=2)  # the next one is the first to merge segments
+    answers = all_answers(scene)
+    crashes = sorted((step, number) for step in steps if step[1] != DELIVERED_COMMIT for number in times)
+    random.Random(seed).shuffle(crashes)
+    last = sorted((step, 1) for step in steps if step[1] == DELIVERED_COMMIT)  # all rows have been processed then
+    for step, number in [*crashes, *last]:
+        wire.arm(step, number)
+        with pytest.raises(WatersmeetError):  # a site that crashes as another one starts has a sentence of its own
+            scene.run(spark)
+        assert wire.is_dead, f"it did not crash before {step}"
+        scene.check_what_readers_see_now(answers)
+    wire.disarm()
+    scene.run(spark)
+    scene.check()
 
 
 @pytest.mark.parametrize(
-    ("query", "tasks"),
+    ("queries", "times"),
     [
-        ("plain", {"WriteRound", "Merge"}),
-        pytest.param("different", {"KeepUnseen", "Merge"}, marks=[pytest.mark.soak, LONG]),
-        pytest.param("residual", {"Merge"}, marks=[pytest.mark.soak, LONG]),
-        pytest.param("chain", {"Round", "WriteRound", "Merge"}, marks=[pytest.mark.soak, LONG]),
-        pytest.param("counted", {"Release", "WriteRound", "Merge"}, marks=[pytest.mark.soak, LONG]),
+        (("plain", "counted"), (1,)),
+        pytest.param(tuple(QUERIES), (1, 2), marks=[pytest.mark.soak, LONG]),
     ],
+    ids=str,
 )
-def test_a_crash_before_any_step_of_a_batch_changes_nothing(
-    spark: SparkSession, make_scene: MakeScene, monkeypatch: pytest.MonkeyPatch, query: str, tasks: set[str]
+def test_a_crash_before_any_step_of_a_micro_batch_changes_nothing(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queries: tuple[str, ...], times: tuple[int, ...]
 ) -> None:
-    scene = make_scene([query], batches=24, rows=60, seed=7)
-    wire = Tripwire(monkeypatch, first_batch=2)  # the next one is the first to merge segments
-    topology = load_topology(scene.topology)
-    names = [SPARKS_COMMIT, *sorted(tasks), *dict.fromkeys(name for _, name in Tripwire.STEPS if name != RUN_TASKS)]
-    # The second step of a name is in the same batch for some, in the next one for others.
-    crashes = {(name, number) for name in names for number in (1, 2)} - {("Merge", 2)}
-    for name, number in sorted(crashes, key=lambda crash: (crash[1], crash[0] == "Merge", names.index(crash[0]))):
-        wire.arm(name, number)
-        with pytest.raises(Crash):
-            start(topology, spark=spark, checkpoint=scene.checkpoint, once=True).awaitTermination()
-        scene.check_what_readers_see_now()
-    assert wire.tripped == crashes
-    wire.disarm()
-    start(topology, spark=spark, checkpoint=scene.checkpoint, once=True).awaitTermination()
-    scene.check()
+    scene = make_scene(tmp_path, queries, batches=24 * len(times), rows=60, seed=7)
+    steps = ONE_SITE | {("", "Release")}
+    if len(queries) > 2:
+        steps |= {("", EVALUATE), ("", "KeepUnseen")}
+    crash_before_every_step(spark, monkeypatch, scene, steps, times, seed=7)
+
+
+@pytest.mark.parametrize(
+    ("queries", "times"),
+    [
+        (("plain",), (1,)),
+        pytest.param(("plain", "residual", "counted", "different"), (1, 2), marks=[pytest.mark.soak, LONG]),
+    ],
+    ids=str,
+)
+def test_a_crash_before_any_step_at_two_sites_changes_nothing(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queries: tuple[str, ...], times: tuple[int, ...]
+) -> None:
+    where = {"homes": APART, "site": "nyc", "plan": PLAN}
+    scene = make_scene(tmp_path, queries, batches=32 * len(times), rows=60, seed=8, **where)
+    crash_before_every_step(spark, monkeypatch, scene, TWO_SITES, times, seed=8)
+
+
+@pytest.mark.soak
+@LONG
+def test_crashes_in_other_orders_change_nothing(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_seeds: FreshSeeds
+) -> None:
+    for seed in fresh_seeds.take(2):
+        for name, where, steps in (
+            ("one", {}, ONE_SITE),
+            ("two", {"homes": APART, "site": "nyc", "plan": PLAN}, TWO_SITES),
+        ):
+            (tmp_path / f"{seed}-{name}").mkdir()
+            scene = make_scene(
+                tmp_path / f"{seed}-{name}", ["plain", "different"], batches=40, rows=60, seed=seed, **where
+            )
+            with monkeypatch.context() as context:
+                crash_before_every_step(spark, context, scene, steps, (1,), seed)

@@ -55,7 +55,7 @@ def value_of(stats: Stats, column: str) -> float:
 def check_exact(stats: Stats, table: pa.Table) -> None:
     """Everything that can be counted exactly was."""
     stream = stats.stream("a")
-    facts = duckdb.sql(
+    facts = duckdb.execute(
         "SELECT (count(*) - 1) * 1e6 / (epoch_us(max(ts)) - epoch_us(min(ts))), count(DISTINCT k), count(DISTINCT s), "
         'count(DISTINCT d), avg((v > 0.25)::int), avg((k < 100)::int) FROM "table"'
     ).fetchall()
@@ -63,7 +63,7 @@ def check_exact(stats: Stats, table: pa.Table) -> None:
     assert stream.rate is not None and stream.rate.value == pytest.approx(rate, rel=1e-5)
     assert stream.rate.origin is Origin.ESTIMATED and stream.rate.taken_at is not None
     assert (value_of(stats, "k"), value_of(stats, "s"), value_of(stats, "d")) == (keys, hosts, days)
-    counts = dict(duckdb.sql('SELECT k, count(*) FROM "table" GROUP BY k').fetchall())
+    counts = dict(duckdb.execute('SELECT k, count(*) FROM "table" GROUP BY k').fetchall())
     histogram = stream.columns["k"].histogram
     assert histogram is not None
     assert {one.low: round(one.share * table.num_rows) for one in histogram.bins} == counts
@@ -74,7 +74,8 @@ def check_exact(stats: Stats, table: pa.Table) -> None:
     for column in stream.columns.values():
         assert column.sizes is not None and column.sizes[0] > column.sizes[2] > 0
         assert column.in_order is not None
-    assert stream.columns["id"].in_order < (0.5, 0.1, 0.01) < stream.columns["id"].sizes, "they rise by one"
+    assert (in_order := stream.columns["id"].in_order) is not None and (sizes := stream.columns["id"].sizes) is not None
+    assert in_order < (0.5, 0.1, 0.01) < sizes, "they rise by one"
 
 
 def test_a_whole_source_of_files_is_told_exactly(
@@ -120,7 +121,7 @@ def test_text_with_malformed_rows(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_partitioned_directories(spark: SparkSession, tmp_path: Path) -> None:
-    duckdb.sql(
+    duckdb.execute(
         f"COPY (SELECT i % 3 AS p, i AS id, TIMESTAMP '2025-01-31' + to_seconds(i) AS ts FROM range(90) t(i)) "
         f"TO '{tmp_path / 'data'}' (FORMAT parquet, PARTITION_BY p)"
     )
@@ -154,7 +155,7 @@ def test_a_generator_at_any_pace(spark: SparkSession, count: str | None) -> None
 
 def test_a_source_that_only_streams(spark: SparkSession) -> None:
     frame = spark.readStream.format("rate").option("rowsPerSecond", 200).load()
-    stream = Stream("a", event_time="timestamp", frame=frame)  # type: ignore[arg-type]
+    stream = Stream("a", event_time="timestamp", frame=frame)
     stats = estimate(spark, wm.Topology((stream,)), rows=300, seconds=40)
     rate = stats.stream("a").rate
     assert rate is not None and rate.value == pytest.approx(200.0, rel=0.2)
@@ -163,7 +164,7 @@ def test_a_source_that_only_streams(spark: SparkSession) -> None:
 
 def test_a_source_that_stays_silent_is_left_in_time(spark: SparkSession) -> None:
     frame = spark.readStream.format("rate").option("rowsPerSecond", 1).load().where("value < 0")
-    stream = Stream("a", event_time="timestamp", frame=frame)  # type: ignore[arg-type]
+    stream = Stream("a", event_time="timestamp", frame=frame)
     stats = estimate(spark, wm.Topology((stream,)), seconds=2).stream("a")
     assert (stats.rate, stats.row_bytes) == (None, None)
 
@@ -196,7 +197,7 @@ def test_the_command_shows_and_writes_what_can_be_planned_with(
     written = file.with_name("stats.yaml")
     assert run_command(["stats", str(file), "--query", "q", "--output", str(written)]) == 0
     shown = capsys.readouterr().out
-    assert "stream a, 50 rows a second (100% sure)" in shown
+    assert "stream a, 50 rows a second (confidence 100%)" in shown
     assert "a.k < 100" in shown and "stream b" not in shown
     assert str(written) in shown
     file.write_text(f"stats_file: stats.yaml\n{file.read_text(encoding='utf-8')}", encoding="utf-8")

@@ -29,7 +29,8 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure, write and print the unit costs."""
-    from watersmeet.cost.calibrate import default_units_path, measure_units, save_units
+    from watersmeet.cost.calibrate import measure_units
+    from watersmeet.cost.units import default_units_path, save_units
 
     if options.seconds <= 0:
         raise InputError("--seconds must be more than 0")

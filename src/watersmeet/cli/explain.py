@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,8 @@ from watersmeet.cli.options import Subparsers, check_trigger, planner_options, t
 from watersmeet.cli.session import spark_session
 from watersmeet.errors import InputError
 from watersmeet.query.windows import parse_duration
-from watersmeet.topology.model import load_topology
+from watersmeet.topology.load import load_topology
+from watersmeet.topology.model import Topology
 
 if TYPE_CHECKING:
     from watersmeet.cost.price import Cost
@@ -38,7 +40,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the plans as text or JSON."""
+    """Print the plans, and what several queries share, as text or JSON."""
     from watersmeet.planners.choose import estimate
 
     topology = load_topology(options.topology)
@@ -61,8 +63,17 @@ def run(options: argparse.Namespace) -> int:
         data = {name: _data(chosen, cost, interval_s) for name, chosen, cost in priced}
         print(json.dumps(data, indent=2))
     else:
-        print("\n\n".join(_text(name, chosen, cost, interval_s) for name, chosen, cost in priced))
+        texts = [_text(name, chosen, cost, interval_s) for name, chosen, cost in priced]
+        shared = _shared(topology, dict(plans))
+        print("\n\n".join([*texts, *([shared] if shared else [])]))
     return 0
+
+
+def _shared(topology: Topology, plans: "Mapping[str, Chosen]") -> str:
+    from watersmeet.plan.explain_sites import shared_text
+    from watersmeet.spark.run import site_programs
+
+    return shared_text(site_programs(plans, topology))
 
 
 def _data(chosen: "Chosen", cost: "Cost | None", interval_s: float) -> dict[str, object]:
@@ -82,14 +93,14 @@ def _text(name: str, chosen: "Chosen", cost: "Cost | None", interval_s: float) -
 def _draw(file: str, name: str, chosen: "Chosen", cost: "Cost | None") -> None:
     """Draw a plan; of several, each into a file of its own."""
     from watersmeet.plan.draw import draw
-    from watersmeet.plan.nodes import JoinPlan, bottom_of
+    from watersmeet.plan.nodes import join_plan_of
     from watersmeet.planners.auto import sub_plan_shares
 
     path = Path(file)
     if name:
         path = path.with_name(f"{path.stem}-{name}{path.suffix}")
-    join = bottom_of(chosen.plan)
-    if not isinstance(join, JoinPlan):
+    join = join_plan_of(chosen.plan)
+    if len({*join.homes, join.site}) == 1:
         raise InputError("there is nothing to draw: all streams arrive where answers are wanted")
     shares = None
     if join.partition is not None and chosen.problem is not None:

@@ -4,7 +4,6 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
@@ -12,12 +11,10 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, ProgressColumn
 from rich.text import Text
 
-from watersmeet.cli.tables import links_table, megabytes
+from watersmeet.cli.tables import links_table, megabytes, run_title
 
 if TYPE_CHECKING:
-    from watersmeet.spark.run import RunningQuery, RunningSites
-
-    Handle = RunningQuery | RunningSites
+    from watersmeet.spark.handle import StreamingRun
 
 
 def progress_bar(before: ProgressColumn, *after: ProgressColumn, is_hidden: bool = False) -> Progress:
@@ -32,55 +29,45 @@ def progress_bar(before: ProgressColumn, *after: ProgressColumn, is_hidden: bool
     )
 
 
-def follow(handles: Sequence["Handle"], stop: threading.Event, console: Console, began: float, *, quiet: bool) -> None:
-    """Show the queries until all have ended or a signal stops them."""
+def follow(run: "StreamingRun", stop: threading.Event, console: Console, began: float, *, quiet: bool) -> None:
+    """Show a run until it has ended or a signal stops it."""
     live = Live(console=console, refresh_per_second=4, transient=not console.is_terminal) if not quiet else None
     with live or contextlib.nullcontext():
-        waiting = list(handles)
-        while waiting and not stop.is_set():
-            for handle in list(waiting):
-                if handle.awaitTermination(0.2):
-                    waiting.remove(handle)
+        while not stop.is_set() and not run.awaitTermination(0.2):
             if live is not None:
-                live.update(Group(*(_progress(handle, began) for handle in handles)))
+                live.update(_progress(run, began))
         if stop.is_set():
             console.print("stopping after the current micro-batch")
-            for handle in waiting:
-                handle.stop()
+            run.stop()
 
 
-def _progress(handle: "Handle", began: float) -> RenderableType:
-    from watersmeet.spark.run import RunningSites
-
-    line = _progress_line(handle, began)
-    if not isinstance(handle, RunningSites) or not handle.traffic.rows:
-        return line
-    return Group(line, links_table(handle.name, handle.traffic))
+def _progress(run: "StreamingRun", began: float) -> RenderableType:
+    line = _progress_line(run, began)
+    traffic = run.traffic
+    return Group(line, links_table(traffic)) if traffic.rows else line
 
 
-def _progress_line(handle: "Handle", began: float) -> Text:
-    report = handle.last_report
-    if report is None:
-        return Text(f"{handle.name}: waiting for data ({time.monotonic() - began:.0f} s)")
-    totals = handle.totals
+def _progress_line(run: "StreamingRun", began: float) -> Text:
+    last = run.last_batch
+    if last is None:
+        return Text(f"{run_title(run)}: waiting for data ({time.monotonic() - began:.0f} s)")
+    usage = run.usage()
     parts = [
-        f"{handle.name}: micro-batch {report.batch}",
-        f"rows in {totals['rows_in']:,}",
-        f"answers {totals['rows_out']:,}",
-        f"{report.rows_in / max(report.seconds, 1e-9):,.0f} rows/s",
-        f"state {report.state_rows:,} rows, {megabytes(report.state_bytes)}",
-        *_shipped(handle),
-        *(f"{totals[name]:,} {name}" for name in ("late", "malformed") if totals[name]),
+        f"{run_title(run)}: micro-batch {last.batch}",
+        f"rows in {usage.rows_in:,}",
+        f"answers {usage.rows_out:,}",
+        f"{sum(last.rows_in.values()) / max(last.seconds, 1e-9):,.0f} rows/s",
+        f"state {last.state_rows:,} rows, {megabytes(last.state_bytes)}",
+        *_shipped(run),
+        *(f"{count:,} {what}" for count, what in ((usage.late, "late"), (usage.malformed, "malformed")) if count),
     ]
     return Text("  ".join(parts))
 
 
-def _shipped(handle: "Handle") -> list[str]:
+def _shipped(run: "StreamingRun") -> list[str]:
     """Bytes sent over all links so far."""
-    from watersmeet.spark.run import RunningSites
-
-    if not isinstance(handle, RunningSites):
+    traffic = run.traffic
+    if not traffic.rows:
         return []
-    traffic = handle.traffic
     share = f", {traffic.bytes / traffic.central_bytes:.0%} of central" if traffic.central_bytes else ""
     return [f"shipped {megabytes(traffic.bytes)}{share}"]

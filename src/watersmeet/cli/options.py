@@ -63,7 +63,7 @@ def run_options() -> argparse.ArgumentParser:
     parser.add_argument(
         "--checkpoint",
         metavar="DIR",
-        help="directory of offsets and state, with one subdirectory a query; a restart with the same one resumes "
+        help="directory of offsets and state, with one subdirectory a site; a restart with the same one resumes "
         "(default: .watersmeet/checkpoints beside the topology file)",
     )
     parser.add_argument(

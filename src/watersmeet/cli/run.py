@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from watersmeet.cli.inputs import check_queries, errors_naming, selected_queries
+from watersmeet.cli.inputs import check_queries, selected_queries
 from watersmeet.cli.live import follow
 from watersmeet.cli.options import (
     Subparsers,
@@ -22,16 +22,16 @@ from watersmeet.cli.options import (
     topology_options,
 )
 from watersmeet.cli.session import spark_session, stop_on_signals
-from watersmeet.cli.tables import links_table, sample_table, summary_table
-from watersmeet.errors import InputError, NothingToDo, did_you_mean
+from watersmeet.cli.tables import MOST_NAMED, links_table, queries_table, run_title, sample_table, summary_table
+from watersmeet.errors import InputError, did_you_mean
+from watersmeet.metrics.bus import EventBus
 from watersmeet.topology.model import Query, Topology, load_topology
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from watersmeet.cli.live import Handle
-    from watersmeet.metrics.bus import EventBus
     from watersmeet.metrics.events import Event
+    from watersmeet.spark.handle import StreamingRun
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -56,31 +56,30 @@ def run(options: argparse.Namespace) -> int:
     check_port("--metrics-port", options.metrics_port)
     console = Console(stderr=False, highlight=False)
     with spark_session(options, topology) as spark, stop_on_signals() as stop, contextlib.ExitStack() as readers:
-        started: list[tuple[Query, Handle]] = []
+        bus = EventBus()
+        readers.enter_context(_watch(bus, options))
         began = time.monotonic()
+        handle = _started(topology, queries, options, spark, console, bus)
         try:
-            for query, handle in _started(topology, queries, options, spark, console):
-                started.append((query, handle))
-                readers.enter_context(_watch(handle, options))
-            if not started:
-                raise NothingToDo(f"none of the queries has anything to do at site {options.site!r}")
-            follow([handle for _, handle in started], stop, console, began, quiet=options.quiet)
+            follow(handle, stop, console, began, quiet=options.quiet)
         finally:
-            for _, handle in started:
-                if handle.isActive:
-                    handle.stop()
+            if handle.isActive:
+                handle.stop()
         if not options.quiet:
-            seconds = time.monotonic() - began
-            for query, handle in started:
-                _summarise(handle, query, seconds, console, spark)
-        _write_observed([handle for _, handle in started], console, quiet=options.quiet)
+            _summarise(handle, queries, time.monotonic() - began, console, spark)
+        _write_observed(handle, console, quiet=options.quiet)
     return 0
 
 
 def _started(
-    topology: Topology, queries: Sequence[Query], options: argparse.Namespace, spark: "SparkSession", console: Console
-) -> "Iterator[tuple[Query, Handle]]":
-    """Start one query after the other; of several, those that have nothing to do at the site are left out."""
+    topology: Topology,
+    queries: Sequence[Query],
+    options: argparse.Namespace,
+    spark: "SparkSession",
+    console: Console,
+    bus: EventBus,
+) -> "StreamingRun":
+    """Start all queries, at all sites or at one."""
     from watersmeet.spark.run import start, start_site
 
     settings: dict[str, Any] = {
@@ -89,21 +88,12 @@ def _started(
         "trigger": options.trigger,
         "once": options.once,
         "show": console.print,
-        "warn": _warn,
+        "warn": None,
+        "events": bus,
     }
-    for query in queries:
-        with errors_naming(query):
-            if options.site is None:
-                handle: Handle = start(topology, query, **settings)
-            else:
-                try:
-                    handle = start_site(topology, options.site, query, **settings)
-                except NothingToDo as error:
-                    if len(queries) == 1:
-                        raise
-                    console.print(str(error))
-                    continue
-        yield query, handle
+    if options.site is None:
+        return start(topology, queries, **settings)
+    return start_site(topology, options.site, queries, **settings)
 
 
 def _warn(text: str) -> None:
@@ -111,14 +101,8 @@ def _warn(text: str) -> None:
 
 
 @contextlib.contextmanager
-def _watch(handle: object, options: argparse.Namespace) -> Iterator[None]:
+def _watch(bus: EventBus, options: argparse.Namespace) -> Iterator[None]:
     """Subscribe the readers of a run's events: warnings go to standard error, the rest where the options say."""
-    bus: EventBus | None = getattr(handle, "events", None)
-    if bus is None:
-        if options.events is not None or options.metrics_port is not None:
-            _warn("this run publishes no events; --events and --metrics-port have no effect")
-        yield
-        return
     with contextlib.ExitStack() as readers:
         readers.callback(bus.subscribe(_print_warning, replay=True))
         if options.events is not None:
@@ -141,31 +125,33 @@ def _print_warning(at: float, event: "Event") -> None:
         _warn(event.text)
 
 
-def _summarise(handle: "Handle", query: Query, seconds: float, console: Console, spark: "SparkSession") -> None:
-    """Print what the run did, what it shipped, and a sample of its answers."""
-    from watersmeet.spark.run import RunningSites
-
-    before = handle.totals_at_start
-    done = {name: total - before[name] for name, total in handle.totals.items()}
-    if not done["batches"]:
-        console.print(f"{query.name}: nothing new since the last run with this checkpoint")
+def _summarise(
+    run: "StreamingRun", queries: Sequence[Query], seconds: float, console: Console, spark: "SparkSession"
+) -> None:
+    """Print what the run did for each query, what it shipped, and a sample of the answers."""
+    if not run.micro_batches_here and not run.usage_here().rows_out:
+        console.print(f"{run_title(run)}: nothing new since the last run with this checkpoint")
         return
-    shows_path = bool(done["rows_out"]) or not isinstance(handle, RunningSites)
-    console.print(summary_table(query, done, handle.last_report, seconds, shows_path=shows_path))
-    if isinstance(handle, RunningSites):
-        console.print(links_table(handle.name, handle.traffic))
-    if query.sink.path and done["rows_out"]:
-        with contextlib.suppress(Exception):
-            console.print(sample_table(query.sink, spark))
+    usages = {query.name: run.usage_here(query.name) for query in queries}
+    some = queries if len(queries) <= MOST_NAMED else ()
+    for query in some:
+        usage, is_answered = usages[query.name], run.answers_here(query.name)
+        console.print(summary_table(query, usage, run.micro_batches_here, seconds, is_answered=is_answered))
+    if len(queries) > 1:
+        console.print(queries_table(usages, run.usage_here()))
+    traffic = run.traffic
+    if traffic.rows:
+        console.print(links_table(traffic))
+    for query in some:
+        if query.sink.path and usages[query.name].rows_out:
+            with contextlib.suppress(Exception):
+                console.print(sample_table(query.sink, spark))
 
 
-def _write_observed(handles: Sequence["Handle"], console: Console, *, quiet: bool) -> None:
-    """Write the observed statistics beside the checkpoints, for the planner of the next run."""
-    from watersmeet.spark.run import RunningSites
-
-    for handle in handles:
-        if not isinstance(handle, RunningSites) or handle.totals["rows_in"] == handle.totals_at_start["rows_in"]:
-            continue
-        path = handle.write_observed()
-        if path is not None and not quiet:
-            console.print(f"{handle.name}: what was observed of the streams lies in {path}", soft_wrap=True)
+def _write_observed(run: "StreamingRun", console: Console, *, quiet: bool) -> None:
+    """Write the observed statistics beside the checkpoint, for the planner of the next run."""
+    if not run.usage_here().rows_in:
+        return
+    path = run.write_observed()
+    if path is not None and not quiet and run.traffic.rows:
+        console.print(f"statistics observed in this run: {path}", soft_wrap=True)

@@ -1,9 +1,11 @@
-"""`watersmeet simulate`: run queries on a simulated network of peers."""
+"""`watersmeet simulate`: run queries on simulated sites, or on a simulated network of peers."""
 
 import argparse
 import contextlib
 import json
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,11 +15,19 @@ from rich.table import Table
 from rich.text import Text
 
 from watersmeet.cli.live import progress_bar
-from watersmeet.cli.options import Subparsers, check_file, debug_option
+from watersmeet.cli.options import Subparsers, check_file, check_trigger, debug_option
+from watersmeet.cli.tables import links_table
 from watersmeet.errors import InputError
+from watersmeet.query.windows import format_duration, parse_duration
 
 if TYPE_CHECKING:
+    from watersmeet.metrics.events import Event
+    from watersmeet.sim.scenario.model import Scenario, SitesScenario
     from watersmeet.sim.scenario.outcome import SimulationOutcome, Summary
+    from watersmeet.sim.scenario.sites_outcome import QueryFigures, SitesOutcome, SitesSummary
+
+_OF_RJOIN = ("strategy", "nodes", "overlay", "plot")  # options that only one system has
+_OF_SITES = ("planner", "trigger", "check")
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -25,40 +35,85 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "simulate",
         parents=[debug_option()],
-        help="run queries by RJoin on thousands of simulated peers",
-        description="Run a scenario, or the finite streams and the queries of a topology, on a simulated network of "
-        "peers without Spark, and show the load of the nodes. A scenario with churn, loss, congestion, copies or "
-        "renewal runs on a dynamic overlay, and its recall is shown. The same file and seed give the same result.",
+        help="run queries on simulated sites and links, or by RJoin on thousands of simulated peers",
+        description="Run the queries of a topology over its finite streams without Spark and in virtual time. The "
+        "sites of a topology run the plans of its queries over its links, and the delay of answers and the traffic of "
+        "links are shown. By RJoin, a topology of one site or a scenario is brought to a network of peers, and the "
+        "load of the nodes is shown; a scenario with churn, loss, congestion, copies or renewal runs on a dynamic "
+        "overlay, and its recall is shown. The same file and seed give the same result.",
     )
     parser.add_argument("scenario", help="the scenario or topology file (YAML)")
-    parser.add_argument("--strategy", metavar="NAME", help="strategy of RJoin: rjoin, random, first or worst")
-    parser.add_argument("--nodes", metavar="N", type=int, help="number of peers, overrides the file")
-    parser.add_argument("--overlay", metavar="NAME", help="overlay of the peers: chord or bamboo")
+    parser.add_argument(
+        "--system",
+        metavar="NAME",
+        help="what answers the queries: sites or rjoin (default: sites for a topology of several sites, else rjoin)",
+    )
     parser.add_argument("--seed", metavar="S", type=int, help="random seed, overrides the file; it is always printed")
-    parser.add_argument("--tuples", metavar="N", type=int, help="publish only the earliest N tuples")
+    parser.add_argument(
+        "--tuples", metavar="N", type=int, help="only the earliest N tuples: of each stream (sites), or in all (rjoin)"
+    )
     parser.add_argument("--trace", metavar="FILE", help="write a trace of events as JSON lines")
     parser.add_argument("--out", metavar="DIR", help="write the answers of each query to DIR/NAME.parquet")
-    parser.add_argument("--plot", metavar="FILE", help="plot the load distribution over the peers (.svg or .png)")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="(default: %(default)s)")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar, and one line instead of the table")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar, and one line instead of tables")
+    sites = parser.add_argument_group("options of sites")
+    sites.add_argument(
+        "--planner", metavar="NAME", help="planner of queries over several sites, overrides the file; see explain"
+    )
+    sites.add_argument(
+        "--trigger",
+        metavar="INTERVAL",
+        help='virtual time between micro-batches of a site, such as "500 ms" (default: 1 second)',
+    )
+    sites.add_argument(
+        "--check",
+        action="store_const",
+        const=True,
+        help="show what the oracle says of the answers of each query; exit with 1 if they are wrong",
+    )
+    peers = parser.add_argument_group("options of rjoin")
+    peers.add_argument("--strategy", metavar="NAME", help="where a query waits: rjoin, random, first or worst")
+    peers.add_argument("--nodes", metavar="N", type=int, help="number of peers, overrides the file")
+    peers.add_argument("--overlay", metavar="NAME", help="overlay of the peers: chord or bamboo")
+    peers.add_argument("--plot", metavar="FILE", help="plot the load distribution over the peers (.svg or .png)")
     parser.set_defaults(command=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Simulate, and print what happened as a table, a line or JSON."""
-    from watersmeet.sim.scenario.load import load_scenario
+    """Simulate, and print what happened as tables, a line or JSON."""
+    from watersmeet.sim.scenario.load import load_simulated
+    from watersmeet.sim.scenario.model import SitesScenario, System, named
+
+    system = None if options.system is None else named(System, options.system, "system")
+    scenario = load_simulated(options.scenario, system)
+    check_file("--trace", options.trace)
+    if isinstance(scenario, SitesScenario):
+        _refuse(options, _OF_RJOIN, "rjoin")
+        return _run_sites(scenario, options)
+    _refuse(options, _OF_SITES, "sites")
+    return _run_peers(scenario, options)
+
+
+def _refuse(options: argparse.Namespace, names: Sequence[str], system: str) -> None:
+    """Refuse options that only another system has."""
+    for name in names:
+        if getattr(options, name) is not None:
+            raise InputError(f"--{name} is an option of the system {system}; leave it out, or add --system {system}")
+
+
+def _run_peers(scenario: "Scenario", options: argparse.Namespace) -> int:
+    """Simulate peers."""
     from watersmeet.sim.scenario.simulate import simulate
     from watersmeet.sim.scenario.trace import Trace
     from watersmeet.sim.scenario.workload import UserLoad
 
-    scenario = load_scenario(options.scenario).changed(
+    scenario = scenario.changed(
         nodes=options.nodes,
         overlay=options.overlay,
         strategy=options.strategy,
         seed=options.seed,
         tuples=options.tuples,
     )
-    check_file("--trace", options.trace)
     check_file("--plot", options.plot)
     if options.plot is not None and Path(options.plot).suffix not in (".svg", ".png"):
         raise InputError(f"--plot {options.plot}: a plot is a .svg or a .png")
@@ -95,6 +150,104 @@ def run(options: argparse.Namespace) -> int:
         for path in written:
             console.print(f"written to {path}", soft_wrap=True)
     return 0
+
+
+def _run_sites(scenario: "SitesScenario", options: argparse.Namespace) -> int:
+    """Simulate sites."""
+    from watersmeet.metrics.events import to_json
+    from watersmeet.sim.scenario.simulate import simulate
+
+    check_trigger(options.trigger)
+    changes = {"seed": options.seed, "most_rows": options.tuples, "planner": options.planner}
+    changes["trigger_us"] = None if options.trigger is None else parse_duration(options.trigger)
+    scenario = replace(scenario, **{name: value for name, value in changes.items() if value is not None})
+    began = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        events = None
+        if options.trace is not None:
+            trace = stack.enter_context(open(options.trace, "w", encoding="utf-8"))
+
+            def events(at: float, event: "Event") -> None:
+                trace.write(to_json(event, at) + "\n")
+
+        progress = stack.enter_context(
+            progress_bar(
+                TextColumn(f"{len(scenario.topology.sites):,} sites, seed {scenario.seed}"),
+                TextColumn("{task.completed:,} of {task.total:,} tuples"),
+                TimeRemainingColumn(),
+                is_hidden=options.quiet,
+            )
+        )
+        bar = progress.add_task("", total=1)
+        outcome = simulate(
+            scenario, progress=lambda done, total: progress.update(bar, completed=done, total=total), events=events
+        )
+    wall_s = time.monotonic() - began
+    written = _write_answers(outcome, options)
+    summary = outcome.summary
+    console = Console(highlight=False)
+    if options.format == "json":
+        print(json.dumps({**summary.data, "wall_s": round(wall_s, 3)}, indent=2))
+    elif options.quiet:
+        checked = f", {'right' if summary.is_right else 'wrong'}" if options.check else ""
+        console.print(f"seed {summary.seed}: {summary.answers:,} answers{checked}, {summary.traffic.bytes:,} bytes")
+    else:
+        _print_sites(console, summary, wall_s, is_checked=bool(options.check))
+        for path in written:
+            console.print(f"written to {path}", soft_wrap=True)
+    return 1 if options.check and not summary.is_right else 0
+
+
+def _write_answers(outcome: "SitesOutcome", options: argparse.Namespace) -> list[Path]:
+    if options.out is None:
+        return []
+    paths = {name: Path(options.out) / f"{name}.parquet" for name in outcome.answers}
+    for name, path in paths.items():
+        outcome.write(name, path)
+    return list(paths.values())
+
+
+def _print_sites(console: Console, summary: "SitesSummary", wall_s: float, *, is_checked: bool) -> None:
+    """Queries, links and sites of a simulation; what the oracle says if it was asked, or has something to say."""
+    console.print(
+        f"simulation with seed {summary.seed}: {summary.tuples:,} tuples, a micro-batch every "
+        f"{format_duration(summary.trigger_us)}, {summary.virtual_us / 1e6:,.1f} s of virtual time in {wall_s:,.1f} s",
+        soft_wrap=True,
+    )
+    queries = Table(title="queries", title_justify="left")
+    is_checked = is_checked or not summary.is_right
+    for heading in ("query", "site", "planner"):
+        queries.add_column(heading)
+    for heading in ("answers", "delay, median", "99th percentile"):
+        queries.add_column(heading, justify="right")
+    if is_checked:
+        queries.add_column("oracle")
+    for name, query in summary.queries.items():
+        delays = ("", "") if query.delays is None else (_ms(query.delays.median_us), _ms(query.delays.p99_us))
+        cells: list[str | Text] = [Text(name), query.site, query.planner, f"{query.answers:,}", *delays]
+        queries.add_row(*cells, *([_verdict(query)] if is_checked else []))
+    console.print(queries)
+    if summary.traffic.rows:
+        console.print(links_table(summary.traffic))
+    sites = Table(title="sites", title_justify="left")
+    sites.add_column("site")
+    for heading in ("rows in", "late", "micro-batches", "peak state rows"):
+        sites.add_column(heading, justify="right")
+    for name, site in summary.sites.items():
+        counts = (site.rows_in, site.late, site.micro_batches, site.peak_state_rows)
+        sites.add_row(name, *(f"{count:,}" for count in counts))
+    console.print(sites)
+
+
+def _ms(time_us: int) -> str:
+    return f"{time_us / 1e3:,.0f} ms"
+
+
+def _verdict(query: "QueryFigures") -> str:
+    checked = query.checked
+    if checked.is_right:
+        return "right"
+    return f"{checked.missing:,} missing of {checked.expected:,}, {checked.surplus:,} surplus"
 
 
 def _write(outcome: "SimulationOutcome", options: argparse.Namespace) -> list[Path]:

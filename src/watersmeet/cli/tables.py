@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from watersmeet.metrics.traffic import LinkTraffic
-    from watersmeet.spark.job import BatchReport
+    from watersmeet.metrics.usage import Usage
+    from watersmeet.spark.handle import StreamingRun
+
+MOST_NAMED = 5  # queries that are named one by one, and each get a table of their own
 
 
 def megabytes(count: int) -> str:
@@ -34,28 +37,44 @@ def counted(number: int, singular: str, plural: str) -> str:
     return f"{number} {singular if number == 1 else plural}"
 
 
-def summary_table(
-    query: Query, done: Mapping[str, int], report: "BatchReport | None", seconds: float, *, shows_path: bool
-) -> Table:
-    """What a run of a query has done: rows, answers, micro-batches, state, and the output path."""
+def run_title(run: "StreamingRun") -> str:
+    """The names of a run's queries, as long as they are few."""
+    return run.name if len(run.plans) <= MOST_NAMED else counted(len(run.plans), "query", "queries")
+
+
+def summary_table(query: Query, usage: "Usage", batches: int, seconds: float, *, is_answered: bool) -> Table:
+    """What a run has done for a query: rows, answers, micro-batches, state, and the output path."""
     table = Table(title=f"query {query.name}", title_justify="left", show_header=False)
-    table.add_row("rows in", f"{done['rows_in']:,} ({done['rows_in'] / seconds:,.0f} a second)")
-    if query.foreach_batch is None:
-        table.add_row("answers", f"{done['rows_out']:,} ({done['rows_out'] / seconds:,.0f} a second)")
-    table.add_row("micro-batches", f"{done['batches']:,} in {seconds:.1f} s")
-    for name, what in (("late", "late rows"), ("malformed", "malformed rows"), ("null_keys", "rows with a NULL key")):
-        if done[name]:
-            table.add_row(what, f"{done[name]:,}")
-    if report is not None:
-        table.add_row("state", f"{report.state_rows:,} rows, {megabytes(report.state_bytes)}")
-    if query.sink.path and shows_path:
+    table.add_row("rows in", f"{usage.rows_in:,} ({usage.rows_in / seconds:,.0f} a second)")
+    if query.foreach_batch is None and is_answered:
+        table.add_row("answers", f"{usage.rows_out:,} ({usage.rows_out / seconds:,.0f} a second)")
+    table.add_row("micro-batches", f"{batches:,} in {seconds:.1f} s")
+    counts = ((usage.late, "late rows"), (usage.malformed, "malformed rows"), (usage.null_keys, "rows with a NULL key"))
+    for count, what in counts:
+        if count:
+            table.add_row(what, f"{count:,}")
+    table.add_row("state", f"{usage.state_rows:,} rows, {megabytes(usage.state_bytes)}")
+    if query.sink.path and is_answered:
         table.add_row("output path", query.sink.path)
     return table
 
 
-def links_table(name: str, traffic: "LinkTraffic") -> Table:
+def queries_table(usages: "Mapping[str, Usage]", whole: "Usage") -> Table:
+    """What each of several queries has taken and given, and all together: what they share counts once there."""
+    table = Table(title="queries", title_justify="left")
+    table.add_column("query")
+    for heading in ("rows in", "answers", "late", "state rows", "state", "shipped"):
+        table.add_column(heading, justify="right")
+    for name, usage in (*usages.items(), ("all, shared counted once", whole)):
+        sizes = megabytes(usage.state_bytes), f"{usage.bytes_shipped:,}"
+        counts = (usage.rows_in, usage.rows_out, usage.late, usage.state_rows)
+        table.add_row(name, *(f"{count:,}" for count in counts), *sizes)
+    return table
+
+
+def links_table(traffic: "LinkTraffic") -> Table:
     """Bytes, batches and tuples by link and purpose, with the estimate and what the planner central would ship."""
-    table = Table(title=f"links of query {name}", title_justify="left")
+    table = Table(title="links", title_justify="left")
     table.add_column("link")
     table.add_column("purpose")
     is_estimated = traffic.estimated_bytes is not None

@@ -1,6 +1,7 @@
 """`watersmeet warm-up`: shorten later starts of Spark on this machine."""
 
 import argparse
+from importlib import import_module
 
 from rich.console import Console
 
@@ -22,10 +23,12 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the archive."""
+    """Compile what is compiled at first use, and write the archive."""
     from watersmeet.spark.class_archive import make_archive
 
     console = Console(highlight=False)
+    with console.status("compiling the inner loops of joins"):
+        import_module("watersmeet.program.join.kernels")
     with console.status("running a small query to see what Java loads"):
         path = make_archive()
     console.print(f"{megabytes(path.stat().st_size)} of classes written to {path}", soft_wrap=True)

@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from watersmeet.cost.workload import F64, I64
-from watersmeet.program.site.filing import HIGH, LOW
 from watersmeet.program.storage.bloom import BITS, BITS_PER_KEY, HASHES
 from watersmeet.program.storage.packing import pack_rows
+from watersmeet.program.storage.segments import HIGH, LOW
 from watersmeet.program.storage.wire import MESSAGE_BYTES, overhead_bytes
 
 KEY_COLUMNS = 3  # a key, and from when to when it stands

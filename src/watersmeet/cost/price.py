@@ -29,20 +29,21 @@ from watersmeet.cost.contents import (
 from watersmeet.cost.formulas import bloom_bytes, false_positives, flow_bytes, messages_per_s, rows_per_message
 from watersmeet.cost.workload import TIMESTAMP_SIZES, Workload, size_at
 from watersmeet.plan.nodes import JoinPlan
+from watersmeet.program.compile import compile_sites
 from watersmeet.program.operators import (
     Announce,
     Flow,
     Form,
     Join,
+    JoinProgram,
     Operator,
     Pair,
+    Probe,
     Project,
     Purpose,
     Semijoin,
     Ship,
-    SiteProgram,
     SubPlans,
-    compile_sites,
 )
 from watersmeet.program.storage.wire import MESSAGE_BYTES, PARCEL_BYTES
 from watersmeet.topology.model import Topology
@@ -244,6 +245,10 @@ class _Pricing:
 
     def _made(self, site: str, operator: Operator) -> Content:
         match operator:
+            case Probe():
+                head = self._workload.number(operator.head)
+                mask = self._workload.mask((*operator.bound, *(lookup.alias for lookup in operator.lookups)))
+                return Content(operator.out.form, mask, OfHead(head, mask), head)
             case Join():
                 head = self._workload.number(operator.head)
                 mask = self._workload.mask((*operator.bound, operator.alias))
@@ -335,13 +340,13 @@ class _Pricing:
         cpu = busy * units.operator_s + taken * (units.row_s + units.probe_s) + made * units.match_s
         return OperatorCost(site, operator.out.name, made, cpu)
 
-    def _batch_cpu(self, program: SiteProgram) -> float:
+    def _batch_cpu(self, program: JoinProgram) -> float:
         """What micro-batches take beside operators: themselves, and packing and unpacking."""
         ships = [*program.ships, *(ship for _, ship in self._ships if ship.to == program.site)]
         packed = sum(rate_of(self.content(ship.arrives_as), self._of(ship.sub_plans)) for ship in ships)
         return self._units.micro_batch_s / self._batch_interval_s[program.site] + packed * self._units.pack_s
 
-    def _state(self, program: SiteProgram) -> float:
+    def _state(self, program: JoinProgram) -> float:
         """Rows kept at a site: each input of an operator, once for each key and for each set of sub-plans."""
         kept = 0.0
         seen_before = set()
@@ -444,7 +449,7 @@ def _plain(flow: Flow) -> str:
 def _leading(operator: Operator) -> tuple[str, ...]:
     """The inputs whose rows make an operator make something: new ones of a head, or either side of a tree."""
     match operator:
-        case Join():
+        case Join() | Probe():
             return (operator.left.name,)
         case Semijoin() if operator.head and operator.witness.form is Form.ASK:
             return (operator.witness.name,)
@@ -453,6 +458,6 @@ def _leading(operator: Operator) -> tuple[str, ...]:
 
 
 def _is_head(operator: Operator, flow: Flow) -> bool:
-    return (isinstance(operator, Join) and flow == operator.left) or (
+    return (isinstance(operator, Join | Probe) and flow == operator.left) or (
         isinstance(operator, Semijoin) and flow.name == operator.head
     )

@@ -12,7 +12,7 @@ from typing import TypeAlias, TypeVar, assert_never
 
 from watersmeet.metrics.events import (
     Event,
-    LinkTraffic,
+    LinkCounts,
     MicroBatchCompleted,
     PlanInForce,
     RunEnded,
@@ -22,7 +22,7 @@ from watersmeet.metrics.events import (
 
 Reader: TypeAlias = Callable[[float, Event], None]
 _Key: TypeAlias = tuple[str | None, ...]
-_E = TypeVar("_E", RunStarted, PlanInForce, MicroBatchCompleted, LinkTraffic, RunWarning, RunEnded)
+_E = TypeVar("_E", RunStarted, PlanInForce, MicroBatchCompleted, LinkCounts, RunWarning, RunEnded)
 
 MAX_RECENT = 10_000  # of all types together; more than sites, queries and links of a topology
 
@@ -111,7 +111,7 @@ def _key(event: Event) -> _Key:
             return (event.query,)
         case MicroBatchCompleted():
             return (event.site,)
-        case LinkTraffic():
+        case LinkCounts():
             return event.site, event.to, event.purpose
         case RunWarning():
             return event.site, event.query

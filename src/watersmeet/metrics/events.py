@@ -50,7 +50,7 @@ class MicroBatchCompleted:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkTraffic:
+class LinkCounts:
     """What a site has sent to another one for a purpose, in all."""
 
     site: str
@@ -78,13 +78,13 @@ class RunEnded:
     message: str = ""
 
 
-Event: TypeAlias = RunStarted | PlanInForce | MicroBatchCompleted | LinkTraffic | RunWarning | RunEnded
+Event: TypeAlias = RunStarted | PlanInForce | MicroBatchCompleted | LinkCounts | RunWarning | RunEnded
 
 _TYPES: dict[str, type[Event]] = {
     "run_started": RunStarted,
     "plan_in_force": PlanInForce,
     "micro_batch_completed": MicroBatchCompleted,
-    "link_traffic": LinkTraffic,
+    "link_traffic": LinkCounts,
     "warning": RunWarning,
     "run_ended": RunEnded,
 }

@@ -15,7 +15,7 @@ from watersmeet.errors import InputError
 from watersmeet.metrics.bus import EventBus
 from watersmeet.metrics.events import (
     Event,
-    LinkTraffic,
+    LinkCounts,
     MicroBatchCompleted,
     PlanInForce,
     RunEnded,
@@ -113,7 +113,7 @@ class _Metrics:
                 self._read_plan(event)
             case MicroBatchCompleted():
                 self._read_micro_batch(at, event)
-            case LinkTraffic():
+            case LinkCounts():
                 pass  # totals, which `_Links` takes from the bus
             case _:
                 assert_never(event)
@@ -161,7 +161,7 @@ class _Links(Collector):
         shipped = CounterMetricFamily("watersmeet_link_bytes", "Bytes sent over the link.", labels=labels)
         batches = CounterMetricFamily("watersmeet_link_batches", "Batches sent over the link.", labels=labels)
         tuples = CounterMetricFamily("watersmeet_link_tuples", "Tuples sent over the link.", labels=labels)
-        for _, event in self._bus.recent(LinkTraffic):
+        for _, event in self._bus.recent(LinkCounts):
             values = (event.site, event.to, event.purpose)
             shipped.add_metric(values, event.bytes)
             batches.add_metric(values, event.batches)

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from watersmeet.cost.price import Cost
-from watersmeet.program.operators import Purpose, SiteProgram
-from watersmeet.program.site.engine import SiteLedger, Traffic, traffic_by_purpose
+from watersmeet.program.operators import Purpose
+from watersmeet.program.site.engine import traffic_by_purpose
+from watersmeet.program.site.ledger import SiteLedger, Traffic
+from watersmeet.program.site.program import SiteProgram
 from watersmeet.topology.model import Topology
 
 _GIGA = 1e9
@@ -49,30 +51,47 @@ class LinkTraffic:
     def of(
         topology: Topology,
         sites: Mapping[str, tuple[SiteProgram, SiteLedger]],
-        query_site: str,
-        cost: Cost | None = None,
+        costs: Mapping[str, Cost] | None = None,
         seconds: float = 0.0,
     ) -> "LinkTraffic":
-        """The traffic of a query, from the programs and ledgers of its sites; with what a cost foresaw for so long."""
-        expected = expected_bytes(cost) if cost is not None else {}
+        """The traffic of all queries, by the programs and ledgers of sites; with what costs by join foresaw so far."""
+        expected = expected_bytes(costs, sites) if costs else {}
         rows, central_bytes, central_price = [], 0, 0.0
         for origin, (program, ledger) in sorted(sites.items()):
             for to, purposes in traffic_by_purpose(program, ledger).items():
                 per_byte = topology.link(origin, to).price_per_gb / _GIGA
                 for purpose, traffic in purposes.items():
-                    estimated = expected.get((origin, to, purpose), 0.0) * seconds if cost is not None else None
+                    estimated = expected.get((origin, to, purpose), 0.0) * seconds if costs else None
                     rows.append(LinkRow(origin, to, purpose.value, traffic, traffic.bytes * per_byte, estimated))
-            central = sum(traffic.bytes for traffic in ledger.central.values())
-            central_bytes += central
-            if origin != query_site:
-                central_price += central * topology.link(origin, query_site).price_per_gb / _GIGA
+            for stream, traffic in ledger.central.items():
+                for to in _wanted_at(program, stream) - {origin}:
+                    central_bytes += traffic.bytes
+                    central_price += traffic.bytes * topology.link(origin, to).price_per_gb / _GIGA
         return LinkTraffic(tuple(rows), central_bytes, central_price)
 
 
-def expected_bytes(cost: Cost) -> dict[tuple[str, str, Purpose], float]:
-    """Bytes a second that a cost foresees, by link and purpose."""
-    found = {(*pair, Purpose.WATERMARKS): size for pair, (size, _) in cost.overhead.items()}
-    for one in cost.flows:
-        slot = (one.origin, one.to, one.purpose)
-        found[slot] = found.get(slot, 0.0) + one.bytes_s
+def _wanted_at(program: SiteProgram, stream: str) -> set[str]:
+    """The sites at which queries over a stream want their answers."""
+    parts = [part for part in program.parts if any(view.stream == stream for view in part.views.values())]
+    return {part.join.site for part in parts if part.join.site is not None}
+
+
+def expected_bytes(
+    costs: Mapping[str, Cost], sites: Mapping[str, tuple[SiteProgram, SiteLedger]]
+) -> dict[tuple[str, str, Purpose], float]:
+    """Bytes a second that the costs of joins foresee, by link and purpose; what several ship counts once."""
+    flows: dict[tuple[str, str, Purpose, str], float] = {}
+    overhead: dict[tuple[str, str], float] = {}
+    for join, cost in costs.items():
+        for pair, (size, _) in cost.overhead.items():
+            overhead[pair] = max(size, overhead.get(pair, 0.0))
+        parts = (part for program, _ in sites.values() for part in program.parts if part.name == join)
+        views = next((part.views for part in parts), {})
+        for one in cost.flows:
+            name = views[one.flow].flow if one.flow in views else f"{join}:{one.flow}"
+            slot = (one.origin, one.to, one.purpose, name)
+            flows[slot] = max(one.bytes_s, flows.get(slot, 0.0))
+    found = {(*pair, Purpose.WATERMARKS): size for pair, size in overhead.items()}
+    for (origin, to, purpose, _), size in flows.items():
+        found[origin, to, purpose] = found.get((origin, to, purpose), 0.0) + size
     return found

@@ -1,6 +1,5 @@
 """A plan as text or as plain data; the same on every run."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from math import floor, isfinite, log10
@@ -19,7 +18,6 @@ from watersmeet.plan.nodes import (
     KeyClass,
     Leaf,
     Linear,
-    MultiJoin,
     Partition,
     Plan,
     Project,
@@ -29,15 +27,17 @@ from watersmeet.plan.nodes import (
     Scan,
     Stage,
     SubPlan,
+    Symmetric,
     Tree,
     ValueParts,
 )
 from watersmeet.planners.auto import Tried
-from watersmeet.program.operators import compile_sites, node_operators
+from watersmeet.program.compile import compile_sites
+from watersmeet.program.operators import Probe, node_operators
 from watersmeet.query.model import Expression
+from watersmeet.query.windows import Rows
 
 _MONTH_S = 30 * 86_400
-_FOR_WAYS = re.compile(r" for way(?=s? [\d, ]+$)")  # how operators name the sub-plans they are for
 
 
 def explain_text(plan: Plan) -> str:
@@ -148,26 +148,36 @@ def _lines(plan: Plan, depth: int) -> list[str]:
                 f"{pad}keep where {' AND '.join(_shown(predicate) for predicate in predicates)}",
                 *_lines(child, depth + 1),
             ]
-        case MultiJoin():
-            return _join_lines(plan, pad)
         case JoinPlan():
-            return _sited_lines(plan, pad)
+            return _sited_lines(plan, pad) if len({*plan.homes, plan.site}) > 1 else _local_lines(plan, pad)
         case _:
             assert_never(plan)
 
 
-def _join_lines(join: MultiJoin, pad: str) -> list[str]:
-    order = "in event-time order, behind the watermark" if join.ordered else "as rows arrive"
-    rounds = f"{join.rounds} round{'s' if join.rounds > 1 else ''} a batch"
-    lines = [f"{pad}join {len(join.scans)} windows {order}, {rounds}"]
+def _local_lines(join: JoinPlan, pad: str) -> list[str]:
+    """A join whose streams all arrive where its answers are wanted."""
+    ordered = any(isinstance(scan.window, Rows) for scan in join.scans)
+    order = "in event-time order, behind the watermark" if ordered else "as rows arrive"
+    lines = [f"{pad}join {len(join.scans)} windows {order}"]
     lines += [f"{pad}  {_class(key_class)}" for key_class in join.classes]
-    for sequence in join.sequences:
-        stages = " => ".join(_stage(stage) for stage in sequence.stages)
-        lines.append(f"{pad}  new rows of {sequence.head}: {stages}")
+    lines += [f"{pad}  {line}" for sub_plan in join.sub_plans for line in sub_plan_lines(sub_plan)]
+    indexes = _indexes(join)
     for scan in join.scans:
-        lines.append(f"{pad}  {_window(scan)}, indexed by {', '.join(_key(key) for key in scan.stored)}")
+        lines.append(f"{pad}  {_window(scan)}, indexed by {', '.join(_key(key) for key in indexes[scan.alias])}")
         lines += [f"{pad}    where {_shown(expression)}" for expression in scan.filters]
     return lines
+
+
+def _indexes(join: JoinPlan) -> dict[str, list[Key]]:
+    """The keys by which the window of each alias is looked up."""
+    found: dict[str, set[Key]] = {scan.alias: set() for scan in join.scans}
+    for program in compile_sites(join).values():
+        for operator in program.operators:
+            looked_up = operator.lookups if isinstance(operator, Probe) else ()
+            for name in (*(one.alias for one in looked_up), *(flow.name for flow in operator.inputs[1:])):
+                if name in found:
+                    found[name].add(operator.key)
+    return {alias: sorted(keys) for alias, keys in found.items()}
 
 
 def _sited_lines(join: JoinPlan, pad: str) -> list[str]:
@@ -187,7 +197,7 @@ def _sited_lines(join: JoinPlan, pad: str) -> list[str]:
         lines += [f"{pad}    where {_shown(expression)}" for expression in scan.filters]
     for site, program in compile_sites(join).items():
         lines.append(f"{pad}  site {site}:{'' if program.operators or program.ships else ' takes answers'}")
-        lines += [f"{pad}    {_FOR_WAYS.sub(' for sub-plan', text)}" for text in node_operators(program)]
+        lines += [f"{pad}    {text}" for text in node_operators(program)]
     return lines
 
 
@@ -195,6 +205,8 @@ def sub_plan_lines(sub_plan: SubPlan) -> list[str]:
     """One sub-plan: a line for each head, or a tree."""
     if isinstance(sub_plan, Linear):
         return [f"new rows of {plan.head}: {_hops(plan)}" for plan in sub_plan.heads]
+    if isinstance(sub_plan, Symmetric):
+        return [f"new rows of {s.head}: {' => '.join(map(_stage, s.stages))}" for s in sub_plan.sequences]
     return [f"tree: {tree_text(sub_plan)}"]
 
 

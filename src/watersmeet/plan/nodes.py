@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from watersmeet.query.model import Expression, SelectItem
-from watersmeet.query.windows import Rows, Window
+from watersmeet.query.windows import Window
 
 # Spark types whose values fit 64 bits one to one: as keys they need no second comparison after a hit.
 EXACT_KEY_TYPES = frozenset({"bigint", "int", "smallint", "tinyint", "boolean", "date", "timestamp", "timestamp_ntz"})
@@ -43,7 +43,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """One alias of the query: what is kept of its stream's rows, and the keys its window is indexed by."""
+    """One alias of the query: its window, its filters, and what is kept of its stream's rows."""
 
     alias: str
     stream: str
@@ -51,8 +51,6 @@ class Scan:
     filters: tuple[Expression, ...]
     kept: tuple[Kept, ...]
     classes: tuple[int, ...]  # key classes this alias has a member of
-    stored: tuple[Key, ...]  # keys under which others probe it
-    routed: tuple[Key, ...]  # keys under which only its new rows are needed
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -82,37 +80,6 @@ class Sequence:
 
     head: str
     stages: tuple[Stage, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class MultiJoin:
-    """The n-ary window join."""
-
-    classes: tuple[KeyClass, ...]
-    scans: tuple[Scan, ...]
-    sequences: tuple[Sequence, ...]
-    verify: tuple[tuple[str, str], ...]  # kept values that must be equal: their keys are hashes
-    output: tuple[str, ...]  # kept values that are asked for above
-
-    def __post_init__(self) -> None:
-        aliases = {scan.alias for scan in self.scans}
-        for sequence in self.sequences:
-            reached = [probe.alias for stage in sequence.stages for probe in stage.probes]
-            if len(reached) != len(set(reached)) or {sequence.head, *reached} != aliases:
-                raise ValueError(f"the sequence of head {sequence.head!r} must reach every other alias exactly once")
-
-    def scan(self, alias: str) -> Scan:
-        return next(scan for scan in self.scans if scan.alias == alias)
-
-    @property
-    def rounds(self) -> int:
-        """How many times data is regrouped by key to answer one batch."""
-        return max(len(sequence.stages) for sequence in self.sequences)
-
-    @property
-    def ordered(self) -> bool:
-        """Whether rows must be taken in event-time order, behind the watermark: ROWS windows count them."""
-        return any(isinstance(scan.window, Rows) for scan in self.scans)
 
 
 class Method(StrEnum):
@@ -193,7 +160,17 @@ class JoinNode:
 
 
 Tree = Leaf | JoinNode
-SubPlan = Linear | JoinNode  # how the combinations of one group of key values come about
+
+
+@dataclass(frozen=True, slots=True)
+class Symmetric:
+    """All windows at one site: new rows of each head probe the windows of the others (symmetric multi-way join)."""
+
+    at: str
+    sequences: tuple[Sequence, ...]
+
+
+SubPlan = Linear | JoinNode | Symmetric  # how the combinations of one part of the key space are computed
 
 
 def leaves_of(tree: Tree) -> tuple[str, ...]:
@@ -237,7 +214,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class JoinPlan:
-    """The n-ary window join of streams at several sites.
+    """The n-ary window join of streams at one or more sites.
 
     Every combination comes from exactly one of the sub-plans: the only one, or that of its part of the key space.
     """
@@ -260,11 +237,12 @@ class JoinPlan:
                 if sorted(leaves_of(sub_plan)) != sorted(aliases):
                     raise ValueError("a tree must reach every alias exactly once")
                 continue
-            if [plan.head for plan in sub_plan.heads] != aliases:
+            orders = _orders(sub_plan)
+            if [head for head, _ in orders] != aliases:
                 raise ValueError("there must be one sequence for each alias, in the order of the query")
-            for plan in sub_plan.heads:
-                if sorted([plan.head, *(hop.alias for hop in plan.hops)]) != sorted(aliases):
-                    raise ValueError(f"the sequence of head {plan.head!r} must reach every other alias exactly once")
+            for head, reached in orders:
+                if sorted([head, *reached]) != sorted(aliases):
+                    raise ValueError(f"the sequence of head {head!r} must reach every other alias exactly once")
 
     @property
     def heads(self) -> tuple[HeadPlan, ...]:
@@ -282,6 +260,13 @@ class JoinPlan:
     def position(self, alias: str) -> int:
         """The alias's place in the query: ties in time are resolved by it."""
         return next(number for number, scan in enumerate(self.scans) if scan.alias == alias)
+
+
+def _orders(sub_plan: Linear | Symmetric) -> list[tuple[str, list[str]]]:
+    """Each head and the aliases that its new rows are joined with, in order."""
+    if isinstance(sub_plan, Linear):
+        return [(plan.head, [hop.alias for hop in plan.hops]) for plan in sub_plan.heads]
+    return [(s.head, [probe.alias for stage in s.stages for probe in stage.probes]) for s in sub_plan.sequences]
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,30 +292,16 @@ class Distinct:
     child: "Plan"
 
 
-Plan = MultiJoin | JoinPlan | Restrict | Project | Distinct
-
-
-def join_of(plan: Plan) -> MultiJoin:
-    """The join at the bottom of a plan for one site."""
-    bottom = bottom_of(plan)
-    assert isinstance(bottom, MultiJoin), "a plan for one site"
-    return bottom
+Plan = JoinPlan | Restrict | Project | Distinct
 
 
 def join_plan_of(plan: Plan) -> JoinPlan:
-    """The join at the bottom of a plan for several sites."""
-    bottom = bottom_of(plan)
-    assert isinstance(bottom, JoinPlan), "a plan for several sites"
-    return bottom
+    """The join at the bottom of a plan."""
+    while not isinstance(plan, JoinPlan):
+        plan = plan.child
+    return plan
 
 
 def with_join(plan: Plan, join: JoinPlan) -> Plan:
     """The same plan over another join."""
-    return join if isinstance(plan, MultiJoin | JoinPlan) else replace(plan, child=with_join(plan.child, join))
-
-
-def bottom_of(plan: Plan) -> MultiJoin | JoinPlan:
-    """The join at the bottom of a plan."""
-    while not isinstance(plan, MultiJoin | JoinPlan):
-        plan = plan.child
-    return plan
+    return join if isinstance(plan, JoinPlan) else replace(plan, child=with_join(plan.child, join))

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from watersmeet.plan.nodes import Distinct, JoinPlan, Kept, KeyClass, MultiJoin, Plan, Project, Restrict, Scan
+from watersmeet.plan.nodes import Distinct, JoinPlan, Kept, KeyClass, Plan, Project, Restrict, Scan
 from watersmeet.query.classes import equal_sides
 from watersmeet.query.model import Column, Expression, JoinQuery
 
@@ -41,8 +41,6 @@ def shape_of(query: JoinQuery, columns: Mapping[str, Sequence[str]]) -> QuerySha
                 filters=tuple(f for f in (*query.filters, *implied) if f.aliases == (source.alias,)),
                 kept=tuple(kept.values()),
                 classes=tuple(c.number for c in classes if c.member(source.alias)),
-                stored=(),
-                routed=(),
             )
         )
     return QueryShape(
@@ -53,7 +51,7 @@ def shape_of(query: JoinQuery, columns: Mapping[str, Sequence[str]]) -> QuerySha
     )
 
 
-def above(query: JoinQuery, join: MultiJoin | JoinPlan) -> Plan:
+def above(query: JoinQuery, join: JoinPlan) -> Plan:
     """A join with the query's remaining predicates, its output columns and DISTINCT on top."""
     plan: Plan = Restrict(join, query.residuals) if query.residuals else join
     plan = Project(plan, query.select)

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from watersmeet.cost.calibrate import default_units_path, load_units
 from watersmeet.cost.price import BATCH_INTERVAL_S, DEFAULT_UNITS, Cost, price
+from watersmeet.cost.units import default_units_path, load_units
 from watersmeet.cost.workload import MissingStatistic
 from watersmeet.errors import InputError, did_you_mean
 from watersmeet.plan.nodes import Hop, Method, Plan, join_plan_of
@@ -40,7 +40,8 @@ def choose(topology: Topology, query: Query, parsed: JoinQuery, *, every: bool =
     site = topology.query_site(query)
     check_planner(query)
     if query.plan is None and {homes[source.stream] for source in parsed.sources} == {site}:
-        return Chosen(local(parsed, topology.columns), "local", note="all streams arrive where answers are wanted")
+        plan = local(parsed, topology.columns, site)
+        return Chosen(plan, "local", note="all streams arrive where answers are wanted")
     if query.plan is not None:
         asked = {
             steps.head: [Hop(step.join, Method(step.method), step.at, step.bloom) for step in steps.steps]
@@ -81,7 +82,7 @@ def check_plan(topology: Topology, query: Query, parsed: JoinQuery) -> None:
         if query.plan is not None:
             choose(topology, query, parsed)
         elif {homes[source.stream] for source in parsed.sources} == {site}:
-            local(parsed, topology.columns)
+            local(parsed, topology.columns, site)
         return
     check_planner(query)
     _problem(topology, query, parsed)

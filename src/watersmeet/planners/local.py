@@ -1,30 +1,25 @@
 """The plan for streams at one place: every head probes the rest greedily, staying at its key as long as it can."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from watersmeet.plan.nodes import Key, KeyClass, MultiJoin, Plan, Probe, Stage
+from watersmeet.plan.nodes import JoinPlan, Key, KeyClass, Plan, Probe, Stage, Symmetric
 from watersmeet.plan.nodes import Sequence as HeadSequence
 from watersmeet.plan.shape import above, shape_of
 from watersmeet.query.model import JoinQuery
 
 
-def local(query: JoinQuery, columns: Mapping[str, Sequence[str]]) -> Plan:
-    """Plan a query whose streams all arrive here; `columns` gives each stream's columns in schema order."""
+def local(query: JoinQuery, columns: Mapping[str, Sequence[str]], site: str) -> Plan:
+    """Plan a query whose streams all arrive at one site; `columns` gives each stream's columns in schema order."""
     shape = shape_of(query, columns)
-    sequences = tuple(_sequence(query.aliases, head, shape.classes) for head in query.aliases)
-    scans = []
-    for scan in shape.scans:
-        stored = {
-            stage.key
-            for sequence in sequences
-            for stage in sequence.stages
-            for probe in stage.probes
-            if probe.alias == scan.alias
-        }
-        entry = {sequence.stages[0].key for sequence in sequences if sequence.head == scan.alias}
-        scans.append(replace(scan, stored=tuple(sorted(stored)), routed=tuple(sorted(entry - stored))))
-    return above(query, MultiJoin(shape.classes, tuple(scans), sequences, shape.verify, shape.output))
+    homes = (site,) * len(shape.scans)
+    join = symmetric(query.aliases, shape.classes, site)
+    return above(query, JoinPlan(shape.classes, shape.scans, homes, (join,), site, shape.verify, shape.output))
+
+
+def symmetric(aliases: tuple[str, ...], classes: Sequence[KeyClass], site: str) -> Symmetric:
+    """The symmetric multi-way join of windows that are all at one site."""
+    return Symmetric(site, tuple(_sequence(aliases, head, classes) for head in aliases))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from watersmeet.planners.partition import SubPlans
 from watersmeet.planners.sited import central
 from watersmeet.planners.trees import site_of
 from watersmeet.program.operators import Purpose
+from watersmeet.program.site.ledger import Traffic
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.sites.rows import typed
 from watersmeet.sim.sites.site import SimulatedSites
@@ -161,7 +162,7 @@ class Measured:
 
     before: Mapping[str, int]  # tuples until the windows had filled
     flows: Mapping[str, float]  # tuples a second after that
-    cpu_s: float  # processor time for a second of the streams after that, of all turns of all sites
+    cpu_s: float  # processor time for a second of the streams after that, of all micro-batches of all sites
 
     @property
     def tuples_per_s(self) -> float:
@@ -246,11 +247,11 @@ def _tuples(sites: SimulatedSites) -> dict[str, int]:
     """Full tuples shipped so far, by flow."""
     found: dict[str, int] = {}
     for site in sites.sites.values():
-        full = {ship.arrives_as.name for ship in site.engine.program.ships if ship.flow.purpose is Purpose.TUPLES}
-        for link in site.ledger.links.values():
-            for flow, traffic in link.traffic.items():
-                if flow in full:
-                    found[flow] = found.get(flow, 0) + traffic.tuples
+        for shipment in site.engine.program.shipments:
+            if shipment.purpose is Purpose.TUPLES and shipment.to in site.ledger.links:
+                traffic = site.ledger.links[shipment.to].traffic.get(shipment.arrives_as, Traffic())
+                flow = shipment.arrives_as.removeprefix(f"{shipment.join}:")
+                found[flow] = found.get(flow, 0) + traffic.tuples
     return found
 
 

@@ -11,7 +11,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from watersmeet.errors import InputError, TopologyError, TypeMismatch
-from watersmeet.plan.nodes import EXACT_KEY_TYPES, KeyClass
+from watersmeet.plan.nodes import EXACT_KEY_TYPES
 from watersmeet.query.model import Column, Equality, Expression, JoinQuery
 from watersmeet.query.sql import parse_query
 from watersmeet.spark.session import first_line
@@ -27,6 +27,9 @@ _COLLATED = re.compile(r"string collate (?!UTF8_BINARY\b)", re.IGNORECASE)
 _NESTED_COLLATION = re.compile(r"[<:,]string collate (?!UTF8_BINARY\b)", re.IGNORECASE)
 _MONTHS = re.compile(r"interval (year|month)")
 _NOT_DISTINCT = re.compile(r"(^|[<:,])(map<|variant\b(?!:)|interval$|interval (year|month))")
+
+
+_KNOWN_SCHEMAS: dict[str, StructType] = {}  # by DDL: many queries read the same streams
 
 
 @dataclass(frozen=True)
@@ -82,11 +85,14 @@ def stream_schema(spark: SparkSession, stream: Stream) -> StructType:
         return stream.frame.schema  # type: ignore[attr-defined,no-any-return]
     assert stream.schema is not None, "a stream has a schema or a frame"
     try:
+        if stream.schema in _KNOWN_SCHEMAS:
+            return _KNOWN_SCHEMAS[stream.schema]
         schema = DataType.fromDDL(stream.schema)
         assert isinstance(schema, StructType), "a list of columns"
         if match := re.search(r"[<:]((var)?char\(\d+\))", schema.simpleString()):
             raise TopologyError(f"stream {stream.name!r}: {match.group(1)} is a type of tables only; use string")
-        return spark.createDataFrame([], schema).schema
+        _KNOWN_SCHEMAS[stream.schema] = spark.createDataFrame([], schema).schema
+        return _KNOWN_SCHEMAS[stream.schema]
     except (ParseException, AnalysisException, PySparkException) as error:
         raise TopologyError(f"stream {stream.name!r}: schema {stream.schema!r}: {readable(error)}") from None
 
@@ -230,10 +236,10 @@ def _cast(expression: Expression, kind: str) -> Expression:
     return Expression(f"CAST({expression.sql} AS {kind})", expression.columns, kind)
 
 
-def class_key_sql(member: Expression, key_class: KeyClass) -> str:
+def class_key_sql(member: Expression, *, exact: bool) -> str:
     """A 64-bit number that is equal for equal values: the value itself where it fits, else its hash; NULL for NULL."""
     value = f"({member.sql})"
-    if not key_class.exact:
+    if not exact:
         return f"IF({value} IS NULL, NULL, xxhash64{value})"
     assert member.type in EXACT_KEY_TYPES
     match member.type:

@@ -1,10 +1,11 @@
-"""A query's checkpoint directory: whose it is, who holds it, and where things lie in it.
+"""A site's checkpoint directory: whose it is, who holds it, and where things are in it.
 
-DIR/QUERY/identity.json   the query, schemas and run identity it was made for
-          lock            held by the process that runs it
-          ledger.json     the state after the last finished batch (see program.ledger)
-          state/          the files the ledger names
-          spark/          Spark's own offsets and commits
+DIR/SITE/identity.json     the queries, schemas and run identity it was made for
+         lock              held by the process that runs it
+         ledger.json       the state (see program.site.ledger)
+         watermarks.json   before which instant rows of each stream are late; made from the ledger
+         state/            the files the ledger names
+         spark/            Spark's own offsets and commits
 """
 
 import fcntl
@@ -12,42 +13,31 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 from watersmeet.errors import CheckpointMismatch, InputError, RunError
-from watersmeet.spark.files import remove_all_but
+from watersmeet.program.site.ledger import FORMAT, SiteLedger
+from watersmeet.spark.files import FileShelf
 
 
-class Held(Protocol):
-    """What a checkpoint needs of a ledger."""
+class Checkpoint:
+    """The open checkpoint of one site; held until closed."""
 
-    @property
-    def paths(self) -> frozenset[str]: ...
-    def to_json(self) -> str: ...
-
-
-L = TypeVar("L", bound=Held)
-
-
-class Checkpoint(Generic[L]):
-    """The open checkpoint of one query, or of its part at one site; held until closed."""
-
-    def __init__(
-        self, directory: str | Path, identity: dict[str, Any], empty: L, from_json: Callable[[str], L]
-    ) -> None:
+    def __init__(self, directory: str | Path, identity: dict[str, Any]) -> None:
         if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(directory)):  # a Path has made one slash of two
             raise InputError(
                 f"checkpoint {directory} is a URL; give a plain path of a file system mounted wherever Spark runs, "
                 "since windows are mapped into memory from it"
             )
         self.directory = Path(directory).absolute()
-        self.state = str(self.directory / "state")
+        self.shelf = FileShelf(str(self.directory / "state"))
         self.spark = str(self.directory / "spark")
-        self.ledger_path = str(self.directory / "ledger.json")
+        self._ledger_path = self.directory / "ledger.json"
+        self.watermarks_path = str(self.directory / "watermarks.json")
         try:
-            os.makedirs(self.state, exist_ok=True)
+            os.makedirs(self.shelf.directory, exist_ok=True)
             self._lock = open(self.directory / "lock", "w", encoding="utf-8")  # noqa: SIM115 - held until close
         except OSError as error:
             raise RunError(
@@ -66,9 +56,9 @@ class Checkpoint(Generic[L]):
             self.close()
             raise
         try:
-            self.ledger = from_json(Path(self.ledger_path).read_text(encoding="utf-8"))
+            self.ledger = SiteLedger.from_json(self._ledger_path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            self.ledger = empty
+            self.ledger = SiteLedger()
         self.forget_unused()
 
     def _identify(self, identity: dict[str, Any]) -> tuple[bool, str]:
@@ -82,20 +72,23 @@ class Checkpoint(Generic[L]):
         differences = list(_differences(stored, identity))
         if differences:
             raise CheckpointMismatch(
-                f"checkpoint {self.directory} belongs to a different query: {'; '.join(differences)}. "
-                "Run the query it was made for, or give --checkpoint another place"
+                f"checkpoint {self.directory} belongs to other queries: {'; '.join(differences)}. "
+                "Run the topology it was made for, or give --checkpoint another place"
             )
         return False, stored["run_id"]
 
-    def commit(self, ledger: L, *, forget: bool = True) -> None:
-        """Make a batch's state the state; then give back what nothing refers to any more, unless tasks are writing."""
-        replace_file(Path(self.ledger_path), ledger.to_json())
+    def commit(self, ledger: SiteLedger) -> None:
+        """Make a ledger the state."""
+        replace_file(self._ledger_path, ledger.to_json())
         self.ledger = ledger
-        if forget:
-            self.forget_unused()
+
+    def write_watermarks(self, watermarks: Mapping[str, int | None]) -> None:
+        """Say before which instant rows of the next micro-batch are late."""
+        replace_file(Path(self.watermarks_path), json.dumps(watermarks), flush=False)  # made anew at every start
 
     def forget_unused(self) -> None:
-        remove_all_but(self.state, self.ledger.paths)
+        """Delete the files that nothing refers to; not while tasks are writing."""
+        self.shelf.keep_only(self.ledger.paths)
 
     def close(self) -> None:
         self._lock.close()
@@ -103,11 +96,14 @@ class Checkpoint(Generic[L]):
 
 def _differences(stored: dict[str, Any], wanted: dict[str, Any], path: str = "") -> Any:
     for name in sorted({*stored, *wanted} - {"run_id"}):
-        before, now = stored.get(name), wanted.get(name)
+        if name not in stored or name not in wanted:
+            yield f"{path}{name} {'is new' if name in wanted else 'is missing'}"
+            continue
+        before, now = stored[name], wanted[name]
         if before == now:
             continue
         if isinstance(before, dict) and isinstance(now, dict):
-            yield from _differences(before, now, f"{path}{name} ")
+            yield from _differences(before, now, "query " if name == "queries" else f"{path}{name} ")
         elif isinstance(before, str) and isinstance(now, str) and "\n" in before + now:
             old, new = before.splitlines(), now.splitlines()
             yield f"{path}{name} had {_only(old, new)} where there is now {_only(new, old)}"
@@ -120,11 +116,26 @@ def _only(lines: list[str], others: list[str]) -> str:
     return repr(" ".join(extra)) if extra else "nothing"
 
 
-def replace_file(path: Path, text: str) -> None:
+def refuse_old_form(root: Path) -> None:
+    """Refuse a directory with checkpoints of an earlier version, which had one for each query."""
+    for identity in sorted(root.glob("*/identity.json")) + sorted(root.glob("*/*/identity.json")):
+        try:
+            version = json.loads(identity.read_text(encoding="utf-8")).get("format")
+        except (OSError, ValueError):
+            continue
+        if version != FORMAT:
+            raise CheckpointMismatch(
+                f"checkpoint {identity.parent} was made by an earlier version, with one checkpoint a query; this "
+                "version has one a site for all queries: give --checkpoint another place, and empty sinks"
+            )
+
+
+def replace_file(path: Path, text: str, *, flush: bool = True) -> None:
     """Put a file in place whole: a reader sees the old text or the new, never a part."""
     fresh = path.with_name(f"{path.name}.tmp")  # there is one writer, who holds the lock
     with open(fresh, "w", encoding="utf-8") as file:
         file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+        if flush:
+            file.flush()
+            os.fsync(file.fileno())
     os.replace(fresh, path)

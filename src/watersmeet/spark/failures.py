@@ -1,11 +1,12 @@
 """Turning what Spark throws into one sentence with a cause and a cure."""
 
 import re
+from typing import NoReturn
 from urllib.parse import unquote, urlparse
 
 from py4j.protocol import Py4JError, Py4JNetworkError
 
-from watersmeet.errors import InputError, RunError, WatersmeetError
+from watersmeet.errors import InputError, RunError, WatersmeetError, name_queries
 from watersmeet.spark.binding import readable
 
 _READ_FILE = re.compile(r"FAILED_READ_FILE[.\w]*\]?\s*Encountered error while reading file\s+(\S+?)[.:]?\s", re.DOTALL)
@@ -17,16 +18,16 @@ _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] ([^\n]*)")
 _WRAPPERS = ("STREAM_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR", "PYTHON_EXCEPTION", "TASK_WRITE_FAILED")
 
 
-def refusal(error: Exception, query: str) -> WatersmeetError:
-    """The error to show for what kept a query from starting: it is bad input, unless Java has ended."""
+def refusal(error: Exception, *queries: str) -> WatersmeetError:
+    """The error to show for what kept queries from starting: it is bad input, unless Java has ended."""
     cause: BaseException | None = error
     while cause is not None:
         if _is_javas_end(cause):
-            return explain(cause, query)
+            return explain(cause, *queries)
         cause = cause.__cause__ or cause.__context__
     if isinstance(error, WatersmeetError):
         return error
-    return InputError(f"query {query!r} cannot start: {readable(error)}")
+    return InputError(f"{name_queries(queries)} cannot start: {readable(error)}")
 
 
 def _is_javas_end(error: BaseException) -> bool:
@@ -35,46 +36,53 @@ def _is_javas_end(error: BaseException) -> bool:
     return type(error) is Py4JError and "Trace:" not in str(error)  # half an answer; a whole one says what went wrong
 
 
-def explain(error: BaseException, query: str) -> WatersmeetError:
-    """The error to show for anything that ended a query."""
+def explain(error: BaseException, *queries: str) -> WatersmeetError:
+    """The error to show for anything that ended queries."""
     if isinstance(error, WatersmeetError):
         return error
+    what = name_queries(queries)
     text = str(error)
     if match := _READ_FILE.search(text) or _NOT_PARQUET.search(text):
         path = unquote(urlparse(match.group(1)).path)
         if "FILE_NOT_EXIST" in text:
-            return RunError(
-                f"query {query!r}: input file {path} has disappeared; start the run again to go on without it"
-            )
+            return RunError(f"{what}: input file {path} has disappeared; start the run again to go on without it")
         if misfit := _MISFIT.search(text):
             column, wanted, found = misfit.groups()
             return RunError(
-                f"query {query!r}: input file {path} cannot be read, its column {column} is {found} and not {wanted} "
+                f"{what}: input file {path} cannot be read, its column {column} is {found} and not {wanted} "
                 "as in the schema; replace or remove it and start the run again with the same checkpoint: "
                 "nothing else is lost"
             )
         return RunError(
-            f"query {query!r}: input file {path} cannot be read, it is damaged or of another format; "
+            f"{what}: input file {path} cannot be read, it is damaged or of another format; "
             "repair or remove it and start the run again with the same checkpoint: nothing else is lost"
         )
     if _is_javas_end(error):
-        return RunError(f"query {query!r}: Spark's Java process ended unexpectedly; start the run again to resume it")
+        return RunError(f"{what}: Spark's Java process ended unexpectedly; start the run again to resume it")
     if "OutOfMemoryError" in text:
         return RunError(
-            f"query {query!r}: Spark ran out of memory; give it more (--conf spark.driver.memory=4g) "
+            f"{what}: Spark ran out of memory; give it more (--conf spark.driver.memory=4g) "
             "or take smaller batches (option maxFilesPerTrigger of the sources)"
         )
     if "No space left on device" in text:
-        return RunError(f"query {query!r}: a disk is full; make room and start the run again to resume it")
+        return RunError(f"{what}: a disk is full; make room and start the run again to resume it")
     if match := _OWN.search(text):
-        return RunError(f"query {query!r}: {match.group(1)}")
+        return RunError(f"{what}: {match.group(1)}")
     for condition, message in _CONDITION.findall(text):
         if condition not in _WRAPPERS:
             message = re.sub(r"\s*SQLSTATE: \w+.*", "", message)
-            return RunError(f"query {query!r} failed: {message} ({condition})")
+            return RunError(f"{what} failed: {message} ({condition})")
     if isinstance(error, Py4JError):
-        return RunError(f"query {query!r} failed in Spark: {_last_cause(text)}")
-    return RunError(f"query {query!r} failed: {readable(error) if isinstance(error, Exception) else repr(error)}")
+        return RunError(f"{what} failed in Spark: {_last_cause(text)}")
+    return RunError(f"{what} failed: {readable(error) if isinstance(error, Exception) else repr(error)}")
+
+
+def raise_explained(error: BaseException, *queries: str) -> NoReturn:
+    """Raise the error to show for anything that ended queries."""
+    explained = explain(error, *queries)
+    if explained is error:
+        raise error
+    raise explained from error
 
 
 def _last_cause(text: str) -> str:

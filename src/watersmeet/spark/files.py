@@ -1,48 +1,20 @@
-"""State files: uncompressed Arrow IPC, written once under a fresh name and memory-mapped ever after."""
+"""State files: uncompressed Arrow IPC, written once under a fresh name and memory-mapped ever after.
+
+Names are relative to their directory, so that a checkpoint may be moved or copied as a whole.
+"""
 
 import os
 import uuid
+from collections.abc import Collection
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import pyarrow as pa
 
-from watersmeet.program.site.ledger import Part, Segment
-from watersmeet.program.storage.segments import KEY, ORDINAL, TS, bucket_bounds, bucket_slice, column
+from watersmeet.program.storage.shelf import Part
 
-
-def fresh_path(directory: str, stem: str) -> str:
-    """A name nobody has used: what a killed attempt leaves behind is never mistaken for state."""
-    return os.path.join(directory, f"{stem}-{uuid.uuid4().hex[:12]}.arrow")
-
-
-def write_table(directory: str, stem: str, table: pa.Table) -> Part:
-    """Write one table as one file."""
-    path = fresh_path(directory, stem)
-    table = table.combine_chunks()
-    with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-        writer.write_table(table)
-    return Part(path, table.num_rows, os.path.getsize(path))
-
-
-def read_table(path: str) -> pa.Table:
-    """Map one file into memory; its pages are shared between all processes that read it."""
-    with pa.memory_map(path) as source:
-        return pa.ipc.open_file(source).read_all()
-
-
-def write_segment(directory: str, stem: str, table: pa.Table) -> Segment:
-    """Write a table with timestamps as a segment of one file."""
-    part = write_table(directory, stem, table)
-    ts = column(table, TS)
-    ordinals = column(table, ORDINAL) if ORDINAL in table.column_names else None
-    return Segment(
-        (part,),
-        int(ts.min()),
-        int(ts.max()),
-        -1 if ordinals is None else int(ordinals.min()),
-        -1 if ordinals is None else int(ordinals.max()),
-    )
+_MOST_MAPPED = 512  # files that stay mapped in a process
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,38 +25,48 @@ class FileShelf:
 
     def put(self, stem: str, table: pa.Table) -> Part:
         """Write a table as a file of its own."""
-        return write_table(self.directory, stem, table)
+        name = _fresh_name(stem)
+        path = self.path_of(name)
+        table = table.combine_chunks()
+        with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+        return Part(name, table.num_rows, os.path.getsize(path))
 
     def get(self, path: str) -> pa.Table:
-        """Map a table into memory."""
-        return read_table(path)
+        """Map a table into memory; its pages are shared between all processes that read it."""
+        return _mapped(self.path_of(path))
 
     def put_bytes(self, stem: str, data: bytes) -> str:
         """Write bytes as a file of their own."""
-        path = fresh_path(self.directory, stem)
-        with open(path, "wb") as file:
+        name = _fresh_name(stem)
+        with open(self.path_of(name), "wb") as file:
             file.write(data)
-        return path
+        return name
 
     def get_bytes(self, path: str, start: int = 0, size: int | None = None) -> bytes:
         """Read some bytes of a file."""
-        with open(path, "rb") as file:
+        with open(self.path_of(path), "rb") as file:
             file.seek(start)
             return file.read() if size is None else file.read(size)
 
+    def keep_only(self, names: Collection[str]) -> None:
+        """Delete the files that nothing refers to."""
+        for entry in Path(self.directory).iterdir():
+            if entry.name not in names:
+                entry.unlink(missing_ok=True)
 
-def read_bucket(part: Part, bucket: int, buckets: int) -> pa.Table | None:
-    """The slice of a sorted file that lies in a bucket, or None where it has nothing there."""
-    low, high = bucket_bounds(bucket, buckets)
-    if part.high_key < low or part.low_key > high:
-        return None
-    table = read_table(part.path)
-    start, stop = bucket_slice(column(table, KEY), bucket, buckets)
-    return table.slice(start, stop - start) if stop > start else None
+    def path_of(self, name: str) -> str:
+        """The path of a file."""
+        return os.path.join(self.directory, name)
 
 
-def remove_all_but(directory: str, kept: frozenset[str]) -> None:
-    """Delete the files of a directory that nothing refers to."""
-    for entry in Path(directory).iterdir():
-        if str(entry) not in kept:
-            entry.unlink(missing_ok=True)
+@lru_cache(_MOST_MAPPED)
+def _mapped(path: str) -> pa.Table:
+    """A file that was written once is mapped once: windows are read by every micro-batch."""
+    with pa.memory_map(path) as source:
+        return pa.ipc.open_file(source).read_all()
+
+
+def _fresh_name(stem: str) -> str:
+    """A name nobody has used: what a killed attempt leaves behind is never mistaken for state."""
+    return f"{stem}-{uuid.uuid4().hex[:12]}.arrow"

@@ -9,7 +9,7 @@ import sys
 import threading
 import zipfile
 from collections.abc import Callable
-from importlib import resources
+from importlib import import_module, resources
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -97,6 +97,7 @@ def start_session(
     running = SparkSession.getActiveSession()
     if running is not None:
         return running
+    threading.Thread(target=_import_engine, daemon=True).start()  # while Java starts
     check_version = _check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -122,6 +123,12 @@ def start_session(
     ship_package(session)
     threading.Thread(target=_start_workers, args=(session,), daemon=True).start()
     return session
+
+
+def _import_engine() -> None:
+    """Load what a run will need; compiled kernels take a second."""
+    with contextlib.suppress(ImportError):
+        import_module("watersmeet.spark.run")
 
 
 def _start_workers(session: SparkSession) -> None:

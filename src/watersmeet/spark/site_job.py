@@ -1,114 +1,127 @@
-"""One site's part of a query as one Structured Streaming query: its own streams and its inbound links are the sources.
+"""One site as one Structured Streaming query: all its queries, its own streams as sources, its links beside them.
 
-A link's directory is a source only to wake the query and to be listed by Spark: which parcels are taken is decided by
-the ledger, so that a batch which runs again takes neither more nor less than it must.
+A micro-batch is ingested when its rows are filed and the ledger says so. Then Spark may go on with the next one, which
+it lists, plans and ingests while the rows of this one are joined. What comes over links is taken with that or, between
+micro-batches, by a thread that watches the links: which parcels are taken is decided by the ledger alone.
 """
 
 import contextlib
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial, reduce
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from watersmeet.errors import CheckpointMismatch
-from watersmeet.plan.nodes import Plan, join_plan_of
-from watersmeet.program.operators import SiteProgram
-from watersmeet.program.site.engine import Arrivals, Ingested, SiteEngine, SiteLedger, Traffic, Turn
-from watersmeet.program.site.filing import Made, Payload
-from watersmeet.program.site.ledger import Segment, segments_of, watermark
-from watersmeet.program.storage.wire import UNKNOWN, ParcelIndex
+from watersmeet.metrics.bus import EventBus
+from watersmeet.metrics.events import LinkCounts, MicroBatchCompleted, RunWarning
+from watersmeet.program.site.engine import Arrivals, SiteEngine, traffic_by_purpose
+from watersmeet.program.site.ledger import Ingested, SiteLedger
+from watersmeet.program.site.program import SiteProgram
+from watersmeet.program.storage.wire import UNKNOWN, ParcelIndex, index_parcel
 from watersmeet.spark.binding import Bound
 from watersmeet.spark.checkpoint import Checkpoint, replace_file
-from watersmeet.spark.deliver.delivery import Delivery, LateRows, run_each
+from watersmeet.spark.deliver.delivery import Delivery, LateRows
+from watersmeet.spark.deliver.evaluate import SparkEvaluator
 from watersmeet.spark.deliver.sinks import Writer
-from watersmeet.spark.engine import Report, total
-from watersmeet.spark.files import FileShelf
 from watersmeet.spark.ingest.intake import Intake
-from watersmeet.spark.ingest.parquet_files import FILE_SCHEMA
-from watersmeet.spark.job import BatchReport, Clock
-from watersmeet.spark.links.directory import PARCEL, DirectoryLinks, LinkUnreadable, LinkUnwritable
-from watersmeet.spark.tasks import FileAtSite
+from watersmeet.spark.jobs import TaskRunner
+from watersmeet.spark.links.protocol import Links, LinkUnreadable, LinkUnwritable, Sealed
 from watersmeet.stats.model import Stats
 from watersmeet.stats.observe import Observer
-from watersmeet.stats.sketches import StreamSketch
-from watersmeet.topology.model import Query, Topology
+from watersmeet.topology.model import Topology
 
-_MOUTHFUL = 16_000_000  # bytes of parcels taken in one turn, about
-_PARCEL_SECONDS = 0.1  # how often a site looks for parcels between its batches
-_OBSERVED_SECONDS = 30.0  # how often what was observed is written down: a crash forgets so much of it
-_LOOKS = 5  # after so many, also whether links can be written again and whether a stream is idle
+MAX_BYTES_PER_STEP = 16_000_000  # of parcels taken in one micro-batch, about
+MAX_UNDELIVERED = 8  # micro-batches that a slow sink may be behind before new rows wait for it
+_POLL_S = 0.1  # how often a site looks for parcels between its micro-batches
+_SLOW_POLLS = 5  # after so many, also whether links can be written again and whether a stream is idle
+_OBSERVED_S = 30.0  # how often observed statistics are written down: a crash forgets so much of them
+
+
+@dataclass(frozen=True)
+class SiteSettings:
+    """How a site is to be run."""
+
+    spark: SparkSession
+    topology: Topology
+    bounds: Mapping[str, Bound]  # by query
+    checkpoint: Checkpoint
+    links: Links
+    programs_digest: str  # of all sites' programs: sites that run different ones must not exchange rows
+    events: EventBus
+    once: bool = False
+    alone: bool = False  # whether other sites run elsewhere
+
+    @property
+    def waits_for_room(self) -> bool:
+        """Whether new rows wait for readers of links; not where nobody may be there and the run is to end."""
+        return not (self.alone and self.once)
+
+
+class PhaseTimer:
+    """Seconds of the phases of a micro-batch."""
+
+    def __init__(self) -> None:
+        self.began = self._last = time.perf_counter()
+        self.phases: dict[str, float] = {}
+
+    def lap(self, name: str) -> None:
+        """What was done since the last lap was this."""
+        now = time.perf_counter()
+        self.phases[name] = self.phases.get(name, 0.0) + now - self._last
+        self._last = now
+
+    @property
+    def seconds(self) -> float:
+        return self._last - self.began
 
 
 class SiteJob:
-    """Runs the turns of one site."""
+    """Runs the micro-batches of one site."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        topology: Topology,
-        query: Query,
-        bound: Bound,
-        plan: Plan,
-        program: SiteProgram,
-        checkpoint: Checkpoint[SiteLedger],
-        writer: Writer | None,
-        links: DirectoryLinks,
-        plan_digest: str,
-        warn: Callable[[str], None],
-        *,
-        waits_for_room: bool = True,
-        takes_between: bool = True,
-    ) -> None:
-        self._waits_for_room = waits_for_room
-        self._takes_between = takes_between
-        self._in_turn = threading.RLock()  # batches and the keeper both take turns
-        self._spark = spark
-        self._topology = topology
-        self._join = join_plan_of(plan)
+    def __init__(self, settings: SiteSettings, program: SiteProgram, writers: Mapping[str, Writer]) -> None:
         self.program = program
-        self._checkpoint = checkpoint
-        self._links = links
-        self._plan_digest = plan_digest
-        self._warn = warn
-        self._shelf = FileShelf(checkpoint.state)
-        self._delays_us = {s.stream: topology.stream(s.stream).watermark_us for s in self._join.scans}
-        buckets = max(1, int(spark.sparkContext.defaultParallelism))
-        self._engine = SiteEngine(program, self._delays_us, self._shelf, partial(run_each, spark), buckets)
-        self._intake = Intake(
-            spark,
-            topology,
-            query,
-            bound,
-            self._join,
-            program.local,
-            checkpoint.state,
-            checkpoint.ledger_path,
-            self._engine.speaker,
-            lambda scan: FileAtSite(program, self._shelf, scan.alias),
-        )
-        self._delivery = None
-        if writer is not None:
-            self._delivery = Delivery(spark, bound, plan, writer, checkpoint.state, buckets)
-        local = {self._join.scan(alias).stream for alias in program.local}
-        schemas = {name: schema for name, schema in bound.schemas.items() if name in local}
-        self._late = LateRows(spark, topology, query, schemas, f"{program.site}-{checkpoint.run_id}")
-        self._is_first = True
-        self._troubles: dict[str, str] = {}
-        self._runs: dict[str, str] = {}  # of whom the parcels are that were looked at last
-        self._last_rows = dict.fromkeys(sorted(local), time.monotonic())
+        self._settings = settings
+        self._checkpoint = settings.checkpoint
+        self._links = settings.links
+        self._lock = threading.RLock()  # of ledger, links and reports: micro-batches and the watcher change them
+        self._files = threading.Lock()  # of the next three
+        self._is_ingesting = False  # tasks write files that no ledger names yet: nothing is deleted
+        self._is_in_batch = False  # rows are judged by the watermarks that were: none is advanced by idleness
+        self._batch_ended = time.monotonic()
+        self._observing = threading.Lock()
+        self._failure: BaseException | None = None
+        self._batch_at_start = settings.checkpoint.ledger.ingested_batch
+        spark, shelf = settings.spark, settings.checkpoint.shelf
+        run_tasks = TaskRunner(spark)
+        evaluator = SparkEvaluator(spark, settings.bounds, shelf)
+        self._delays_us = {s.stream: settings.topology.stream(s.stream).watermark_us for s in program.streams}
+        self._engine = SiteEngine(program, self._delays_us, shelf, run_tasks, evaluator, run_tasks.parallelism)
+        watermarks_path = settings.checkpoint.watermarks_path
+        self._intake = Intake(spark, settings.topology, program, self._schemas, shelf, watermarks_path, run_tasks)
+        self._deliveries = [
+            Delivery(spark, finish, evaluator.answer_schema(finish), writers[finish.query], shelf)
+            for _, finish in program.finishes
+        ]
+        local = {name: schema for name, schema in self._schemas.items() if name in self._delays_us}
+        self._late = LateRows(spark, settings.topology, local, shelf, f"{program.site}-{self._checkpoint.run_id}")
+        self._reported: dict[str, str] = {}  # troubles, each said once
+        self._last_rows = dict.fromkeys(sorted(self._delays_us), time.monotonic())
+        self._worker = ThreadPoolExecutor(1, f"join-{program.site}")
+        self._completing: Future[bool] | None = None
         self._closing = threading.Event()
-        self._at_links = threading.Lock()  # turns and the keeper both write to them
-        self._keeper: threading.Thread | None = None
-        self._observed_path = checkpoint.directory / "observed.json"
+        self._watcher: threading.Thread | None = None
+        self._failed: Callable[[BaseException], object] = lambda error: None
         self._observer = self._observed_before()
         self._observed_at = time.monotonic()
-        self._has_observed = False
-        self.last_report: BatchReport | None = None
+        self.last_batch: MicroBatchCompleted | None = None
 
     @property
     def site(self) -> str:
@@ -116,144 +129,178 @@ class SiteJob:
 
     @property
     def ledger(self) -> SiteLedger:
-        """The state after the last finished turn."""
+        """The state as it was last committed."""
         return self._checkpoint.ledger
 
-    @property
-    def observed(self) -> Stats:
-        """What was observed of the site's own streams, across restarts."""
-        with self._in_turn:
-            return self._observer.stats(float(int(time.time())))
+    @cached_property
+    def _schemas(self) -> dict[str, StructType]:
+        return {name: schema for bound in self._settings.bounds.values() for name, schema in bound.schemas.items()}
 
-    def _observed_before(self) -> Observer:
-        try:
-            return Observer.from_json(self._join, self._observed_path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, KeyError, TypeError):
-            return Observer(self._join)  # nothing there, or of another version: it can be observed anew
+    # -- what Spark calls
 
-    def _observe(self, told: Sequence[Report]) -> None:
-        """Take what ingest tasks have seen; it is no part of the ledger, which is written at every turn."""
-        for row in told:
-            if "observed" in row:
-                self._observer.take(row["alias"], StreamSketch.from_data(row["observed"]))
-                self._has_observed = True
-        if time.monotonic() - self._observed_at >= _OBSERVED_SECONDS:
-            self._keep_observed()
+    def frame(self) -> DataFrame:
+        """The streaming frame whose every micro-batch files the new rows of the site's own streams."""
+        frame = self._intake.frame()
+        if frame is not None:
+            return frame
+        # A site that only reads links is a streaming query too: over a directory to which nothing is ever added.
+        empty = self._checkpoint.directory / "no-streams"
+        empty.mkdir(exist_ok=True)
+        return self._settings.spark.readStream.format("text").load(str(empty)).select(F.col("value").alias("report"))
 
-    def _keep_observed(self) -> None:
-        self._observed_at = time.monotonic()
-        if self._has_observed:
-            self._has_observed = False
-            with contextlib.suppress(OSError):  # figures to plan with are not worth failing for
-                replace_file(self._observed_path, self._observer.to_json())
-
-    def open(self) -> None:
-        """Make ready the links and deliver what an earlier run left in the outbox."""
-        run_id = f"{self._checkpoint.run_id}-{self._plan_digest}"
+    def open(self, failed: Callable[[BaseException], object]) -> None:
+        """Deliver what an earlier run left undelivered, and complete what it left ingested."""
+        self._failed = failed
+        run_id = f"{self._checkpoint.run_id}-{self._settings.programs_digest}"
         self._links.open(self.program.peers_in, self.program.peers_out, run_id)
+        self._checkpoint.write_watermarks(self._engine.watermarks(self.ledger))
+        for delivery in self._deliveries:
+            delivery.give(self.ledger.undelivered.get(delivery.query, ()), failed, replay=True)
         self._publish()
-        self._keeper = threading.Thread(target=self._keep, name=f"watersmeet-{self.site}", daemon=True)
-        self._keeper.start()
-
-    def ingest_frame(self) -> DataFrame:
-        """The streaming frame whose every batch files new rows of the site's own aliases, or says that parcels came."""
-        return reduce(DataFrame.union, [self._bell(), *self._intake.frames()])
-
-    def _bell(self) -> DataFrame:
-        reader = self._spark.readStream.format("binaryFile").option("pathGlobFilter", f"*{PARCEL}")
-        files = reader.schema(FILE_SCHEMA).option("ignoreMissingFiles", "true").load(f"{self._links.inbox}/*")
-        return files.select(F.lit('{"bell": true}').alias("report"))
+        if not self.ledger.is_complete:
+            self._begin_to_complete(PhaseTimer())
+        if self.program.peers_in or self.program.peers_out or self._has_idle_timeouts:
+            self._watcher = threading.Thread(target=self._watch, name=f"links-{self.site}", daemon=True)
+            self._watcher.start()
 
     def run_batch(self, frame: DataFrame, batch: int) -> None:
-        """Take one micro-batch of the site's own streams, and whatever has come over the links."""
-        with self._in_turn:
-            if batch <= self.ledger.batch:  # finished before a crash
-                self.take_parcels()
-                return
-            self._wait_for_room()  # before rows are filed: turns meanwhile would give back files that no ledger names
-            self._turn(self._intake.told(frame), batch)
+        """Ingest one micro-batch of the site's own streams; one that was ingested before a crash is passed over."""
+        if batch <= self.ledger.ingested_batch:
+            return
+        began = time.monotonic()
+        with self._files:
+            self._is_in_batch = True
+        try:
+            self._wait_for_room()
+            self._ingest(frame, batch, began)
+        finally:
+            with self._files:
+                self._is_in_batch = False
+                self._batch_ended = time.monotonic()
+
+    def _ingest(self, frame: DataFrame, batch: int, began: float) -> None:
+        timer = PhaseTimer()
+        with self._files:
+            self._is_ingesting = True
+        try:
+            found = self._intake.ingested(frame) if self.program.streams else []
+            timer.lap("ingest")
+            self._await_completion()
+            timer.lap("wait for the join before")
+            with self._lock:
+                self._last_rows |= {one.stream: time.monotonic() for one in found if one.rows}
+                known = [replace(one, observed="") for one in found]  # statistics are no part of the state
+                ledger = self._engine.ingest(self._released(self.ledger), batch, known, self._idle(began))
+                self._checkpoint.commit(ledger)
+                self._checkpoint.write_watermarks(self._engine.watermarks(ledger))
+        finally:
+            self._is_ingesting = False
+        self._observe(found)
+        self._forget_unused()
+        timer.lap("commit")
+        self._begin_to_complete(timer)
 
     def take_parcels(self) -> bool:
-        """Take a turn for the links alone; tells whether anything had come."""
-        with self._in_turn:
-            return self._turn((), None)
+        """Join what has come over the links, without new rows; whether anything had come."""
+        return self._complete(PhaseTimer())
 
-    @property
-    def has_parcels(self) -> bool:
-        """Whether parcels wait to be taken."""
-        taken = self.ledger.received
-        return any(self._has_arrived(sender, taken.get(sender, 0)) for sender in self.program.peers_in)
+    def has_joined(self, timeout_s: float) -> bool:
+        """Wait until everything that was ingested is joined; whether it is, within the timeout."""
+        return _are_done([self._completing], timeout_s)
 
-    def _has_arrived(self, sender: str, after: int) -> bool:
-        with self._telling(sender):
-            return self._links.has_arrived(sender, after)
-        return False
+    def has_delivered(self, timeout_s: float) -> bool:
+        """Wait until the sinks have all answers; whether they have, within the timeout."""
+        return _are_done([delivery.last for delivery in self._deliveries], timeout_s)
 
-    def _turn(self, told: Sequence[Report], batch: int | None) -> bool:
-        clock = Clock()
-        before = self.ledger
-        parcels = self._parcels(before)
-        ledger = before
-        for reader in self.program.peers_out:
-            ledger = self._engine.acknowledged(ledger, reader, self._links.acknowledged(reader))
-        arrivals = Arrivals([_ingested(row) for row in told], parcels, self._idle(told), batch)
-        if not parcels and not arrivals.declared and batch is None:
-            return False
-        clock.lap("take")
-        try:
-            turn = self._engine.turn(ledger, arrivals)
-        except Exception as error:
-            if not self._was_at_links(error, parcels):
+    # -- joining
+
+    def _begin_to_complete(self, timer: PhaseTimer) -> None:
+        self._completing = self._worker.submit(self._complete, timer)
+        self._completing.add_done_callback(lambda done: self._failed(e) if (e := done.exception()) else None)
+
+    def _await_completion(self) -> None:
+        if self._completing is not None:
+            self._completing.result()
+
+    def _complete(self, timer: PhaseTimer) -> bool:
+        """Join what was ingested and what has come over the links; whether there was anything.
+
+        A micro-batch that has failed is not tried again before the next start, by whichever thread.
+        """
+        with self._lock:
+            if self._failure is not None:
+                raise self._failure
+            try:
+                has_joined = self._join(timer)
+            except BaseException as error:
+                self._failure = error
                 raise
-            if not arrivals.declared and batch is None:
-                return False
-            parcels = []
-            turn = self._engine.turn(ledger, replace(arrivals, parcels=parcels))
-        clock.lap("operators")
-        runs = {sender: self._runs[sender] for sender, _, _ in parcels}
-        ledger = self._deliver(turn)
-        ledger = replace(ledger, peers={**ledger.peers, **runs})
-        clock.lap("publish")
-        self._late.keep(told, turn.ledger.turn, self._engine.speaker, replay=self._is_first)
-        self._checkpoint.commit(ledger)
-        self._observe(told)
-        self._is_first = False
+        if has_joined:
+            self._forget_unused()
+        return has_joined
+
+    def _join(self, timer: PhaseTimer) -> bool:
+        before = self.ledger
+        ledger = self._released(before)
+        parcels, runs = self._parcels(ledger)
+        idle = self._declare_idle()
+        if not parcels and not idle and before.is_complete:
+            return False
+        timer.lap("take")
+        if not before.is_complete:
+            was_begun = before.ingested_batch <= self._batch_at_start  # perhaps, by a run before this one
+            self._late.keep(before.ingested, before.ingested_batch, replay=was_begun)
+        after = self._engine.run(ledger, Arrivals(parcels, idle))
+        timer.lap("join")
+        self._checkpoint.commit(replace(after, peers={**after.peers, **runs}))
+        timer.lap("commit")
         self._publish()
         self._acknowledge()
-        clock.lap("send")
-        self.last_report = self._report(before, told, clock)
+        for delivery in self._deliveries:
+            delivery.give(self.ledger.undelivered.get(delivery.query, ()), self._failed)
+        timer.lap("publish")
+        self._report(before, timer)
         return True
 
-    def _deliver(self, turn: Turn) -> SiteLedger:
-        ledger = turn.ledger
-        if self._delivery is None:
-            return ledger
-        if not turn.answers:
-            if self._is_first:
-                self._delivery.nothing(ledger.turn)
-            return ledger
-        rows, fresh = self._delivery.files(
-            turn.answers, turn.answer_rows, ledger.turn, ledger.seen, replay=self._is_first
-        )
-        return replace(ledger, rows_out=ledger.rows_out + (rows or 0), seen=(*ledger.seen, *fresh))
+    def _released(self, ledger: SiteLedger) -> SiteLedger:
+        """The ledger without what readers and sinks have made durable."""
+        for reader in self.program.peers_out:
+            ledger = self._engine.acknowledged(ledger, reader, self._links.acknowledged(reader))
+        for delivery in self._deliveries:
+            ledger = self._engine.delivered(ledger, delivery.query, delivery.delivered)
+        return ledger
 
-    def _parcels(self, ledger: SiteLedger) -> list[tuple[str, str, ParcelIndex]]:
-        """What has come over the links and is to be taken now: from every sender in turn, up to a good mouthful."""
-        waiting = [iter(self._arrived(sender, ledger.received.get(sender, 0))) for sender in self.program.peers_in]
+    def _forget_unused(self) -> None:
+        with self._files:
+            if not self._is_ingesting and self._lock.acquire(blocking=False):
+                try:
+                    self._checkpoint.forget_unused()
+                finally:
+                    self._lock.release()
+
+    # -- links
+
+    def _parcels(self, ledger: SiteLedger) -> tuple[list[tuple[str, str, ParcelIndex]], dict[str, str]]:
+        """What has come over the links and is taken now, from every sender in turn, and whose runs it is of."""
+        runs: dict[str, str] = {}
+        waiting = [
+            iter(self._arrived(sender, ledger.received.get(sender, 0), runs)) for sender in self.program.peers_in
+        ]
         parcels, size = [], 0
-        while waiting and size <= _MOUTHFUL:
-            for parcels_of_one in list(waiting):
-                parcel = next(parcels_of_one, None)
+        while waiting and size <= MAX_BYTES_PER_STEP:
+            for from_one_site in list(waiting):
+                parcel = next(from_one_site, None)
                 if parcel is None:
-                    waiting.remove(parcels_of_one)
+                    waiting.remove(from_one_site)
                 else:
-                    parcels.append(parcel)
-                    size += sum(entry.size for entry in parcel[2].entries)
-        return parcels
+                    sender, data = parcel
+                    parcels.append((sender, self._checkpoint.shelf.put_bytes("parcel", data), index_parcel(data)))
+                    size += len(data)
+        return parcels, runs
 
-    def _arrived(self, sender: str, after: int) -> Iterator[tuple[str, str, ParcelIndex]]:
-        """What has come from a site; nothing while its link cannot be read."""
-        with self._telling(sender):
+    def _arrived(self, sender: str, after: int, runs: dict[str, str]) -> Iterator[tuple[str, bytes]]:
+        """Parcels from a site; none while its link cannot be read."""
+        with self._reading(sender):
             run_id = self._links.sender_of(sender)
             if run_id is None:
                 return
@@ -262,72 +309,73 @@ class SiteJob:
                     f"link {sender} -> {self.site}: the parcels are of another run of {sender} than those taken so "
                     "far; start it with the checkpoint it had, or remove the links and the checkpoints of all sites"
                 )
-            if not run_id.endswith(f"-{self._plan_digest}"):
+            if not run_id.endswith(f"-{self._settings.programs_digest}"):
                 raise CheckpointMismatch(
-                    f"link {sender} -> {self.site}: {sender} runs another plan than {self.site}; give both the same "
-                    "topology and statistics, and remove the links and the checkpoints of all sites to begin anew"
+                    f"link {sender} -> {self.site}: {sender} runs other queries or plans than {self.site}; give both "
+                    "the same topology and statistics, or remove links and checkpoints of all sites to begin anew"
                 )
-            self._runs[sender] = run_id
-            yield from self._links.arrived(sender, after)
+            for _, data in self._links.arrived(sender, after):
+                runs[sender] = run_id
+                yield sender, data
 
     @contextlib.contextmanager
-    def _telling(self, sender: str) -> Iterator[None]:
-        """Say once that a link cannot be read, and go on without what lies there: it is looked at time and again."""
+    def _reading(self, sender: str) -> Iterator[None]:
+        """Say once that a link cannot be read, and go on without what is there."""
         try:
             yield
-            self._troubles.pop(f"reading {sender}", None)
+            self._reported.pop(f"reading {sender}", None)
         except LinkUnreadable as error:
-            self._tell(f"reading {sender}", str(error))
+            self._warn(f"reading {sender}", str(error))
 
-    def _was_at_links(self, error: Exception, parcels: Sequence[tuple[str, str, ParcelIndex]]) -> bool:
-        """Whether an error is that parcels went out of reach after they were looked at; it is told if so."""
-        troubles = [(sender, self._links.why_unreadable(error, sender, path)) for sender, path, _ in parcels]
-        for sender, trouble in troubles:
-            if trouble is not None:
-                self._tell(f"reading {sender}", str(trouble))
-        return any(trouble is not None for _, trouble in troubles)
+    @property
+    def _has_parcels(self) -> bool:
+        taken = self.ledger.received
+        return any(self._has_arrived(sender, taken.get(sender, 0)) for sender in self.program.peers_in)
+
+    def _has_arrived(self, sender: str, after: int) -> bool:
+        with self._reading(sender):
+            return self._links.has_arrived(sender, after)
+        return False
 
     def _publish(self) -> None:
-        with self._at_links:
+        shelf = self._checkpoint.shelf
+        with self._lock:  # the outbox's files stay while they are copied
             for reader, link in self.ledger.links.items():
+                parcels = [Sealed(parcel.number, shelf.path_of(parcel.path)) for parcel in link.outbox]
                 try:
-                    self._links.publish(reader, link.outbox)
+                    self._links.publish(reader, parcels)
                     self._links.forget_acknowledged(reader)
-                    self._troubles.pop(reader, None)
+                    self._reported.pop(f"to {reader}", None)
                 except LinkUnwritable as error:
-                    self._tell(reader, str(error))
+                    self._warn(f"to {reader}", str(error))
 
     def _acknowledge(self) -> None:
-        pace = self._pace()
-        with self._at_links:
+        with self._lock:  # micro-batches and the watcher both acknowledge; a transport has one writer at a time
+            pace = self._pace()
             for sender in self.program.peers_in:
                 try:
                     self._links.acknowledge(sender, self.ledger.received.get(sender, 0), pace)
-                    self._troubles.pop(f"from {sender}", None)
+                    self._reported.pop(f"from {sender}", None)
                 except LinkUnwritable as error:
-                    self._tell(f"from {sender}", str(error))
-
-    def _tell(self, about: str, text: str) -> None:
-        """Say what is wrong once, not at every attempt."""
-        if self._troubles.get(about) != text:
-            self._troubles[about] = text
-            self._warn(text)
+                    self._warn(f"from {sender}", str(error))
 
     def _wait_for_room(self) -> None:
-        """Take no new rows while too much waits for its readers.
+        """Ingest no new rows while too much waits for readers or sinks.
 
         Parcels are taken meanwhile: two sites that wait for each other would wait for ever.
         """
-        limit = self._topology.link_transport.max_pending_bytes
-        while self._waits_for_room and self._waiting_bytes() > limit and not self._closing.is_set():
-            self._tell(
+        limit = self._settings.topology.link_transport.max_pending_bytes
+        while self._settings.waits_for_room and self._waiting_bytes() > limit and not self._closing.is_set():
+            self._warn(
                 "room", f"site {self.site}: {limit:,} bytes wait for other sites; new rows wait until they are taken"
             )
             self._publish()
-            self._last_rows = dict.fromkeys(self._last_rows, time.monotonic())  # not silent: kept waiting by us
             if not self.take_parcels():
-                time.sleep(0.1)
-        self._troubles.pop("room", None)
+                time.sleep(_POLL_S)
+        self._reported.pop("room", None)
+        for delivery in self._deliveries:
+            while delivery.backlog > MAX_UNDELIVERED and not self._closing.is_set():
+                time.sleep(_POLL_S / 10)
 
     def _waiting_bytes(self) -> int:
         return sum(
@@ -337,113 +385,172 @@ class SiteJob:
             if parcel.number > self._links.acknowledged(reader)
         )
 
-    def _idle(self, told: Sequence[Report]) -> dict[str, int]:
-        """Streams that have been silent for their timeout, and the instant the others have come to."""
-        now = time.monotonic()
-        for row in told:
-            if row["rows"]:
-                self._last_rows[self._join.scan(row["alias"]).stream] = now
+    def _watch(self) -> None:
+        """Between micro-batches: take parcels as they come, deliver what could not be delivered, advance idle streams.
+
+        The trigger says how often a site's own streams are read; an answer that passes several sites would otherwise
+        wait for it at each.
+        """
+        polls = 0
+        while not self._closing.is_set():
+            try:
+                self._links.wake(_POLL_S)
+                polls += 1
+                is_slow = polls % _SLOW_POLLS == 0
+                due = (not self._settings.once and self._has_parcels) or (is_slow and self._idle_between_batches())
+                if due and self._lock.acquire(blocking=False):
+                    try:
+                        self.take_parcels()
+                    finally:
+                        self._lock.release()
+                if is_slow:
+                    self._publish()
+                    self._acknowledge()
+            except Exception as error:
+                self._failed(error)
+                return
+
+    # -- idle streams
+
+    @property
+    def _has_idle_timeouts(self) -> bool:
+        return any(self._settings.topology.stream(stream).idle_timeout_us is not None for stream in self._delays_us)
+
+    def _idle(self, until: float, not_before: float = 0.0) -> dict[str, int]:
+        """Streams that were silent for their timeout, up to when it was looked, and the instant others have come to."""
         return {
             stream: pace
             for stream, since in self._last_rows.items()
-            if (timeout := self._topology.stream(stream).idle_timeout_us) is not None
-            and (now - since) * 1_000_000 >= timeout
+            if (timeout := self._settings.topology.stream(stream).idle_timeout_us) is not None
+            and (until - max(since, not_before)) * 1_000_000 >= timeout
             and (pace := self._pace(stream)) > self._mark(stream)
         }
 
+    def _idle_between_batches(self) -> dict[str, int]:
+        """The same while nothing comes at all: a stream that waits for a micro-batch to end is not idle."""
+        return {} if self._is_in_batch else self._idle(time.monotonic(), self._batch_ended)
+
+    def _declare_idle(self) -> dict[str, int]:
+        """Let the next rows be judged by the instants that idle streams are taken to have come to, from now on."""
+        with self._files:  # no micro-batch begins meanwhile
+            idle = self._idle_between_batches()
+            if idle:
+                self._checkpoint.write_watermarks({**self._engine.watermarks(self.ledger), **idle})
+        return idle
+
     def _mark(self, stream: str) -> int:
-        mark = watermark(self.ledger.streams.get(stream), self._delays_us[stream])
+        mark = self._engine.watermarks(self.ledger)[stream]
         return UNKNOWN if mark is None else mark
 
     def _pace(self, stream: str | None = None) -> int:
         """The farthest that any other stream is known here to have come."""
-        local = {self._join.scan(alias).stream for alias in self.program.local}
-        others = [self._mark(other) for other in local if other != stream]
-        others += [self.ledger.progress.get(flow.name, UNKNOWN) for _, flow in self.program.inbound]
+        others = [self._mark(other) for other in self._delays_us if other != stream]
+        others += [self.ledger.watermarks.get(one.arrives_as, UNKNOWN) for _, one in self.program.inbound]
         others += [self._links.pace(reader) for reader in self.program.peers_out]
         return max(others, default=UNKNOWN)
 
-    def _keep(self) -> None:
-        """Between batches: take parcels as they come, deliver what could not be delivered, wake the query if need be.
+    # -- statistics and reports
 
-        The trigger says how often a site's own streams are read; an answer that passes several sites would else wait
-        for it at each. The query is woken when a stream is idle, and to meet what went wrong here.
-        """
-        looks = 0
-        while not self._closing.wait(_PARCEL_SECONDS):
-            looks += 1
-            try:
-                if self._takes_between and self.has_parcels and self._in_turn.acquire(blocking=False):
-                    try:
-                        self.take_parcels()
-                    finally:
-                        self._in_turn.release()
-                if looks % _LOOKS == 0:
-                    self._publish()
-                    self._acknowledge()
-                    if self._idle(()) or (self.has_parcels and not self._takes_between):
-                        self._links.ring()
-            except Exception as error:
-                self._tell("keeper", f"site {self.site}: {error}")
-                with contextlib.suppress(LinkUnwritable):
-                    self._links.ring()
+    @property
+    def observed(self) -> Stats:
+        """What was observed of the site's own streams, across restarts."""
+        with self._observing:
+            return self._observer.stats(float(int(time.time())))
 
-    def _report(self, before: SiteLedger, told: Sequence[Report], clock: Clock) -> BatchReport:
+    @property
+    def _observed_path(self) -> str:
+        return str(self._checkpoint.directory / "observed.json")
+
+    def _observed_before(self) -> Observer:
+        try:
+            with open(self._observed_path, encoding="utf-8") as file:
+                return Observer.from_json(self.program, file.read())
+        except (OSError, ValueError, KeyError, TypeError):
+            return Observer(self.program)  # nothing there, or of another version: it can be observed anew
+
+    def _observe(self, found: Sequence[Ingested]) -> None:
+        """Take what ingest tasks have seen; it is no part of the ledger, which is written at every micro-batch."""
+        with self._observing:
+            for one in found:
+                if one.observed:
+                    self._observer.take(one.stream, json.loads(one.observed))
+        if time.monotonic() - self._observed_at >= _OBSERVED_S:
+            self._keep_observed()
+
+    def _keep_observed(self) -> None:
+        self._observed_at = time.monotonic()
+        if self._observer.has_seen:
+            with contextlib.suppress(OSError):  # statistics to plan with are not worth failing for
+                replace_file(self._checkpoint.directory / "observed.json", self._observer.to_json(), flush=False)
+
+    def _report(self, before: SiteLedger, timer: PhaseTimer) -> None:
         ledger = self.ledger
-        speakers = {self._engine.speaker(stream) for stream in self._delays_us}
-        counted = [row for row in told if row["alias"] in speakers]
+        counts: dict[str, dict[str, int]] = {"rows": {}, "late": {}, "malformed": {}}
+        for found in before.ingested:
+            for name, of in counts.items():
+                of[found.stream] = of.get(found.stream, 0) + getattr(found, name)
         segments = list(ledger.segments)
-        return BatchReport(
-            batch=ledger.turn,
-            rows_in=total(counted, "rows"),
-            rows_out=ledger.rows_out - before.rows_out,
-            late=total(counted, "late"),
-            malformed=total(counted, "malformed"),
-            null_keys=ledger.null_keys - before.null_keys,
+        queries = {finish.query for _, finish in self.program.finishes}
+        nulls = sum(sum(found.null_keys.values()) for found in before.ingested)
+        self.last_batch = MicroBatchCompleted(
+            site=self.site,
+            batch=ledger.number,
+            seconds=timer.seconds,
+            phases=timer.phases,
+            rows_in=counts["rows"],
+            late=counts["late"],
+            malformed=counts["malformed"],
+            null_keys=nulls,
+            answers={query: ledger.rows_out.get(query, 0) - before.rows_out.get(query, 0) for query in sorted(queries)},
+            watermarks=self._engine.watermarks(ledger),
             state_rows=sum(segment.rows for segment in segments),
             state_bytes=sum(segment.bytes for segment in segments),
             segments=len(segments),
-            seconds=clock.total,
-            watermarks={stream: watermark(ledger.streams.get(stream), us) for stream, us in self._delays_us.items()},
-            steps=clock.laps,
         )
+        events = self._settings.events
+        events.publish(self.last_batch)
+        for to, purposes in traffic_by_purpose(self.program, ledger).items():
+            for purpose, traffic in purposes.items():
+                counted = (traffic.bytes, traffic.batches, traffic.tuples)
+                events.publish(LinkCounts(self.site, to, purpose.value, *counted))
+
+    def _warn(self, about: str, text: str) -> None:
+        """Say what is wrong once, not at every attempt."""
+        if self._reported.get(about) != text:
+            self._reported[about] = text
+            self._settings.events.publish(RunWarning(self.site, None, text))
+
+    # -- the end
 
     def stop_waiting(self) -> None:
-        """Let the batch under way finish although other sites do not take what waits for them."""
+        """Let the micro-batch under way finish although other sites or sinks do not take what waits for them."""
         self._closing.set()
 
     def close(self) -> None:
-        """Let go of the sink, the links and the checkpoint."""
+        """Give up links, sinks and checkpoint; what sinks have is left out of the ledger."""
         self._closing.set()
-        if self._keeper is not None:
-            self._keeper.join()
-        self._links.hush()
-        for reader in self.program.peers_out:
-            self._links.forget_acknowledged(reader)
-        if self._delivery is not None:
-            self._delivery.close()
-        self._late.close()
-        self._keep_observed()
-        self._checkpoint.close()
+        if self._watcher is not None:
+            self._watcher.join()
+        self._worker.shutdown(wait=True)
+        for delivery in self._deliveries:
+            delivery.close()
+        try:
+            with self._lock:
+                ledger = self._released(self.ledger)
+                if ledger is not self.ledger:
+                    self._checkpoint.commit(ledger)
+                for reader in self.program.peers_out:
+                    self._links.forget_acknowledged(reader)
+                self._late.close()
+                self._keep_observed()
+                self._checkpoint.forget_unused()
+        finally:
+            self._checkpoint.close()
 
 
-def _ingested(row: Mapping[str, Any]) -> Ingested:
-    """What an ingest task told, as a value again."""
-    made, pending = row.get("made"), row.get("pending")
-    return Ingested(
-        alias=row["alias"],
-        rows=row["rows"],
-        late=row["late"],
-        malformed=row["malformed"],
-        max_ts=row["max_ts"],
-        null_keys=row.get("null_keys", 0),
-        made=None if made is None else _made(made),
-        pending=None if pending is None else segments_of([pending])[0],
-        central=Traffic(**row["central"]) if "central" in row else Traffic(),
-    )
-
-
-def _made(made: Mapping[str, Any]) -> Made:
-    segments: dict[str, Segment] = {name: segments_of([segment])[0] for name, segment in made["segments"].items()}
-    payloads = {name: Payload(**payload) for name, payload in made["payloads"].items()}
-    return Made(made["flow"], made["rows"], segments, payloads, made["answers"])
+def _are_done(futures: Sequence[Future[Any] | None], timeout_s: float) -> bool:
+    """Whether things are done within the timeout; raises what went wrong in one."""
+    done, waiting = wait([future for future in futures if future is not None], timeout_s)
+    for future in done:
+        future.result()
+    return not waiting

@@ -1,42 +1,43 @@
-"""What a running query sees of its own streams: of every batch all rows are counted, and a sample of them sketched.
+"""What a site sees of its own streams: of every micro-batch all rows are counted, and a sample of them sketched.
 
 The figures are about the whole run so far. A batch of more than 2,000 rows is taken by 2,000 of them at even distances,
 so that large batches count for less in how values spread than they have rows; rates and shares count every row.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from watersmeet.plan.nodes import JoinPlan, KeyClass, Scan
-from watersmeet.program.storage.segments import KEEP, TS, class_column, column, drop_unjoinable
+from watersmeet.program.site.program import SiteProgram
+from watersmeet.program.site.streams import StreamScan
+from watersmeet.program.storage.segments import TS, class_column, column, keep_column
 from watersmeet.query.model import Expression
 from watersmeet.stats.model import Number, Origin, Stats
 from watersmeet.stats.sketches import StreamSketch
 from watersmeet.stats.yaml import filled
 
 SAMPLE_ROWS = 2_000
-_AND = " AND "
 
 
-def observe(join: JoinPlan, alias: str, table: pa.Table) -> StreamSketch:
-    """What new rows of an alias, laid out as they are ingested, tell of its stream."""
-    scan = join.scan(alias)
+def observe(scan: StreamScan, table: pa.Table) -> StreamSketch:
+    """What new rows of a stream, laid out as they are ingested, say about it."""
     sketch = StreamSketch()
     sketch.count(column(table, TS))
-    if KEEP in table.column_names:
-        sketch.passed(_AND.join(one.sql for one in scan.filters), pc.sum(table.column(KEEP)).as_py() or 0, len(table))
+    for number, selection in enumerate(scan.selections):
+        if selection.filters:
+            passed = pc.sum(table.column(keep_column(number))).as_py() or 0
+            sketch.passed(selection.condition, passed, len(table))
     sample = _sample(table)
     sketch.sketched = sample.num_rows
-    keys = _key_columns(scan, join.classes)
+    keys = _key_columns(scan)
     for number, name in keys.items():
         values = pc.drop_null(sample.column(class_column(number)))
-        sketch.add_numbers(name, values.to_numpy(), join.classes[number].exact)
-    travelling = _travelling(scan, keys, join.classes, drop_unjoinable(table.slice(0, SAMPLE_ROWS), scan.classes))
+        sketch.add_numbers(name, values.to_numpy(), scan.keys[number].exact)
+    travelling = _travelling(scan, keys, _wanted(scan, table.slice(0, SAMPLE_ROWS)))
     if travelling.num_rows:
         sketch.measure(travelling, slices=1)
     return sketch
@@ -48,69 +49,94 @@ def _sample(table: pa.Table) -> pa.Table:
     return table.take(pa.array(np.linspace(0, table.num_rows - 1, SAMPLE_ROWS).astype(np.int64)))
 
 
-def _key_columns(scan: Scan, classes: Sequence[KeyClass]) -> dict[int, str]:
-    """The key classes in which the alias has a column itself, or one only cast; and the column."""
-    found: dict[int, str] = {}
-    for number in scan.classes:
-        member = classes[number].member(scan.alias)
-        assert member is not None, "a scan lists the classes it has a member of"
-        if _is_column(member):
-            found[number] = member.columns[0].name
-    return found
+def _key_columns(scan: StreamScan) -> dict[int, str]:
+    """The key columns that are a column of the stream, each column once: by its values rather than by their hash."""
+    found: dict[str, int] = {}
+    for number, key in sorted(enumerate(scan.keys), key=lambda one: not one[1].exact):
+        name = _column_of(key.expression)
+        if name is not None:
+            found.setdefault(name, number)
+    return {number: name for name, number in found.items()}
 
 
-def _is_column(member: Expression) -> bool:
-    return member.is_plain or (
-        len(member.columns) == 1 and member.sql == f"CAST({member.columns[0].sql} AS {member.type})"
-    )
+def _wanted(scan: StreamScan, table: pa.Table) -> pa.Table:
+    """The rows that some query takes: those that pass its filters and have its keys."""
+    whole = None
+    for number, selection in enumerate(scan.selections):
+        mask = pc.fill_null(table.column(keep_column(number)), False) if selection.filters else None
+        for key in selection.keys:
+            valid = pc.is_valid(table.column(class_column(key)))
+            mask = valid if mask is None else pc.and_(mask, valid)
+        if mask is None:
+            return table
+        whole = mask if whole is None else pc.or_(whole, mask)
+    return table if whole is None else table.filter(whole)
 
 
-def _travelling(scan: Scan, keys: Mapping[int, str], classes: Sequence[KeyClass], table: pa.Table) -> pa.Table:
-    """What goes over links of some rows: columns that are kept, and keys that are not among them."""
+def _column_of(key: Expression) -> str | None:
+    """The column that a key is, as it is or only cast."""
+    if key.is_plain or (len(key.columns) == 1 and key.sql == f"CAST({key.columns[0].sql} AS {key.type})"):
+        return key.columns[0].name
+    return None
+
+
+def _travelling(scan: StreamScan, keys: Mapping[int, str], table: pa.Table) -> pa.Table:
+    """What goes over links of some rows: values that are kept, and keys that are not among them."""
     columns = {
-        kept.expression.columns[0].name: table.column(kept.name)
-        for kept in scan.kept
-        if kept.expression.is_plain and kept.name in table.column_names
+        kept.expression.columns[0].name: table.column(kept.name) for kept in scan.kept if kept.expression.is_plain
     }
     for number, name in keys.items():
-        if classes[number].exact:
-            columns.setdefault(name, table.column(class_column(number)))
+        if scan.keys[number].exact:
+            columns.setdefault(name, pc.fill_null(table.column(class_column(number)), 0))
     return pa.table(columns)
 
 
 class Observer:
-    """All that a site has seen of its own streams, by alias."""
+    """All that a site has seen of its own streams."""
 
-    def __init__(self, join: JoinPlan, sketches: Mapping[str, StreamSketch] | None = None) -> None:
-        self._join = join
+    def __init__(self, program: SiteProgram, sketches: Mapping[str, StreamSketch] | None = None) -> None:
+        self._program = program
         self._sketches = dict(sketches or {})
 
-    def take(self, alias: str, sketch: StreamSketch) -> None:
-        """Add what new rows of an alias have told."""
-        self._sketches.setdefault(alias, StreamSketch()).merge(sketch)
+    @property
+    def has_seen(self) -> bool:
+        return bool(self._sketches)
+
+    def take(self, stream: str, data: dict[str, Any]) -> None:
+        """Add a sketch of new rows of a stream."""
+        self._sketches.setdefault(stream, StreamSketch()).merge(StreamSketch.from_data(data))
 
     def stats(self, taken_at: float | None) -> Stats:
-        """The figures; of several aliases of one stream, the first that has one tells it."""
+        """The statistics so far."""
         whole = Stats()
-        for scan in self._join.scans:
-            sketch = self._sketches.get(scan.alias)
-            if sketch is None or not sketch.rows:
-                continue
-            selectivities: dict[str, Number] = {}
-            for share in sketch.selectivities(Origin.OBSERVED, taken_at).values():
-                # Only whether all filters hold is known: each is taken to let the same share through.
-                each = share.value ** (1 / len(scan.filters))
-                for one in scan.filters:
-                    selectivities[one.sql] = Number(each, share.origin, share.confidence, taken_at)
-            whole = filled(whole, Stats({scan.stream: sketch.stats(Origin.OBSERVED, taken_at)}, selectivities))
+        for scan in self._program.streams:
+            sketch = self._sketches.get(scan.stream)
+            if sketch is not None and sketch.rows:
+                selectivities = self._selectivities(scan, sketch, taken_at)
+                whole = filled(whole, Stats({scan.stream: sketch.stats(Origin.OBSERVED, taken_at)}, selectivities))
         return whole
+
+    def _selectivities(self, scan: StreamScan, sketch: StreamSketch, taken_at: float | None) -> dict[str, Number]:
+        """The share of rows that pass each filter, as the queries write it."""
+        shares = sketch.selectivities(Origin.OBSERVED, taken_at)
+        found: dict[str, Number] = {}
+        for part in self._program.parts:
+            for alias, view in part.views.items():
+                share = shares.get(scan.selections[view.selection].condition) if view.stream == scan.stream else None
+                filters = part.join.scan(alias).filters
+                for expression in filters if share is not None else ():
+                    assert share is not None
+                    # Only whether all filters hold is known: each is taken to let the same share through.
+                    each = share.value ** (1 / len(filters))
+                    found[expression.sql] = Number(each, share.origin, share.confidence, taken_at)
+        return found
 
     def to_json(self) -> str:
         """The state, to go on with after a restart."""
-        return json.dumps({alias: sketch.to_data() for alias, sketch in self._sketches.items()})
+        return json.dumps({stream: sketch.to_data() for stream, sketch in self._sketches.items()})
 
     @staticmethod
-    def from_json(join: JoinPlan, text: str) -> "Observer":
-        """The observer that `to_json` told of."""
+    def from_json(program: SiteProgram, text: str) -> "Observer":
+        """The observer that `to_json` wrote."""
         data: dict[str, Any] = json.loads(text)
-        return Observer(join, {alias: StreamSketch.from_data(one) for alias, one in data.items()})
+        return Observer(program, {stream: StreamSketch.from_data(one) for stream, one in data.items()})

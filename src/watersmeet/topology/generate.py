@@ -23,7 +23,7 @@ import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from fractions import Fraction
 from functools import lru_cache, partial
@@ -238,6 +238,17 @@ def rows(spec: Spec, lo: int, hi: int) -> pa.Table:
     return pa.Table.from_batches(batches(spec, lo, hi), schema=spec.arrow_schema)
 
 
+def arrivals_us(spec: Spec, lo: int, hi: int) -> Int64s:
+    """When rows [lo, hi) arrive at the stream's own pace: their event times before disorder sets them back.
+
+    >>> arrivals_us(spec({"ts": "timestamp"}, {"start": "1970-01-01", "disorder": "9 seconds"}), 1, 4).tolist()
+    [1000, 2000, 3000]
+    """
+    punctual = replace(spec, disorder_us=0)
+    chunks = [_Chunk(punctual, first, min(first + CHUNK_ROWS, hi)) for first in range(lo, hi, CHUNK_ROWS)]
+    return np.concatenate([np.empty(0, np.int64), *(chunk.times_us() for chunk in chunks)])
+
+
 def batches(spec: Spec, lo: int, hi: int) -> Iterator[pa.RecordBatch]:
     """Rows [lo, hi) of the stream in record batches of at most CHUNK_ROWS."""
     schema = spec.arrow_schema
@@ -275,7 +286,7 @@ class _Chunk:
                     self._integers(column, numbers, arrow_type.bit_width).astype(f"i{arrow_type.byte_width}")
                 )
             case Time():
-                times = self._times_us()
+                times = self.times_us()
                 if column.type == "date":
                     return pa.array((times // _DAY_US).astype(np.int32)).view(arrow_type)
                 return pa.array(times).view(arrow_type)
@@ -307,7 +318,7 @@ class _Chunk:
             case _ as other:
                 assert_never(other)
 
-    def _times_us(self) -> Int64s:
+    def times_us(self) -> Int64s:
         """start + floor(i * step) exactly: in Python for the first row, and in 64 bits from there."""
         step_us = 1_000_000 / self.spec.rows_per_second
         whole, rest = divmod(self.lo * step_us.numerator, step_us.denominator)

@@ -1,21 +1,28 @@
-"""Random queries over random streams, run in this process, against the DuckDB oracle."""
+"""Symmetric joins of random queries over random streams at one simulated site, against the DuckDB oracle."""
 
 import os
-import tempfile
-from collections import Counter
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from watersmeet.program.join import stages
-from watersmeet.program.site.ledger import FAN_OUT
+from watersmeet.plan.nodes import Plan
+from watersmeet.planners.local import local
+from watersmeet.program.site import filing
 from watersmeet.program.storage import segments
+from watersmeet.program.storage.merging import FAN_OUT
+from watersmeet.program.storage.shelf import Segment
+from watersmeet.query.bags import Bag, bag_of
+from watersmeet.query.model import JoinQuery
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
-from watersmeet.testing import InProcess, bag, split
+from watersmeet.sim.sites.rows import HASH, typed
+from watersmeet.sim.sites.site import SimulatedSite, SimulatedSites
+from watersmeet.sim.sites.trial import horizon
+from watersmeet.testing import split
 
 LONG = pytest.mark.skipif(not os.environ.get("WATERSMEET_SOAK"), reason="long; run by `make soak`")
 repeatable = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -81,8 +88,22 @@ def queries(draw: st.DrawFn) -> tuple[str, dict[str, str]]:
     return f"SELECT {select} FROM {froms} WHERE {' AND '.join(where)}", stream_of
 
 
+Batch = dict[str, pa.Table]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A query, its streams whole and in micro-batches, and how they are processed."""
+
+    sql: str
+    tables: Mapping[str, pa.Table]
+    batches: Sequence[Batch]
+    delay: int = 0
+    buckets: int = 1
+
+
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[str, dict[str, pa.Table], int, list[dict[str, pa.Table]], int]:
+def cases(draw: st.DrawFn) -> Case:
     sql, stream_of = draw(queries())
     delay = draw(st.integers(0, 3))
     tables = {name: draw(streams(delay)) for name in sorted(set(stream_of.values()))}
@@ -92,43 +113,61 @@ def cases(draw: st.DrawFn) -> tuple[str, dict[str, pa.Table], int, list[dict[str
         for name, table in tables.items()
     }
     batches = [{name: piece[number] for name, piece in pieces.items()} for number in range(count)]
-    return sql, tables, delay, batches, draw(st.integers(1, 3))
+    return Case(sql, tables, batches, delay, draw(st.integers(1, 3)))
 
 
-def run(sql: str, batches: list[dict[str, pa.Table]], delay: int, buckets: int) -> tuple[Counter, InProcess]:
-    names = sorted({name for batch in batches for name in batch})
-    query = parse_query(sql, dict.fromkeys(names, COLUMNS))
-    with tempfile.TemporaryDirectory() as directory:
-        process = InProcess(
-            query,
-            dict.fromkeys(names, SCHEMA),
-            dict.fromkeys(names, "ts"),
-            Path(directory),
-            delays_us=dict.fromkeys(names, delay * SECOND),
+class OneSite:
+    """A query whose streams all arrive at its site, one micro-batch at a time."""
+
+    def __init__(
+        self, sql: str, streams: Sequence[str], delay: int = 0, buckets: int = 1, hash_sql: str = HASH
+    ) -> None:
+        columns = dict.fromkeys(streams, COLUMNS)
+        self.query: JoinQuery = typed(parse_query(sql, columns), dict.fromkeys(streams, SCHEMA))
+        self.plan: Plan = local(self.query, columns, "here")
+        self.sites = SimulatedSites(
+            self.plan,
+            dict.fromkeys(streams, "ts"),
+            delays_us=dict.fromkeys(streams, delay * SECOND),
             buckets=buckets,
+            hash_sql=hash_sql,
         )
-        return sum((bag(process.batch(batch)) for batch in batches), Counter()), process
+
+    @property
+    def site(self) -> SimulatedSite:
+        return self.sites.sites["here"]
+
+    def batch(self, batch: Batch) -> None:
+        self.sites.feed(self.sites.kernel.now_us, batch)
+        self.sites.run()
+
+    @property
+    def answers(self) -> Bag:
+        return sum((bag_of(table) for table in self.sites.answers()), Bag())
+
+    def expected(self, tables: Mapping[str, pa.Table]) -> Bag:
+        """The reference semantics up to where all watermarks are, if rows are counted."""
+        heads_before_us, is_begun = horizon(self.sites, self.plan)
+        if not is_begun:
+            return Bag()
+        return bag_of(answer(self.query, tables, dict.fromkeys(tables, "ts"), heads_before_us=heads_before_us))
 
 
-def expected(sql: str, tables: dict[str, pa.Table], process: InProcess) -> Counter:
-    query = parse_query(sql, dict.fromkeys(tables, COLUMNS))
-    horizon = None
-    if process.join.ordered:
-        horizon = process.ledger.released_to
-        if horizon is None:
-            return Counter()
-    return bag(answer(query, tables, dict.fromkeys(tables, "ts"), heads_before_us=horizon))
+def run(case: Case) -> OneSite:
+    site = OneSite(case.sql, sorted({name for batch in case.batches for name in batch}), case.delay, case.buckets)
+    for batch in case.batches:
+        site.batch(batch)
+    return site
 
 
-def check(case: tuple) -> None:
-    sql, tables, delay, batches, buckets = case
-    got, process = run(sql, batches, delay, buckets)
-    assert got == expected(sql, tables, process)
+def check(case: Case) -> None:
+    site = run(case)
+    assert site.answers == site.expected(case.tables)
 
 
 @settings(repeatable, max_examples=70)
 @given(cases())
-def test_random_queries_give_the_bag_of_the_law(case: tuple) -> None:
+def test_random_queries_give_the_answers_of_the_reference_semantics(case: Case) -> None:
     check(case)
 
 
@@ -136,7 +175,7 @@ def test_random_queries_give_the_bag_of_the_law(case: tuple) -> None:
 @LONG
 @settings(repeatable, max_examples=1_500)
 @given(cases())
-def test_a_thousand_random_queries_give_the_bag_of_the_law(case: tuple) -> None:
+def test_a_thousand_random_queries_give_the_answers_of_the_reference_semantics(case: Case) -> None:
     check(case)
 
 
@@ -158,22 +197,26 @@ def test_state_stays_flat_and_answers_exact_over_many_small_batches(window: str,
     sql = f"SELECT a.id AS a, b.id AS b, c.id AS c FROM a {window}, b {window}, c {window} WHERE {where}"
     pieces = {name: split(table, range(a_batch, rows, a_batch)) for name, table in tables.items()}
     batches = [{name: pieces[name][number] for name in tables} for number in range(rows // a_batch)]
-    query = parse_query(sql, dict.fromkeys(tables, COLUMNS))
-    with tempfile.TemporaryDirectory() as directory:
-        process = InProcess(query, dict.fromkeys(tables, SCHEMA), dict.fromkeys(tables, "ts"), Path(directory))
-        got: Counter = Counter()
-        sizes, counts, files = [], [], []
-        for batch in batches:
-            got += bag(process.batch(batch))
-            per_index = [len(segments) for segments in process.ledger.windows.values()]
-            sizes.append(sum(s.rows for s in process.ledger.segments))
-            counts.append(max(per_index))
-            files.append(len(list((Path(directory) / "state").iterdir())))
-    assert got == expected(sql, tables, process)
-    indexes = len(process.ledger.windows)
+    here = OneSite(sql, "abc")
+    sizes, ticks, counts, files = [], [], [], []
+    for batch in batches:
+        here.batch(batch)
+        ledger = here.site.ledger
+        sizes.append(rows_in(ledger.relations) + rows_in(ledger.pending))
+        ticks.append(rows_in(ledger.clocks))
+        counts.append(max(map(len, ledger.relations.values())))
+        files.append(len(here.site.shelf))
+    assert here.answers == here.expected(tables)
+    indexes = len(here.site.ledger.relations)
+    assert indexes == (3 if where.count("AND") == 1 else 5), "one for each key of each alias"
     assert max(sizes[20:]) <= indexes * 100 * 2.6 + 3 * 40, "windows of 100 rows keep at most some dead rows"
+    assert max(ticks) <= 3 * 100 * 3, "what lingers for a window's length and reaches back another, and a bit more"
     assert max(counts) <= 4 * FAN_OUT
     assert max(files[20:]) <= 3 * max(files[10:20])
+
+
+def rows_in(kept: Mapping[str, Sequence[Segment]]) -> int:
+    return sum(segment.rows for segments in kept.values() for segment in segments)
 
 
 def rows_at(*seconds: float) -> pa.Table:
@@ -191,14 +234,13 @@ def rows_at(*seconds: float) -> pa.Table:
         ("[UNBOUNDED]", 0, 1000, 2),
     ],
 )
-def test_a_row_is_given_back_only_when_no_head_at_the_watermark_can_reach_it(
+def test_a_row_is_evicted_only_when_no_head_at_the_watermark_can_reach_it(
     window: str, old: float, head: float, answers: int
 ) -> None:
     sql = f"SELECT a.id AS a, b.id AS b FROM a {window}, b {window} WHERE a.k = b.k"
     empty = rows_at()
     batches = [{"a": rows_at(old), "b": rows_at(head)}, {"a": empty, "b": rows_at(head)}]
-    got, _ = run(sql, batches, 0, 1)
-    assert got.total() == answers
+    assert run(Case(sql, {}, batches)).answers.total() == answers
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
@@ -208,35 +250,31 @@ def test_the_last_rows_are_counted_across_batches(count: int) -> None:
         {"a": rows_at(1, 2, 3, 4), "b": rows_at(3.2)},  # takes the rows of a up to 3, since b has come to 3.2
         {"a": rows_at(9), "b": rows_at(3.5, 9)},
     ]
-    got, process = run(sql, batches, 0, 1)
     whole = {name: pa.concat_tables([batch[name] for batch in batches]) for name in ("a", "b")}
-    assert got == expected(sql, whole, process)
+    here = run(Case(sql, whole, batches))
+    assert here.answers == here.expected(whole)
     # b at 3.2 and 3.5 each meet the last rows of a before them, of 1, 2 and 3; a at 4 meets both.
-    assert got.total() == 2 * min(count, 3) + 2
+    assert here.answers.total() == 2 * min(count, 3) + 2
 
 
-def test_equal_hashes_of_different_values_do_not_join(tmp_path: Path) -> None:
-    query = parse_query(
+def test_equal_hashes_of_different_values_do_not_join() -> None:
+    sql = (
         "SELECT a.s AS a, b.s AS b, c.id AS c FROM a [UNBOUNDED], b [UNBOUNDED], c [UNBOUNDED] "
-        "WHERE a.s = b.s AND b.k = c.k",
-        dict.fromkeys("abc", COLUMNS),
+        "WHERE a.s = b.s AND b.k = c.k"
     )
     rows = pa.Table.from_pylist(
         [{"k": 1, "m": 0, "s": text, "id": n, "ts": n * SECOND} for n, text in enumerate(["x", "y", "zz"])],
         schema=SCHEMA,
     )
-    schemas = dict.fromkeys("abc", SCHEMA)
-    process = InProcess(query, schemas, dict.fromkeys("abc", "ts"), tmp_path, hash_sql="length({})")
-    got = bag(process.batch(dict.fromkeys("abc", rows)))
-    assert got == bag(answer(query, dict.fromkeys("abc", rows), dict.fromkeys("abc", "ts")))
-    assert got.total() == 9
+    here = OneSite(sql, "abc", hash_sql="length({})")
+    here.batch(dict.fromkeys("abc", rows))
+    assert here.answers == here.expected(dict.fromkeys("abc", rows))
+    assert here.answers.total() == 9
 
 
 def test_composite_keys_with_equal_hashes_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     real = segments.sort_key
-    weak = lambda keys, rows: real(keys[:1], rows)  # noqa: E731 - a hash that looks at the first attribute only
-    monkeypatch.setattr(segments, "sort_key", weak)
-    monkeypatch.setattr(stages, "sort_key", weak)
+    monkeypatch.setattr(filing, "sort_key", lambda keys, rows: real(keys[:1], rows))  # sees the first attribute only
     sql = "SELECT a.id AS a, b.id AS b FROM a [UNBOUNDED], b [UNBOUNDED] WHERE a.k = b.k AND a.id = b.id"
-    got, _ = run(sql, [{"a": rows_at(1, 2, 3), "b": rows_at(1, 2, 3)}], 0, 2)
-    assert got == Counter({(0, 0): 1, (1, 1): 1, (2, 2): 1})
+    rows = {"a": rows_at(1, 2, 3), "b": rows_at(1, 2, 3)}
+    assert run(Case(sql, rows, [rows], buckets=2)).answers == Bag({(0, 0): 1, (1, 1): 1, (2, 2): 1})

@@ -1,5 +1,7 @@
 """Bloom filters never deny a key they were built from, and seldom claim another."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -44,7 +46,7 @@ def at_random(low: int, high: int) -> U64:
 
 @pytest.mark.parametrize("draw", [in_sequence, at_random])
 @pytest.mark.parametrize("count", [1, 10, 100, 1_000, 30_000])
-def test_few_other_keys_are_claimed(draw: object, count: int) -> None:
+def test_few_other_keys_are_claimed(draw: Callable[[int, int], U64], count: int) -> None:
     claimed = filter_of(draw(0, count)).holds(draw(1_000_000, 1_050_000)).mean()
     assert claimed < 0.03
 

@@ -259,7 +259,7 @@ def test_a_topology_with_files_is_simulated(tmp_path: Path, capsys: pytest.Captu
     lines += ["queries:", f"  q: {{site: nyc, sql: '{sql}', sink: {{format: parquet, path: out/q}}}}", ""]
     path = saved(tmp_path, "\n".join(lines))
     options_given = ["--nodes", "40", "--seed", "9", "--format", "json", "--out", str(tmp_path / "answers")]
-    assert run_command(["simulate", str(path), *options_given]) == 0
+    assert run_command(["simulate", str(path), "--system", "rjoin", *options_given]) == 0
     figures = json.loads(capsys.readouterr().out)
     expected = bag_of(answer(parse_query(sql, dict.fromkeys("ab", schema.names)), tables, {"a": "ts", "b": "ts"}))
     assert expected.total() > 5

@@ -7,7 +7,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DecimalType, LongType, StructField, StructType
 
 from watersmeet.errors import InputError
 from watersmeet.spark.ingest.generator import GeneratorReader, GeneratorSource, register, spec_of
@@ -95,8 +95,8 @@ def test_a_slip_in_the_options_is_named(source: SparkSession, tmp_path: Path) ->
 
 def test_slips_are_found_before_a_query_starts() -> None:
     with pytest.raises(InputError, match="'price' has type decimal"):
-        spec_of(StructType.fromDDL("price decimal(10,2)"), {})
-    assert not spec_of(StructType.fromDDL("id bigint not null"), {}).columns[0].nullable
+        spec_of(StructType([StructField("price", DecimalType(10, 2))]), {})
+    assert not spec_of(StructType([StructField("id", LongType(), nullable=False)]), {}).columns[0].nullable
     with pytest.raises(InputError, match="give one, as in"):
         GeneratorSource({}).schema()
 

@@ -24,7 +24,7 @@ DELAY_S = 5
 WriteStream = Callable[[str, Sequence[pa.Table]], Path]
 
 # Seconds of the rows of each batch; None is an event time that is missing.
-SECONDS = {
+SECONDS: dict[str, list[list[float | None]]] = {
     "a": [[0, 10, 20, 3], [14, 15, 40, 16, None, 14.999999], [34, 35, 36, None, 33, 41], [46, 47]],
     "b": [[1, 11, 19], [18, 30, 25], [24.999999, 37, 45, 25], [47, 48, 39]],
 }
@@ -59,7 +59,7 @@ def sorted_out(batches: list[list[dict[str, Any]]]) -> dict[str, list[dict[str, 
     return out
 
 
-def start(spark: Any, tmp: Path, streams: Sequence[wm.Stream], sql: str, **query: Any) -> wm.RunningQuery:
+def start(spark: Any, tmp: Path, streams: Sequence[wm.Stream], sql: str, **query: Any) -> wm.StreamingRun:
     query = query or {"sink": wm.Sink("parquet", str(tmp / "out"))}
     topology = wm.Topology(tuple(streams), (wm.Query("q", sql, **query),))
     return wm.start(topology, "q", spark=spark, checkpoint=tmp / "checkpoint", once=True)
@@ -94,11 +94,13 @@ def test_late_rows_and_missing_times_are_counted_and_kept_once(
     handle.awaitTermination()
     sorts = {name: sorted_out(batches) for name, batches in given.items()}
     assert len(sorts["a"]["late"]) == 4 and len(sorts["b"]["late"]) == 2, "the example has late rows of both streams"
-    assert handle.totals["late"] == 6
-    assert handle.totals["malformed"] == 2
-    assert handle.totals["rows_in"] == sum(len(batch) for batches in given.values() for batch in batches)
+    assert handle.usage().late == 6
+    assert handle.usage().malformed == 2
+    assert handle.usage().rows_in == sum(len(batch) for batches in given.values() for batch in batches)
     progress = handle.lastProgress
-    assert progress is not None and progress["watersmeet"]["late"] == 1, "the last batch has one late row, of b"
+    assert progress is not None
+    late = progress["sites"]["here"]["watersmeet"]["late"]
+    assert late == {"a": 0, "b": 1}, "the last batch has one late row, of b"
 
     kept = [row | {"_reason": reason} for reason in ("late", "malformed") for row in sorts["a"][reason]]
     wanted = bag(pa.Table.from_pylist(kept, schema=SCHEMA.append(pa.field("_reason", pa.string()))))
@@ -114,7 +116,7 @@ def test_late_rows_and_missing_times_are_counted_and_kept_once(
     again = start(spark, tmp_path, streams, sql)
     again.awaitTermination()
     assert bag(read(tmp_path / "late_a")) == wanted, "starting again without new data keeps nothing twice"
-    assert again.totals["late"] == 6
+    assert again.usage().late == 6
 
 
 def test_a_batch_that_runs_again_keeps_its_late_rows_once(
@@ -146,7 +148,7 @@ def test_a_batch_that_runs_again_keeps_its_late_rows_once(
     assert Counter(read(tmp_path / "late")["id"].to_pylist()) == Counter(
         row["id"] for row in sort["late"] + sort["malformed"]
     )
-    assert handle.totals["late"] == 4 and handle.totals["batches"] == 4
+    assert handle.usage().late == 4 and handle.micro_batches == 4
 
 
 @pytest.mark.parametrize("compact_interval", [10, 3])  # the list that no batch came of is a plain one, or holds all
@@ -167,13 +169,13 @@ def test_files_that_were_listed_when_spark_was_killed_still_come_in_batches_of_t
         watermark=f"{DELAY_S} seconds",
     )
 
-    def run() -> wm.RunningQuery:
+    def run() -> wm.StreamingRun:
         handle = start(spark, tmp_path, [b], "SELECT b.id FROM b [UNBOUNDED], b [UNBOUNDED] AS z WHERE b.k = z.k")
         handle.awaitTermination()
         return handle
 
     checkpoint, before = tmp_path / "checkpoint", tmp_path / "before"
-    listed = Path("q", "spark", "sources", "0", "2.compact" if compact_interval == 3 else "2")
+    listed = Path("here", "spark", "sources", "0", "2.compact" if compact_interval == 3 else "2")
     spark.conf.set("spark.sql.streaming.fileSource.log.compactInterval", compact_interval)
     try:
         run()
@@ -191,9 +193,9 @@ def test_files_that_were_listed_when_spark_was_killed_still_come_in_batches_of_t
         spark.conf.unset("spark.sql.streaming.fileSource.log.compactInterval")
     sort = sorted_out(batches)
     assert [row["ts"] for row in sort["late"]][-1] == START + timedelta(seconds=39), "late by the file before its own"
-    assert handle.totals["batches"] == 4
-    assert handle.totals["late"] == len(sort["late"])
-    assert handle.totals["rows_in"] == sum(len(batch) for batch in batches)
+    assert handle.micro_batches == 4
+    assert handle.usage().late == len(sort["late"])
+    assert handle.usage().rows_in == sum(len(batch) for batch in batches)
     good = [row for row in sort["good"] if row["k"] is not None]
     assert read(tmp_path / "out").num_rows == sum(x["k"] == y["k"] for x in good for y in good)
 
@@ -241,9 +243,9 @@ def test_malformed_text_is_counted_and_kept(spark: Any, tmp_path: Path, kind: st
     handle = start(spark, tmp_path, streams, sql)
     handle.awaitTermination()
     assert bag(read(tmp_path / "out")) == Counter((a, b) for a in (0, 2) for b in (0, 2, 5))
-    assert handle.totals["malformed"] == 2 * len(wrong)
-    assert handle.totals["null_keys"] == 2, "row 4 of each stream has no key"
-    assert handle.totals["late"] == 0
+    assert handle.usage().malformed == 2 * len(wrong)
+    assert handle.usage().null_keys == 2, "row 4 of each stream has no key"
+    assert handle.usage().late == 0
     if keeps:
         lines = [line for file in (tmp_path / "late").iterdir() for line in file.read_text().splitlines()]
         kept = [json.loads(line) for line in lines]
@@ -261,4 +263,4 @@ def test_null_keys_are_counted_for_every_alias(
     sql = f"SELECT a.id FROM a {window}, a {window} AS z WHERE a.k = z.k AND a.id > 3"
     handle = start(spark, tmp_path, [a], sql)
     handle.awaitTermination()
-    assert handle.totals["null_keys"] == 2 + 4, "two of `a` past its filter, four of `z`"
+    assert handle.usage().null_keys == 2 + 4, "two of `a` past its filter, four of `z`"

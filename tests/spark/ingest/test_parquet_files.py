@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import watersmeet as wm
-from watersmeet.plan.nodes import join_of
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
-from watersmeet.spark.deliver.delivery import reports
+from watersmeet.spark.files import FileShelf
 from watersmeet.spark.ingest.intake import Intake
-from watersmeet.spark.ingest.parquet_files import UNFIT, file_columns
-from watersmeet.spark.run import plan_query
+from watersmeet.spark.ingest.parquet_files import FILE, UNFIT, FileColumn
+from watersmeet.spark.jobs import TaskRunner
+from watersmeet.spark.run import plan_query, site_programs
 from watersmeet.testing import bag
 from watersmeet.topology.model import Query, Stream, Topology
 
@@ -77,14 +77,17 @@ def sql_of(where: str, select: str = "a.name AS x, b.price AS y, b.at AS z, b.v 
     return f"SELECT {select} FROM a [RANGE 30 SECONDS], b [RANGE 40 SECONDS] WHERE {where}"
 
 
-def columns_of(spark: Any, query: str, *streams: Stream) -> dict[str, Any]:
+def columns_of(spark: Any, query: str, *streams: Stream) -> dict[str, tuple[FileColumn, ...] | None]:
+    return intake_of(spark, Path("unused"), query, *streams)._file_columns
+
+
+def intake_of(spark: Any, directory: Path, query: str, *streams: Stream) -> Intake:
+    """How the rows of a query's streams come in, as a run at one site has it."""
     topology = Topology(streams, (Query("q", query),))
     bound, chosen = plan_query(spark, topology, topology.query("q"))
-    join = join_of(chosen.plan)
-    return {
-        scan.alias: file_columns(topology.stream(scan.stream), bound.schemas[scan.stream], scan, join)
-        for scan in join.scans
-    }
+    (program,) = site_programs({"q": chosen}, topology).values()
+    shelf, marks = FileShelf(str(directory)), str(directory / "marks.json")
+    return Intake(spark, topology, program, bound.schemas, shelf, marks, TaskRunner(spark))
 
 
 def test_what_needs_more_than_columns_of_files_is_left_to_spark(spark: Any, tmp_path: Path) -> None:
@@ -92,7 +95,7 @@ def test_what_needs_more_than_columns_of_files_is_left_to_spark(spark: Any, tmp_
     keys = "a.k = b.k AND a.flag = b.flag AND a.day = b.day AND a.at = b.at AND a.ts = b.ts"
     direct = columns_of(spark, sql_of(keys), a, b)
     assert all(direct.values())
-    assert {column.name for column in direct["a"]} == {"k", "flag", "day", "at", "ts", "name"}
+    assert {column.name for column in direct["a"] or ()} == {"k", "flag", "day", "at", "ts", "name"}
     for where in ("a.name = b.name", "a.k + 1 = b.k", "a.k = b.small", "a.price = b.price", "a.k = b.k AND a.v > 1"):
         assert None in columns_of(spark, sql_of(where), a, b).values(), where
     for other in (
@@ -160,30 +163,16 @@ def test_which_files_are_left_to_spark_is_told(spark: Any, tmp_path: Path, write
     pq.write_table(good.replace_schema_metadata({"org.apache.spark.version": "2.4.8"}), path / "00005.parquet")
     pq.write_table(good.replace_schema_metadata({"org.apache.spark.version": "4.3.0"}), path / "00006.parquet")
     a, b = stream("a", path), stream("b", write_stream("b", [good]))
-    topology = Topology((a, b), (Query("q", sql_of("a.k = b.k")),))
-    bound, chosen = plan_query(spark, topology, topology.query("q"))
-    intake = Intake(
-        spark,
-        topology,
-        topology.query("q"),
-        bound,
-        join_of(chosen.plan),
-        ["a"],
-        str(tmp_path),
-        str(tmp_path / "ledger.json"),
-        lambda name: name,
-        lambda scan: _rows_told,
-    )
-    files = spark.read.format("binaryFile").load(str(path)).select("path", "length").coalesce(1)
-    told = reports(intake._ingested(files, intake.join.scan("a"), intake._columns_of_files["a"]))
-    assert sorted(Path(one).name for row in told for one in row.get(UNFIT, ())) == [
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / "marks.json").write_text('{"a": null, "b": null}', encoding="utf-8")
+    intake = intake_of(spark, state, sql_of("a.k = b.k"), a, b)
+    files = spark.read.format("binaryFile").load(str(path)).select("path", "length").collect()
+    reported = intake._read_files([{"stream": "a", FILE: file.path, "length": file.length} for file in files])
+    assert sorted(Path(one).name for row in reported for one in row.get(UNFIT, ())) == [
         "00001.parquet",
         "00003.parquet",
         "00004.parquet",
         "00005.parquet",
     ]
-    assert sum(row.get("rows", 0) for row in told) == 3 * ROWS
-
-
-def _rows_told(table: pa.Table) -> dict[str, Any]:
-    return {"filed": table.num_rows}
+    assert sum(row.get("rows", 0) for row in reported) == 3 * ROWS

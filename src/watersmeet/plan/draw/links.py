@@ -8,7 +8,7 @@ from watersmeet.cost.price import Cost
 from watersmeet.plan.draw.marks import Curve, Mark, Words, text_width
 from watersmeet.plan.draw.style import COLOURS, SMALL_SIZE, SOFT_INK
 from watersmeet.plan.draw.text import bytes_text
-from watersmeet.program.operators import Purpose, SiteProgram
+from watersmeet.program.operators import JoinProgram, Purpose
 
 # Points: the thickness of an arrow without a figure, of the thinnest, and what the thickest has more
 PLAIN_ARROW, THINNEST_ARROW, THICKER_ARROW = 1.6, 0.9, 5.1
@@ -33,7 +33,7 @@ class Arrow:
 
 
 def arrows_of(
-    programs: Mapping[str, SiteProgram], cost: Cost | None, measured: Mapping[tuple[str, str], float]
+    programs: Mapping[str, JoinProgram], cost: Cost | None, measured: Mapping[tuple[str, str], float]
 ) -> list[Arrow]:
     """An arrow for each pair of sites with traffic: planned, estimated or measured."""
     order = list(Purpose)
@@ -51,7 +51,7 @@ def arrows_of(
 
 
 def _bytes_by_purpose(
-    programs: Mapping[str, SiteProgram], cost: Cost | None, measured: Mapping[tuple[str, str], float]
+    programs: Mapping[str, JoinProgram], cost: Cost | None, measured: Mapping[tuple[str, str], float]
 ) -> dict[tuple[str, str], dict[Purpose, float]]:
     """Estimated bytes a second of each link; 0 for a shipment of which no cost is known."""
     shipped: dict[tuple[str, str], dict[Purpose, float]] = {}

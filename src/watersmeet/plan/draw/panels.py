@@ -19,7 +19,21 @@ from watersmeet.plan.draw.style import (
     TINY_SIZE,
 )
 from watersmeet.plan.draw.text import hop_texts, number_text, part_text, reduction_text
-from watersmeet.plan.nodes import Input, JoinNode, JoinPlan, Leaf, Linear, Reduction, SubPlan, Tree, leaves_of
+from watersmeet.plan.nodes import (
+    HeadPlan,
+    Hop,
+    Input,
+    JoinNode,
+    JoinPlan,
+    Leaf,
+    Linear,
+    Method,
+    Reduction,
+    SubPlan,
+    Symmetric,
+    Tree,
+    leaves_of,
+)
 from watersmeet.program.operators import Purpose
 
 # Inches
@@ -152,6 +166,12 @@ def _panel(heading: str, sub_plan: SubPlan, join: JoinPlan) -> Panel:
             return TreePanel(heading, sub_plan, join)
         case Linear():
             return LinearPanel(heading, sub_plan, join)
+        case Symmetric():
+            heads = []
+            for sequence in sub_plan.sequences:
+                aliases = (probe.alias for stage in sequence.stages for probe in stage.probes)
+                heads.append(HeadPlan(sequence.head, tuple(Hop(one, Method.SP_S, sub_plan.at) for one in aliases)))
+            return LinearPanel(heading, Linear(tuple(heads)), join)
 
 
 def _frame(rect: Rect, heading: str) -> Iterator[Mark]:

@@ -13,7 +13,8 @@ from watersmeet.plan.draw.site_map import SiteMap, site_map
 from watersmeet.plan.draw.style import INK, SOFT_INK, TEXT_SIZE, TITLE_SIZE
 from watersmeet.plan.draw.text import partition_text, plural, summary_text
 from watersmeet.plan.nodes import JoinPlan
-from watersmeet.program.operators import SiteProgram, compile_sites
+from watersmeet.program.compile import compile_sites
+from watersmeet.program.operators import JoinProgram
 
 MOST_PANELS, MOST_COLUMNS = 6, 3
 
@@ -72,7 +73,7 @@ def sheet_of(
 
 def _site_boxes(
     join: JoinPlan,
-    programs: Mapping[str, SiteProgram],
+    programs: Mapping[str, JoinProgram],
     cost: Cost | None,
     measured: Mapping[tuple[str, str], float],
 ) -> list[SiteBox]:
@@ -81,7 +82,7 @@ def _site_boxes(
     ordered = sorted(names, key=lambda site: (site != join.site, site))
     if len(ordered) == 2:
         ordered.reverse()
-    empty = {site: SiteProgram(site, join) for site in names - programs.keys()}
+    empty = {site: JoinProgram(site, join) for site in names - programs.keys()}
     every = {**programs, **empty}
     return [site_box(every[site], cost, is_query_site=site == join.site) for site in ordered]
 

@@ -23,12 +23,13 @@ from watersmeet.program.operators import (
     Flow,
     Form,
     Join,
+    JoinProgram,
     Operator,
     Pair,
+    Probe,
     Project,
     Purpose,
     Semijoin,
-    SiteProgram,
 )
 
 # Inches
@@ -92,7 +93,7 @@ def _badge(right: float, y: float) -> Iterator[Mark]:
     yield Words(x, y, BADGE, SMALL_SIZE, PAPER, bold=True, align="center")
 
 
-def site_box(program: SiteProgram, cost: Cost | None, *, is_query_site: bool) -> SiteBox:
+def site_box(program: JoinProgram, cost: Cost | None, *, is_query_site: bool) -> SiteBox:
     """The box of the site that runs a program."""
     lines = []
     for alias in program.local:
@@ -106,7 +107,7 @@ def site_box(program: SiteProgram, cost: Cost | None, *, is_query_site: bool) ->
     return SiteBox(program.site, is_query_site, tuple(lines))
 
 
-def _state_lines(program: SiteProgram) -> Iterator[str]:
+def _state_lines(program: JoinProgram) -> Iterator[str]:
     """The state of a site in a few lines."""
     lines = wrapped(_state(program), STATE_LINE_WIDTH, SMALL_SIZE)
     if len(lines) > MOST_STATE_LINES:
@@ -115,7 +116,7 @@ def _state_lines(program: SiteProgram) -> Iterator[str]:
         yield f"    {line}" if number else f"state: {line}"
 
 
-def _state(program: SiteProgram) -> list[str]:
+def _state(program: JoinProgram) -> list[str]:
     """What a site keeps to probe later: windows, intermediate results, and keys of other windows."""
     windows: dict[str, None] = {}
     others: dict[str, None] = {}
@@ -133,6 +134,8 @@ def _state(program: SiteProgram) -> list[str]:
 
 def _kept_flows(operator: Operator) -> tuple[Flow, ...]:
     match operator:
+        case Probe():
+            return tuple(lookup.rows for lookup in operator.lookups)
         case Join():
             return (operator.right,)
         case Pair() | Semijoin():

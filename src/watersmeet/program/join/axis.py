@@ -1,7 +1,7 @@
 """Where things lie on the axis of one window, so that meeting is always the intersection of two intervals.
 
 On the axis of a window over time, an instant of an alias is `ts * m + position`, m being the number of aliases: the
-order of the law, in which the latest tuple of a combination is its head and ties go by position in the query. A row
+order of the reference semantics, in which the latest tuple of a combination is its head and ties go by position. A row
 reaches from its own instant to the last instant of the window in which it is seen. A ROWS window has an axis of its
 own, the ordinals of its stream: a row reaches over as many as the window counts, and a time is translated to the
 ordinal of the last row up to it by the stream's row clock. A translation holds as far as the clock has come.
@@ -12,7 +12,8 @@ from typing import assert_never
 
 import numpy as np
 
-from watersmeet.program.join.probe import NEVER
+from watersmeet.program.join import kernels
+from watersmeet.program.join.probe import Visibility, intervals
 from watersmeet.program.storage.segments import I64
 from watersmeet.query.windows import Range, Rows, Tumble, Unbounded, Window
 
@@ -46,26 +47,27 @@ class Axis:
     def counts_rows(self) -> bool:
         return isinstance(self.window, Rows)
 
-    def points(self, ts: I64, position: int) -> I64:
+    def points(self, ts: I64, position: int) -> Visibility:
         """Where tuples of the head at a position of the query look."""
         if self.counts_rows:
             assert self.clock is not None, "a ROWS window has a clock"
-            return self.clock.last_at(ts)
-        return ts * self.aliases + position
+            places = self.clock.last_at(ts)
+            return intervals(places, places)
+        return Visibility(ts, self.aliases, position, kernels.FIXED, 0)
 
-    def rows(self, ts: I64, ordinals: I64 | None) -> tuple[I64, I64]:
+    def rows(self, ts: I64, ordinals: I64 | None) -> Visibility:
         """From where to where rows of the window reach."""
         match self.window:
             case Range(window_us):
-                return ts * self.aliases + self.position, (ts + window_us + 1) * self.aliases - 1
+                length = (window_us + 1) * self.aliases - 1 - self.position
+                return Visibility(ts, self.aliases, self.position, kernels.FIXED, length)
             case Tumble(window_us):
-                ends = (ts // window_us + 1) * window_us
-                return ts * self.aliases + self.position, ends * self.aliases - 1
+                return Visibility(ts, self.aliases, self.position, kernels.TUMBLE, window_us)
             case Unbounded():
-                return ts * self.aliases + self.position, np.full(len(ts), NEVER)
+                return Visibility(ts, self.aliases, self.position, kernels.NEVER_ENDS)
             case Rows(count):
                 assert ordinals is not None, "rows of a ROWS window have ordinals"
-                return ordinals, ordinals + (count - 1)
+                return Visibility(ordinals, 1, 0, kernels.FIXED, count - 1)
             case _:
                 assert_never(self.window)
 
@@ -88,3 +90,21 @@ class Axis:
                 return None
             case _:
                 assert_never(self.window)
+
+
+def instants(window: Window, ts: I64, ordinals: I64 | None, clock: Clock | None) -> Visibility:
+    """From when to when rows of a window are visible, in time: where all rows of a join are at one site."""
+    match window:
+        case Range(window_us):
+            return Visibility(ts, kind=kernels.FIXED, length=window_us)
+        case Tumble(window_us):
+            return Visibility(ts, kind=kernels.TUMBLE, length=window_us)
+        case Unbounded():
+            return Visibility(ts, kind=kernels.NEVER_ENDS)
+        case Rows(count):
+            assert ordinals is not None and clock is not None, "rows of a ROWS window have ordinals"
+            return Visibility(
+                ts, kind=kernels.COUNTED, length=count, ordinals=ordinals, clock=clock.ts, base=clock.base
+            )
+        case _:
+            assert_never(window)

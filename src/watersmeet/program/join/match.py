@@ -6,14 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from watersmeet.program.join.probe import Lookup, Relation, Run, join
+from watersmeet.program.join.probe import Lookup, Relation, Run, intervals, join
 from watersmeet.program.storage.bloom import Filter
-from watersmeet.program.storage.segments import I64, KEY, U64, column
+from watersmeet.program.storage.segments import I64, U64
 
 
 @dataclass(frozen=True)
 class Side:
-    """One input of an operator: the rows of this turn and those of earlier turns."""
+    """One input of an operator: the rows of this micro-batch and those of earlier ones."""
 
     new: Relation
     old: Relation
@@ -21,12 +21,6 @@ class Side:
     @property
     def both(self) -> Relation:
         return Relation((*self.old.runs, *self.new.runs))
-
-
-def interval_run(table: pa.Table, low: I64, high: I64, *, narrows: bool) -> Run:
-    """Rows sorted by key as a run, with the intervals they stand for."""
-    span = (int(low.min()), int(high.max())) if len(low) else (0, -1)
-    return Run(column(table, KEY), low, lambda which: high[which], table, span, narrows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +36,7 @@ class Pairs:
 
 
 def pairs(left: Side, right: Side, checks: Sequence[int]) -> Iterator[Pairs]:
-    """Every pair that meets and has a row of this turn, once."""
+    """Every pair that meets and has a row of this micro-batch, once."""
     compared = tuple((number, 0) for number in checks)
     everything = right.both
     for found in join(left.new, [Lookup(everything, compared)]):
@@ -53,7 +47,7 @@ def pairs(left: Side, right: Side, checks: Sequence[int]) -> Iterator[Pairs]:
 
 @dataclass(frozen=True)
 class Witnesses:
-    """What subjects are met by: rows or Bloom filters, of this turn and of earlier ones."""
+    """What subjects are met by: rows or Bloom filters, of this micro-batch and of earlier ones."""
 
     rows: Side
     new_filters: tuple[Filter, ...] = ()
@@ -61,7 +55,7 @@ class Witnesses:
 
 
 def first_meetings(subject: Side, witnesses: Witnesses) -> Iterator[tuple[Relation, I64]]:
-    """Subject rows that meet a witness now and met none in an earlier turn."""
+    """Subject rows that meet a witness now and met none in an earlier micro-batch."""
     filters = (*witnesses.old_filters, *witnesses.new_filters)
     fresh = _met(subject.new, witnesses.rows.both, filters)
     if len(fresh):
@@ -90,11 +84,13 @@ def _met_by(subject: Relation, witnesses: Relation, filters: Sequence[Filter]) -
 def _in_filters(subject: Relation, filters: Sequence[Filter]) -> list[I64]:
     found = []
     for run, offset in zip(subject.runs, subject.offsets, strict=False):
-        high = run.ends(np.arange(len(run.keys)))
-        for one in filters:
-            inside = np.flatnonzero((run.ts <= one.high) & (high >= one.low))
+        places = run.accepted
+        low, high = run.visible.begins()[places], run.visible.ends(places)
+        for filter_ in filters:
+            inside = np.flatnonzero((low <= filter_.high) & (high >= filter_.low))
             if len(inside):
-                found.append(inside[one.holds(run.keys[inside])] + int(offset))
+                held = inside[filter_.holds(run.keys[places[inside]])]
+                found.append(places[held] + int(offset))
     return found
 
 
@@ -110,6 +106,6 @@ def _subset(relation: Relation, rows: I64) -> Relation:
     for number, run in enumerate(relation.runs):
         here = np.flatnonzero(run_of == number)
         inside = rows[here] - int(relation.offsets[number])
-        keys[here], low[here], high[here] = run.keys[inside], run.ts[inside], run.ends(inside)
+        keys[here], low[here], high[here] = run.keys[inside], run.visible.begins()[inside], run.visible.ends(inside)
     span = (int(low.min()), int(high.max()))
-    return Relation((Run(keys, low, lambda which: high[which], pa.table({}), span, narrows=False),))
+    return Relation((Run(keys, intervals(low, high), pa.table({}), span, narrows=False),))

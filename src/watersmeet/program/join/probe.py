@@ -1,54 +1,86 @@
-"""The multi-way probe: new rows of a head look up the windows of the others, one after the other.
+"""The multi-way probe: rows of a carrier look up one relation after the other (sort-merge index probe).
 
-Every row is visible over an interval [ts, end] (see query.windows), and a combination is an answer exactly if its
-latest ts is not after its earliest end; that holds pair by pair along the way, so each probe can discard at once.
-Row numbers are carried and columns fetched last. Work is cut into pieces, so memory is bounded whatever the skew.
+Every row is visible over an interval (see query.windows), and a combination is an answer exactly if its latest begin is
+not after its earliest end; that holds pair by pair along the way, so each probe can discard at once. Row numbers are
+carried and columns fetched last. Work is cut into chunks, so memory is bounded whatever the skew.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import assert_never
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from watersmeet.program.storage.segments import I64, KEY, ORDINAL, TS, U64, class_column, column
-from watersmeet.query.windows import Range, Rows, Tumble, Unbounded, Window
+from watersmeet.program.join import kernels
+from watersmeet.program.join.kernels import LONG_AGO, NEVER
+from watersmeet.program.storage.segments import I64, KEY, U64, class_column, column
 
-LATEST = "#latest"  # int64, the latest ts of a partial combination that moves between stages
+LATEST = "#latest"  # int64, the latest begin of a partial combination that moves to another key
 LIMIT = "#limit"  # int64, its earliest end
 
-NEVER = int(np.iinfo(np.int64).max)
-LONG_AGO = int(np.iinfo(np.int64).min)
-_PIECE_ROWS = 1 << 18  # partial combinations probed at once
-_PIECE_PAIRS = 1 << 20  # candidate pairs expanded at once
-_LONG_RUN = 8  # hits of one key in one segment from which it pays to narrow them by time first
+_CHUNK_ROWS = 1 << 18  # partial combinations probed at once
+_CHUNK_PAIRS = 1 << 20  # candidate pairs expanded at once
+_NO_TIMES: I64 = np.empty(0, np.int64)
+_NO_BITS: U64 = np.empty(0, np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
-class Released:
-    """What a batch adds to a stream with a ROWS window: how many rows came before, and the sorted ts of its own."""
+class Visibility:
+    """From when to when rows are visible, as `kernels` compute it: `begin = at * scale + offset`, and an end."""
 
-    before: int
-    ts: I64
+    at: I64
+    scale: int = 1
+    offset: int = 0
+    kind: int = kernels.EXPLICIT
+    length: int = 1
+    high: I64 = field(default_factory=lambda: _NO_TIMES)
+    ordinals: I64 = field(default_factory=lambda: _NO_TIMES)
+    clock: I64 = field(default_factory=lambda: _NO_TIMES)
+    base: int = 0
+
+    @property
+    def rule(self) -> tuple[object, ...]:
+        """The arguments of the kernels."""
+        return (
+            *(self.at, self.scale, self.offset, self.kind, self.length),
+            *(self.high, self.ordinals, self.clock, self.base),
+        )
+
+    def begins(self) -> I64:
+        """When each row becomes visible."""
+        return self.at if self.scale == 1 and not self.offset else self.at * self.scale + self.offset
+
+    def ends(self, places: I64 | None = None) -> I64:
+        """When rows are visible for the last time."""
+        which = np.arange(len(self.at)) if places is None else places
+        ends: I64 = kernels.ends_of(which, *self.rule)
+        return ends
 
 
-Ends = Callable[[I64], I64]
+def intervals(low: I64, high: I64) -> Visibility:
+    """Rows whose begin and end are both given."""
+    return Visibility(low, high=high)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The rows of one segment that lie in this bucket, sorted by (key, ts).
-
-    Ends are computed for the rows that are hit, never for a whole window.
-    """
+    """The rows of one segment that are in this bucket, sorted by (key, time)."""
 
     keys: U64
-    ts: I64
-    ends: Ends  # the inclusive end of visibility of the rows with these numbers
+    visible: Visibility
     rows: pa.Table
     span: tuple[int, int]  # from the first instant at which any row is visible to the last
-    narrows: bool = True  # whether ends never fall within a key, so that long runs can be narrowed by time
+    narrows: bool = True  # whether begins and ends never fall within a key, so that long ranges are narrowed by time
+    bits: U64 = field(default_factory=lambda: _NO_BITS)  # of selections
+    bit: int = 0  # the one that rows must have; 0 takes all
+
+    @property
+    def accepted(self) -> I64:
+        """The places of all rows that have the bit."""
+        if not self.bit:
+            return np.arange(len(self.keys))
+        return np.flatnonzero(self.bits & np.uint64(self.bit))
 
 
 @dataclass(frozen=True)
@@ -70,25 +102,45 @@ class Relation:
         if not names:
             return []
         if len(self.runs) == 1:
-            taken = self.runs[0].rows.select(names).take(pa.array(positions))
-        else:
+            taken = self.runs[0].rows.select(list(names)).take(pa.array(positions))
+            return [_one_chunk(taken.column(name)) for name in names]
+        columns = {name: self._numbers(positions, name) for name in names}
+        rest = [name for name, values in columns.items() if values is None]
+        if rest:
             run_of = (np.searchsorted(self.offsets, positions, "right") - 1).astype(np.uint16)
             order = np.argsort(run_of, kind="stable")
             edges = np.searchsorted(run_of[order], np.arange(len(self.runs) + 1))
             pieces = [
-                run.rows.select(names).take(pa.array(positions[order[low:high]] - offset))
+                run.rows.select(rest).take(pa.array(positions[order[low:high]] - offset))
                 for run, offset, low, high in zip(self.runs, self.offsets, edges, edges[1:], strict=False)
                 if low < high
             ]
             back = np.empty_like(order)
             back[order] = np.arange(len(order))
             taken = pa.concat_tables(pieces).combine_chunks().take(pa.array(back))
-        return [_one_chunk(taken.column(name)) for name in names]
+            columns |= {name: _one_chunk(taken.column(name)) for name in rest}
+        return [columns[name] for name in names]
+
+    def _numbers(self, positions: I64, name: str) -> pa.Array | None:
+        """A column of fixed width without NULLs, gathered without a detour; None if it is no such column."""
+        kind = self.runs[0].rows.schema.field(name).type
+        view = _VIEWS.get(kind.bit_width) if pa.types.is_primitive(kind) and not pa.types.is_boolean(kind) else None
+        if view is None or any(run.rows.column(name).null_count for run in self.runs):
+            return None
+        out = np.empty(len(positions), view)
+        for run, offset in zip(self.runs, self.offsets, strict=False):
+            values = _one_chunk(run.rows.column(name))
+            numbers = np.frombuffer(values.buffers()[1], view, len(values) + values.offset)[values.offset :]
+            kernels.gather(out, numbers, positions, int(offset))
+        return pa.Array.from_buffers(kind, len(out), [None, pa.py_buffer(out)])
+
+
+_VIEWS = {64: np.int64, 32: np.int32}
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """One probe of a stage: the relation to look in, and for each class to compare, the bound relation that has it."""
+    """One probe: the relation to look in, and for each class to compare, the bound relation that has it."""
 
     relation: Relation
     checks: tuple[tuple[int, int], ...] = ()  # (class, number of the bound relation: 0 is the carrier)
@@ -106,65 +158,26 @@ class Combinations:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def take(self, which: I64 | slice) -> "Combinations":
+    def take(self, which: I64) -> "Combinations":
         return Combinations(
             self.keys[which], self.latest[which], self.limit[which], tuple(rows[which] for rows in self.rows)
         )
 
 
-def window_run(window: Window, rows: pa.Table, min_ts: int, max_ts: int, released: Released | None = None) -> Run:
-    """A bucket's slice of a segment whose timestamps lie between the two given."""
-    ts = column(rows, TS)
-    match window:
-        case Range(window_us):
-            ends: Ends = lambda which: ts[which] + window_us  # noqa: E731
-            last = max_ts + window_us
-        case Tumble(window_us):
-            ends = lambda which: (ts[which] // window_us + 1) * window_us - 1  # noqa: E731
-            last = (max_ts // window_us + 1) * window_us - 1
-        case Unbounded():
-            ends = lambda which: np.full(len(which), NEVER)  # noqa: E731
-            last = NEVER
-        case Rows(count):
-            assert released is not None, "rows of a ROWS window are taken in order"
-            ends = _RowsEnds(column(rows, ORDINAL), count, released)
-            last = NEVER
-        case _:
-            assert_never(window)
-    return Run(column(rows, KEY), ts, ends, rows, (min_ts, last))
-
-
-@dataclass(frozen=True, slots=True)
-class _RowsEnds:
-    """A row leaves ROWS n just before its n-th successor, which came earlier, comes now, or is yet to come."""
-
-    ordinals: I64
-    count: int
-    released: Released
-
-    def __call__(self, which: I64) -> I64:
-        successor = self.ordinals[which] + (self.count - self.released.before)
-        ends = np.full(len(which), NEVER)
-        now = (successor >= 0) & (successor < len(self.released.ts))
-        ends[now] = self.released.ts[successor[now]] - 1
-        ends[successor < 0] = LONG_AGO
-        return ends
-
-
 def carried_run(rows: pa.Table) -> Run:
     """Partial combinations that came from an earlier stage, as a carrier."""
-    limit = column(rows, LIMIT)
-    return Run(column(rows, KEY), column(rows, LATEST), lambda which: limit[which], rows, (LONG_AGO, NEVER))
+    visible = intervals(column(rows, LATEST), column(rows, LIMIT))
+    return Run(column(rows, KEY), visible, rows, (LONG_AGO, NEVER))
 
 
 def join(carrier: Relation, lookups: Sequence[Lookup]) -> Iterator[Combinations]:
-    """All combinations of the carrier's rows with one row of each lookup, in pieces."""
+    """All combinations of the carrier's rows with one row of each lookup, in chunks."""
     for run, offset in zip(carrier.runs, carrier.offsets, strict=False):
-        for low in range(0, len(run.keys), _PIECE_ROWS):
-            piece = slice(low, min(low + _PIECE_ROWS, len(run.keys)))
-            rows = np.arange(piece.start, piece.stop) + offset
-            ends = run.ends(np.arange(piece.start, piece.stop))
-            start = Combinations(run.keys[piece], run.ts[piece], ends, (rows,))
+        accepted = run.accepted
+        for low in range(0, len(accepted), _CHUNK_ROWS):
+            places = accepted[low : low + _CHUNK_ROWS]
+            begins = run.visible.at[places] * run.visible.scale + run.visible.offset
+            start = Combinations(run.keys[places], begins, run.visible.ends(places), (places + offset,))
             yield from _extend(start, lookups, (carrier,))
 
 
@@ -176,93 +189,61 @@ def _extend(partial: Combinations, lookups: Sequence[Lookup], bound: tuple[Relat
         return
     lookup = lookups[len(bound) - 1]
     first, last = partial.latest.min(), partial.limit.max()
-    hits = [
-        _find(run, int(offset), partial)
-        for run, offset in zip(lookup.relation.runs, lookup.relation.offsets, strict=False)
-        if run.span[1] >= first and run.span[0] <= last
-    ]
-    for low, high in _cut(partial, hits):
-        found = [(hit, *_pairs(hit, low, high)) for hit in hits]
-        left = np.concatenate([ours for _, ours, _ in found])
-        right = np.concatenate([theirs + hit.offset for hit, _, theirs in found])
-        ts = np.concatenate([hit.run.ts[theirs] for hit, _, theirs in found])
-        ends = np.concatenate([hit.run.ends(theirs) for hit, _, theirs in found])
-        latest = np.maximum(partial.latest[left], ts)
-        limit = np.minimum(partial.limit[left], ends)
+    hits = []
+    for run, offset in zip(lookup.relation.runs, lookup.relation.offsets, strict=False):
+        if run.span[1] >= first and run.span[0] <= last:
+            found = kernels.ranges(
+                partial.keys, partial.latest, partial.limit, run.keys, run.narrows, *run.visible.rule
+            )
+            hits.append((run, int(offset), *found))
+    for low, high in cut(len(partial), hits):
+        found = [
+            kernels.expand(
+                low, high, start, stop, partial.latest, partial.limit, run.bits, np.uint64(run.bit), *run.visible.rule
+            )
+            for run, _, start, stop in hits
+        ]
+        left, right, latest, limit = in_order(found, [offset for _, offset, _, _ in hits])
         extended = Combinations(partial.keys[left], latest, limit, (*(rows[left] for rows in partial.rows), right))
-        keep = latest <= limit
-        for number, owner in lookup.checks:
-            name = class_column(number)
-            ours = bound[owner].gather(extended.rows[owner], [name])[0].to_numpy()
-            theirs = lookup.relation.gather(right, [name])[0].to_numpy()
-            keep &= ours == theirs
-        if not keep.all():
-            extended = extended.take(np.flatnonzero(keep))
+        if lookup.checks and len(left):
+            keep = np.ones(len(left), bool)
+            for number, owner in lookup.checks:
+                name = class_column(number)
+                ours = bound[owner].gather(extended.rows[owner], [name])[0].to_numpy()
+                theirs = lookup.relation.gather(right, [name])[0].to_numpy()
+                keep &= ours == theirs
+            if not keep.all():
+                extended = extended.take(np.flatnonzero(keep))
         yield from _extend(extended, lookups, (*bound, lookup.relation))
 
 
-@dataclass(frozen=True, slots=True)
-class _Hits:
-    """Which partial combinations have hits in a run, and the range of its rows that each of them hits."""
-
-    run: Run
-    offset: int
-    which: I64
-    start: I64
-    stop: I64
-
-
-def _find(run: Run, offset: int, partial: Combinations) -> _Hits:
-    start = np.searchsorted(run.keys, partial.keys)
-    which = np.flatnonzero(run.keys[np.minimum(start, len(run.keys) - 1)] == partial.keys)
-    start = start[which]
-    stop = np.searchsorted(run.keys, partial.keys[which], "right")
-    long = np.flatnonzero(stop - start > _LONG_RUN)
-    if len(long) and run.narrows:
-        rows = which[long]
-        start[long] = _bisect(run.ends, start[long], stop[long], partial.latest[rows])
-        after = partial.limit[rows] + (partial.limit[rows] < NEVER)
-        stop[long] = _bisect(lambda where: run.ts[where], start[long], stop[long], after)
-    return _Hits(run, offset, which, start, stop)
+def in_order(found: Sequence[tuple[Any, ...]], offsets: Sequence[int]) -> tuple[Any, ...]:
+    """The pairs of all runs in the order of the probing rows, so that their keys still rise."""
+    parts = [
+        (pairs[0], pairs[1] + offset, *pairs[2:]) for pairs, offset in zip(found, offsets, strict=True) if len(pairs[0])
+    ]
+    if not parts:
+        return found[0] if found else (_NO_TIMES,) * 4
+    if len(parts) == 1:
+        return parts[0]
+    columns = [np.concatenate(values) for values in zip(*parts, strict=True)]
+    order = np.argsort(columns[0], kind="stable")
+    return tuple(values[order] for values in columns)
 
 
-def _bisect(values: Ends, low: I64, high: I64, bound: I64) -> I64:
-    """The first place in [low, high) whose value is at least the bound, for many ranges at once."""
-    low, high = low.copy(), high.copy()
-    open_ = np.flatnonzero(low < high)
-    while len(open_):
-        middle = (low[open_] + high[open_]) >> 1
-        below = values(middle) < bound[open_]
-        low[open_[below]] = middle[below] + 1
-        high[open_[~below]] = middle[~below]
-        open_ = open_[low[open_] < high[open_]]
-    return low
-
-
-def _cut(partial: Combinations, hits: Sequence[_Hits]) -> Iterator[tuple[int, int]]:
+def cut(size: int, hits: Sequence[tuple[Run, int, I64, I64]]) -> Iterator[tuple[int, int]]:
     """Ranges of partial combinations that expand to a bounded number of pairs each."""
-    pairs = np.zeros(len(partial) + 1, np.int64)
-    for hit in hits:
-        pairs[hit.which + 1] += hit.stop - hit.start
+    pairs = np.zeros(size + 1, np.int64)
+    for _, _, start, stop in hits:
+        pairs[1:] += stop - start
     total = np.cumsum(pairs)
     low = 0
     while total[low] < total[-1]:
-        high = int(np.searchsorted(total, total[low] + _PIECE_PAIRS, "right")) - 1
+        high = int(np.searchsorted(total, total[low] + _CHUNK_PAIRS, "right")) - 1
         high = max(high, low + 1)
         if total[high] > total[low]:
             yield low, high
         low = high
-
-
-def _pairs(hit: _Hits, low: int, high: int) -> tuple[I64, I64]:
-    """Expand the hit ranges of partial combinations low..high to pairs of (partial, row of the run)."""
-    inside = slice(*np.searchsorted(hit.which, (low, high)))
-    which, start = hit.which[inside], hit.start[inside]
-    count = hit.stop[inside] - start
-    if len(count) and count.min() == count.max() == 1:
-        return which, start
-    first = np.cumsum(count) - count
-    return np.repeat(which, count), np.arange(count.sum()) + np.repeat(start - first, count)
 
 
 def _one_chunk(values: pa.ChunkedArray) -> pa.Array:

@@ -1,188 +1,57 @@
-"""A site as a value and a function: its ledger, what has arrived, and the turn that makes the next ledger of them.
+"""The engine of a site: a pure function (ledger, arrivals) -> (ledger, outbox, answers), one micro-batch at a time.
 
-A turn takes new rows of the site's own streams and parcels from other sites, runs the operators to the end, and leaves
-parcels in the outbox. The ledger that it returns is the whole state; a runtime makes it durable first and delivers
-the outbox after that, as often as it likes: parcels are numbered, so a reader takes each of them once and in order.
+A micro-batch takes new rows of the site's own streams and parcels from other sites, runs the operators to the end, and
+leaves parcels in the outbox and answers to be delivered. The ledger that it returns is the whole state; a runtime makes
+it durable first and delivers after that.
 """
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from watersmeet.program.operators import Flow, Form, Purpose, SiteProgram, axis_alias, clock_of, rows_of
-from watersmeet.program.site.filing import Made, file_flow, shelve, travelling
+from watersmeet.program.finish.distinct import KeepUnseen
+from watersmeet.program.finish.model import Evaluator, Finish, answer_column
+from watersmeet.program.join.axis import Clock
+from watersmeet.program.operators import Form, Operator, Purpose
+from watersmeet.program.site.filing import Made, payload_name, shelve
 from watersmeet.program.site.ledger import (
-    Part,
-    Segment,
+    Answers,
+    Ingested,
+    LinkState,
+    Outgoing,
+    SiteLedger,
     StreamState,
-    choose_merges,
-    merged_segment,
-    segments_of,
+    Traffic,
     watermark,
 )
-from watersmeet.program.site.retention import kept_ticks, merging, need_of, readers_of
-from watersmeet.program.site.round import Merge, Packed, Release, Round, Segments, Unpack, axis_of, horizon
-from watersmeet.program.storage.packing import pack_rows
-from watersmeet.program.storage.segments import KEEP, TS, column, drop_unjoinable
-from watersmeet.program.storage.shelf import Shelf
-from watersmeet.program.storage.wire import MESSAGE_BYTES, UNKNOWN, Message, Parcel, ParcelIndex
-from watersmeet.query.windows import Rows, Unbounded
+from watersmeet.program.site.program import JoinPart, ProbeGroup, SiteProgram, probe_groups
+from watersmeet.program.site.retention import axes_of, axis_for, kept_ticks, merging, need_of, readers_of
+from watersmeet.program.site.round import Merge, Packed, Release, Round, Segments, Unpack, low_watermark, read_clock
+from watersmeet.program.site.streams import clock_flow, ordered_flow
+from watersmeet.program.storage.merging import choose_merges, merged_segment
+from watersmeet.program.storage.segments import TS
+from watersmeet.program.storage.shelf import Part, Segment, Shelf
+from watersmeet.program.storage.wire import UNKNOWN, Message, Parcel, ParcelIndex
 
 Result = TypeVar("Result")
 RunTasks = Callable[[Callable[[int], list[Result]], int, int], list[Result]]  # a task, how often, over how many rows
 
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """What went over one link for one purpose."""
-
-    bytes: int = 0
-    batches: int = 0
-    tuples: int = 0
-
-    def __add__(self, other: "Traffic") -> "Traffic":
-        return Traffic(self.bytes + other.bytes, self.batches + other.batches, self.tuples + other.tuples)
-
-
-@dataclass(frozen=True, slots=True)
-class Outgoing:
-    """A parcel that has not been acknowledged yet."""
-
-    number: int
-    path: str
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class LinkState:
-    """What is known about the way to one other site."""
-
-    number: int = 0  # of the last parcel sent
-    told: Mapping[str, int] = field(default_factory=dict)  # the progress last told of each flow
-    described: tuple[str, ...] = ()  # flows whose schema has been sent
-    outbox: tuple[Outgoing, ...] = ()
-    traffic: Mapping[str, Traffic] = field(default_factory=dict)  # by flow; watermarks alone under their purpose
-
-
-@dataclass(frozen=True)
-class SiteLedger:
-    """Everything of a site that outlives a turn."""
-
-    turn: int = 0
-    batch: int = -1  # the last batch of the site's own streams that was taken
-    streams: Mapping[str, StreamState] = field(default_factory=dict)
-    relations: Segments = field(default_factory=dict)  # rows kept, by flow and key
-    clocks: Segments = field(default_factory=dict)
-    pending: Segments = field(default_factory=dict)  # rows of aliases with ROWS windows that wait for their order
-    ordinals: Mapping[str, int] = field(default_factory=dict)  # rows counted so far, by clock
-    progress: Mapping[str, int] = field(default_factory=dict)  # how far each flow has come here
-    received: Mapping[str, int] = field(default_factory=dict)  # the last parcel taken from each site
-    peers: Mapping[str, str] = field(default_factory=dict)  # the run of each site whose parcels were taken
-    schemas: Mapping[str, str] = field(default_factory=dict)  # of inbound flows
-    links: Mapping[str, LinkState] = field(default_factory=dict)
-    central: Mapping[str, Traffic] = field(default_factory=dict)  # what shipping each alias whole would take
-    seen: tuple[Segment, ...] = ()  # answers already given, for DISTINCT
-    null_keys: int = 0
-    rows_out: int = 0
-
-    @property
-    def segments(self) -> Iterable[Segment]:
-        for kept in (self.relations, self.clocks, self.pending):
-            yield from (segment for segments in kept.values() for segment in segments)
-        yield from self.seen
-
-    @property
-    def paths(self) -> frozenset[str]:
-        """Everything on the shelf that the ledger depends on."""
-        parts = (part.path for segment in self.segments for part in segment.parts)
-        return frozenset((*parts, *(parcel.path for link in self.links.values() for parcel in link.outbox)))
-
-    @property
-    def outbox_bytes(self) -> int:
-        return sum(parcel.bytes for link in self.links.values() for parcel in link.outbox)
-
-    def to_json(self) -> str:
-        return json.dumps(self, default=_members, separators=(",", ":"))
-
-    @staticmethod
-    def from_json(text: str) -> "SiteLedger":
-        data: dict[str, Any] = json.loads(text)
-        kept = {
-            name: {key: segments_of(rows) for key, rows in data[name].items()}
-            for name in ("relations", "clocks", "pending")
-        }
-        links = {
-            site: LinkState(
-                link["number"],
-                link["told"],
-                tuple(link["described"]),
-                tuple(Outgoing(**parcel) for parcel in link["outbox"]),
-                {purpose: Traffic(**counts) for purpose, counts in link["traffic"].items()},
-            )
-            for site, link in data["links"].items()
-        }
-        streams = {name: StreamState(**state) for name, state in data["streams"].items()}
-        central = {alias: Traffic(**counts) for alias, counts in data["central"].items()}
-        seen = segments_of(data["seen"])
-        return SiteLedger(**data | kept | {"links": links, "streams": streams, "central": central, "seen": seen})
-
-
-def _members(value: Any) -> dict[str, Any]:
-    """The members of a dataclass by name; those inside are asked for in turn, with nothing copied."""
-    return {item.name: getattr(value, item.name) for item in fields(value)}
-
-
-@dataclass(frozen=True)
-class Ingested:
-    """What a task found among new rows of one alias."""
-
-    alias: str
-    rows: int
-    late: int = 0
-    malformed: int = 0
-    max_ts: int | None = None
-    null_keys: int = 0
-    made: Made | None = None
-    pending: Segment | None = None
-    central: Traffic = Traffic()
+_SEEN = "#seen "  # in front of a query, the name under which its answers are merged
+_MANY_TICKS = 16  # segments of a clock from which it is written anew as one
 
 
 @dataclass(frozen=True)
 class Arrivals:
-    """What a turn starts from; parcels in the order in which each site sent them."""
+    """What a micro-batch starts from beside what was ingested; parcels in the order in which each site sent them."""
 
-    ingested: Sequence[Ingested] = ()
-    parcels: Sequence[tuple[str, str, ParcelIndex]] = ()  # sender, where it lies, what is in it
+    parcels: Sequence[tuple[str, str, ParcelIndex]] = ()  # sender, where it is, what is in it
     declared: Mapping[str, int] = field(default_factory=dict)  # instants to which idle streams are taken to have come
-    batch: int | None = None  # of the site's own streams
-
-
-@dataclass(frozen=True)
-class Turn:
-    """What a turn came to: the ledger to commit, and finished combinations for the sink."""
-
-    ledger: SiteLedger
-    answers: tuple[str, ...] = ()
-    answer_rows: int = 0
-
-
-def flow_numbers(program: SiteProgram, sender: str | None = None, to: str | None = None) -> list[Flow]:
-    """The flows between two sites in the order by which messages name them; the same at both ends."""
-    flows = (
-        {flow for origin, flow in program.inbound if origin == sender}
-        if to is None
-        else {ship.arrives_as for ship in program.ships if ship.to == to}
-    )
-    return sorted(flows, key=lambda flow: flow.name)
 
 
 class SiteEngine:
-    """Runs the turns of one site; holds no state."""
+    """Runs the micro-batches of one site; holds no state."""
 
     def __init__(
         self,
@@ -190,6 +59,7 @@ class SiteEngine:
         delays_us: Mapping[str, int],
         shelf: Shelf,
         run_tasks: RunTasks[Any],
+        evaluate: Evaluator,
         buckets: int = 1,
         rows_a_bucket: int = 5_000,
     ) -> None:
@@ -199,15 +69,16 @@ class SiteEngine:
         self._rows_a_bucket = rows_a_bucket
         self._delays_us = delays_us
         self._run_tasks = run_tasks
-        self._rounds = [tuple(operators) for operators in program.rounds()]
+        self._evaluate = evaluate
+        self._rounds = _rounds(program)
         self._readers = readers_of(program)
-        self._ordered = tuple(
-            scan for scan in program.join.scans if scan.alias in program.local and isinstance(scan.window, Rows)
-        )
 
-    def speaker(self, stream: str) -> str:
-        """The alias that counts for a stream where several aliases read it."""
-        return next(scan.alias for scan in self.program.join.scans if scan.stream == stream)
+    def watermarks(self, ledger: SiteLedger) -> dict[str, int | None]:
+        """The watermark of every stream that arrives here."""
+        return {
+            scan.stream: watermark(ledger.streams.get(scan.stream), self._delays_us[scan.stream])
+            for scan in self.program.streams
+        }
 
     def acknowledged(self, ledger: SiteLedger, to: str, number: int) -> SiteLedger:
         """The ledger without the parcels that a reader has made durable."""
@@ -217,138 +88,158 @@ class SiteEngine:
             return ledger
         return replace(ledger, links={**ledger.links, to: replace(link, outbox=rest)})
 
-    def turn(self, before: SiteLedger, arrivals: Arrivals) -> Turn:
-        """The next ledger and what is to be delivered."""
-        ledger, told, messages = self._take(before, arrivals.parcels)
-        ledger = self._account(ledger, arrivals)
-        made = [one.made for one in arrivals.ingested if one.made is not None]
-        if messages:
-            made += self._run_tasks(
-                Unpack(self.program, self.shelf, tuple(messages)), len(messages), sum(one.rows for one in messages)
-            )
-        progress = {**before.progress, **told}
-        for alias in self.program.local:
-            stream = self.program.join.scan(alias).stream
-            mark = watermark(ledger.streams.get(stream), self._delays_us[stream])
-            if mark is not None:
-                progress[alias] = max(mark, progress.get(alias, UNKNOWN))
-        ledger, released = self._release(ledger, before.progress, progress)
-        made += released
-        progress = self._spread(progress)
-        if not made and progress == before.progress and arrivals.batch is None:
-            return Turn(replace(ledger, turn=before.turn + 1))
-        ledger = self._wind(ledger, made)
-        made = self._run_rounds(before, ledger, made, progress)
-        ledger = replace(ledger, turn=before.turn + 1, progress=self._paced(progress, made))
-        ledger = self._send(ledger, made)
-        ledger = self._tidy(ledger, _segments_made(made))
-        answers = tuple(one.answers for one in made if one.answers is not None)
-        rows = sum(one.rows for one in made if one.answers is not None)
-        return Turn(ledger, answers, rows)
+    def delivered(self, ledger: SiteLedger, query: str, number: int) -> SiteLedger:
+        """The ledger without the answers that a sink has."""
+        waiting = ledger.undelivered.get(query, ())
+        rest = tuple(answers for answers in waiting if answers.batch > number)
+        if len(rest) == len(waiting):
+            return ledger
+        return replace(ledger, undelivered={**ledger.undelivered, query: rest})
 
-    def _take(
-        self, ledger: SiteLedger, parcels: Iterable[tuple[str, str, ParcelIndex]]
-    ) -> tuple[SiteLedger, dict[str, int], list[Packed]]:
-        """Note what has come over the links; second deliveries and what lies behind a gap are left alone."""
-        received, schemas = dict(ledger.received), dict(ledger.schemas)
-        told: dict[str, int] = {}
-        messages: list[Packed] = []
-        for sender, path, parcel in sorted(parcels, key=lambda one: (one[0], one[2].number)):
-            if parcel.number != received.get(sender, 0) + 1:
-                continue
-            received[sender] = parcel.number
-            flows = flow_numbers(self.program, sender)
-            for entry in parcel.entries:
-                flow = flows[entry.flow]
-                if entry.schema:
-                    schemas[flow.name] = entry.schema.hex()
-                if entry.rows:
-                    messages.append(Packed(flow, path, entry.start, entry.size, schemas[flow.name], entry.rows))
-                told[flow.name] = max(entry.progress, told.get(flow.name, UNKNOWN))
-        return replace(ledger, received=received, schemas=schemas), told, messages
+    def ingest(
+        self, ledger: SiteLedger, batch: int, found: Sequence[Ingested], idle: Mapping[str, int] | None = None
+    ) -> SiteLedger:
+        """Take note of a micro-batch of the site's own streams whose rows are filed; they are joined by `run`.
 
-    def _account(self, ledger: SiteLedger, arrivals: Arrivals) -> SiteLedger:
-        streams, pending, central = dict(ledger.streams), dict(ledger.pending), dict(ledger.central)
-        for one in arrivals.ingested:
-            stream = self.program.join.scan(one.alias).stream
-            if one.pending is not None:
-                pending[one.alias] = (*pending.get(one.alias, ()), one.pending)
-            central[one.alias] = central.get(one.alias, Traffic()) + one.central
-            if self.speaker(stream) != one.alias:
-                continue
-            state = streams.get(stream, StreamState())
+        Streams that were idle are taken to have come to an instant: rows of the next micro-batch may be late by it.
+        """
+        assert ledger.is_complete, "the rows of the micro-batch before would be lost"
+        ledger = self._declare(ledger, idle or {})
+        streams, central, null_keys = dict(ledger.streams), dict(ledger.central), dict(ledger.null_keys)
+        queries = {part.name: part.queries for part in self.program.parts}
+        for one in found:
+            state = streams.get(one.stream, StreamState())
             marks = [mark for mark in (state.max_ts, one.max_ts) if mark is not None]
-            streams[stream] = replace(
+            streams[one.stream] = replace(
                 state,
                 max_ts=max(marks, default=None),
                 rows=state.rows + one.rows,
                 late=state.late + one.late,
                 malformed=state.malformed + one.malformed,
             )
-        for stream, instant in arrivals.declared.items():
-            state = streams.get(stream, StreamState())
-            streams[stream] = replace(state, declared=max(instant, state.declared or instant))
+            central[one.stream] = central.get(one.stream, Traffic()) + one.central
+            for join, count in one.null_keys.items():
+                for query in queries[join]:
+                    null_keys[query] = null_keys.get(query, 0) + count
         return replace(
             ledger,
-            batch=ledger.batch if arrivals.batch is None else arrivals.batch,
+            ingested_batch=batch,
+            ingested=tuple(found),
             streams=streams,
-            pending=pending,
             central=central,
-            null_keys=ledger.null_keys + sum(one.null_keys for one in arrivals.ingested),
+            null_keys=null_keys,
         )
+
+    def run(self, before: SiteLedger, arrivals: Arrivals) -> SiteLedger:
+        """Join what was ingested and what has come over the links; the next ledger."""
+        ledger, reported, messages = self._take(before, arrivals.parcels)
+        ledger = self._declare(ledger, arrivals.declared)
+        pending = dict(ledger.pending)
+        for one in ledger.ingested:
+            if one.pending is not None:
+                pending[one.stream] = (*pending.get(one.stream, ()), one.pending)
+        made = [one.made for one in ledger.ingested if one.made is not None]
+        ledger = replace(ledger, number=before.number + 1, batch=ledger.ingested_batch, ingested=(), pending=pending)
+        if messages:
+            task = Unpack(self.program, self.shelf, tuple(messages))
+            made += self._run_tasks(task, len(messages), sum(message.rows for message in messages))
+        marks = {**before.watermarks, **reported}
+        for stream, mark in self.watermarks(ledger).items():
+            if mark is not None:
+                marks[stream] = max(mark, marks.get(stream, UNKNOWN))
+        ledger, released = self._release(ledger, before.watermarks, marks)
+        made += released
+        marks = self._spread(marks)
+        if not made and marks == before.watermarks and not before.ingested:
+            return ledger
+        ledger = self._append_clock_ticks(ledger, made)
+        made = self._run_rounds(before, ledger, made, marks)
+        ledger = replace(ledger, watermarks=self._paced(marks, made))
+        ledger = self._send(ledger, made)
+        ledger = self._answer(ledger, made)
+        return self._tidy(ledger, _segments_made(made))
+
+    def _take(
+        self, ledger: SiteLedger, parcels: Iterable[tuple[str, str, ParcelIndex]]
+    ) -> tuple[SiteLedger, dict[str, int], list[Packed]]:
+        """Note what has come over the links; second deliveries and what is behind a gap are left alone."""
+        received, schemas = dict(ledger.received), dict(ledger.schemas)
+        reported: dict[str, int] = {}
+        messages: list[Packed] = []
+        for sender, path, parcel in sorted(parcels, key=lambda found: (found[0], found[2].number)):
+            if parcel.number != received.get(sender, 0) + 1:
+                continue
+            received[sender] = parcel.number
+            shipments = self.program.flows_from(sender)
+            for entry in parcel.entries:
+                shipment = shipments[entry.flow]
+                flow = shipment.arrives_as
+                if entry.schema:
+                    schemas[flow] = entry.schema.hex()
+                if entry.rows:
+                    messages.append(Packed(shipment, path, entry.start, entry.size, schemas[flow], entry.rows))
+                reported[flow] = max(entry.progress, reported.get(flow, UNKNOWN))
+        return replace(ledger, received=received, schemas=schemas), reported, messages
+
+    def _declare(self, ledger: SiteLedger, declared: Mapping[str, int]) -> SiteLedger:
+        streams = dict(ledger.streams)
+        for stream, instant in declared.items():
+            state = streams.get(stream, StreamState())
+            streams[stream] = replace(state, declared=max(instant, state.declared or instant))
+        return replace(ledger, streams=streams)
 
     def _release(
         self, ledger: SiteLedger, before: Mapping[str, int], now: Mapping[str, int]
     ) -> tuple[SiteLedger, list[Made]]:
-        """Give rows of ROWS windows their ordinals as far as the watermark of their stream has come."""
+        """Give rows that ROWS windows count their ordinals, as far as the watermark of their stream has come."""
         due = tuple(
-            scan
-            for scan in self._ordered
-            if now.get(scan.alias, UNKNOWN) > before.get(scan.alias, UNKNOWN) and ledger.pending.get(scan.alias)
+            stream
+            for stream in self.program.ordered
+            if now.get(stream, UNKNOWN) > before.get(stream, UNKNOWN) and ledger.pending.get(stream)
         )
         if not due:
             return ledger, []
-        ordinals = {scan.alias: ledger.ordinals.get(clock_of(scan.alias).name, 0) for scan in due}
+        ordinals = {stream: ledger.ordinals.get(clock_flow(stream), 0) for stream in due}
         task = Release(self.program, self.shelf, due, ledger.pending, ordinals, before, now)
-        rows = sum(one.rows for scan in due for one in ledger.pending[scan.alias])
+        rows = sum(segment.rows for stream in due for segment in ledger.pending[stream])
         made: list[Made] = self._run_tasks(task, len(due), rows)
         pending = dict(ledger.pending)
-        for scan in due:
-            waiting = tuple(one for one in pending[scan.alias] if one.max_ts >= now[scan.alias])
-            pending[scan.alias] = waiting
+        for stream in due:
+            pending[stream] = tuple(segment for segment in pending[stream] if segment.max_ts >= now[stream])
         return replace(ledger, pending=pending), made
 
-    def _wind(self, ledger: SiteLedger, made: Sequence[Made]) -> SiteLedger:
-        """The row clocks with the ticks of this turn."""
+    def _append_clock_ticks(self, ledger: SiteLedger, made: Sequence[Made]) -> SiteLedger:
         clocks, counts = dict(ledger.clocks), dict(ledger.ordinals)
         for one in made:
-            if one.flow in one.segments:  # only clocks have ticks under the name of their flow
+            if one.ticks is not None:
                 first = counts.get(one.flow, 0)
                 counts[one.flow] = first + one.rows
-                ticks = replace(one.segments[one.flow], min_ordinal=first, max_ordinal=counts[one.flow] - 1)
+                ticks = replace(one.ticks, min_ordinal=first, max_ordinal=counts[one.flow] - 1)
                 clocks[one.flow] = (*clocks.get(one.flow, ()), ticks)
         return replace(ledger, clocks=clocks, ordinals=counts)
 
-    def _spread(self, progress: Mapping[str, int]) -> dict[str, int]:
-        """How far every flow has come, from those that arrive here."""
-        spread = dict(progress)
-        for scan in self._ordered:
-            if scan.alias in spread:
-                spread[clock_of(scan.alias).name] = spread[scan.alias]
-        for operator in self.program.operators:
-            reached = horizon(operator, self.program.join, spread)
-            if reached > spread.get(operator.out.name, UNKNOWN):
-                spread[operator.out.name] = reached
+    def _spread(self, marks: Mapping[str, int]) -> dict[str, int]:
+        """The watermark of every flow, from those that arrive here."""
+        spread = dict(marks)
+        for stream in self.program.ordered:
+            if stream in spread:
+                spread[clock_flow(stream)] = spread[ordered_flow(stream)] = spread[stream]
+        for part, operator in self.program.operators:
+            reached, out = low_watermark(part, operator, spread), part.flow(operator.out)
+            if reached > spread.get(out, UNKNOWN):
+                spread[out] = reached
         return spread
 
-    def _paced(self, progress: Mapping[str, int], made: Sequence[Made]) -> dict[str, int]:
-        """Progress with the latest tuple of each flow that sets a pace."""
-        paced = dict(progress)
-        for pace, flow in self.program.paces:
-            latest = [s.max_ts for one in made if one.flow == flow.name for s in one.segments.values()]
-            if flow.form is Form.PIECE:  # its places are on the axis of windows, and it reaches beyond its latest row
-                latest = [place // len(self.program.join.scans) for place in latest]
-            paced[pace.name] = max((*latest, paced.get(pace.name, UNKNOWN)))
+    def _paced(self, marks: Mapping[str, int], made: Sequence[Made]) -> dict[str, int]:
+        """Watermarks with the latest tuple of each flow that sets a pace."""
+        paced = dict(marks)
+        for part in self.program.parts:
+            for pace, flow in part.program.paces:
+                name = part.flow(flow)
+                latest = [s.max_ts for one in made if one.flow == name for s in one.segments.values()]
+                if flow.form is Form.PIECE:  # its places are on the axis of windows, and it reaches beyond its last row
+                    latest = [place // len(part.join.scans) for place in latest]
+                paced[part.flow(pace)] = max((*latest, paced.get(part.flow(pace), UNKNOWN)))
         return paced
 
     def _buckets_for(self, rows: int) -> int:
@@ -356,96 +247,127 @@ class SiteEngine:
         return min(self.buckets, 1 + rows // self._rows_a_bucket)
 
     def _run_rounds(
-        self, before: SiteLedger, ledger: SiteLedger, made: list[Made], progress: Mapping[str, int]
+        self, before: SiteLedger, ledger: SiteLedger, made: list[Made], marks: Mapping[str, int]
     ) -> list[Made]:
-        for operators in self._rounds:
+        for groups, operators in self._rounds:
             rows = sum(one.rows for one in made)
             buckets = self._buckets_for(rows)
             task = Round(
                 self.program,
                 self.shelf,
+                groups,
                 operators,
                 buckets,
                 old=before.relations,
                 new=_segments_made(made),
                 clocks=ledger.clocks,
-                before=before.progress,
-                now=progress,
+                before=before.watermarks,
+                now=marks,
             )
             made = [*made, *self._run_tasks(task, buckets, rows)]
         return made
 
     def _send(self, ledger: SiteLedger, made: Sequence[Made]) -> SiteLedger:
-        """Put into the outbox what other sites get of this turn."""
+        """Put into the outbox what other sites get of this micro-batch."""
         links = dict(ledger.links)
         by_flow: dict[str, list[Made]] = {}
         for one in made:
             by_flow.setdefault(one.flow, []).append(one)
         for to in self.program.peers_out:
             link = links.get(to, LinkState())
-            flows = flow_numbers(self.program, to=to)
-            ships = {ship.arrives_as.name: ship for ship in self.program.ships if ship.to == to}
+            shipments = self.program.flows_to(to)
             messages: list[Message] = []
-            told, described, traffic = dict(link.told), list(link.described), dict(link.traffic)
-            for number, flow in enumerate(flows):
-                ship = ships[flow.name]
-                reached = ledger.progress.get(ship.flow.name, UNKNOWN)
-                payloads = [
-                    one.payloads[ship.payload]
-                    for one in by_flow.get(ship.flow.name, ())
-                    if ship.payload in one.payloads
-                ]
+            reported, described, traffic = dict(link.reported), list(link.described), dict(link.traffic)
+            for number, shipment in enumerate(shipments):
+                flow, name = shipment.arrives_as, payload_name(shipment)
+                reached = ledger.watermarks.get(shipment.flow, UNKNOWN)
+                payloads = [o.payloads[name] for o in by_flow.get(shipment.flow, ()) if name in o.payloads]
                 for payload in payloads:
-                    schema = b"" if flow.name in described else bytes.fromhex(payload.schema)
+                    schema = b"" if flow in described else bytes.fromhex(payload.schema)
                     if schema:
-                        described.append(flow.name)
+                        described.append(flow)
                     data = self.shelf.get_bytes(payload.path)
                     messages.append(Message(number, reached, payload.rows, data, schema))
-                if not payloads and reached > told.get(flow.name, UNKNOWN):
+                if not payloads and reached > reported.get(flow, UNKNOWN):
                     messages.append(Message(number, reached))
-                told[flow.name] = reached
+                reported[flow] = reached
             if messages:
                 parcel = Parcel(link.number + 1, tuple(messages))
                 _count(traffic, Purpose.WATERMARKS.value, Traffic(parcel.own_size, 1))
                 for message, size in zip(messages, parcel.sizes, strict=True):
-                    name = flows[message.flow].name if message.rows else Purpose.WATERMARKS.value
+                    name = shipments[message.flow].arrives_as if message.rows else Purpose.WATERMARKS.value
                     _count(traffic, name, Traffic(size, int(message.rows > 0), message.rows))
                 packed = parcel.pack()
                 path = self.shelf.put_bytes(f"parcel-{to}", packed)
-                link = LinkState(
-                    parcel.number,
-                    told,
-                    tuple(described),
-                    (*link.outbox, Outgoing(parcel.number, path, len(packed))),
-                    traffic,
-                )
+                outbox = (*link.outbox, Outgoing(parcel.number, path, len(packed)))
+                link = LinkState(parcel.number, reported, tuple(described), outbox, traffic)
             links[to] = link
         return replace(ledger, links=links)
 
+    def _answer(self, ledger: SiteLedger, made: Sequence[Made]) -> SiteLedger:
+        """Finish the combinations of this micro-batch for every query that is answered here."""
+        undelivered, seen, rows_out = dict(ledger.undelivered), dict(ledger.seen), dict(ledger.rows_out)
+        for part, finish in self.program.finishes:
+            results = [one for one in made if one.results is not None and _is_result_of(part, one.flow)]
+            rows = sum(one.rows for one in results)
+            if not rows:
+                continue
+            paths = tuple(one.results for one in results if one.results is not None)
+            answers = self._finished(finish, paths, rows, ledger)
+            if answers is None:
+                continue
+            if finish.distinct:
+                fresh = tuple(self._unseen(finish, answers.paths, answers.rows, seen.get(finish.query, ())))
+                if not fresh:
+                    continue
+                seen[finish.query] = (*seen.get(finish.query, ()), *fresh)
+                given = tuple(one.path for segment in fresh for one in segment.parts)
+                answers = replace(answers, paths=given, rows=sum(segment.rows for segment in fresh))
+            undelivered[finish.query] = (*undelivered.get(finish.query, ()), answers)
+            rows_out[finish.query] = rows_out.get(finish.query, 0) + answers.rows
+        return replace(ledger, undelivered=undelivered, seen=seen, rows_out=rows_out)
+
+    def _finished(self, finish: Finish, paths: tuple[str, ...], rows: int, ledger: SiteLedger) -> Answers | None:
+        if finish.plain is not None:
+            return Answers(ledger.number, paths, finish.plain, rows)
+        evaluated = tuple(self._evaluate(finish, paths, rows))
+        left = sum(self.shelf.get(path).num_rows for path in evaluated)
+        columns = tuple((answer_column(number), name) for number, name in enumerate(finish.names))
+        return Answers(ledger.number, evaluated, columns, left) if left else None
+
+    def _unseen(self, finish: Finish, paths: tuple[str, ...], rows: int, seen: tuple[Segment, ...]) -> list[Segment]:
+        buckets = self._buckets_for(rows)
+        names = self.shelf.get(paths[0]).column_names
+        compared = tuple(name for name in names if not name.startswith("#") and name not in _replaced_columns(names))
+        return self._run_tasks(KeepUnseen(self.shelf, buckets, paths, seen, compared), buckets, rows)
+
     def _tidy(self, ledger: SiteLedger, new: Segments) -> SiteLedger:
         """Keep of old and new rows what can still meet something, and merge what has become many."""
-        axes = {
-            scan.alias: axis_of(self.program, self.shelf, scan.alias, ledger.clocks) for scan in self.program.join.scans
-        }
+        times: dict[str, Clock] = {}
+
+        def clock(name: str) -> Clock:
+            if name not in times:
+                times[name] = read_clock(self.shelf, ledger.clocks.get(name, ()))
+            return times[name]
+
+        axes = axes_of(self.program, clock)
         relations: dict[str, tuple[Segment, ...]] = {}
         groups: list[tuple[tuple[Segment, ...], str, int | None]] = []
         names: list[str] = []
-        for name, (flow, readers) in self._readers.items():
-            needs = [
-                need_of(reader, flow, axes[axis_alias(reader, flow)], self.program.join, ledger.progress)
-                for reader in readers
-            ]
+        for name, readers in self._readers.items():
+            needs = [need_of(reader, axis_for(reader, axes), ledger.watermarks) for reader in readers]
             segments = (*ledger.relations.get(name, ()), *new.get(name, ()))
             relations[name] = tuple(one for one in segments if any(need.keeps(one) for need in needs))
-            if not flow.bloom:
-                window, axis, alive = merging(flow, needs)
-                for group in choose_merges(relations[name], window, axis, alive):
+            if not readers[0][2].bloom:
+                extent, axis, alive = merging(readers, needs)
+                for group in choose_merges(relations[name], extent, axis, alive):
                     groups.append((group, axis, alive))
                     names.append(name)
-        relations[_SEEN] = ledger.seen
-        for group in choose_merges(ledger.seen, Unbounded(), TS, None):
-            groups.append((group, TS, None))
-            names.append(_SEEN)
+        for query, answered in ledger.seen.items():
+            relations[_SEEN + query] = answered
+            for group in choose_merges(answered, None, TS, None):
+                groups.append((group, TS, None))
+                names.append(_SEEN + query)
         if groups:
             parts: dict[int, list[Part]] = {}
             rows = sum(segment.rows for group, _, _ in groups for segment in group)
@@ -457,14 +379,14 @@ class SiteEngine:
                 rest = tuple(one for one in relations[name] if one not in group)
                 relations[name] = rest if merged is None else (merged, *rest)
         clocks = {
-            name: self._joined(kept_ticks(self.program, name, ticks, axes, ledger.progress))
+            name: self._united(kept_ticks(self.program, name, ticks, clock(name), ledger.watermarks))
             for name, ticks in ledger.clocks.items()
         }
-        seen = relations.pop(_SEEN)
+        seen = {query: relations.pop(_SEEN + query) for query in ledger.seen}
         kept = {name: segments for name, segments in relations.items() if segments}
         return replace(ledger, relations=kept, clocks=clocks, seen=seen)
 
-    def _joined(self, ticks: tuple[Segment, ...]) -> tuple[Segment, ...]:
+    def _united(self, ticks: tuple[Segment, ...]) -> tuple[Segment, ...]:
         """A clock in one segment if it has become many."""
         if len(ticks) < _MANY_TICKS:
             return ticks
@@ -472,45 +394,39 @@ class SiteEngine:
         return (replace(whole, min_ordinal=ticks[0].min_ordinal, max_ordinal=ticks[-1].max_ordinal),)
 
 
-_SEEN = "seen"  # the name under which remembered answers are merged
-_MANY_TICKS = 16  # segments of a clock from which it is written anew as one
+def _rounds(program: SiteProgram) -> list[tuple[tuple[ProbeGroup, ...], tuple[tuple[str, Operator], ...]]]:
+    """The operators in order, cut where rows must move to the bucket of another key; probes that are done together."""
+    made: dict[str, tuple[int, str]] = {}
+    rounds: list[list[tuple[str, Operator]]] = []
+    for part, operator in program.operators:
+        number, key = 0, f"{part.name} {operator.key}"
+        for flow in operator.inputs:
+            name = part.flow(flow)
+            if name in made:
+                before, made_by = made[name]
+                number = max(number, before + (made_by != key))
+        made[part.flow(operator.out)] = (number, key)
+        while len(rounds) <= number:
+            rounds.append([])
+        rounds[number].append((part.name, operator))
+    grouped = [probe_groups(program, operators) for operators in rounds]
+    return [(tuple(groups), tuple(rest)) for groups, rest in grouped]
 
 
-def ingest(program: SiteProgram, shelf: Shelf, alias: str, table: pa.Table) -> Ingested:
-    """File new rows of an alias at its home; those of a ROWS window wait there for their order."""
-    scan = program.join.scan(alias)
-    rows = table.num_rows
-    if not rows:
-        return Ingested(alias, 0)
-    passed = rows if KEEP not in table.column_names else pc.sum(table.column(KEEP)).as_py() or 0
-    joinable = drop_unjoinable(table, scan.classes)
-    central = _central(program, scan.alias, joinable)
-    if isinstance(scan.window, Rows):
-        order = np.argsort(column(table, TS), kind="stable")
-        pending = shelve(shelf, f"pending-{alias}", table.take(pa.array(order)))
-        return Ingested(alias, rows, null_keys=passed - joinable.num_rows, pending=pending, central=central)
-    made = file_flow(program, shelf, rows_of(alias), joinable)
-    return Ingested(alias, rows, null_keys=passed - joinable.num_rows, made=made, central=central)
+def _is_result_of(part: JoinPart, flow: str) -> bool:
+    return flow.startswith(f"{part.name}:")
 
 
-_SAMPLE_ROWS = 2_000
-
-
-def _central(program: SiteProgram, alias: str, table: pa.Table) -> Traffic:
-    """What it would take to ship these rows whole to the query's site, judged by a sample of them."""
-    if program.is_query_site or not table.num_rows:
-        return Traffic()
-    sample = table.slice(0, _SAMPLE_ROWS)
-    size = len(pack_rows(travelling(program, rows_of(alias), sample)))
-    return Traffic(MESSAGE_BYTES + size * table.num_rows // sample.num_rows, 1, table.num_rows)
+def _replaced_columns(names: Sequence[str]) -> set[str]:
+    """Columns in whose place another one is compared: a text with a collation by its key."""
+    return {f"c{name.removeprefix('k')}" for name in names if name.startswith("k") and name[1:].isdigit()}
 
 
 def _segments_made(made: Sequence[Made]) -> dict[str, tuple[Segment, ...]]:
     new: dict[str, tuple[Segment, ...]] = {}
     for one in made:
         for relation, segment in one.segments.items():
-            if relation != one.flow:  # a clock's ticks, which are kept elsewhere
-                new[relation] = (*new.get(relation, ()), segment)
+            new[relation] = (*new.get(relation, ()), segment)
     return new
 
 
@@ -520,12 +436,12 @@ def _count(traffic: dict[str, Traffic], name: str, more: Traffic) -> None:
 
 def traffic_by_purpose(program: SiteProgram, ledger: SiteLedger) -> dict[str, dict[Purpose, Traffic]]:
     """What a site has sent to each other one, by what it was for."""
-    purposes = {ship.arrives_as.name: ship.arrives_as.purpose for ship in program.ships}
+    purposes = {(one.to, one.arrives_as): one.purpose for one in program.shipments}
     sent: dict[str, dict[Purpose, Traffic]] = {}
     for to, link in sorted(ledger.links.items()):
         counts: dict[Purpose, Traffic] = {}
         for name, traffic in link.traffic.items():
-            purpose = purposes.get(name, Purpose.WATERMARKS)
+            purpose = purposes.get((to, name), Purpose.WATERMARKS)
             counts[purpose] = counts.get(purpose, Traffic()) + traffic
         sent[to] = {purpose: counts[purpose] for purpose in Purpose if purpose in counts}
     return sent

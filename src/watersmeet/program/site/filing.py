@@ -4,19 +4,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from watersmeet.plan.nodes import Key
 from watersmeet.plan.partition import sub_plans_of
-from watersmeet.program.operators import Flow, Form, SiteProgram, SubPlans, sub_plans_name
-from watersmeet.program.site.ledger import Part, Segment
+from watersmeet.program.join.probe import LATEST, LIMIT
+from watersmeet.program.operators import Form
+from watersmeet.program.site.program import Index, JoinPart, Route, Shipment, SiteProgram, Stored
 from watersmeet.program.storage import bloom
 from watersmeet.program.storage.packing import pack_rows
 from watersmeet.program.storage.segments import (
     CLASS,
+    HIGH,
     I64,
     KEY,
+    LOW,
     ORDINAL,
+    SELECTED,
     TS,
     U64,
     bucket_bounds,
@@ -26,15 +32,16 @@ from watersmeet.program.storage.segments import (
     key_order,
     mixed,
     place_of,
+    selected_column,
     sort_key,
     unmixed,
 )
-from watersmeet.program.storage.shelf import Shelf
+from watersmeet.program.storage.shelf import Part, Segment, Shelf
 from watersmeet.program.storage.wire import pack_schema
 
-LOW, HIGH = "#low", "#high"  # int64, from where to where a key is present or asked for
-
 _WHOLE_NUMBERS = ("bigint", "int", "smallint", "tinyint")
+
+Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,108 +51,137 @@ class Payload:
     path: str
     bytes: int
     rows: int
-    schema: str  # hexadecimal, so that it can be told in JSON
+    schema: str  # hexadecimal, so that it can be written to JSON
 
 
 @dataclass(frozen=True)
 class Made:
-    """What was filed of one flow by one task."""
+    """What one task filed of one flow."""
 
     flow: str
     rows: int = 0
     segments: Mapping[str, Segment] = field(default_factory=dict)  # by relation
-    payloads: Mapping[str, Payload] = field(default_factory=dict)  # by the flow they arrive as, and its ways
-    answers: str | None = None  # finished combinations at the query's site
-
-
-def relation_name(flow: str, key: Key, sub_plans: SubPlans = None) -> str:
-    """The name of a flow's rows sorted by a key, of some ways if not all."""
-    return f"{flow}/{'-'.join(map(str, key))}{sub_plans_name(sub_plans)}"
-
-
-def routes_of(program: SiteProgram, table: pa.Table, key: Key | None = None) -> I64 | None:
-    """The way of the plan that each row takes, where there are several and its value of the partition's key is known.
-
-    `key` is that of tables that have nothing but keys.
-    """
-    partition = program.join.partition
-    if partition is None:
-        return None
-    name = class_column(partition.key_class)
-    if name in table.column_names:
-        return sub_plans_of(partition, column(table, name).view(np.int64))
-    if key == (partition.key_class,) and KEY in table.column_names:
-        return sub_plans_of(partition, unmixed(column(table, KEY)).view(np.int64))
-    return None
-
-
-def rows_for(program: SiteProgram, table: pa.Table, routes: I64 | None, sub_plans: SubPlans) -> pa.Table:
-    """Those rows that some ways of the plan are for."""
-    if sub_plans is None or routes is None:
-        return table
-    wanted = np.zeros(len(program.join.sub_plans), bool)
-    wanted[list(sub_plans)] = True
-    mask = wanted[routes]
-    return table if mask.all() else table.filter(pa.array(mask))
+    payloads: Mapping[str, Payload] = field(default_factory=dict)  # by site and the flow they arrive as
+    results: str | None = None  # finished combinations, where a query is answered from them
+    ticks: Segment | None = None  # of a row clock
 
 
 def file_flow(
-    program: SiteProgram, shelf: Shelf, flow: Flow, table: pa.Table, *, travels: bool = True, key: Key | None = None
+    program: SiteProgram,
+    shelf: Shelf,
+    flow: str,
+    table: pa.Table,
+    *,
+    part: JoinPart | None = None,
+    travels: bool = True,
+    key: Key | None = None,
+    is_bloom: bool = False,
 ) -> Made:
-    """File rows of a flow by every key they are looked up by here, and pack them for every site they go to."""
+    """File rows of a flow by every key they are looked up by here, and pack them for every site they go to.
+
+    `part` is the join whose flow it is, none for the rows of a stream; `key` that of rows which are keys alone.
+    """
     if not table.num_rows:
-        return Made(flow.name)
-    routes = routes_of(program, table, key)
-    payloads = pack_for_others(program, shelf, flow, table, routes) if travels else {}
-    answers = None
-    if flow.form is Form.RESULT and program.is_query_site:
-        answers = shelf.put("answers", table).path
-    return Made(flow.name, table.num_rows, file_here(program, shelf, flow, table, routes), payloads, answers)
-
-
-def file_here(
-    program: SiteProgram, shelf: Shelf, flow: Flow, table: pa.Table, routes: I64 | None
-) -> dict[str, Segment]:
-    """Rows of a flow as a segment for every key they are looked up by here."""
-    if not table.num_rows:
-        return {}
-    return {
-        relation_name(flow.name, key, sub_plans): file_sorted(shelf, _stem(flow.name), flow, rows, key)
-        for key, sub_plans in program.indexes.get(flow.name, ())
-        if (rows := rows_for(program, table, routes, sub_plans)).num_rows
+        return Made(flow)
+    segments = {
+        index.relation: shelve(shelf, _stem(flow), rows if is_bloom else sorted_rows(rows, index))
+        for index in program.indexes.get(flow, ())
+        if (rows := rows_of_index(program, flow, table, index, key)).num_rows
     }
+    payloads = pack_for_others(program, shelf, flow, table, part, key) if travels else {}
+    return Made(flow, table.num_rows, segments, payloads)
 
 
-def pack_for_others(
-    program: SiteProgram, shelf: Shelf, flow: Flow, table: pa.Table, routes: I64 | None
-) -> dict[str, Payload]:
-    """Rows of a flow packed once for every form in which they go to other sites."""
-    forms = {ship.payload: ship for ship in program.ships_of.get(flow.name, ())}
-    return {
-        name: pack_flow(program, shelf, ship.arrives_as, rows)
-        for name, ship in forms.items()
-        if (rows := rows_for(program, table, routes, ship.sub_plans)).num_rows
-    }
+def rows_of_index(program: SiteProgram, flow: str, table: pa.Table, index: Index, key: Key | None = None) -> pa.Table:
+    """The rows that belong to an index."""
+    mask = routed(table, index.route, key)
+    if index.selections is not None:
+        stream = stream_of(program, flow)
+        mask = both(mask, fulfils(table, program.stored[stream], index.selections))
+    return where(table, mask)
 
 
-def file_sorted(shelf: Shelf, stem: str, flow: Flow, table: pa.Table, key: Key) -> Segment:
-    """Put rows on the shelf as a segment sorted by a key."""
-    return shelve(shelf, stem, table if flow.bloom else sort_rows(table, key))
+def stream_of(program: SiteProgram, flow: str) -> str:
+    """The stream whose rows a flow is."""
+    return flow if flow in program.stored else flow.removesuffix(" in order")
 
 
-def sort_rows(table: pa.Table, key: Key) -> pa.Table:
-    """Rows sorted by (key, time), with the key computed where they do not bring it."""
+def routed(table: pa.Table, route: Route | None, key: Key | None = None) -> Mask | None:
+    """Which rows a route is for; None is all of them."""
+    if route is None:
+        return None
+    name = class_column(route.column)
+    if name in table.column_names:
+        values = column(table, name).view(np.int64)
+    elif key == (route.column,) and KEY in table.column_names:
+        values = unmixed(column(table, KEY)).view(np.int64)
+    else:
+        return None
+    wanted = np.zeros(1 + max(route.sub_plans), bool)
+    wanted[list(route.sub_plans)] = True
+    numbers = sub_plans_of(route.partition, values)
+    mask: Mask = (numbers < len(wanted)) & wanted[np.minimum(numbers, len(wanted) - 1)]
+    return mask
+
+
+def fulfils(table: pa.Table, stored: Stored, selections: tuple[int, ...]) -> Mask | None:
+    """Which stored rows of a stream fulfil any of some selections; None is all of them."""
+    if set(stored.selections) <= set(selections):
+        return None
+    mask = np.zeros(table.num_rows, bool)
+    for selection in selections:
+        bit = stored.bit(selection)
+        assert bit is not None, "several selections have bits"
+        name, value = selected_column(bit)
+        mask |= (column(table, name).view(np.uint64) & value) != 0
+    return mask
+
+
+def both(one: Mask | None, other: Mask | None) -> Mask | None:
+    """The rows that are in two masks."""
+    if one is None or other is None:
+        return one if other is None else other
+    return one & other
+
+
+def where(table: pa.Table, mask: Mask | None) -> pa.Table:
+    """The rows of a mask."""
+    return table if mask is None or mask.all() else table.filter(pa.array(mask))
+
+
+def sorted_rows(table: pa.Table, index: Index) -> pa.Table:
+    """The rows of an index in its order, without class columns that nobody reads."""
     if KEY not in table.column_names:
-        keys = sort_key([column(table, class_column(number)) for number in key], table.num_rows)
+        keys = sort_key([column(table, class_column(number)) for number in index.columns], table.num_rows)
         table = table.append_column(KEY, pa.array(keys))
-    order = key_order(column(table, KEY), column(table, LOW) if LOW in table.column_names else place_of(table))
+    if index.classes is not None:
+        read = {class_column(number) for number in index.classes}
+        table = table.drop_columns([n for n in table.column_names if n.startswith(CLASS) and n not in read])
+    return sort_rows(table, index.columns)
+
+
+def sort_rows(table: pa.Table, columns: Key) -> pa.Table:
+    """Rows sorted by (key, time), with the key computed from class columns where they do not bring it."""
+    if KEY not in table.column_names:
+        keys = sort_key([column(table, class_column(number)) for number in columns], table.num_rows)
+        table = table.append_column(KEY, pa.array(keys))
+    order = key_order(column(table, KEY), _times(table))
     return table.combine_chunks().take(pa.array(order))
+
+
+def _times(table: pa.Table) -> I64:
+    """What orders the rows of one key."""
+    for name in (LOW, LATEST):
+        if name in table.column_names:
+            return column(table, name)
+    return place_of(table)
 
 
 def shelve(shelf: Shelf, stem: str, table: pa.Table) -> Segment:
     """Put a table on the shelf as a segment, with the range of its times and ordinals."""
     part = shelf.put(stem, table)
-    low, high = (LOW, HIGH) if LOW in table.column_names else (TS, TS)
+    names = ((LOW, HIGH), (LATEST, LIMIT), (TS, TS))
+    low, high = next(pair for pair in names if pair[0] in table.column_names)
     ordinals = column(table, ORDINAL) if ORDINAL in table.column_names else None
     return Segment(
         (part,),
@@ -157,7 +193,7 @@ def shelve(shelf: Shelf, stem: str, table: pa.Table) -> Segment:
 
 
 def bucket_rows(shelf: Shelf, part: Part, bucket: int, buckets: int) -> pa.Table | None:
-    """The rows of a sorted table that lie in a bucket; all rows of one that has no key, such as filters."""
+    """The rows of a sorted table that are in a bucket; all rows of one that has no key, such as filters."""
     low, high = bucket_bounds(bucket, buckets)
     if part.high_key < low or part.low_key > high:
         return None
@@ -168,61 +204,122 @@ def bucket_rows(shelf: Shelf, part: Part, bucket: int, buckets: int) -> pa.Table
     return table.slice(start, stop - start) if stop > start else None
 
 
-def pack_flow(program: SiteProgram, shelf: Shelf, flow: Flow, table: pa.Table) -> Payload:
-    """Pack rows as they arrive elsewhere: without what the other side can compute, or as a Bloom filter."""
-    table = _filter_row(table) if flow.bloom else travelling(program, flow, table)
-    data = pack_rows(table)
-    return Payload(shelf.put_bytes(_stem(flow.name), data), len(data), table.num_rows, pack_schema(table.schema).hex())
+def pack_for_others(
+    program: SiteProgram,
+    shelf: Shelf,
+    flow: str,
+    table: pa.Table,
+    part: JoinPart | None = None,
+    key: Key | None = None,
+) -> dict[str, Payload]:
+    """Rows of a flow packed for each site they go to; sites that get the same share one copy."""
+    packed: dict[tuple[object, ...], Payload] = {}
+    payloads = {}
+    for one in program.shipments_of.get(flow, ()):
+        form = (one.arrives_as, one.route, one.columns, one.keys, one.selections)
+        if form not in packed:
+            rows = shipped_rows(program, table, one, part, key)
+            if rows.num_rows:
+                data = pack_rows(rows)
+                schema = pack_schema(rows.schema).hex()
+                packed[form] = Payload(shelf.put_bytes(_stem(flow), data), len(data), rows.num_rows, schema)
+        if form in packed:
+            payloads[payload_name(one)] = packed[form]
+    return payloads
 
 
-def travelling(program: SiteProgram, flow: Flow, table: pa.Table) -> pa.Table:
-    """Rows without the sort key and the class keys that are columns of their own.
+def payload_name(shipment: Shipment) -> str:
+    """The name of what is packed for a shipment."""
+    return f"{shipment.to} {shipment.arrives_as}"
 
-    Keys alone are as small as they were, in rising order, and with the length of their time instead of its end.
-    """
-    if flow.form in (Form.SPAN, Form.ASK):
+
+def shipped_rows(
+    program: SiteProgram, table: pa.Table, shipment: Shipment, part: JoinPart | None, key: Key | None = None
+) -> pa.Table:
+    """Rows as they travel: those that the shipment is for, without what the other side can compute."""
+    table = where(table, routed(table, shipment.route, key))
+    if shipment.bloom:
+        return _filter_row(table) if table.num_rows else table
+    if shipment.columns is not None:
+        table = _stream_rows(program.stored[stream_of(program, shipment.flow)], table, shipment)
+    if not table.num_rows:
+        return table
+    if shipment.form in (Form.SPAN, Form.ASK):
         keys = unmixed(column(table, KEY)).view(np.int64)
         lengths = column(table, HIGH) - column(table, LOW)
         return _replaced(table, keys, lengths).take(pa.array(np.argsort(keys, kind="stable")))
     if TS in table.column_names and (np.diff(column(table, TS)) < 0).any():
         table = table.take(pa.array(np.argsort(column(table, TS), kind="stable")))  # times and much else rise then
     spare = [KEY] if KEY in table.column_names else []
-    spare += [
-        name
-        for name in table.column_names
-        if name.startswith(CLASS) and _same_column(program, int(name.removeprefix(CLASS)), table) is not None
-    ]
-    return table.drop_columns(spare) if spare else table
+    spare += [class_column(number) for number, _ in _derived(program, shipment, part, table)]
+    return table.drop_columns([name for name in spare if name in table.column_names])
 
 
-def arrived(program: SiteProgram, flow: Flow, table: pa.Table) -> pa.Table:
-    """Rows as they came, with what was left out put back."""
-    if flow.form in (Form.SPAN, Form.ASK) and not flow.bloom:
-        return _replaced(table, mixed(column(table, KEY).view(np.uint64)), column(table, HIGH) + column(table, LOW))
-    if flow.form not in (Form.ROW, Form.POINT, Form.PIECE):
-        return table
-    for key_class in program.join.classes:
-        name = class_column(key_class.number)
-        if name not in table.column_names and (same := _same_column(program, key_class.number, table)) is not None:
-            table = table.append_column(name, table.column(same).cast(pa.int64()))
+def _stream_rows(stored: Stored, table: pa.Table, shipment: Shipment) -> pa.Table:
+    """The rows and columns of a stream that a shipment takes along; selections get the bits they have there."""
+    table = where(table, fulfils(table, stored, shipment.selections))
+    assert shipment.columns is not None, "a shipment of a stream's rows"
+    names = [TS, *([ORDINAL] if ORDINAL in table.column_names else [])]
+    names += [class_column(number) for number in shipment.keys]
+    shipped = table.select([*names, *shipment.columns])
+    if len(shipment.selections) > 1:
+        masks = [fulfils(table, stored, (selection,)) for selection in shipment.selections]
+        shipped = with_selected(shipped, masks)
+    return shipped
+
+
+def with_selected(table: pa.Table, masks: list[Mask | None]) -> pa.Table:
+    """A table with a bit for each selection that a row fulfils; a mask that is None holds for all."""
+    for number in range(0, len(masks), 64):
+        bits = np.zeros(table.num_rows, np.uint64)
+        for place, mask in enumerate(masks[number : number + 64]):
+            value = np.uint64(1 << place)
+            bits |= value if mask is None else mask * value
+        table = table.append_column(f"{SELECTED}{number // 64}", pa.array(bits.view(np.int64)))
     return table
+
+
+def arrived(program: SiteProgram, shipment: Shipment, table: pa.Table) -> pa.Table:
+    """Rows as they came, with what was left out put back."""
+    if shipment.form in (Form.SPAN, Form.ASK) and not shipment.bloom:
+        return _replaced(table, mixed(column(table, KEY).view(np.uint64)), column(table, HIGH) + column(table, LOW))
+    if shipment.form not in (Form.ROW, Form.POINT, Form.PIECE):
+        return table
+    part = program.part(shipment.join) if shipment.join else None
+    for number, source in _derived(program, shipment, part, table):
+        if class_column(number) not in table.column_names:
+            values = pc.fill_null(table.column(source).cast(pa.int64()), 0)  # NULL where another selection needs it not
+            table = table.append_column(class_column(number), values)
+    return table
+
+
+def _derived(program: SiteProgram, shipment: Shipment, part: JoinPart | None, table: pa.Table) -> list[tuple[int, str]]:
+    """The class columns that are a plain whole-number column of the rows themselves, and which one."""
+    found = []
+    if shipment.columns is not None:
+        keys = program.stored[stream_of(program, shipment.flow)].scan.keys
+        for number in shipment.keys:
+            expression = keys[number].expression
+            if keys[number].exact and expression.is_plain and expression.type in _WHOLE_NUMBERS:
+                name = expression.columns[0].flat
+                if name in shipment.columns:
+                    found.append((number, name))
+        return found
+    if part is None or shipment.form not in (Form.ROW, Form.POINT, Form.PIECE):
+        return []
+    for key_class in part.join.classes:
+        for member in key_class.members if key_class.exact else ():
+            name = member.columns[0].flat
+            if member.is_plain and member.type in _WHOLE_NUMBERS and name in table.column_names:
+                found.append((key_class.number, name))
+                break
+    return found
 
 
 def _replaced(table: pa.Table, keys: U64 | I64, high: I64) -> pa.Table:
     for name, values in ((KEY, keys), (HIGH, high)):
         table = table.set_column(table.column_names.index(name), name, pa.array(values))
     return table
-
-
-def _same_column(program: SiteProgram, number: int, table: pa.Table) -> str | None:
-    """A column of the rows that is the class key itself."""
-    key_class = program.join.classes[number]
-    if not key_class.exact:
-        return None
-    for member in key_class.members:
-        if member.is_plain and member.type in _WHOLE_NUMBERS and member.columns[0].flat in table.column_names:
-            return member.columns[0].flat
-    return None
 
 
 def _filter_row(table: pa.Table) -> pa.Table:
@@ -236,4 +333,4 @@ def _filter_row(table: pa.Table) -> pa.Table:
 
 
 def _stem(name: str) -> str:
-    return "".join(char if char.isalnum() else "-" for char in name)
+    return "".join(char if char.isalnum() else "-" for char in name)[:80]

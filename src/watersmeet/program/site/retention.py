@@ -1,31 +1,20 @@
-"""How long rows are needed at a site: until they lie before the horizon of every operator that looks them up."""
+"""How long rows are needed at a site: until they end before what every operator that reads them still waits for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from watersmeet.plan.nodes import JoinPlan
-from watersmeet.program.join.axis import Axis
-from watersmeet.program.operators import (
-    Announce,
-    Flow,
-    Form,
-    Join,
-    Pair,
-    Semijoin,
-    SiteProgram,
-    clock_of,
-    kept_inputs,
-)
-from watersmeet.program.site.filing import relation_name
-from watersmeet.program.site.ledger import Segment
-from watersmeet.program.site.round import horizon, role
+from watersmeet.program.join.axis import Axis, Clock
+from watersmeet.program.operators import Announce, Flow, Form, Join, Operator, Pair, Probe, Semijoin
+from watersmeet.program.site.program import JoinPart, SiteProgram, axis_alias, needs_rows, stored_inputs
+from watersmeet.program.site.round import Watermarks, axis_of, low_watermark, role
 from watersmeet.program.storage.segments import ORDINAL, TS
+from watersmeet.program.storage.shelf import Segment
 from watersmeet.program.storage.wire import UNKNOWN
-from watersmeet.query.windows import Range, Rows, Tumble, Unbounded, Window
+from watersmeet.query.windows import Range, Rows, Tumble
 
-Reader = Join | Pair | Semijoin | Announce
+Reader = tuple[JoinPart, Operator, Flow]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +23,16 @@ class Need:
 
     form: Form
     axis: Axis
-    horizon: int
-    lingers: bool  # a witness counts against a row that met it for as long as that row may be met again
+    low_watermark: int
+    lingers: bool = False  # a witness counts against a row that met it for as long as that row may be met again
+    waits_until: int = UNKNOWN  # rows from this instant on have not been joined at all
 
     def keeps(self, segment: Segment) -> bool:
-        if self.horizon == UNKNOWN:
+        if self.low_watermark == UNKNOWN or segment.max_ts >= self.waits_until != UNKNOWN:
             return True
         if self.form is Form.POINT and not self.lingers:
-            return segment.max_ts >= self.horizon
-        place = self.axis.first(self.horizon)
+            return segment.max_ts >= self.low_watermark
+        place = self.axis.first(self.low_watermark)
         if self.lingers:
             if self.axis.reach is None:
                 return True
@@ -53,75 +43,122 @@ class Need:
         last = np.array([segment.max_ts])
         match self.form:
             case Form.POINT | Form.ASK:
-                return int(self.axis.points(last, self.axis.aliases - 1)[0])
+                return int(self.axis.points(last, self.axis.aliases - 1).begins()[0])
             case Form.ROW:
-                return int(self.axis.rows(last, np.array([segment.max_ordinal]))[1][0])
+                return int(self.axis.rows(last, np.array([segment.max_ordinal])).ends()[0])
             case _:
                 return segment.max_ts
 
     @property
     def first_ts(self) -> int | None:
-        """The first timestamp that is still needed, where that can be told row by row."""
-        if self.horizon == UNKNOWN or self.lingers:
+        """The first timestamp that is still needed, where that can be said row by row."""
+        if self.low_watermark == UNKNOWN or self.lingers:
             return None
         if self.form is Form.POINT:
-            return self.horizon
+            return self.low_watermark
         match self.axis.window:
             case Range(window_us):
-                return self.horizon - window_us
+                return self.low_watermark - window_us
             case Tumble(window_us):
-                return self.horizon // window_us * window_us
+                return self.low_watermark // window_us * window_us
             case _:
                 return None
 
 
-def need_of(reader: Reader, flow: Flow, axis: Axis, query: JoinPlan, progress: Mapping[str, int]) -> Need:
+def need_of(reader: Reader, axis: Axis, marks: Watermarks) -> Need:
     """The need of an operator for one of its inputs."""
-    lingers = isinstance(reader, Semijoin) and flow == reader.witness and role(reader, reader.subject) is not Form.POINT
-    return Need(role(reader, flow), axis, horizon(reader, query, progress), lingers)
+    part, operator, flow = reader
+    if isinstance(operator, Probe):
+        return _need_of_probe(part, operator, flow, axis, marks)
+    lingers = (
+        isinstance(operator, Semijoin)
+        and flow == operator.witness
+        and role(operator, operator.subject) is not Form.POINT
+    )
+    return Need(role(operator, flow), axis, low_watermark(part, operator, marks), lingers)
 
 
-def readers_of(program: SiteProgram) -> dict[str, tuple[Flow, list[Reader]]]:
-    """For each relation, the flow it holds and the operators that look it up."""
-    readers: dict[str, tuple[Flow, list[Reader]]] = {}
-    for operator in program.operators:
-        if isinstance(operator, Reader):
-            for flow in kept_inputs(operator):
-                relation = relation_name(flow.name, operator.key, operator.sub_plans)
-                readers.setdefault(relation, (flow, []))[1].append(operator)
+def _need_of_probe(part: JoinPart, operator: Probe, flow: Flow, axis: Axis, marks: Watermarks) -> Need:
+    """A row of a window may meet rows of the others that are still to come; rows that wait for their order, all."""
+    if needs_rows(part):
+        mark = low_watermark(part, operator, marks)
+        form = Form.ROW if flow in {one.rows for one in operator.lookups} else Form.POINT
+        return Need(form, axis, mark, waits_until=mark)
+    others = [marks.get(part.flow(other), UNKNOWN) for other in operator.windows if other != flow]
+    return Need(Form.ROW, axis, min(others))
+
+
+def readers_of(program: SiteProgram) -> dict[str, list[Reader]]:
+    """For each relation whose rows outlive a micro-batch, who looks them up."""
+    readers: dict[str, list[Reader]] = {}
+    for part, operator in program.operators:
+        if not isinstance(operator, Probe | Join | Pair | Semijoin | Announce):
+            continue
+        for flow in stored_inputs(operator):
+            is_carrier = isinstance(operator, Probe) and flow == operator.left and not needs_rows(part)
+            if flow.form is Form.DELTA or is_carrier:  # only new rows are read
+                continue
+            relation = part.relation(flow, operator.key, operator.sub_plans)
+            readers.setdefault(relation, []).append((part, operator, flow))
     return readers
 
 
-def merging(flow: Flow, needs: Sequence[Need]) -> tuple[Window, str, int | None]:
-    """By which window, on which axis and from where on the segments of a relation are merged."""
+def merging(readers: Sequence[Reader], needs: Sequence[Need]) -> tuple[int | None, str, int | None]:
+    """How far rows of a relation reach, on which axis, and from where on they are alive: by that they are merged."""
+    flow = readers[0][2]
+    reaches = [need.axis.reach for need in needs]
     if flow.form in (Form.SPAN, Form.PIECE):
-        reach = needs[0].axis.reach
-        return (Unbounded() if reach is None else Range(reach)), TS, None
+        return _longest(reaches), TS, None
     windows = [need.axis.window for need in needs if need.form is Form.ROW]
-    window: Window = windows[0] if windows else Unbounded()
-    if isinstance(window, Rows):
-        return window, ORDINAL, None
+    if any(isinstance(window, Rows) for window in windows):
+        counts = [window.count if isinstance(window, Rows) else None for window in windows]
+        return _longest(counts), ORDINAL, None
+    lengths = [window.window_us if isinstance(window, Range | Tumble) else None for window in windows]
     firsts = [need.first_ts for need in needs]
     known = [first for first in firsts if first is not None]
-    return window, TS, min(known) if known and len(known) == len(firsts) and flow.form is not Form.ASK else None
+    alive = min(known) if known and len(known) == len(firsts) and flow.form is not Form.ASK else None
+    return _longest(lengths) if lengths else None, TS, alive
+
+
+def _longest(lengths: Sequence[int | None]) -> int | None:
+    known = [length for length in lengths if length is not None]
+    return max(known) if len(known) == len(lengths) else None
 
 
 def kept_ticks(
-    program: SiteProgram,
-    clock: str,
-    ticks: tuple[Segment, ...],
-    axes: Mapping[str, Axis],
-    progress: Mapping[str, int],
+    program: SiteProgram, clock: str, ticks: tuple[Segment, ...], times: Clock, marks: Watermarks
 ) -> tuple[Segment, ...]:
     """The part of a row clock that times are still translated by; the last of it always, since it counts on."""
-    scan = next(scan for scan in program.join.scans if clock_of(scan.alias).name == clock)
-    assert isinstance(scan.window, Rows), "only ROWS windows have clocks"
-    readers = [one for one in program.operators if isinstance(one, Reader) and one.alias == scan.alias]
-    horizons = [horizon(reader, program.join, progress) for reader in readers]
-    if not readers:  # it is only told to others
+    counts, lowest = [], []
+    for part, operator in program.operators:
+        for scan in part.join.scans:
+            if not isinstance(scan.window, Rows) or part.clock(scan.alias) != clock:
+                continue
+            if isinstance(operator, Probe) or (
+                isinstance(operator, Join | Pair | Semijoin | Announce) and operator.alias == scan.alias
+            ):
+                counts.append(scan.window.count)
+                lowest.append(low_watermark(part, operator, marks))
+    if not lowest:  # it is only reported to others
         return ticks[-1:]
-    if UNKNOWN in horizons:
+    if UNKNOWN in lowest:
         return ticks
     # Witnesses linger for a window's length, and the rows they stand against reach back another.
-    first = min(axes[scan.alias].first(reached) for reached in horizons) - 2 * scan.window.count
+    first = times.last_before(min(lowest)) - 2 * max(counts)
     return tuple(one for one in ticks if one.max_ordinal >= first) or ticks[-1:]
+
+
+Axes = Mapping[tuple[str, str], Axis]
+
+
+def axes_of(program: SiteProgram, clock: Callable[[str], Clock]) -> dict[tuple[str, str], Axis]:
+    """The axis of every alias of every join, by (join, alias)."""
+    return {
+        (part.name, scan.alias): axis_of(part, scan.alias, clock) for part in program.parts for scan in part.join.scans
+    }
+
+
+def axis_for(reader: Reader, axes: Axes) -> Axis:
+    """The axis that an input of an operator is about."""
+    part, operator, flow = reader
+    return axes[part.name, axis_alias(operator, flow)]

@@ -1,20 +1,34 @@
-"""The work of one turn of a site that can run in parallel: unpacking, releasing rows in order, operators by bucket.
+"""The work of one micro-batch that can run in parallel: unpacking, releasing rows in order, operators by bucket.
 
 Each task is a picklable value that is called with its number and returns what it filed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import assert_never
 
 import numpy as np
 import pyarrow as pa
 
-from watersmeet.plan.nodes import JoinPlan, Scan
-from watersmeet.program.join.axis import Axis, Clock
-from watersmeet.program.join.match import Side, Witnesses, first_meetings, interval_run, pairs
-from watersmeet.program.join.probe import Lookup, Relation, Run, join
-from watersmeet.program.join.stages import finished
+from watersmeet.program.finish.combine import finished
+from watersmeet.program.join import kernels
+from watersmeet.program.join.announce import continued, ended_spans, span_run, uncovered
+from watersmeet.program.join.axis import Axis, Clock, instants
+from watersmeet.program.join.match import Side, Witnesses, first_meetings, pairs
+from watersmeet.program.join.probe import (
+    LATEST,
+    LIMIT,
+    Combinations,
+    Lookup,
+    Relation,
+    Run,
+    Visibility,
+    carried_run,
+    intervals,
+    join,
+)
+from watersmeet.program.join.shared import Membership, SharedLookup, shared_join
 from watersmeet.program.operators import (
     Announce,
     Flow,
@@ -22,56 +36,65 @@ from watersmeet.program.operators import (
     Join,
     Operator,
     Pair,
+    Probe,
     Project,
     Semijoin,
-    SiteProgram,
-    axis_alias,
-    clock_of,
     rows_of,
 )
 from watersmeet.program.site.filing import (
-    HIGH,
-    LOW,
     Made,
+    Mask,
     arrived,
     bucket_rows,
     file_flow,
-    file_here,
     pack_for_others,
-    relation_name,
-    routes_of,
-    rows_for,
+    routed,
     shelve,
     sort_rows,
+    where,
+    with_selected,
 )
-from watersmeet.program.site.ledger import Part, Segment
+from watersmeet.program.site.program import (
+    JoinPart,
+    ProbeGroup,
+    Shipment,
+    SiteProgram,
+    Stored,
+    axis_alias,
+    needs_rows,
+    owners_of,
+)
+from watersmeet.program.site.streams import View, clock_flow, ordered_flow
 from watersmeet.program.storage import bloom
 from watersmeet.program.storage.bloom import Filter
 from watersmeet.program.storage.packing import unpack_rows
 from watersmeet.program.storage.segments import (
+    HIGH,
     I64,
     KEY,
+    LOW,
     ORDINAL,
+    SELECTED,
     TS,
     U64,
     class_column,
     column,
-    drop_unjoinable,
     key_order,
-    place_of,
+    selected_column,
 )
-from watersmeet.program.storage.shelf import Shelf
+from watersmeet.program.storage.shelf import Part, Segment, Shelf
 from watersmeet.program.storage.wire import UNKNOWN, unpack_schema
 from watersmeet.query.windows import Rows
 
 Segments = Mapping[str, tuple[Segment, ...]]
+Watermarks = Mapping[str, int]  # by flow
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Where the rows of one inbound message lie."""
+    """Where the rows of one inbound message are."""
 
-    flow: Flow
+    shipment: Shipment
     path: str
     start: int
     size: int
@@ -89,53 +112,63 @@ class Unpack:
 
     def __call__(self, number: int) -> list[Made]:
         message = self.messages[number]
+        shipment = message.shipment
         payload = self.shelf.get_bytes(message.path, message.start, message.size)
-        table = arrived(self.program, message.flow, unpack_rows(payload, unpack_schema(bytes.fromhex(message.schema))))
-        if message.flow.form is Form.CLOCK:
-            return [Made(message.flow.name, table.num_rows, {message.flow.name: shelve(self.shelf, "clock", table)})]
-        return [file_flow(self.program, self.shelf, message.flow, table, travels=False)]
+        rows = unpack_rows(payload, unpack_schema(bytes.fromhex(message.schema)))
+        table = arrived(self.program, shipment, rows)
+        if shipment.form is Form.CLOCK:
+            return [Made(shipment.arrives_as, table.num_rows, ticks=shelve(self.shelf, "clock", table))]
+        if shipment.form is Form.RESULT:
+            return [Made(shipment.arrives_as, table.num_rows, results=self.shelf.put("results", table).path)]
+        part = self.program.part(shipment.join) if shipment.join else None
+        flow, is_bloom = shipment.arrives_as, shipment.bloom
+        return [file_flow(self.program, self.shelf, flow, table, part=part, travels=False, is_bloom=is_bloom)]
 
 
 @dataclass(frozen=True)
 class Release:
-    """Take the waiting rows of aliases with ROWS windows in (ts, arrival) order up to an instant; one alias a task.
-
-    A row that is pushed out by others of its own timestamp is never seen by anyone, and is left out here.
-    """
+    """Take the waiting rows of streams that ROWS windows count in (ts, arrival) order up to an instant; one a task."""
 
     program: SiteProgram
     shelf: Shelf
-    scans: tuple[Scan, ...]
+    streams: tuple[str, ...]
     pending: Segments
     ordinals: Mapping[str, int]
-    released_from: Mapping[str, int]
-    released_to: Mapping[str, int]
+    released_from: Watermarks
+    released_to: Watermarks
 
     def __call__(self, number: int) -> list[Made]:
-        scan = self.scans[number]
+        stream = self.streams[number]
         pieces = []
-        for segment in self.pending.get(scan.alias, ()):
+        for segment in self.pending.get(stream, ()):
             table = self.shelf.get(segment.parts[0].path)
-            edges = np.searchsorted(
-                column(table, TS), (self.released_from.get(scan.alias, UNKNOWN), self.released_to[scan.alias])
-            )
+            bounds = (self.released_from.get(stream, UNKNOWN), self.released_to[stream])
+            edges = np.searchsorted(column(table, TS), bounds)
             pieces.append(table.slice(edges[0], max(edges[1] - edges[0], 0)))
         if not any(piece.num_rows for piece in pieces):
             return []
         table = pa.concat_tables(pieces).combine_chunks()
         table = table.take(pa.array(np.argsort(column(table, TS), kind="stable")))
-        first = self.ordinals.get(scan.alias, 0)
-        ts = column(table, TS)
-        clock = clock_of(scan.alias)
-        ticks = pa.table({TS: table.column(TS)})
+        first = self.ordinals.get(stream, 0)
+        clock, ticks = clock_flow(stream), pa.table({TS: table.column(TS)})
         told = file_flow(self.program, self.shelf, clock, ticks)
-        made = [Made(clock.name, len(ts), {clock.name: shelve(self.shelf, "clock", ticks)}, told.payloads)]
-        ordinals = np.arange(first, first + len(ts))
-        assert isinstance(scan.window, Rows)
-        last = np.searchsorted(ts, ts, "right") - 1 + first
-        table = table.append_column(ORDINAL, pa.array(ordinals)).filter(pa.array(ordinals + scan.window.count > last))
-        table = drop_unjoinable(table, scan.classes)
-        return [*made, file_flow(self.program, self.shelf, rows_of(scan.alias), table)]
+        made = Made(clock, table.num_rows, payloads=told.payloads, ticks=shelve(self.shelf, "clock", ticks))
+        table = table.append_column(ORDINAL, pa.array(np.arange(first, first + table.num_rows)))
+        return [made, file_flow(self.program, self.shelf, ordered_flow(stream), self._counted(stream, table))]
+
+    def _counted(self, stream: str, table: pa.Table) -> pa.Table:
+        """The rows that are ever in a ROWS window: others of their own timestamp may push them out at once."""
+        ts = column(table, TS)
+        followers = np.searchsorted(ts, ts, "right") - 1 - np.arange(len(ts))
+        masks: list[Mask | None] = []
+        for number, selection in enumerate(self.program.stored[stream].scan.selections):
+            name, value = selected_column(number)
+            fulfilled = (column(table, name).view(np.uint64) & value) != 0
+            masks.append(fulfilled & (followers < (selection.count or 0)))
+        table = table.drop_columns([name for name in table.column_names if name.startswith(SELECTED)])
+        if len(masks) > 1:
+            table = with_selected(table, masks)
+        return where(table, np.logical_or.reduce([mask for mask in masks if mask is not None]))
 
 
 @dataclass(frozen=True)
@@ -144,21 +177,25 @@ class Round:
 
     program: SiteProgram
     shelf: Shelf
-    operators: tuple[Operator, ...]
+    groups: tuple[ProbeGroup, ...]
+    operators: tuple[tuple[str, Operator], ...]  # the others, each with the name of its join
     buckets: int
     old: Segments
     new: Segments
     clocks: Segments
-    before: Mapping[str, int]  # how far each flow had come before this turn
-    now: Mapping[str, int]
+    before: Watermarks  # of each flow before this micro-batch
+    now: Watermarks
 
     def __call__(self, bucket: int) -> list[Made]:
         work = _Bucket(self, bucket)
         made = []
-        for operator in self.operators:
-            table = work.run(operator)
+        for group in self.groups:
+            made += work.probe_together(group)
+        for name, operator in self.operators:
+            part = self.program.part(name)
+            table = work.run(part, operator)
             if table is not None and table.num_rows:
-                made.append(work.file(operator, table))
+                made.append(work.file(part, operator, table))
         return made
 
 
@@ -168,111 +205,242 @@ class _Bucket:
     def __init__(self, task: Round, bucket: int) -> None:
         self._task = task
         self._program = task.program
-        self._join = task.program.join
         self._bucket = bucket
         self._operators = frozenset(task.operators)
         self._fresh: dict[str, list[pa.Table]] = {}  # by relation
         self._slices: dict[str, pa.Table | None] = {}
-        self._axes: dict[str, Axis] = {}
-        self._runs: dict[tuple[int, Form, int, int], Run] = {}
+        self._axes: dict[tuple[str, str], Axis] = {}
+        self._clocks: dict[str, Clock] = {}
+        self._runs: dict[tuple[object, ...], tuple[pa.Table, Run]] = {}
+        self._seen_through: dict[tuple[int, int, str], tuple[pa.Table, tuple[pa.Table, U64, int]]] = {}
 
-    def run(self, operator: Operator) -> pa.Table | None:
+    def run(self, part: JoinPart, operator: Operator) -> pa.Table | None:
         match operator:
+            case Probe():
+                return self._probe(part, operator)
             case Join():
-                return self._run_join(operator)
+                return self._run_join(part, operator)
             case Pair():
-                return self._run_pair(operator)
+                return self._run_pair(part, operator)
             case Semijoin():
-                return self._run_semijoin(operator)
+                return self._run_semijoin(part, operator)
             case Announce():
-                return self._announce(operator)
+                return self._announce(part, operator)
             case Project():
-                return self._project(operator)
+                return self._project(part, operator)
             case _:
                 assert_never(operator)
 
-    def file(self, operator: Operator, table: pa.Table) -> Made:
-        """File what an operator made; readers in this round get it as it is, and it is kept only for later turns."""
-        flow = operator.out
-        reading = self._program.readers.get(flow.name, ())
-        readers = [o for o in reading if o.key == operator.key and o in self._operators]
-        others = len(reading) > len(readers)
-        if readers:
-            fresh = sort_rows(table, operator.key)
-            fresh_routes = routes_of(self._program, fresh, operator.key)
-            for sub_plans in {o.sub_plans for o in readers}:
-                rows = rows_for(self._program, fresh, fresh_routes, sub_plans)
+    def file(self, part: JoinPart, operator: Operator, table: pa.Table) -> Made:
+        """File what an operator made; readers in this round get it as it is, and it is kept only for later ones."""
+        flow, key = part.flow(operator.out), operator.key
+        if operator.out.form is Form.RESULT:
+            payloads = pack_for_others(self._program, self._task.shelf, flow, table, part)
+            results = self._task.shelf.put("results", table).path if part.finishes else None
+            return Made(flow, table.num_rows, payloads=payloads, results=results)
+        readers = [o for o in part.program.operators if operator.out in o.inputs]
+        near = [o for o in readers if o.key == key and (part.name, o) in self._operators]
+        if near:
+            fresh = sort_rows(table, key)
+            for sub_plans in {o.sub_plans for o in near}:
+                rows = where(fresh, routed(fresh, part.route(operator.out, sub_plans), key))
                 if rows.num_rows:
-                    self._fresh.setdefault(relation_name(flow.name, operator.key, sub_plans), []).append(rows)
-            if flow.form is Form.POINT and not others:
-                keeping = table.filter(
-                    pa.array(column(table, TS) >= min(horizon(o, self._join, self._task.now) for o in readers))
-                )
-                program, shelf = self._program, self._task.shelf
-                kept = file_here(program, shelf, flow, keeping, routes_of(program, keeping, operator.key))
-                sent = pack_for_others(program, shelf, flow, table, routes_of(program, table, operator.key))
-                return Made(flow.name, table.num_rows, kept, sent)
-        return file_flow(self._program, self._task.shelf, flow, table, key=operator.key)
+                    self._fresh.setdefault(part.relation(operator.out, key, sub_plans), []).append(rows)
+            if operator.out.form is Form.POINT and len(readers) == len(near):
+                waiting = min(low_watermark(part, o, self._task.now) for o in near)
+                keeping = where(table, column(table, TS) >= waiting)
+                kept = file_flow(self._program, self._task.shelf, flow, keeping, part=part, travels=False, key=key)
+                sent = pack_for_others(self._program, self._task.shelf, flow, table, part, key)
+                return Made(flow, table.num_rows, kept.segments, sent)
+        return file_flow(self._program, self._task.shelf, flow, table, part=part, key=key)
 
-    def _run_join(self, operator: Join) -> pa.Table | None:
-        left = self._side(operator, operator.left)
-        right = self._side(operator, operator.right)
-        axis = self._axis(operator.alias)
+    # -- the symmetric multi-way join
+
+    def _probe(self, part: JoinPart, operator: Probe) -> pa.Table | None:
+        aliases = [flow.name for flow in operator.windows]
+        position = aliases.index(operator.head)
+        if operator.left.form is Form.DELTA:
+            relation = part.relation(operator.left, operator.key, operator.sub_plans)
+            carrier = Relation(tuple(carried_run(table) for table in self._tables(self._task.new, relation)))
+        else:
+            carrier = self._window(part, operator, operator.left, operator.head, new=True, old=False)
+        if not len(carrier):
+            return None
+        owners = {c: 0 for alias in operator.bound for c in part.join.scan(alias).classes}
+        lookups = []
+        for one in operator.lookups:
+            # A new combination belongs to the last of its aliases that has a new row: later ones show only old rows.
+            is_earlier = aliases.index(one.alias) < position
+            window = self._window(part, operator, one.rows, one.alias, new=is_earlier, old=True)
+            lookups.append(Lookup(window, tuple((c, owners[c]) for c in one.checks)))
+            for c in part.join.scan(one.alias).classes:
+                owners.setdefault(c, len(lookups))
+        relations = (carrier, *(lookup.relation for lookup in lookups))
+        bound = [operator.bound, *((one.alias,) for one in operator.lookups)]
+        names = [[name for alias in own for name in part.join.scan(alias).columns] for own in bound]
+        tables = [
+            self._extended(part, operator, combinations, relations, names, owners)
+            for combinations in join(carrier, lookups)
+        ]
+        return pa.concat_tables(tables) if tables else None
+
+    def probe_together(self, group: ProbeGroup) -> list[Made]:
+        """Probe once for several joins; what each of them finds."""
+        members = [(self._program.part(name), operator) for name, operator in group.members]
+        part, operator = members[0]
+        aliases = [flow.name for flow in operator.windows]
+        position = aliases.index(operator.head)
+        order = [position, *(aliases.index(one.alias) for one in operator.lookups)]
+        carrier = self._shared_window(members, position, operator.left, new=True, old=False)
+        if not len(carrier[0]):
+            return []
+        lookups = []
+        for number, one in enumerate(operator.lookups):
+            is_earlier = order[number + 1] < position
+            relation, memberships = self._shared_window(members, order[number + 1], one.rows, new=is_earlier, old=True)
+            columns = part.columns(one.rows, one.checks)
+            owners = owners_of(part, operator, one.checks)
+            checks = tuple((column_, *owner) for column_, owner in zip(columns, owners, strict=True))
+            lookups.append(SharedLookup(relation, memberships, checks))
+        relations = (carrier[0], *(one.relation for one in lookups))
+        tables: dict[int, list[pa.Table]] = {}
+        for found, sets in shared_join(*carrier, lookups):
+            for number, (own, probe) in enumerate(members):
+                which = np.flatnonzero(sets & np.uint64(1 << number))
+                if len(which):
+                    some = found.take(which)
+                    tables.setdefault(number, []).append(_columns_of(own, probe, some, relations))
+        return [self.file(*members[number], pa.concat_tables(some)) for number, some in tables.items()]
+
+    def _shared_window(
+        self, members: "Sequence[tuple[JoinPart, Probe]]", position: int, flow: Flow, *, new: bool, old: bool
+    ) -> tuple[Relation, tuple[Membership, ...]]:
+        """The stored rows of an alias of all members, and which members take them."""
+        part, operator = members[0]
+        views = [own.views[probe.windows[position].name] for own, probe in members]
+        stored = self._program.stored[views[0].stream]
+        relation = part.relation(flow, operator.key)
+        tables = self._chosen(part, operator, relation, new=new, old=old)
+        users: dict[int, int] = {}
+        for number, view in enumerate(views):
+            users[view.selection] = users.get(view.selection, 0) | 1 << number
+        index = next(one for one in self._program.indexes[views[0].flow] if one.relation == relation)
+        everyone = len(stored.selections) == 1 or index.selections == (views[0].selection,)
+        runs, memberships = [], []
+        for table in tables:
+            visible = self._instants(part, views[0].alias, table)
+            runs.append(Run(column(table, KEY), visible, table, _span(visible)))
+            memberships.append(_membership(stored, table, users, everyone=everyone))
+        return Relation(tuple(runs)), tuple(memberships)
+
+    def _chosen(self, part: JoinPart, operator: Probe, relation: str, *, new: bool, old: bool) -> list[pa.Table]:
+        """The tables of a window: new rows, old ones or both; where rows are counted, watermarks say which are new."""
+        arrived_now = self._tables(self._task.new, relation)
+        arrived_before = self._tables(self._task.old, relation)
+        if needs_rows(part):
+            before = low_watermark(part, operator, self._task.before)
+            now = low_watermark(part, operator, self._task.now)
+            every = [*arrived_before, *arrived_now]
+            arrived_before = [_between(table, UNKNOWN, before) for table in every]
+            arrived_now = [_between(table, before, now) for table in every]
+        chosen = [*(arrived_before if old else ()), *(arrived_now if new else ())]
+        return [table for table in chosen if table.num_rows]
+
+    def _extended(
+        self,
+        part: JoinPart,
+        operator: Probe,
+        found: Combinations,
+        relations: Sequence[Relation],
+        names: Sequence[Sequence[str]],
+        owners: Mapping[int, int],
+    ) -> pa.Table:
+        columns = {
+            name: values
+            for relation, rows, wanted in zip(relations, found.rows, names, strict=True)
+            for name, values in zip(wanted, relation.gather(rows, wanted), strict=True)
+        }
+        if operator.out.form is Form.RESULT:
+            return finished(part.join, columns, len(found))
+        classes = {
+            class_column(c): relations[owners[c]].gather(found.rows[owners[c]], [class_column(c)])[0]
+            for c in operator.carried
+        }
+        return pa.table({LATEST: found.latest, LIMIT: found.limit, **classes, **columns})
+
+    def _window(self, part: JoinPart, operator: Probe, flow: Flow, alias: str, *, new: bool, old: bool) -> Relation:
+        """The rows of an alias, new ones, old ones or both; where rows are counted, watermarks decide what is new."""
+        relation = part.relation(flow, operator.key, operator.sub_plans)
+        tables = self._chosen(part, operator, relation, new=new, old=old)
+        visibility = partial(self._instants, part, alias)
+        return self._relation(part, flow, relation, tables, visibility, ("instants", alias))
+
+    def _instants(self, part: JoinPart, alias: str, table: pa.Table) -> Visibility:
+        window = part.join.scan(alias).window
+        clock = self._clock(part.clock(alias)) if isinstance(window, Rows) else None
+        ordinals = column(table, ORDINAL) if ORDINAL in table.column_names else None
+        return instants(window, column(table, TS), ordinals, clock)
+
+    # -- joins of one head, and of trees
+
+    def _run_join(self, part: JoinPart, operator: Join) -> pa.Table | None:
+        left = self._side(part, operator, operator.left)
+        right = self._side(part, operator, operator.right)
+        axis = self._axis(part, operator.alias)
         tables = []
         for found in pairs(left, right, operator.checks):
             left_rows, right_rows = found.left_rows, found.right_rows
             if axis.counts_rows:
                 ours = found.left.gather(left_rows, [TS])[0].to_numpy()
                 theirs = found.right.gather(right_rows, [TS])[0].to_numpy()
-                wins = self._join.position(operator.head) > self._join.position(operator.alias)
+                wins = part.join.position(operator.head) > part.join.position(operator.alias)
                 is_head = np.flatnonzero((theirs < ours) | ((theirs == ours) & wins))
                 left_rows, right_rows = left_rows[is_head], right_rows[is_head]
             if len(left_rows):
-                tables.append(self._combine(operator, found.left, left_rows, found.right, right_rows))
+                times = {} if operator.out.form is Form.RESULT else {TS: found.left.gather(left_rows, [TS])[0]}
+                sides = (found.left, left_rows, operator.bound), (found.right, right_rows, (operator.alias,))
+                tables.append(self._combined(part, operator, times, *sides))
         return pa.concat_tables(tables) if tables else None
 
-    def _combine(self, operator: Join, left: Relation, left_rows: I64, right: Relation, right_rows: I64) -> pa.Table:
-        ours = [name for alias in operator.bound for name in self._join.scan(alias).columns]
-        theirs = list(self._join.scan(operator.alias).columns)
-        is_last = operator.out.form is Form.RESULT
-        has = set(left.runs[0].rows.column_names)
-        classes = [] if is_last else [class_column(number) for number in operator.carried]
-        left_names = [*([] if is_last else [TS]), *(name for name in classes if name in has), *ours]
-        right_names = [*(name for name in classes if name not in has), *theirs]
-        columns = dict(zip(left_names, left.gather(left_rows, left_names), strict=True))
-        columns |= dict(zip(right_names, right.gather(right_rows, right_names), strict=True))
-        if not is_last:
-            return pa.table(columns)
-        return finished(self._join, columns, len(left_rows))
-
-    def _run_pair(self, operator: Pair) -> pa.Table | None:
-        left = self._side(operator, operator.left)
-        right = self._side(operator, operator.right)
-        is_last = operator.out.form is Form.RESULT
-        ours, theirs = (
-            [name for alias in bound for name in self._join.scan(alias).columns]
-            for bound in (operator.left_bound, operator.right_bound)
-        )
+    def _run_pair(self, part: JoinPart, operator: Pair) -> pa.Table | None:
+        left = self._side(part, operator, operator.left)
+        right = self._side(part, operator, operator.right)
         tables = []
         for found in pairs(left, right, operator.checks):
-            has = set(found.left.runs[0].rows.column_names)
-            classes = [] if is_last else [class_column(number) for number in operator.carried]
-            left_names = [*(name for name in classes if name in has), *ours]
-            right_names = [*(name for name in classes if name not in has), *theirs]
-            columns = dict(zip(left_names, found.left.gather(found.left_rows, left_names), strict=True))
-            columns |= dict(zip(right_names, found.right.gather(found.right_rows, right_names), strict=True))
-            if is_last:
-                tables.append(finished(self._join, columns, len(found.left_rows)))
-            else:
-                tables.append(pa.table({LOW: found.low, HIGH: found.high, **columns}))
+            times = {} if operator.out.form is Form.RESULT else {LOW: found.low, HIGH: found.high}
+            sides = (
+                (found.left, found.left_rows, operator.left_bound),
+                (found.right, found.right_rows, operator.right_bound),
+            )
+            tables.append(self._combined(part, operator, times, *sides))
         return pa.concat_tables(tables) if tables else None
 
-    def _run_semijoin(self, operator: Semijoin) -> pa.Table | None:
-        subject = self._side(operator, operator.subject)
+    def _combined(
+        self,
+        part: JoinPart,
+        operator: Join | Pair,
+        times: Mapping[str, object],
+        *sides: tuple[Relation, I64, tuple[str, ...]],
+    ) -> pa.Table:
+        """Pairs with the columns of both sides, and the class columns that later joins need."""
+        is_last = operator.out.form is Form.RESULT
+        left_has = set(sides[0][0].runs[0].rows.column_names)
+        classes = [] if is_last else [class_column(number) for number in operator.carried]
+        own = [name for name in classes if name in left_has], [name for name in classes if name not in left_has]
+        columns = dict(times)
+        for (relation, rows, bound), more in zip(sides, own, strict=True):
+            names = [*more, *(name for alias in bound for name in part.join.scan(alias).columns)]
+            columns |= dict(zip(names, relation.gather(rows, names), strict=True))
+        return finished(part.join, columns, len(sides[0][1])) if is_last else pa.table(columns)
+
+    # -- semijoins and keys
+
+    def _run_semijoin(self, part: JoinPart, operator: Semijoin) -> pa.Table | None:
+        subject = self._side(part, operator, operator.subject)
         if operator.witness.bloom:
-            witnesses = Witnesses(_NOTHING, *self._filters(operator))
+            witnesses = Witnesses(_NOTHING, *self._filters(part, operator))
         else:
-            witnesses = Witnesses(self._side(operator, operator.witness))
+            witnesses = Witnesses(self._side(part, operator, operator.witness))
         tables = []
         for relation, rows in first_meetings(subject, witnesses):
             names = relation.runs[0].rows.column_names
@@ -283,16 +451,16 @@ class _Bucket:
         spare = {Form.SPAN: [], Form.ROW: [KEY]}.get(operator.out.form, [KEY, ORDINAL])
         return table.drop_columns([name for name in spare if name in table.column_names])
 
-    def _announce(self, operator: Announce) -> pa.Table | None:
-        axis = self._axis(operator.alias)
-        rows = self._side(operator, operator.rows)
-        keys = self._side(operator, operator.out)
-        announced = [_uncovered(rows.new, keys.both)]
-        start, stop = (self._due(operator, axis, progress) for progress in (self._task.before, self._task.now))
-        ended = _ends(keys.both, announced[0], rows.new, start, stop)
+    def _announce(self, part: JoinPart, operator: Announce) -> pa.Table | None:
+        axis = self._axis(part, operator.alias)
+        rows = self._side(part, operator, operator.rows)
+        keys = self._side(part, operator, operator.out)
+        announced = [uncovered(rows.new, keys.both)]
+        start, stop = (self._due(part, operator, axis, marks) for marks in (self._task.before, self._task.now))
+        ended = ended_spans(keys.both, announced[0], rows.new, start, stop)
         while len(ended[0]):
-            known = Relation((*keys.both.runs, *(_span_run(spans) for spans in announced)))
-            more = _continued(ended, known, rows.both)
+            known = Relation((*keys.both.runs, *(span_run(spans) for spans in announced)))
+            more = continued(ended, known, rows.both)
             announced.append(more)
             ended = more[0][more[2] < stop], more[2][more[2] < stop]
         whole = [np.concatenate(values) for values in zip(*announced, strict=True)]
@@ -300,102 +468,148 @@ class _Bucket:
             return None
         return pa.table({KEY: whole[0], LOW: whole[1], HIGH: whole[2]})
 
-    def _due(self, operator: Announce, axis: Axis, progress: Mapping[str, int]) -> int:
+    def _due(self, part: JoinPart, operator: Announce, axis: Axis, marks: Watermarks) -> int:
         """The place up to which every presence must be announced: watermark and askers have got so far."""
-        mark = progress.get(operator.rows.name, UNKNOWN)
+        mark = marks.get(part.flow(operator.rows), UNKNOWN)
         places = [UNKNOWN if mark == UNKNOWN else axis.first(mark)]
         if not axis.counts_rows:  # ordinals are translated only as far as the watermark anyway
-            paces = (progress.get(name, UNKNOWN) for name in self._program.paces_of(operator.alias))
+            paces = (marks.get(f"{part.name}:{name}", UNKNOWN) for name in part.program.paces_of(operator.alias))
             places += [axis.first(pace + 1) for pace in paces if pace != UNKNOWN]
         return max(places)
 
-    def _project(self, operator: Project) -> pa.Table | None:
+    def _project(self, part: JoinPart, operator: Project) -> pa.Table | None:
+        """The distinct keys of new rows, each from its first time to its last; for a tree's input, its interval."""
         if operator.alias:
-            return self._project_intervals(operator)
-        relation = relation_name(operator.rows.name, operator.key, operator.sub_plans)
-        fresh = [*self._tables(self._task.new, relation), *self._fresh.get(relation, [])]
-        if not fresh:
+            runs = self._side(part, operator, operator.rows).new.runs
+            rows = [(run.keys[w], run.visible.begins()[w], run.visible.ends(w)) for run in runs for w in [run.accepted]]
+        else:
+            relation = part.relation(operator.rows, operator.key, operator.sub_plans)
+            fresh = [*self._tables(self._task.new, relation), *self._fresh.get(relation, [])]
+            tables = [self._seen(part, operator.rows, relation, table) for table in fresh]
+            rows = [(column(table, KEY), column(table, TS), column(table, TS)) for table in tables if table.num_rows]
+        if not rows:
             return None
-        keys = np.concatenate([column(table, KEY) for table in fresh])
-        ts = np.concatenate([column(table, TS) for table in fresh])
-        order = key_order(keys, ts)
-        keys, ts = keys[order], ts[order]
-        first = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]])
-        last = np.r_[first[1:], len(keys)] - 1
-        return pa.table({KEY: keys[first], LOW: ts[first], HIGH: ts[last]})
-
-    def _project_intervals(self, operator: Project) -> pa.Table | None:
-        """The keys of a tree's input, each from its first interval to its last."""
-        runs = self._side(operator, operator.rows).new.runs
-        if not runs:
+        keys, low, high = (np.concatenate(values) for values in zip(*rows, strict=True))
+        if not len(keys):  # rows came, but none that this alias selects
             return None
-        keys = np.concatenate([run.keys for run in runs])
-        low = np.concatenate([run.ts for run in runs])
-        high = np.concatenate([run.ends(np.arange(len(run.keys))) for run in runs])
         order = key_order(keys, low)
         keys, low, high = keys[order], low[order], high[order]
         first = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]])
         return pa.table({KEY: keys[first], LOW: low[first], HIGH: np.maximum.reduceat(high, first)})
 
-    def _side(self, operator: Operator, flow: Flow) -> Side:
+    # -- inputs
+
+    def _side(self, part: JoinPart, operator: Operator, flow: Flow) -> Side:
         """An input as runs with the intervals that the operator is about."""
-        relation = relation_name(flow.name, operator.key, operator.sub_plans)
-        new = [*self._tables(self._task.new, relation), *self._fresh.get(relation, [])]
+        relation = part.relation(flow, operator.key, operator.sub_plans)
         form = role(operator, flow)
-        axis = self._axis(axis_alias(operator, flow))
+        axis = self._axis(part, axis_alias(operator, flow))
         waits = form is Form.POINT and flow == operator.inputs[0]
-        # Points before the horizon have met all they can: nothing that comes now is for them.
-        done = horizon(operator, self._join, self._task.before) if waits else UNKNOWN
+        # Points before the low watermark have met all they can: nothing that comes now is for them.
+        done = low_watermark(part, operator, self._task.before) if waits else UNKNOWN
+        new = [*self._tables(self._task.new, relation), *self._fresh.get(relation, [])]
         old = self._tables(self._task.old, relation, done)
         if waits and isinstance(operator, Semijoin):  # what they met is forgotten: a wide filter might seem the first
-            old = [_where(table, column(table, TS) >= done) for table in old]
+            old = [where(table, column(table, TS) >= done) for table in old]
         if axis.counts_rows and form in (Form.POINT, Form.ASK):
-            new, old = self._admitted(operator.alias, TS if form is Form.POINT else LOW, new, old)
-        head = self._head(operator)
-        return Side(
-            Relation(tuple(self._run(axis, form, head, table) for table in new)),
-            Relation(tuple(self._run(axis, form, head, table) for table in old)),
+            new, old = self._admitted(part, operator.alias, TS if form is Form.POINT else LOW, new, old)
+        head = _head_position(part, operator)
+        visibility = partial(_visibility, axis, form, head)
+        slot = (form, axis.position, head if form is not Form.ROW else 0)
+        narrows = form in (Form.POINT, Form.ROW)
+        made = partial(self._relation, part, flow, relation, visibility=visibility, slot=slot, narrows=narrows)
+        return Side(made(tables=new), made(tables=old))
+
+    def _relation(
+        self,
+        part: JoinPart,
+        flow: Flow,
+        relation: str,
+        tables: Sequence[pa.Table],
+        visibility: Callable[[pa.Table], Visibility],
+        slot: tuple[object, ...],
+        *,
+        narrows: bool = True,
+    ) -> Relation:
+        """Tables as runs, seen as their alias sees them; what several operators look up the same way is made once."""
+        runs = []
+        for table in tables:
+            name = (id(table), part.name, flow.name, *slot)
+            if name not in self._runs:
+                view = part.view_of(flow)
+                rows, bits, bit = (table, _NO_BITS, 0) if view is None else self._through(view, relation, table)
+                visible = visibility(rows)
+                run = Run(column(rows, KEY), visible, rows, _span(visible), narrows, bits, bit)
+                self._runs[name] = table, run  # holds the table too, so that its id stays its own
+            runs.append(self._runs[name][1])
+        return Relation(tuple(runs))
+
+    def _seen(self, part: JoinPart, flow: Flow, relation: str, table: pa.Table) -> pa.Table:
+        """The rows of a table that an alias sees."""
+        view = part.view_of(flow)
+        if view is None:
+            return table
+        rows, bits, bit = self._through(view, relation, table)
+        return rows if not bit else where(rows, (bits & np.uint64(bit)) != 0)
+
+    def _through(self, view: View, relation: str, table: pa.Table) -> tuple[pa.Table, U64, int]:
+        """Stored rows of a stream with the names of an alias, and the bit that says which of them it takes."""
+        slot = (id(table), id(view), relation)
+        if slot not in self._seen_through:
+            self._seen_through[slot] = table, self._looked_through(view, relation, table)
+        return self._seen_through[slot][1]
+
+    def _looked_through(self, view: View, relation: str, table: pa.Table) -> tuple[pa.Table, U64, int]:
+        stored = self._program.stored[view.stream]
+        own = [name for name in (TS, ORDINAL, KEY) if name in table.column_names]
+        classes = [
+            (class_column(number), class_column(stored_number))
+            for number, stored_number in view.keys.items()
+            if class_column(stored_number) in table.column_names
+        ]
+        names = [*((name, name) for name in own), *classes, *view.columns]
+        rows = table.select([name for _, name in names]).rename_columns([name for name, _ in names])
+        bit = stored.bit(view.selection)
+        if bit is None or self._only(view, relation):
+            return rows, _NO_BITS, 0
+        name, value = selected_column(bit)
+        return rows, column(table, name).view(np.uint64), int(value)
+
+    def _only(self, view: View, relation: str) -> bool:
+        """Whether an index holds the rows of this view's selection alone."""
+        return any(
+            index.relation == relation and index.selections == (view.selection,)
+            for index in self._program.indexes.get(view.flow, ())
         )
 
-    def _head(self, operator: Operator) -> int:
-        """The place in the query of the head that an operator works for; a tree has none."""
-        return self._join.position(operator.head) if isinstance(operator, Join | Semijoin) and operator.head else 0
-
-    def _run(self, axis: Axis, form: Form, head: int, table: pa.Table) -> Run:
-        """Rows as a run; what several operators look up the same way is made once."""
-        slot = (id(table), form, axis.position, head if form is not Form.ROW else 0)
-        if slot not in self._runs:
-            self._runs[slot] = _run(axis, form, head, table)  # the run holds the table, so its id stays its own
-        return self._runs[slot]
-
     def _admitted(
-        self, alias: str, time: str, new: Sequence[pa.Table], old: Sequence[pa.Table]
+        self, part: JoinPart, alias: str, time: str, new: Sequence[pa.Table], old: Sequence[pa.Table]
     ) -> tuple[list[pa.Table], list[pa.Table]]:
         """Rows whose time the clock has reached: those it reached just now are new, whenever they came.
 
         What is asked for beyond the clock is met by rows that are still to come, which are new then.
         """
-        clock = clock_of(alias).name
+        clock = part.clock(alias)
         before, now = self._task.before.get(clock, UNKNOWN), self._task.now.get(clock, UNKNOWN)
-        fresh = [_where(table, column(table, time) < now) for table in new]
-        fresh += [_where(table, (column(table, time) >= before) & (column(table, time) < now)) for table in old]
-        return fresh, [_where(table, column(table, time) < before) for table in old]
+        fresh = [where(table, column(table, time) < now) for table in new]
+        fresh += [where(table, (column(table, time) >= before) & (column(table, time) < now)) for table in old]
+        return fresh, [where(table, column(table, time) < before) for table in old]
 
-    def _filters(self, operator: Semijoin) -> tuple[tuple[Filter, ...], tuple[Filter, ...]]:
-        relation = relation_name(operator.witness.name, operator.key, operator.sub_plans)
-        axis, head = self._axis(operator.alias), self._head(operator)
+    def _filters(self, part: JoinPart, operator: Semijoin) -> tuple[tuple[Filter, ...], tuple[Filter, ...]]:
+        relation = part.relation(operator.witness, operator.key, operator.sub_plans)
+        axis, head = self._axis(part, operator.alias), _head_position(part, operator)
         new, old = self._tables(self._task.new, relation), self._tables(self._task.old, relation)
         if operator.witness.form is Form.ASK and axis.counts_rows:
-            new, old = self._admitted(operator.alias, LOW, new, old)
+            new, old = self._admitted(part, operator.alias, LOW, new, old)
         made = []
         for tables in (new, old):
             filters = []
             for table in tables:
-                low, high = _interval(axis, operator.witness.form, head, table)
+                visible = _visibility(axis, operator.witness.form, head, table)
                 bits = table.column(bloom.BITS).to_pylist()
                 filters += [
-                    Filter(int(one), int(other), np.frombuffer(data, np.uint8))
-                    for one, other, data in zip(low, high, bits, strict=True)
+                    Filter(int(low), int(high), np.frombuffer(data, np.uint8))
+                    for low, high, data in zip(visible.begins(), visible.ends(), bits, strict=True)
                 ]
             made.append(tuple(filters))
         return made[0], made[1]
@@ -410,24 +624,34 @@ class _Bucket:
             self._slices[part.path] = bucket_rows(self._task.shelf, part, self._bucket, self._task.buckets)
         return self._slices[part.path]
 
-    def _axis(self, alias: str) -> Axis:
-        if alias not in self._axes:
-            self._axes[alias] = axis_of(self._program, self._task.shelf, alias, self._task.clocks)
-        return self._axes[alias]
+    def _axis(self, part: JoinPart, alias: str) -> Axis:
+        if (part.name, alias) not in self._axes:
+            self._axes[part.name, alias] = axis_of(part, alias, self._clock)
+        return self._axes[part.name, alias]
+
+    def _clock(self, name: str) -> Clock:
+        if name not in self._clocks:
+            self._clocks[name] = read_clock(self._task.shelf, self._task.clocks.get(name, ()))
+        return self._clocks[name]
 
 
 _NOTHING = Side(Relation(()), Relation(()))
+_NO_BITS: U64 = np.empty(0, np.uint64)
+_NO_PLACES: I64 = np.empty(0, np.int64)
 
 
-def axis_of(program: SiteProgram, shelf: Shelf, alias: str, clocks: Segments) -> Axis:
+def read_clock(shelf: Shelf, ticks: Sequence[Segment]) -> Clock:
+    """As much of a row clock as is known here."""
+    if not ticks:
+        return Clock()
+    return Clock(ticks[0].min_ordinal, np.concatenate([column(shelf.get(one.parts[0].path), TS) for one in ticks]))
+
+
+def axis_of(part: JoinPart, alias: str, clock: Callable[[str], Clock]) -> Axis:
     """The axis of an alias's window, with as much of its clock as is known here."""
-    scan = program.join.scan(alias)
-    clock = None
-    if isinstance(scan.window, Rows):
-        ticks = clocks.get(clock_of(alias).name, ())
-        ts = [column(shelf.get(segment.parts[0].path), TS) for segment in ticks]
-        clock = Clock(ticks[0].min_ordinal, np.concatenate(ts)) if ticks else Clock()
-    return Axis(scan.window, program.join.position(alias), len(program.join.scans), clock)
+    window = part.join.scan(alias).window
+    ticks = clock(part.clock(alias)) if isinstance(window, Rows) else None
+    return Axis(window, part.join.position(alias), len(part.join.scans), ticks)
 
 
 def role(operator: Operator, flow: Flow) -> Form:
@@ -439,119 +663,86 @@ def role(operator: Operator, flow: Flow) -> Form:
     return flow.form
 
 
-def horizon(operator: Operator, query: JoinPlan, progress: Mapping[str, int]) -> int:
-    """How far all inputs of an operator have come, the clock of a ROWS window included."""
-    flows = [flow.name for flow in operator.inputs]
-    if isinstance(operator, Join | Semijoin) and isinstance(query.scan(operator.alias).window, Rows):
-        flows.append(clock_of(operator.alias).name)
-    return min(progress.get(name, UNKNOWN) for name in flows)
+def low_watermark(part: JoinPart, operator: Operator, marks: Watermarks) -> int:
+    """The lowest watermark of an operator's inputs, the clock of a ROWS window included."""
+    inputs = operator.windows if isinstance(operator, Probe) else operator.inputs
+    flows = [part.flow(flow) for flow in inputs]
+    if isinstance(operator, Join | Semijoin) and isinstance(part.join.scan(operator.alias).window, Rows):
+        flows.append(part.clock(operator.alias))
+    if isinstance(operator, Probe):
+        flows += [part.clock(scan.alias) for scan in part.join.scans if isinstance(scan.window, Rows)]
+    return min(marks.get(name, UNKNOWN) for name in flows)
 
 
-def _interval(axis: Axis, form: Form, head: int, table: pa.Table) -> tuple[I64, I64]:
+def _head_position(part: JoinPart, operator: Operator) -> int:
+    """The place in the query of the head that an operator works for; a tree has none."""
+    return part.join.position(operator.head) if isinstance(operator, Join | Semijoin) and operator.head else 0
+
+
+def _visibility(axis: Axis, form: Form, head: int, table: pa.Table) -> Visibility:
     match form:
         case Form.POINT:
-            place = axis.points(column(table, TS), head)
-            return place, place
+            return axis.points(column(table, TS), head)
         case Form.ROW:
             return axis.rows(column(table, TS), column(table, ORDINAL) if ORDINAL in table.column_names else None)
         case Form.SPAN | Form.PIECE:
-            return column(table, LOW), column(table, HIGH)
+            return intervals(column(table, LOW), column(table, HIGH))
         case Form.ASK:
-            return axis.points(column(table, LOW), head), axis.points(column(table, HIGH), head)
+            low, high = (axis.points(column(table, name), head).begins() for name in (LOW, HIGH))
+            return intervals(low, high)
         case _:
             raise AssertionError(f"nothing looks up {form}")
 
 
-def _run(axis: Axis, form: Form, head: int, table: pa.Table) -> Run:
-    low, high = _interval(axis, form, head, table)
-    return interval_run(table, low, high, narrows=form in (Form.POINT, Form.ROW))
+def _span(visible: Visibility) -> tuple[int, int]:
+    """From the first instant at which any row is visible to the last."""
+    if not len(visible.at):
+        return 0, -1
+    first = int(visible.at.min()) * visible.scale + visible.offset
+    if visible.kind == kernels.FIXED:
+        return first, int(visible.at.max()) * visible.scale + visible.offset + visible.length
+    if visible.kind == kernels.TUMBLE:
+        return first, (int(visible.at.max()) // visible.length + 1) * visible.length * visible.scale - 1
+    return first, int(visible.high.max()) if visible.kind == kernels.EXPLICIT else kernels.NEVER
 
 
-def _where(table: pa.Table, mask: np.ndarray) -> pa.Table:
-    return table if mask.all() else table.filter(pa.array(mask))
+def _membership(stored: Stored, table: pa.Table, users: Mapping[int, int], *, everyone: bool) -> Membership:
+    """Which members of a group take the stored rows of a table, by the selections that they have."""
+    if everyone:
+        always = 0
+        for members in users.values():
+            always |= members
+        return Membership((_NO_BITS,), _NO_PLACES, _NO_BITS, _NO_BITS, always)
+    words = tuple(column(table, name).view(np.uint64) for name in table.column_names if name.startswith(SELECTED))
+    bits = [(stored.bit(selection) or 0, members) for selection, members in sorted(users.items())]
+    return Membership(
+        words,
+        np.array([bit // 64 for bit, _ in bits], np.int64),
+        np.array([1 << (bit % 64) for bit, _ in bits], np.uint64),
+        np.array([members for _, members in bits], np.uint64),
+        0,
+    )
 
 
-Spans = tuple[U64, I64, I64]  # key, from, until
+def _columns_of(part: JoinPart, operator: Probe, found: Combinations, relations: Sequence[Relation]) -> pa.Table:
+    """The finished combinations of one member of a group, with its own columns."""
+    columns: dict[str, pa.Array] = {}
+    order = (operator.head, *(one.alias for one in operator.lookups))
+    for alias, relation, rows in zip(order, relations, found.rows, strict=True):
+        names = part.views[alias].columns
+        values = relation.gather(rows, [stored for _, stored in names])
+        columns |= {name: value for (name, _), value in zip(names, values, strict=True)}
+    return finished(part.join, columns, len(found))
 
 
-def _uncovered(rows: Relation, known: Relation) -> Spans:
-    """Spans for rows whose beginning no span covers: of each key the first such row, then the first beyond it, ..."""
-    keys = np.concatenate([run.keys for run in rows.runs] or [np.empty(0, np.uint64)])
-    low = np.concatenate([run.ts for run in rows.runs] or [np.empty(0, np.int64)])
-    high = np.concatenate([run.ends(np.arange(len(run.keys))) for run in rows.runs] or [np.empty(0, np.int64)])
-    order = key_order(keys, low)
-    keys, low, high = keys[order], low[order], high[order]
-    rest = np.delete(np.arange(len(keys)), _covered(keys, low, known))
-    picked = [np.empty(0, np.int64)]
-    while len(rest):
-        first = np.r_[True, keys[rest][1:] != keys[rest][:-1]]
-        heads = rest[first]
-        picked.append(heads)
-        rest = rest[low[rest] > high[heads][np.cumsum(first) - 1]]
-    chosen = np.concatenate(picked)
-    return keys[chosen], low[chosen], high[chosen]
-
-
-def _covered(keys: U64, places: I64, known: Relation) -> I64:
-    """Which places lie in a known span of their key."""
-    if not len(known) or not len(keys):
-        return np.empty(0, np.int64)
-    found = [met.rows[0] for met in join(_points(keys, places), [Lookup(known)])]
-    return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
-
-
-def _points(keys: U64, places: I64) -> Relation:
-    span = (int(places.min()), int(places.max()))
-    return Relation((Run(keys, places, lambda which: places[which], pa.table({}), span, narrows=False),))
-
-
-def _span_run(spans: Spans) -> Run:
-    order = key_order(spans[0], spans[1])
-    keys, low, high = spans[0][order], spans[1][order], spans[2][order]
-    table = pa.table({KEY: keys, LOW: low, HIGH: high})
-    return interval_run(table, low, high, narrows=False)
-
-
-def _ends(known: Relation, fresh: Spans, rows: Relation, start: int, stop: int) -> tuple[U64, I64]:
-    """Keys and ends of spans that may have to go on: those that end before `stop`.
-
-    Known ones that ended before `start` have been seen to; of them, only those of new rows are looked at again.
-    """
-    keys, ends = [fresh[0][fresh[2] < stop]], [fresh[2][fresh[2] < stop]]
-    touched = np.concatenate([run.keys for run in rows.runs] or [np.empty(0, np.uint64)])
-    for run in known.runs:
-        until = run.ends(np.arange(len(run.keys)))
-        which = (until < stop) & ((until >= start) | np.isin(run.keys, touched))
-        keys.append(run.keys[which])
-        ends.append(until[which])
-    return np.concatenate(keys), np.concatenate(ends)
-
-
-def _continued(ended: tuple[U64, I64], known: Relation, rows: Relation) -> Spans:
-    """Spans that go on where others ended, because a row still reaches further."""
-    keys, next_place = ended[0], ended[1] + 1
-    open_ = np.delete(np.arange(len(keys)), _covered(keys, next_place, known))
-    keys, next_place = keys[open_], next_place[open_]
-    if not len(keys) or not len(rows):
-        return np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64)
-    until = np.full(len(keys), -1, np.int64)
-    reached = np.zeros(len(keys), bool)
-    for met in join(_points(keys, next_place), [Lookup(rows)]):
-        which, where = met.rows
-        run_of = np.searchsorted(rows.offsets, where, "right") - 1
-        for number in np.unique(run_of):
-            here = run_of == number
-            high = rows.runs[number].ends(where[here] - int(rows.offsets[number]))
-            np.maximum.at(until, which[here], high)
-            reached[which[here]] = True
-    keys, low, high = keys[reached], next_place[reached], until[reached]
-    _, first = np.unique(np.stack([keys, low.view(np.uint64)]), axis=1, return_index=True)
-    return keys[first], low[first], high[first]
+def _between(table: pa.Table, low: int, high: int) -> pa.Table:
+    ts = column(table, TS)
+    return where(table, (ts >= low) & (ts < high))
 
 
 @dataclass(frozen=True)
 class Merge:
-    """Merge groups of segments, one bucket a task; what was filed is told as parts of the group with that number."""
+    """Merge groups of segments, one bucket a task; reports each new part with the number of its group."""
 
     shelf: Shelf
     buckets: int
@@ -566,10 +757,9 @@ class Merge:
                 continue
             merged = pa.concat_tables(pieces).combine_chunks()
             if alive is not None:
-                merged = _where(merged, column(merged, axis) >= alive)
+                merged = where(merged, column(merged, axis) >= alive)
             if merged.num_rows:
-                places = column(merged, LOW) if LOW in merged.column_names else place_of(merged)
-                merged = merged.take(pa.array(key_order(column(merged, KEY), places)))
+                merged = sort_rows(merged, ())
                 keys = column(merged, KEY)
                 part = self.shelf.put("merged", merged)
                 parts.append((number, Part(part.path, part.rows, part.bytes, int(keys[0]), int(keys[-1]))))

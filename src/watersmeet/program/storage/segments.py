@@ -5,21 +5,20 @@ so equal keys mean equal values), or a hash of several. Buckets are equal ranges
 contiguous slice of every segment, whatever their number.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
-
-from watersmeet.plan.nodes import Key
 
 KEY = "#key"  # uint64, the sort key
 TS = "#ts"  # int64, event time in microseconds
 ORDINAL = "#ordinal"  # int64, place in the stream's (ts, arrival) order; ROWS windows only
 CLASS = "#class"  # int64, with the number of a key class behind it
-KEEP = "#keep"  # bool, whether the filters of the alias hold
+KEEP = "#keep"  # bool, with the number of a selection behind it: whether its filters hold
+LOW, HIGH = "#low", "#high"  # int64, from where to where a key or an intermediate result is visible
+SELECTED = "#selected"  # uint64, with a number behind it: a bit for each selection that a row fulfils, 64 a column
 
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]
@@ -33,6 +32,16 @@ _HALF = np.uint64(32)
 def class_column(number: int) -> str:
     """The name of the column that holds a row's value (or hash) in a key class."""
     return f"{CLASS}{number}"
+
+
+def keep_column(selection: int) -> str:
+    """The name of the column that says whether the filters of a selection hold."""
+    return f"{KEEP}{selection}"
+
+
+def selected_column(bit: int) -> tuple[str, np.uint64]:
+    """The column that holds a selection's bit, and the mask of the bit in it."""
+    return f"{SELECTED}{bit // 64}", np.uint64(1 << (bit % 64))
 
 
 def column(table: pa.Table | pa.RecordBatch, name: str) -> npt.NDArray[Any]:
@@ -76,43 +85,9 @@ def bucket_slice(keys: U64, bucket: int, buckets: int) -> tuple[int, int]:
     )
 
 
-def drop_unjoinable(table: pa.Table, classes: Sequence[int]) -> pa.Table:
-    """Without the rows that fail their filters or have a NULL in any key: NULL never joins."""
-    keep = None
-    if KEEP in table.column_names:
-        keep = pc.fill_null(table.column(KEEP), False)
-        table = table.drop_columns([KEEP])
-    for number in classes:
-        keys = table.column(class_column(number))
-        if keys.null_count:
-            valid = pc.is_valid(keys)
-            keep = valid if keep is None else pc.and_(keep, valid)
-    if keep is None or pc.all(keep, min_count=0).as_py():
-        return table
-    return table.filter(keep)
-
-
 def place_of(table: pa.Table) -> I64:
     """What orders the rows of one key: ordinals where there are any, since timestamps leave the order of ties open."""
     return column(table, ORDINAL if ORDINAL in table.column_names else TS)
-
-
-def build_segment(table: pa.Table, key: Key, carried: Collection[int]) -> pa.Table:
-    """Sort joinable rows into a segment for one key, with the class keys that are to be carried along."""
-    keys = sort_key([column(table, class_column(number)) for number in key], table.num_rows)
-    spare = [n for n in table.column_names if n.startswith(CLASS) and int(n.removeprefix(CLASS)) not in carried]
-    table = table.drop_columns(spare).append_column(KEY, pa.array(keys))
-    return table.combine_chunks().take(pa.array(key_order(keys, place_of(table))))
-
-
-def merge_segments(pieces: Sequence[pa.Table], first_alive: int | None, axis: str) -> pa.Table:
-    """One segment of the rows of several; those before `first_alive` on the axis (time or ordinal) are given back."""
-    merged = pa.concat_tables(pieces).combine_chunks()
-    if first_alive is not None:
-        alive = column(merged, axis) >= first_alive
-        if not alive.all():
-            merged = merged.filter(pa.array(alive))
-    return merged.take(pa.array(key_order(column(merged, KEY), place_of(merged))))
 
 
 def key_order(keys: U64, ts: I64) -> I64:

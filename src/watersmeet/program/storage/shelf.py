@@ -1,11 +1,49 @@
-"""Where a site puts tables and bytes between its tasks and turns; what is put is never changed."""
+"""Where a site keeps tables and bytes between tasks and micro-batches; what is put is never changed."""
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
 
-from watersmeet.program.site.ledger import Part
+from watersmeet.program.storage.segments import ORDINAL
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One file of a segment, which holds the rows whose keys lie in a range."""
+
+    path: str
+    rows: int
+    bytes: int
+    low_key: int = 0
+    high_key: int = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Rows of one window that came together: sorted files, their time and ordinal ranges, and how often merged."""
+
+    parts: tuple[Part, ...]
+    min_ts: int
+    max_ts: int
+    min_ordinal: int = -1
+    max_ordinal: int = -1
+    level: int = 0
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def bytes(self) -> int:
+        return sum(part.bytes for part in self.parts)
+
+    def low(self, axis: str) -> int:
+        return self.min_ordinal if axis == ORDINAL else self.min_ts
+
+    def high(self, axis: str) -> int:
+        return self.max_ordinal if axis == ORDINAL else self.max_ts
 
 
 class Shelf(Protocol):

@@ -16,9 +16,10 @@ import pyarrow as pa
 from watersmeet.cost.price import Units
 from watersmeet.plan.nodes import Linear
 from watersmeet.planners.problem import Objective, Problem, problem_of
-from watersmeet.program.operators import Announce, Flow, Form, Join, Operator, Ship, SiteProgram, compile_sites
+from watersmeet.program.finish.model import Finish
+from watersmeet.program.operators import Announce, Flow, Form, Join, Operator, Ship
 from watersmeet.program.site.engine import SiteEngine
-from watersmeet.program.site.filing import relation_name
+from watersmeet.program.site.program import JoinPart, SiteProgram
 from watersmeet.program.site.round import Round
 from watersmeet.query.sql import parse_query
 from watersmeet.reproduce.workloads import EVENT_TIME, between
@@ -156,18 +157,19 @@ class Steps:
             fresh: dict[str, int] = {}
             for result in results:
                 fresh[result.flow] = fresh.get(result.flow, 0) + result.rows
-            for operator in task.operators:
-                taken = sum(_new_rows(task, operator, flow.name, fresh) for flow in dict.fromkeys(operator.inputs))
+            for name, operator in task.operators:
+                part = task.program.part(name)
+                taken = sum(_new_rows(task, part, operator, flow, fresh) for flow in dict.fromkeys(operator.inputs))
                 self.busy += taken > 0
                 self.taken += taken
-                self.answers += fresh.get(operator.out.name, 0) if operator.out.form is Form.RESULT else 0
+                self.answers += fresh.get(part.flow(operator.out), 0) if operator.out.form is Form.RESULT else 0
             self.made += sum(fresh.values())
         return results
 
 
-def _new_rows(task: Round, operator: Operator, flow: str, fresh: Mapping[str, int]) -> int:
-    filed = task.new.get(relation_name(flow, operator.key, operator.sub_plans), ())
-    return sum(segment.rows for segment in filed) + fresh.get(flow, 0)
+def _new_rows(task: Round, part: JoinPart, operator: Operator, flow: Flow, fresh: Mapping[str, int]) -> int:
+    filed = task.new.get(part.relation(flow, operator.key, operator.sub_plans), ())
+    return sum(segment.rows for segment in filed) + fresh.get(part.flow(flow), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +178,7 @@ class Counts:
 
     bytes: int = 0
     parcels: int = 0
-    turns: int = 0
+    micro_batches: int = 0
     busy: int = 0
     taken: int = 0
     made: int = 0
@@ -193,7 +195,7 @@ class Counts:
     def processing_s(self, units: Units = UNITS) -> float:
         """The time that sites work: the very terms of the cost model, of what has really happened."""
         return (
-            self.turns * units.micro_batch_s
+            self.micro_batches * units.micro_batch_s
             + self.busy * units.operator_s
             + self.taken * (units.row_s + units.probe_s)
             + self.made * units.match_s
@@ -232,20 +234,19 @@ def spent(
     same answers in every plan. The bandwidth only counts in the figures: nothing waits for a link to be free.
     """
     join = problem.join((sub_plan,))
-    programs = compile_sites(join, answers=head is not None)
-    if head is not None:
-        programs = only_for(programs, head)
     steps = Steps()
     tau_us = round(setting.tau_s * _SECOND)
     sites = SimulatedSites(
         problem.plan(join),
         dict.fromkeys(tables, EVENT_TIME),
         model_of=lambda origin, to: LinkModel(latency_us=round(setting.latency_s * _SECOND)),
-        turn_us=tau_us,
+        interval_us=tau_us,
         retry_us=3_600 * _SECOND,
+        answers=head is not None,
     )
+    programs = sites.programs if head is None else only_for(sites.programs, head)
     for name, site in sites.sites.items():
-        site.engine = SiteEngine(programs[name], dict.fromkeys(tables, 0), site.shelf, steps, rows_a_bucket=1)
+        site.engine = SiteEngine(programs[name], site.delays_us, site.shelf, steps, _no_expressions, rows_a_bucket=1)
     full_us = round(setting.window_s * _SECOND)
     count = warm_feeds or max(1, full_us // tau_us)
     _feed(sites, tables, [round(edge) for edge in np.linspace(0, full_us, count + 1)], tau_us)
@@ -269,13 +270,17 @@ def _feed(sites: SimulatedSites, tables: Mapping[str, pa.Table], edges_us: Seque
     sites.run()
 
 
+def _no_expressions(finish: Finish, paths: Sequence[str], rows: int) -> list[str]:
+    raise AssertionError("answers are columns as they are")
+
+
 def _counts(sites: SimulatedSites, steps: Steps) -> Counts:
     links = [link for site in sites.sites.values() for link in site.ledger.links.values()]
     traffic = [sent for link in links for sent in link.traffic.values()]
     return Counts(
         sum(sent.bytes for sent in traffic),
         sum(link.number for link in links),
-        sum(site.turns for site in sites.sites.values()),
+        sum(site.micro_batches for site in sites.sites.values()),
         steps.busy,
         steps.taken,
         steps.made,
@@ -285,13 +290,14 @@ def _counts(sites: SimulatedSites, steps: Steps) -> Counts:
 
 
 def only_for(programs: Mapping[str, SiteProgram], head: str) -> dict[str, SiteProgram]:
-    """What of the programs is needed for the answers of one head."""
-    operators: dict[str, dict[Operator, None]] = {site: {} for site in programs}
-    ships: dict[str, dict[Ship, None]] = {site: {} for site in programs}
+    """What of the programs of one join is needed for the answers of one head."""
+    joins = {site: program.parts[0].program for site, program in programs.items()}
+    operators: dict[str, dict[Operator, None]] = {site: {} for site in joins}
+    ships: dict[str, dict[Ship, None]] = {site: {} for site in joins}
     left: list[tuple[str, Operator]] = [
         (site, operator)
-        for site, program in programs.items()
-        for operator in program.operators
+        for site, join in joins.items()
+        for operator in join.operators
         if isinstance(operator, Join) and operator.head == head and operator.out.form is Form.RESULT
     ]
     while left:
@@ -299,13 +305,13 @@ def only_for(programs: Mapping[str, SiteProgram], head: str) -> dict[str, SitePr
         operators[site][operator] = None
         wanted = [(site, flow) for flow in operator.inputs]
         if isinstance(operator, Announce):
-            wanted += [(site, flow) for _, flow in programs[site].inbound if _paces(flow, operator, head)]
+            wanted += [(site, flow) for _, flow in joins[site].inbound if _paces(flow, operator, head)]
         while wanted:
             at, flow = wanted.pop()
-            makers = [operator for operator in programs[at].operators if operator.out == flow]
+            makers = [operator for operator in joins[at].operators if operator.out == flow]
             left += [(at, operator) for operator in makers if operator not in operators[at]]
-            for origin, program in programs.items():
-                for ship in program.ships:
+            for origin, join in joins.items():
+                for ship in join.ships:
                     if not makers and ship.to == at and ship.arrives_as == flow and ship not in ships[origin]:
                         ships[origin][ship] = None
                         wanted.append((origin, ship.flow))
@@ -319,11 +325,20 @@ def _paces(flow: Flow, operator: Announce, head: str) -> bool:
 def _limited(
     program: SiteProgram, operators: Mapping[str, Mapping[Operator, None]], ships: Mapping[str, Mapping[Ship, None]]
 ) -> SiteProgram:
-    arriving = {(origin, ship.arrives_as) for origin, kept in ships.items() for ship in kept if ship.to == program.site}
+    (part,), site = program.parts, program.site
+    sent = {(site, ship.to, part.flow(ship.arrives_as)) for site, kept in ships.items() for ship in kept}
+    join = replace(
+        part.program,
+        operators=tuple(operator for operator in part.program.operators if operator in operators[site]),
+        ships=tuple(ship for ship in part.program.ships if ship in ships[site]),
+        paces=tuple(pace for pace in part.program.paces if any(ship.flow == pace[0] for ship in ships[site])),
+        inbound=tuple(
+            (origin, flow) for origin, flow in part.program.inbound if (origin, site, part.flow(flow)) in sent
+        ),
+    )
     return replace(
         program,
-        operators=tuple(operator for operator in program.operators if operator in operators[program.site]),
-        ships=tuple(ship for ship in program.ships if ship in ships[program.site]),
-        paces=tuple(pace for pace in program.paces if any(ship.flow == pace[0] for ship in ships[program.site])),
-        inbound=tuple(flow for flow in program.inbound if flow in arriving),
+        parts=(replace(part, program=join),),
+        shipments=tuple(one for one in program.shipments if (site, one.to, one.arrives_as) in sent),
+        inbound=tuple((origin, one) for origin, one in program.inbound if (origin, site, one.arrives_as) in sent),
     )

@@ -13,7 +13,8 @@ from watersmeet.planners.greedy import greedy
 from watersmeet.planners.oneway import OneWay, best_sequence, greedy_sequence
 from watersmeet.planners.problem import Problem
 from watersmeet.planners.sited import central
-from watersmeet.program.operators import Join, compile_sites
+from watersmeet.program.compile import compile_sites
+from watersmeet.program.operators import Join
 from watersmeet.reproduce import plots
 from watersmeet.reproduce.experiment import Experiment, Row
 from watersmeet.reproduce.semijoin.runs import ATTRIBUTE_BYTES, Setting, StreamSpec, draw_tables, problem_for, spent

@@ -55,8 +55,9 @@ class TrialOutcome:
 def run(seed: int) -> TrialOutcome:
     """Run a trial to its end and ask the oracle."""
     trial, random = draw(seed), Random(seed + 1_000_000)
+    asked = trial.queries[0]
     schemas, event_times = dict.fromkeys(trial.tables, SCHEMA), dict.fromkeys(trial.tables, EVENT_TIME)
-    query = parse_query(trial.sql, dict.fromkeys(trial.tables, SCHEMA.names), allow_cross=True)
+    query = parse_query(asked.sql, dict.fromkeys(trial.tables, SCHEMA.names), allow_cross=True)
     catalog = Catalog(schemas, event_times)
     slowest_us = random.choice([1, 1_000, 300_000, 5 * _SECOND])
     pairs = random.random() < 0.5
@@ -80,7 +81,7 @@ def run(seed: int) -> TrialOutcome:
         key=lambda feed: feed[0],
     )
     epoch_us = min((ts for ts, _, _ in feeds), default=0) - _SECOND
-    start_us = epoch_us if trial.start_us is None else max(epoch_us, trial.start_us)
+    start_us = epoch_us if asked.start_us is None else max(epoch_us, asked.start_us)
     kernel, nodes = Kernel(seed), random.randint(1, 40)
     known = Known(catalog, Widths.of([catalog.shape(query)]), judge)
     given: list[Ints] = []
@@ -104,7 +105,7 @@ def run(seed: int) -> TrialOutcome:
     answers = expected.schema.empty_table()
     if given:
         answers = project(query, table_of(known, np.concatenate(given), 0))
-    return TrialOutcome(seed, trial.sql, settings, bag_of(answers), bag_of(expected))
+    return TrialOutcome(seed, asked.sql, settings, bag_of(answers), bag_of(expected))
 
 
 def _published(stream: str, table: pa.Table) -> list[tuple[int, str, pa.Table]]:

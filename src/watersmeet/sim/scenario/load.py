@@ -1,7 +1,7 @@
 """Reads a scenario from YAML and checks it, with lines in errors.
 
-A file with `system:`, `network:`, `rjoin:` or `workload:` is a scenario; one without them is a topology, whose streams
-and queries are brought to a network of peers.
+A file with `system:`, `network:`, `rjoin:` or `workload:` is a scenario; one without them is a topology, which
+its sites run, or whose streams and queries are brought to a network of peers.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ from watersmeet.errors import InputError, TopologyError, did_you_mean
 from watersmeet.program.rjoin.shard import Strategy
 from watersmeet.query.windows import parse_duration
 from watersmeet.sim.internet.hosts import Congestion
-from watersmeet.sim.scenario.model import SITES_NEED_A_TOPOLOGY, RJoinSettings, Scenario, System, named
+from watersmeet.sim.scenario.model import SITES_NEED_A_TOPOLOGY, RJoinSettings, Scenario, SitesScenario, System, named
 from watersmeet.sim.scenario.network import (
     ChurnSettings,
     DynamicSettings,
@@ -31,6 +31,7 @@ from watersmeet.sim.scenario.workload import PublishedStream, SubmittedQuery, Us
 from watersmeet.topology.model import Query, Sink, Source, Stream, load_topology
 from watersmeet.topology.yaml_tree import Entry, parse_amount, read
 
+_NEEDED = "it needs a `network` and a `workload`, or `streams` and `queries`"
 _BANDWIDTH_BPS = {"bps": 1, "kbps": 1_000, "Mbps": 1_000_000, "Gbps": 1_000_000_000}  # as in topologies
 _KEYS = ("system", "network", "rjoin", "workload", "streams", "queries")
 _TOPOLOGY_KEYS = ("sites", "links", "default_link", "link_transport", "stats_file")
@@ -51,7 +52,7 @@ _OLD_RUNTIMES = {"settled": Runtime.STATIC.value, "live": Runtime.DYNAMIC.value}
 def load_scenario(path: str | Path) -> Scenario:
     """Read a scenario or a topology; relative paths in it are relative to the file."""
     path = Path(path)
-    root = read(path, "it needs a `network` and a `workload`, or `streams` and `queries`")
+    root = read(path, _NEEDED)
     keys = root.mapping("the scenario")
     if _is_topology(keys):
         topology = load_topology(path)
@@ -87,6 +88,18 @@ def load_scenario(path: str | Path) -> Scenario:
         with _located(entry):
             queries.append(_query(name, entry, directory, network.nodes))
     return Scenario(network, rjoin, UserLoad(tuple(streams), tuple(queries)))
+
+
+def load_simulated(path: str | Path, system: System | None = None) -> Scenario | SitesScenario:
+    """Read what is to be simulated: by the system asked for, else a topology of several sites as sites."""
+    path = Path(path)
+    if _is_topology(read(path, _NEEDED).mapping("the scenario")):
+        topology = load_topology(path)
+        if system is System.SITES or (system is None and len(topology.sites) > 1):
+            return SitesScenario(topology)
+    elif system is System.SITES:
+        raise InputError(f"{path}: {SITES_NEED_A_TOPOLOGY}")
+    return load_scenario(path)
 
 
 def _is_topology(keys: Mapping[str, Entry]) -> bool:

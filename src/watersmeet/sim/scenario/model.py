@@ -1,4 +1,4 @@
-"""A scenario as a frozen value: a network of peers, the system on it, and what is published and asked there."""
+"""A scenario as a frozen value: a network of peers and what is published and asked there, or a topology of sites."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -12,8 +12,10 @@ from watersmeet.program.rjoin.shard import Strategy
 from watersmeet.query.windows import format_duration
 from watersmeet.sim.scenario.network import HOP_US, MOST_DYNAMIC_NODES, DynamicSettings, NetworkSettings, OverlayKind
 from watersmeet.sim.scenario.workload import UserLoad, ZipfLoad
+from watersmeet.topology.model import Query, Topology
 
 MOST_REPLICAS = 8  # so many successors a node knows
+SHORTEST_TRIGGER_US = 1_000
 SITES_NEED_A_TOPOLOGY = "system sites is run from a topology with sites"
 
 
@@ -154,6 +156,35 @@ class Scenario:
             parameters["streams"] = [published.stream.name for published in self.load.streams]
             parameters["queries"] = {asked.query.name: " ".join(asked.query.sql.split()) for asked in self.load.queries}
         return parameters
+
+
+@dataclass(frozen=True, slots=True)
+class SitesScenario:
+    """A topology to simulate as it is: its sites run the plans of its queries, over links as it describes them."""
+
+    topology: Topology
+    trigger_us: int = 1_000_000  # between micro-batches of every site
+    seed: int = 1
+    most_rows: int | None = None  # of each stream, the earliest
+    planner: str | None = None  # of all queries, in place of what the topology says
+
+    def __post_init__(self) -> None:
+        if self.trigger_us < SHORTEST_TRIGGER_US:
+            shortest, given = format_duration(SHORTEST_TRIGGER_US), format_duration(self.trigger_us)
+            raise InputError(f"trigger must be {shortest} or longer, not {given}")
+        if self.most_rows is not None and self.most_rows < 1:
+            raise InputError(f"tuples must be 1 or more, not {self.most_rows}")
+
+    @property
+    def system(self) -> System:
+        return System.SITES
+
+    @property
+    def queries(self) -> tuple[Query, ...]:
+        """The queries of the topology with the planner that is asked for."""
+        if self.planner is None:
+            return self.topology.queries
+        return tuple(replace(query, planner=self.planner, plan=None) for query in self.topology.queries)
 
 
 Kind = TypeVar("Kind", bound=Enum)

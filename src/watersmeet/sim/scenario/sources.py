@@ -4,6 +4,7 @@ import glob
 import os
 import re
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
@@ -11,6 +12,7 @@ import pyarrow.json as pajson
 import pyarrow.parquet as pq
 
 from watersmeet.errors import InputError
+from watersmeet.program.rjoin.compiled import Longs
 from watersmeet.sim.sites.rows import query_rows
 from watersmeet.topology import generate
 from watersmeet.topology.model import Source, Stream
@@ -73,6 +75,29 @@ def read_stream(stream: Stream) -> pa.Table:
         parts = [_read_file(stream, source, path, schema) for path in _files(source.path)]
         rows = pa.concat_tables(parts).combine_chunks()
     return rows.filter(pc.is_valid(rows.column(stream.event_time_column)))
+
+
+def read_arrivals(stream: Stream, most_rows: int | None = None) -> tuple[pa.Table, Longs]:
+    """Rows that have an event time in the order in which they arrive, and when they do, in microseconds since 1970.
+
+    A row arrives at its event time, or with the row before it if that one has a later event time. Rows of a generator
+    arrive at its rate: disorder sets their event times back.
+    """
+    source = stream.source
+    assert source is not None, "a stream that has been checked has a source"
+    if source.format == "generator":
+        spec = _generated(stream)
+        assert spec.rows is not None, "a stream that has been checked has an end"
+        stamp = next(column for column in spec.columns if column.name == stream.event_time_column)
+        if isinstance(stamp.values, generate.Time):
+            count = spec.rows if most_rows is None or stamp.null_share else min(spec.rows, most_rows)
+            rows = generate.rows(spec, 0, count).cast(schema_of(stream))
+            is_valid = pc.is_valid(rows.column(stream.event_time_column))
+            arrivals_us = generate.arrivals_us(spec, 0, count)[is_valid.to_numpy()]
+            return rows.filter(is_valid).slice(0, most_rows), arrivals_us[:most_rows]
+    rows = read_stream(stream).slice(0, most_rows)
+    times_us: Longs = rows.column(stream.event_time_column).cast(pa.int64()).to_numpy()
+    return rows, np.maximum.accumulate(times_us)
 
 
 def _arrow_type(stream: str, column: str, kind: str) -> pa.DataType:

@@ -1,15 +1,16 @@
 """Expressions without Spark: DuckDB lays out the rows of streams and finishes combinations, in this process."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import pyarrow as pa
 
-from watersmeet.plan.nodes import Distinct, KeyClass, Plan, Project, Restrict, Scan, bottom_of
 from watersmeet.plan.shape import key_classes
-from watersmeet.program.storage.segments import KEEP, TS, class_column
+from watersmeet.program.finish.model import Finish, answer_column
+from watersmeet.program.site.streams import StreamScan
+from watersmeet.program.storage.segments import TS, class_column, keep_column
 from watersmeet.query.model import Equality, Expression, JoinQuery
 from watersmeet.query.sql import to_duckdb
 
@@ -33,37 +34,34 @@ def typed(query: JoinQuery, schemas: Mapping[str, pa.Schema]) -> JoinQuery:
     return replace(query, equalities=tuple(Equality(with_type(e.left), with_type(e.right)) for e in query.equalities))
 
 
-def lay_out(scan: Scan, classes: Sequence[KeyClass], rows: pa.Table, event_time: str, hash_sql: str = HASH) -> pa.Table:
-    """New rows of an alias as operators want them: event time, class keys and filters as numbers, what is kept."""
-    flat = rows.rename_columns([f"{scan.alias}.{name}" for name in rows.column_names])
-    columns = [f'epoch_us("{scan.alias}.{event_time}") AS "{TS}"']
-    for number in scan.classes:
-        member = classes[number].member(scan.alias)
-        assert member is not None, "a scan lists the classes it has a member of"
-        value = to_duckdb(member)
-        number_sql = value if member.type == "bigint" else hash_sql.format(value)
+def lay_out(scan: StreamScan, rows: pa.Table, event_time: str, hash_sql: str = HASH) -> pa.Table:
+    """New rows of a stream as they are ingested: event time, keys and conditions as numbers, values to keep."""
+    flat = rows.rename_columns([f"{scan.stream}.{name}" for name in rows.column_names])
+    columns = [f'epoch_us("{scan.stream}.{event_time}") AS "{TS}"']
+    for number, key in enumerate(scan.keys):
+        value = to_duckdb(key.expression)
+        number_sql = value if key.expression.type == "bigint" else hash_sql.format(value)
         columns.append(
             f'CASE WHEN ({value}) IS NOT NULL THEN CAST({number_sql} AS BIGINT) END AS "{class_column(number)}"'
         )
-    if scan.filters:
-        columns.append(" AND ".join(f"({to_duckdb(f)})" for f in scan.filters) + f' AS "{KEEP}"')
+    for number, selection in enumerate(scan.selections):
+        if selection.filters:
+            condition = " AND ".join(f"({to_duckdb(expression)})" for expression in selection.filters)
+            columns.append(f'{condition} AS "{keep_column(number)}"')
     columns += [f'{to_duckdb(item.expression)} AS "{item.name}"' for item in scan.kept]
     return query_rows(f"SELECT {', '.join(columns)} FROM flat", flat=flat)
 
 
-def finish(plan: Plan, combinations: Sequence[pa.Table], schemas: Mapping[str, pa.Schema]) -> pa.Table:
-    """Answers from finished combinations: the remaining predicates and the output columns."""
-    top = plan.child if isinstance(plan, Distinct) else plan
-    assert isinstance(top, Project), "a plan projects its answers"
-    where = "true"
-    if isinstance(top.child, Restrict):
-        where = " AND ".join(f"({to_duckdb(predicate)})" for predicate in top.child.predicates)
-    select = ", ".join(f'{to_duckdb(item.expression)} AS "{item.name}"' for item in top.select)
-    join = bottom_of(plan)
-    types = {f"{scan.alias}.{field.name}": field.type for scan in join.scans for field in schemas[scan.stream]}
-    empty = pa.schema([(name, types[name]) for name in join.output])
-    rows = pa.concat_tables(combinations) if combinations else empty.empty_table()
-    return query_rows(f"SELECT {select} FROM combinations WHERE {where}", combinations=rows)
+def evaluate(finish: Finish, combinations: pa.Table) -> pa.Table:
+    """Predicates and output columns of a query over combinations; with DISTINCT, each row once and with its hash."""
+    where = " AND ".join(f"({to_duckdb(predicate)})" for predicate in finish.predicates) or "true"
+    names = [answer_column(number) for number in range(len(finish.select))]
+    select = ", ".join(f'{to_duckdb(i.expression)} AS "{name}"' for i, name in zip(finish.select, names, strict=True))
+    sql = f"SELECT {'DISTINCT ' if finish.distinct else ''}{select} FROM combinations WHERE {where}"
+    if finish.distinct:
+        row = ", ".join(f'"{name}"' for name in names)
+        sql = f'SELECT *, CAST(hash({row}) >> 1 AS BIGINT) AS "{class_column(0)}" FROM ({sql})'
+    return query_rows(sql, combinations=combinations)
 
 
 @cache

@@ -1,35 +1,29 @@
 """Sites as simulated peers: the very programs that Spark runs, on a virtual clock, over links that misbehave.
 
 A site has a disk, which survives a crash (its ledger and what the ledger names), and a memory, which does not (parcels
-that arrived and wait for the next turn). Sources can be read again from any batch, as on Spark.
+that arrived and wait for the next micro-batch). Sources can be read again from any batch, as on Spark.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from watersmeet.plan.nodes import Plan, join_plan_of
-from watersmeet.program.operators import Purpose, compile_sites
-from watersmeet.program.site.engine import (
-    Arrivals,
-    Ingested,
-    SiteEngine,
-    SiteLedger,
-    Traffic,
-    ingest,
-    traffic_by_purpose,
-)
-from watersmeet.program.site.ledger import watermark
-from watersmeet.program.storage.segments import TS, column
+from watersmeet.plan.nodes import Plan
+from watersmeet.program.finish.model import Evaluator, Finish
+from watersmeet.program.operators import Purpose
+from watersmeet.program.site.engine import Arrivals, SiteEngine, traffic_by_purpose
+from watersmeet.program.site.ingest import Ingest
+from watersmeet.program.site.ledger import Answers, Ingested, SiteLedger, Traffic, watermark
+from watersmeet.program.site.program import SiteProgram, overlay, shared_joins
 from watersmeet.program.storage.shelf import MemoryShelf
 from watersmeet.program.storage.wire import index_parcel
 from watersmeet.sim.internet.links import LinkModel, Network
 from watersmeet.sim.kernel import Kernel
-from watersmeet.sim.sites.rows import HASH, lay_out
+from watersmeet.sim.sites.rows import HASH, evaluate, lay_out
 
-TURN_US = 100_000  # the execution interval, if nobody says
+BATCH_INTERVAL_US = 100_000  # between micro-batches of a site, if nobody says
 RETRY_US = 1_000_000  # after which a parcel that nobody acknowledged is sent again
 
 
@@ -47,14 +41,15 @@ class SimulatedSite:
     network: Network
     lay_out: Callable[[str, pa.Table], pa.Table]
     delays_us: Mapping[str, int]
-    turn_us: int
-    start_us: int | None = None
+    interval_us: int
+    aligned: bool = False  # whether micro-batches start at multiples of the interval, as Spark's triggers do
+    completed: "Completed | None" = None  # called at the end of every micro-batch
     ledger: SiteLedger = field(default_factory=SiteLedger)
-    answers: list[pa.Table] = field(default_factory=list)
+    answers: dict[str, dict[int, pa.Table]] = field(default_factory=dict)  # the sinks: by query and micro-batch
     batches: list[dict[str, pa.Table]] = field(default_factory=list)  # what the sources have delivered so far
     inbox: list[tuple[str, str, Any]] = field(default_factory=list)
     is_up: bool = True
-    turns: int = 0
+    micro_batches: int = 0
     peak_rows: int = 0
     _is_due: bool = False
     _sent: dict[str, int] = field(default_factory=dict)
@@ -102,9 +97,10 @@ class SimulatedSite:
     def _wake(self) -> None:
         if not self._is_due:
             self._is_due = True
-            self.kernel.after(self.turn_us, self._turn)
+            wait_us = self.interval_us - (self.kernel.now_us % self.interval_us if self.aligned else 0)
+            self.kernel.after(wait_us, self._micro_batch)
 
-    def _turn(self) -> None:
+    def _micro_batch(self) -> None:
         self._is_due = False
         if not self.is_up:
             return
@@ -112,21 +108,21 @@ class SimulatedSite:
         for peer in self.engine.program.peers_out:
             ledger = self.engine.acknowledged(ledger, peer, self.network.acknowledged(self.name, peer))
         last = len(self.batches) - 1
-        arrivals = Arrivals(
-            [one for batch in self.batches[ledger.batch + 1 :] for one in self._ingest(batch, ledger)],
-            self.inbox,
-            batch=last if last > ledger.batch else None,
-        )
-        turn = self.engine.turn(ledger, arrivals)
-        self.turns += 1
-        self._commit(turn.ledger)
-        self.answers += [self.shelf.get(path) for path in turn.answers]
-        self.shelf.keep_only(frozenset((*self.ledger.paths, *(path for _, path, _ in self.inbox))))
+        if last > ledger.ingested_batch:
+            arrived = self.batches[ledger.ingested_batch + 1 :]
+            found = [one for batch in arrived for one in self._ingest(batch, ledger)]
+            ledger = _stored(self.engine.ingest(ledger, last, found))
+        before = ledger
+        ledger = self.engine.run(before, Arrivals(self.inbox))
+        self.micro_batches += 1
+        self._commit(ledger)
         self._deliver()
+        self.shelf.keep_only(frozenset((*self.ledger.paths, *(path for _, path, _ in self.inbox))))
+        if self.completed is not None:
+            self.completed(self, before)
 
     def _commit(self, ledger: SiteLedger) -> None:
-        """What is on disk must be enough: the ledger goes through JSON, as it does on a real one."""
-        self.ledger = SiteLedger.from_json(ledger.to_json())
+        self.ledger = _stored(ledger)
         taken = self.ledger.received
         self.inbox = [one for one in self.inbox if one[2].number > taken.get(one[0], 0)]
         self.peak_rows = max(self.peak_rows, sum(segment.rows for segment in self.ledger.segments))
@@ -134,71 +130,83 @@ class SimulatedSite:
             self.network.acknowledge(self.name, sender, number)
 
     def _deliver(self) -> None:
+        """Send what is in the outbox, and give sinks their answers: as often as it happens, they have them once."""
         for to, link in self.ledger.links.items():
             for parcel in link.outbox:
                 if parcel.number > self._sent.get(to, 0):
                     self._sent[to] = parcel.number
                     self.network.send(self.name, to, parcel.number, self.shelf.get_bytes(parcel.path), parcel.bytes)
+        for query, waiting in self.ledger.undelivered.items():
+            for answers in waiting:
+                self.answers.setdefault(query, {})[answers.batch] = _read_answers(self.shelf, answers)
+            if waiting:
+                self.ledger = self.engine.delivered(self.ledger, query, waiting[-1].batch)
 
     def _ingest(self, batch: dict[str, pa.Table], ledger: SiteLedger) -> list[Ingested]:
         program = self.engine.program
         found = []
-        for alias in program.local:
-            scan = program.join.scan(alias)
-            if scan.stream not in batch or not batch[scan.stream].num_rows:
-                continue
-            table = self.lay_out(alias, batch[scan.stream])
-            table = table.filter(table.column(TS).is_valid())
-            ts = column(table, TS)
-            late_before = watermark(ledger.streams.get(scan.stream), self.delays_us[scan.stream])
-            late = 0
-            if late_before is not None:
-                late = int((ts < late_before).sum())
-                table = table.filter(pa.array(ts >= late_before))
-            if self.start_us is not None:
-                table = table.filter(pa.array(column(table, TS) >= self.start_us))
-            made = ingest(program, self.engine.shelf, alias, table)
-            max_ts = int(ts.max()) if len(ts) else None
-            found.append(replace(made, rows=batch[scan.stream].num_rows, late=late, max_ts=max_ts))
+        for scan in program.streams:
+            if scan.stream in batch and batch[scan.stream].num_rows:
+                table = self.lay_out(scan.stream, batch[scan.stream])
+                late_before = watermark(ledger.streams.get(scan.stream), self.delays_us[scan.stream])
+                found.append(Ingest(program, self.engine.shelf, scan)(table, late_before))
         return found
 
 
+Completed: TypeAlias = Callable[[SimulatedSite, SiteLedger], None]  # the site, and its ledger before it joined
+
+
+def _stored(ledger: SiteLedger) -> SiteLedger:
+    """What is on disk must be enough: the ledger goes through JSON, as it does on a real one."""
+    return SiteLedger.from_json(ledger.to_json())
+
+
+def _read_answers(shelf: MemoryShelf, answers: Answers) -> pa.Table:
+    tables = [shelf.get(path).select([name for name, _ in answers.columns]) for path in answers.paths]
+    return pa.concat_tables(tables).rename_columns([name for _, name in answers.columns])
+
+
 class SimulatedSites:
-    """All sites of a plan on one kernel."""
+    """All sites of one or more queries on one kernel."""
 
     def __init__(
         self,
-        plan: Plan,
+        plans: Plan | Mapping[str, Plan],
         event_times: Mapping[str, str],
         *,
         seed: int = 0,
         model_of: Callable[[str, str], LinkModel] = lambda a, b: LinkModel(latency_us=25_000),
         delays_us: Mapping[str, int] | None = None,
-        turn_us: int | Mapping[str, int] = TURN_US,
+        interval_us: int | Mapping[str, int] = BATCH_INTERVAL_US,
+        aligned: bool = False,
+        completed: Completed | None = None,
         buckets: int = 1,
-        start_us: int | None = None,
+        start_us: int | Mapping[str, int | None] | None = None,
         hash_sql: str = HASH,
         retry_us: int | None = RETRY_US,
         answers: bool = True,
     ) -> None:
         self.kernel = Kernel(seed)
         self.network = Network(self.kernel, model_of, retry_us)
-        join = join_plan_of(plan)
-        delays = {scan.stream: (delays_us or {}).get(scan.stream, 0) for scan in join.scans}
+        by_query: Mapping[str, Plan] = plans if isinstance(plans, Mapping) else {"q": plans}
+        starts = start_us if isinstance(start_us, Mapping) else dict.fromkeys(by_query, start_us)
+        programs = overlay(shared_joins(by_query, starts), answers=answers)
+        scans = {scan.stream: scan for program in programs.values() for scan in program.streams}
+        delays = {stream: (delays_us or {}).get(stream, 0) for stream in scans}
 
-        def laid_out(alias: str, rows: pa.Table) -> pa.Table:
-            scan = join.scan(alias)
-            return lay_out(scan, join.classes, rows, event_times[scan.stream], hash_sql)
+        def laid_out(stream: str, rows: pa.Table) -> pa.Table:
+            return lay_out(scans[stream], rows, event_times[stream], hash_sql)
 
+        self.queries = tuple(by_query)
         self.sites: dict[str, SimulatedSite] = {}
-        for name, program in compile_sites(join, answers=answers).items():
-            interval = turn_us if isinstance(turn_us, int) else turn_us[name]
-            engine = SiteEngine(program, delays, MemoryShelf(), run_here, buckets, rows_a_bucket=1)
-            site = SimulatedSite(engine, self.kernel, self.network, laid_out, delays, interval, start_us)
+        for name, program in programs.items():
+            interval = interval_us if isinstance(interval_us, int) else interval_us[name]
+            shelf = MemoryShelf()
+            engine = SiteEngine(program, delays, shelf, run_here, _evaluator(shelf), buckets, rows_a_bucket=1)
+            site = SimulatedSite(engine, self.kernel, self.network, laid_out, delays, interval, aligned, completed)
             self.sites[name] = site
             site.start()
-        self._answering = [self.sites[join.site]] if join.site is not None else list(self.sites.values())
-        self.homes = {scan.stream: home for scan, home in zip(join.scans, join.homes, strict=True)}
+        self.homes = {scan.stream: site for site, program in programs.items() for scan in program.streams}
 
     def feed(self, time_us: int, tables: Mapping[str, pa.Table]) -> None:
         """Let rows of streams come to their homes at a time."""
@@ -222,10 +230,17 @@ class SimulatedSites:
         """Run until nothing is left to do; returns the number of events."""
         return self.kernel.run(max_events=max_events)
 
+    def answers(self, query: str | None = None) -> list[pa.Table]:
+        """The answers of a query, or of the only one, as its sinks have them."""
+        name = self.queries[0] if query is None else query
+        return [
+            table for _, site in sorted(self.sites.items()) for _, table in sorted(site.answers.get(name, {}).items())
+        ]
+
     @property
-    def answers(self) -> list[pa.Table]:
-        """What has been answered, where answers are wanted or wherever they were made."""
-        return [table for site in self._answering for table in site.answers]
+    def programs(self) -> dict[str, SiteProgram]:
+        """What every site does."""
+        return {name: site.engine.program for name, site in self.sites.items()}
 
     @property
     def traffic(self) -> dict[tuple[str, str], dict[Purpose, Traffic]]:
@@ -254,3 +269,11 @@ class SimulatedSites:
     def bytes_central(self) -> int:
         """What shipping every stream whole to the query's site would have taken, by a sample of each batch."""
         return sum(count.bytes for site in self.sites.values() for count in site.ledger.central.values())
+
+
+def _evaluator(shelf: MemoryShelf) -> Evaluator:
+    def evaluated(finish: Finish, paths: Sequence[str], rows: int) -> list[str]:
+        table = evaluate(finish, pa.concat_tables([shelf.get(path) for path in paths]))
+        return [shelf.put("evaluated", table).path] if table.num_rows else []
+
+    return evaluated

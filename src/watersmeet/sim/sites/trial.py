@@ -1,4 +1,4 @@
-"""Random trials: a query, its streams, a plan and a bad network from one seed, run in the simulator against the law.
+"""Random trials: queries over the same streams, their plans and a bad network from one seed, run against the oracle.
 
 `python -m watersmeet.sim.sites.trial SEED` replays a seed, tells what was tried, and ends with 1 if the answers differ.
 """
@@ -6,12 +6,11 @@
 import argparse
 import sys
 import traceback
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, combinations, pairwise, permutations
 from random import Random
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
 
@@ -31,17 +30,21 @@ from watersmeet.plan.nodes import (
     RangeParts,
     Reduction,
     SubPlan,
+    Symmetric,
     Tree,
     ValueParts,
     join_plan_of,
     with_join,
 )
+from watersmeet.planners.local import local, symmetric
 from watersmeet.planners.sited import central, explicit, placed
+from watersmeet.query.bags import Bag, bag_of
+from watersmeet.query.model import JoinQuery
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
 from watersmeet.query.windows import Rows
 from watersmeet.sim.internet.links import LinkModel
-from watersmeet.sim.sites.rows import finish, typed
+from watersmeet.sim.sites.rows import typed
 from watersmeet.sim.sites.site import SimulatedSites
 
 SCHEMA = pa.schema(
@@ -61,9 +64,10 @@ _ATTRIBUTES = (
     [("k", "k"), ("k", "k"), ("k", "k"), ("k", "id"), ("m", "k")],
 )
 
+_WINDOW_KINDS = ("R", "T", "N", "U", "RT", "RN", "RTNU", "RTNU", "RTNU")  # a letter a kind, see _window
+
 Size = Literal["small", "large"]
 Edge = tuple[str, str]
-Bag = Counter[tuple[Any, ...]]
 
 _SECOND = 1_000_000
 _MINUTE = 60 * _SECOND
@@ -95,24 +99,33 @@ class Crash:
 
 
 @dataclass(frozen=True)
+class TrialQuery:
+    """A query, where its answers are wanted, and how it is planned."""
+
+    name: str
+    sql: str
+    site: str
+    hops: Mapping[str, tuple[Hop, ...]] | None  # by head; None ships everything to the query's site
+    symmetric_at: str | None = None  # where all windows are joined by a symmetric multi-way join instead
+    mix: int | None = None  # the seed of several sub-plans, trees among them, that replace the plan's one
+    start_us: int | None = None
+
+
+@dataclass(frozen=True)
 class Trial:
     """All that decides a run."""
 
     seed: int
     size: Size
-    sql: str
+    queries: tuple[TrialQuery, ...]
     tables: Mapping[str, pa.Table]  # whole streams, in order of arrival
     homes: Mapping[str, str]
-    site: str
-    plan: Mapping[str, tuple[Hop, ...]] | None  # by head; None ships everything to the query's site
     links: Mapping[tuple[str, str], LinkModel]
     feeds: tuple[Feed, ...]
     crashes: tuple[Crash, ...]
-    turns_us: Mapping[str, int]
+    intervals_us: Mapping[str, int]  # between micro-batches, by site
     delays_us: Mapping[str, int]
     buckets: int
-    start_us: int | None = None
-    mix: int | None = None  # the seed of several ways, trees among them, that replace the plan's one
 
     @property
     def command(self) -> str:
@@ -120,40 +133,69 @@ class Trial:
         size = "" if self.size == "small" else f" --size {self.size}"
         return f"python -m watersmeet.sim.sites.trial {self.seed}{size}"
 
+    def parsed(self, query: TrialQuery) -> JoinQuery:
+        """A query with the types of its keys."""
+        columns = dict.fromkeys(self.tables, SCHEMA.names)
+        return typed(parse_query(query.sql, columns, allow_cross=True), dict.fromkeys(self.tables, SCHEMA))
+
+    def plan(self, query: TrialQuery) -> Plan:
+        """The plan that was drawn for a query."""
+        parsed, columns = self.parsed(query), dict.fromkeys(self.tables, SCHEMA.names)
+        if {query.symmetric_at} == {query.site, *self.homes.values()}:
+            return local(parsed, columns, query.site)
+        if query.hops is None:
+            plan = central(parsed, columns, self.homes, query.site)
+        else:
+            plan = explicit(parsed, columns, self.homes, query.site, query.hops)
+        join = join_plan_of(plan)
+        if query.symmetric_at is not None:
+            sub_plan = symmetric(parsed.aliases, join.classes, query.symmetric_at)
+            return with_join(plan, replace(join, sub_plans=(sub_plan,)))
+        if query.mix is not None:
+            return with_join(plan, _mixed(Random(query.mix), join, sorted(self.intervals_us)))
+        return plan
+
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a trial, and what should have."""
+    """What came of a trial, and what should have, by query."""
 
     trial: Trial
-    plan: Plan
-    answers: Bag
-    expected: Bag
+    plans: Mapping[str, Plan]
+    answers: Mapping[str, Bag]
+    expected: Mapping[str, Bag]
     sites: SimulatedSites
     is_at_rest: bool  # whether it came to an end by itself
 
-    @property
-    def missing(self) -> Bag:
-        return self.expected - self.answers
+    def missing(self, query: str) -> Bag:
+        return self.expected[query] - self.answers[query]
+
+    def surplus(self, query: str) -> Bag:
+        return self.answers[query] - self.expected[query]
 
     @property
-    def surplus(self) -> Bag:
-        return self.answers - self.expected
+    def wrong(self) -> list[str]:
+        """The queries whose answers are not those of the reference semantics."""
+        return [name for name in self.expected if self.answers[name] != self.expected[name]]
 
     @property
     def is_right(self) -> bool:
-        return self.is_at_rest and self.answers == self.expected
+        return self.is_at_rest and not self.wrong
 
     @property
     def verdict(self) -> str:
         """One line that says whether it went well, and how to see it again if it did not."""
         if not self.is_at_rest:
             return f"seed {self.trial.seed}: no end after {_MAX_EVENTS} events; replay: {self.trial.command}"
-        if not self.is_right:
-            lost, many = self.missing.total(), self.surplus.total()
-            found = f"{lost} missing and {many} too many of {self.expected.total()} answers"
+        if self.wrong:
+            found = "; ".join(
+                f"{name}: {self.missing(name).total()} missing and {self.surplus(name).total()} too many of "
+                f"{self.expected[name].total()} answers"
+                for name in self.wrong
+            )
             return f"seed {self.trial.seed}: {found}; replay: {self.trial.command}"
-        return f"seed {self.trial.seed}: {self.expected.total()} answers, as they should be"
+        totals = " + ".join(str(bag.total()) for bag in self.expected.values())
+        return f"seed {self.trial.seed}: {totals} answers, as they should be"
 
 
 def edges_of(topology: str, aliases: Sequence[str]) -> list[Edge]:
@@ -174,7 +216,7 @@ def edges_of(topology: str, aliases: Sequence[str]) -> list[Edge]:
 
 def draw(seed: int, *, size: Size = "small") -> Trial:
     """The trial of a seed, always the same one."""
-    random = Random(seed)
+    random, more = Random(seed), Random(f"{seed} more")
     aliases = list("abcde")[: random.choice([2, 2, 2, 2, 3, 3, 3, 4, 5])]
     stream_of = _streams(random, aliases)
     streams = sorted(set(stream_of.values()))
@@ -186,46 +228,96 @@ def draw(seed: int, *, size: Size = "small") -> Trial:
     peers = [f"n{number + 1}" for number in range(random.randint(1, len(streams)))]
     sites = [*peers, "n0"]
     homes = {stream: random.choice(peers) for stream in streams}
-    return Trial(
+    first = TrialQuery(
+        "q1",
+        sql.text,
+        site=random.choice(sites),
+        hops=None if random.random() < 0.05 else _hops(random, aliases, sites),
+    )
+    trial = Trial(
         seed=seed,
         size=size,
-        sql=sql,
+        queries=(first,),
         tables=tables,
         homes=homes,
-        site=random.choice(sites),
-        plan=None if random.random() < 0.05 else _plan(random, aliases, sites),
         links=_links(random, sites),
         feeds=tuple(_feeds(random, tables, random.randint(1, _FEEDS[size]))),
         crashes=tuple(_crashes(random, sites)),
-        turns_us={site: random.choice([1_000, 100_000, 700_000, 4 * _SECOND]) for site in sites},
+        intervals_us={site: random.choice([1_000, 100_000, 700_000, 4 * _SECOND]) for site in sites},
         delays_us=dict.fromkeys(streams, delay * _SECOND + (_SECOND if is_fine else 0)),
         buckets=random.choice([1, 1, 2, 3]),
-        start_us=random.randint(0, 8) * _SECOND if random.random() < 0.1 else None,
-        mix=seed if random.random() < 0.5 else None,
     )
+    start_us = random.randint(0, 8) * _SECOND if random.random() < 0.1 else None
+    first = replace(first, start_us=start_us, mix=seed if random.random() < 0.5 else None)
+    return _with_more(more, replace(trial, queries=(first,)), sql)
+
+
+def _with_more(random: Random, trial: Trial, sql: "_Sql") -> Trial:
+    """The trial with DISTINCT, symmetric joins, streams at one site and further queries over the same streams."""
+    (first,) = trial.queries
+    sites = sorted(trial.intervals_us)
+    if random.random() < 0.2:  # everything at one site
+        site = random.choice(sites)
+        trial = replace(trial, homes=dict.fromkeys(trial.homes, site))
+        first = replace(first, site=site, mix=None, symmetric_at=site if random.random() < 0.8 else None)
+    elif random.random() < 0.15:
+        first = replace(first, mix=None, symmetric_at=random.choice(sites))
+    if random.random() < 0.25:
+        sql = sql.distinct(random)
+    drafts = [(replace(first, sql=sql.text), sql)]
+    for number in range(random.choice([0, 0, 1, 1, 2])):
+        like, like_sql = random.choice(drafts)
+        query, drawn = _another(random, trial, like, like_sql)
+        if random.random() < 0.25:
+            drawn = drawn.distinct(random)
+        drafts.append((replace(query, name=f"q{number + 2}", sql=drawn.text), drawn))
+    return replace(trial, queries=tuple(query for query, _ in drafts))
+
+
+def _another(random: Random, trial: Trial, like: TrialQuery, sql: "_Sql") -> "tuple[TrialQuery, _Sql]":
+    """A query that has the join of another one, or windows, filters or a start of its own, or just its streams."""
+    sites, names = sorted(trial.intervals_us), sorted(trial.tables)
+    what = random.choice(["same join", "same join", "other windows", "other filters", "other start", "other join"])
+    match what:
+        case "same join":
+            return like, sql.other_items(random)
+        case "other windows":
+            kinds = random.choice(_WINDOW_KINDS)
+            windows = {alias: _window(random, kinds, len(sql.windows)) for alias in sql.windows}
+            return like, replace(sql, windows=windows)
+        case "other filters":
+            where = (*sql.where, f"{random.choice(list(sql.windows))}.id % {random.choice([2, 3])} <> 1")
+            return like, replace(sql, where=where)
+        case "other start":
+            return replace(like, start_us=random.randint(0, 8) * _SECOND), sql
+        case _:
+            aliases = list("abcde")[: random.randint(2, len(sql.windows))]
+            drawn = _sql(random, aliases, {alias: random.choice(names) for alias in aliases})
+            kind = random.choice(["central", "hops", "mix", "symmetric"])
+            query = TrialQuery(
+                like.name,
+                drawn.text,
+                site=random.choice(sites),
+                hops=None if kind == "central" else _hops(random, aliases, sites),
+                symmetric_at=random.choice(sites) if kind == "symmetric" else None,
+                mix=random.randrange(10**6) if kind == "mix" else None,
+            )
+            return query, drawn
 
 
 def run(trial: Trial) -> Outcome:
     """Run a trial to its end and ask the oracle."""
-    columns = dict.fromkeys(trial.tables, SCHEMA.names)
-    schemas = dict.fromkeys(trial.tables, SCHEMA)
+    plans = {query.name: trial.plan(query) for query in trial.queries}
     event_times = dict.fromkeys(trial.tables, EVENT_TIME)
-    query = typed(parse_query(trial.sql, columns, allow_cross=True), schemas)
-    if trial.plan is None:
-        plan = central(query, columns, trial.homes, trial.site)
-    else:
-        plan = explicit(query, columns, trial.homes, trial.site, trial.plan)
-    if trial.mix is not None:
-        plan = with_join(plan, _mixed(Random(trial.mix), join_plan_of(plan), sorted(trial.turns_us)))
     sites = SimulatedSites(
-        plan,
+        plans,
         event_times,
         seed=trial.seed,
         model_of=lambda sender, receiver: trial.links[sender, receiver],
         delays_us=trial.delays_us,
-        turn_us=trial.turns_us,
+        interval_us=trial.intervals_us,
         buckets=trial.buckets,
-        start_us=trial.start_us,
+        start_us={query.name: query.start_us for query in trial.queries},
     )
     for feed in trial.feeds:
         sites.feed(feed.time_us, {feed.stream: feed.rows})
@@ -233,31 +325,40 @@ def run(trial: Trial) -> Outcome:
         if crash.site in sites.sites:
             sites.crash(crash.site, crash.time_us, crash.down_us)
     sites.run(_MAX_EVENTS)
-    expected: Bag = Counter()
-    heads_before_us, is_begun = horizon(sites, plan)
-    if is_begun:
-        law = answer(query, trial.tables, event_times, start_us=trial.start_us, heads_before_us=heads_before_us)
-        expected = bag_of(law)
-    return Outcome(trial, plan, bag_of(finish(plan, sites.answers, schemas)), expected, sites, not sites.kernel.pending)
+    answers, expected = {}, {}
+    for query in trial.queries:
+        answers[query.name] = sum((bag_of(table) for table in sites.answers(query.name)), Bag())
+        expected[query.name] = Bag()
+        heads_before_us, is_begun = horizon(sites, plans[query.name])
+        if is_begun:
+            table = answer(
+                trial.parsed(query),
+                trial.tables,
+                event_times,
+                start_us=query.start_us,
+                heads_before_us=heads_before_us,
+            )
+            expected[query.name] = bag_of(table)
+    return Outcome(trial, plans, answers, expected, sites, not sites.kernel.pending)
 
 
 def horizon(sites: SimulatedSites, plan: Plan) -> tuple[int | None, bool]:
     """Before which instant heads have their answers (None: all have), and whether there is such an instant.
 
-    Rows of a ROWS window have no order beyond the watermark of their stream: heads there are still to wait.
+    Rows of a ROWS window have no order beyond the watermark of their stream: heads there are still to wait. In a
+    symmetric join with such a window all rows wait until the watermarks of all its streams have passed them.
     """
-    marks = [
-        sites.sites[sites.homes[scan.stream]].ledger.progress.get(scan.alias)
-        for scan in join_plan_of(plan).scans
-        if isinstance(scan.window, Rows)
-    ]
+    join = join_plan_of(plan)
+    counted = [scan for scan in join.scans if isinstance(scan.window, Rows)]
+    waited_for = join.scans if counted and is_symmetric(join) else counted
+    marks = [sites.sites[sites.homes[scan.stream]].ledger.watermarks.get(scan.stream) for scan in waited_for]
     known = [mark for mark in marks if mark is not None]
     return min(known, default=None), len(known) == len(marks)
 
 
-def bag_of(table: pa.Table) -> Bag:
-    """The rows of a table with their counts."""
-    return Counter(zip(*(table.column(name).to_pylist() for name in table.column_names), strict=True))
+def is_symmetric(join: JoinPlan) -> bool:
+    """Whether a plan is a symmetric multi-way join for all keys."""
+    return all(isinstance(sub_plan, Symmetric) for sub_plan in join.sub_plans)
 
 
 def _streams(random: Random, aliases: Sequence[str]) -> dict[str, str]:
@@ -267,7 +368,41 @@ def _streams(random: Random, aliases: Sequence[str]) -> dict[str, str]:
     return {alias: f"s{number + 1}" for number, alias in enumerate(aliases)}
 
 
-def _sql(random: Random, aliases: Sequence[str], stream_of: Mapping[str, str]) -> str:
+@dataclass(frozen=True)
+class _Sql:
+    """The text of a query in parts, so that others can have some of them."""
+
+    windows: Mapping[str, str]  # by alias
+    stream_of: Mapping[str, str]
+    where: tuple[str, ...]
+    items: tuple[str, ...]
+    is_distinct: bool = False
+
+    @property
+    def text(self) -> str:
+        froms = ", ".join(f"{self.stream_of[alias]} {window} AS {alias}" for alias, window in self.windows.items())
+        select = f"SELECT {'DISTINCT ' if self.is_distinct else ''}{', '.join(self.items)} FROM {froms}"
+        return f"{select} WHERE {' AND '.join(self.where)}" if self.where else select
+
+    def distinct(self, random: Random) -> "_Sql":
+        """The different values of a few columns that have few of them."""
+        one, other = random.sample(list(self.windows), 2)
+        coarse = [f"{one}.k", f"{other}.m", f"{one}.s", f"{other}.id % 2", f"{one}.m + {other}.k", f"lower({other}.s)"]
+        items = random.sample(coarse, random.randint(1, 3))
+        named = tuple(f"{item} AS c{number}" for number, item in enumerate(items))
+        return replace(self, items=named, is_distinct=True)
+
+    def other_items(self, random: Random) -> "_Sql":
+        """The same join with other output columns, and perhaps one more condition on combinations."""
+        aliases = list(self.windows)
+        one, other = random.sample(aliases, 2)
+        items = [f"{alias}.id AS {alias}_id" for alias in random.sample(aliases, random.randint(1, len(aliases)))]
+        items += random.sample([f"{one}.s AS s", f"{one}.m * 10 + {other}.m AS both", f"{other}.ts AS at"], 2)
+        more = (f"{one}.id {random.choice(['<>', '<'])} {other}.id",) if random.random() < 0.3 else ()
+        return replace(self, where=(*self.where, *more), items=tuple(items))
+
+
+def _sql(random: Random, aliases: Sequence[str], stream_of: Mapping[str, str]) -> _Sql:
     attributes = random.choice(_ATTRIBUTES)
     where = [
         f"{one}.{left} = {other}.{right}"
@@ -282,14 +417,14 @@ def _sql(random: Random, aliases: Sequence[str], stream_of: Mapping[str, str]) -
         where.append(f"{random.choice(aliases)}.m IS NOT NULL")
     if random.random() < 0.3:
         where.append(f"{aliases[0]}.id {random.choice(['<>', '<=', '>'])} {aliases[-1]}.id")
-    kinds = random.choice(["R", "T", "N", "U", "RT", "RN", "RTNU", "RTNU", "RTNU"])
-    froms = ", ".join(f"{stream_of[alias]} {_window(random, kinds, len(aliases))} AS {alias}" for alias in aliases)
+    kinds = random.choice(_WINDOW_KINDS)
+    windows = {alias: _window(random, kinds, len(aliases)) for alias in aliases}
     items = [f"{alias}.id AS {alias}_id" for alias in aliases]
     if random.random() < 0.2:
         items = items[: random.randint(1, len(items))]  # fewer columns, so that answers repeat
     if random.random() < 0.3:
         items.append(f"{random.choice(aliases)}.{random.choice('kms')} AS more")
-    return f"SELECT {', '.join(items)} FROM {froms}" + (f" WHERE {' AND '.join(where)}" if where else "")
+    return _Sql(windows, stream_of, tuple(where), tuple(items))
 
 
 def _edges(random: Random, aliases: Sequence[str]) -> list[Edge]:
@@ -335,7 +470,7 @@ def _stream(random: Random, keys: int, most: int, delay: int, is_fine: bool) -> 
     return pa.table({name: pa.array(columns[name], SCHEMA.field(name).type) for name in SCHEMA.names})
 
 
-def _plan(random: Random, aliases: Sequence[str], sites: Sequence[str]) -> dict[str, tuple[Hop, ...]]:
+def _hops(random: Random, aliases: Sequence[str], sites: Sequence[str]) -> dict[str, tuple[Hop, ...]]:
     """Any order, method and place for every head; a head left out goes as in `central`."""
     only = random.choice([*Method, *[None] * 12])
     plan = {}
@@ -354,10 +489,10 @@ def _hop(random: Random, alias: str, only: Method | None, sites: Sequence[str]) 
 
 
 def _mixed(random: Random, join: JoinPlan, sites: Sequence[str]) -> JoinPlan:
-    """Up to four ways, linear or trees, each for a part of the values of some key."""
+    """Up to four sub-plans, linear, trees or symmetric joins, each for a part of the values of some key."""
     exact = [one for one in join.classes if one.exact]
     count = random.randint(1, 4) if exact else 1
-    sub_plans = tuple(_way(random, join, sites) for _ in range(count))
+    sub_plans = tuple(_sub_plan(random, join, sites) for _ in range(count))
     partition = _partition(random, random.choice(exact), count) if count > 1 else None
     return replace(join, sub_plans=sub_plans, partition=partition)
 
@@ -379,13 +514,16 @@ def _partition(random: Random, key: KeyClass, sub_plans: int) -> Partition:
             )
 
 
-def _way(random: Random, join: JoinPlan, sites: Sequence[str]) -> SubPlan:
-    aliases = [scan.alias for scan in join.scans]
-    if any(isinstance(scan.window, Rows) for scan in join.scans) or random.random() < 0.3:
-        drawn = _plan(random, aliases, sites)
+def _sub_plan(random: Random, join: JoinPlan, sites: Sequence[str]) -> SubPlan:
+    aliases = tuple(scan.alias for scan in join.scans)
+    counts_rows = any(isinstance(scan.window, Rows) for scan in join.scans)  # then symmetric joins wait for longer
+    if counts_rows or random.random() < 0.3:
+        drawn = _hops(random, aliases, sites)
         plan = {head: tuple(placed(hop, join.home(hop.alias)) for hop in hops) for head, hops in drawn.items()}
         asked = {head.head: head for head in join.heads}
         return Linear(tuple(HeadPlan(head, plan[head]) if head in plan else asked[head] for head in aliases))
+    if random.random() < 0.2:
+        return symmetric(aliases, join.classes, random.choice(sites))
     nodes: list[Tree] = [Leaf(alias) for alias in random.sample(aliases, len(aliases))]
     while len(nodes) > 1:
         chosen = [nodes.pop(random.randrange(len(nodes))) for _ in range(min(len(nodes), random.choice([2, 2, 3])))]
@@ -436,17 +574,22 @@ def _crashes(random: Random, sites: Sequence[str]) -> Iterator[Crash]:
 
 def describe(trial: Trial) -> Iterator[str]:
     """A trial in words, line by line."""
-    yield f"seed {trial.seed}: {trial.sql}"
+    yield f"seed {trial.seed}: {trial.buckets} bucket(s)"
     yield "homes: " + ", ".join(f"{stream} at {home}" for stream, home in sorted(trial.homes.items()))
-    start = "" if trial.start_us is None else f", from {_seconds(trial.start_us)} on"
-    yield f"answers at {trial.site}{start}; {trial.buckets} bucket(s)"
-    if trial.plan is None:
-        yield "plan: central"
-    if trial.mix is not None:
-        yield f"with ways of their own for parts of the keys, drawn from {trial.mix}"
-    for head, hops in (trial.plan or {}).items():
-        yield f"plan of {head}: " + ", ".join(map(_shown_hop, hops))
-    yield "turns: " + ", ".join(f"{site} every {_seconds(turn_us)}" for site, turn_us in trial.turns_us.items())
+    for query in trial.queries:
+        start = "" if query.start_us is None else f", from {_seconds(query.start_us)} on"
+        yield f"{query.name} at {query.site}{start}: {query.sql}"
+        if query.symmetric_at is not None:
+            yield f"  plan: symmetric join at {query.symmetric_at}"
+        elif query.mix is not None:
+            yield f"  plan: sub-plans of parts of a key, drawn from {query.mix}"
+        elif not query.hops:
+            yield "  plan: central"
+        else:
+            for head, hops in query.hops.items():
+                yield f"  plan of head {head}: " + ", ".join(map(_shown_hop, hops))
+    intervals = (f"{site} every {_seconds(interval_us)}" for site, interval_us in trial.intervals_us.items())
+    yield "micro-batches: " + ", ".join(intervals)
     yield "delays: " + ", ".join(f"{stream} {_seconds(delay_us)}" for stream, delay_us in trial.delays_us.items())
     models = dict.fromkeys(trial.links.values())
     for model in models:
@@ -492,9 +635,10 @@ def _replay(seed: int, size: Size, tell: Callable[[str], object], *, in_full: bo
         return False
     if in_full or not outcome.is_right:
         tell(outcome.verdict)
-        for word, rows in (("missing", outcome.missing), ("too many", outcome.surplus)):
-            for row, count in sorted(rows.items(), key=repr):
-                tell(f"  {word}: {row}{f' x {count}' if count > 1 else ''}")
+        for name in outcome.wrong:
+            for word, rows in (("missing", outcome.missing(name)), ("too many", outcome.surplus(name))):
+                for row, count in sorted(rows.items(), key=repr):
+                    tell(f"  {name} {word}: {row}{f' x {count}' if count > 1 else ''}")
     return outcome.is_right
 
 

@@ -1,40 +1,25 @@
-"""From finished combinations to the sink: remaining predicates, output columns, DISTINCT; and late rows to theirs."""
+"""From the ledger to the sinks: answers and late rows, each micro-batch once as any reader of the sink sees it."""
 
-import json
+import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.types import StringType, StructField, StructType
 
-from watersmeet.plan.nodes import Distinct, JoinPlan, MultiJoin, Plan, Project, Restrict, bottom_of
-from watersmeet.program.join.stages import ROW
-from watersmeet.program.site.ledger import Segment
-from watersmeet.program.storage.segments import class_column
-from watersmeet.spark.binding import CORRUPT_FIELD, Bound, is_collated
+from watersmeet.program.finish.model import Finish
+from watersmeet.program.site.ingest import REASON
+from watersmeet.program.site.ledger import Answers, Ingested
+from watersmeet.spark.binding import CORRUPT_FIELD
 from watersmeet.spark.deliver.sinks import FileWriter, Writer
-from watersmeet.spark.engine import Report, segment_of, total
+from watersmeet.spark.failures import raise_explained
+from watersmeet.spark.files import FileShelf
 from watersmeet.spark.ingest.sources import catches_malformed
-from watersmeet.spark.tasks import (
-    REASON,
-    REPORT,
-    Batches,
-    FileAnswers,
-    KeepUnseen,
-    Named,
-    OnEach,
-    OnNumbers,
-    ReadRows,
-    Round,
-    WriteRound,
-    WriteRows,
-)
-from watersmeet.topology.model import Query, Topology
-
-Task = Callable[[Batches], Batches]
-Result = TypeVar("Result")
+from watersmeet.spark.jobs import read_rows
+from watersmeet.topology.model import Topology
 
 # Types that Arrow and Spark write to Parquet alike.
 _DIRECT_TYPES = (
@@ -43,98 +28,97 @@ _DIRECT_TYPES = (
 )
 
 
-_FEW_ROWS = 10_000  # that the driver works through sooner than Spark starts a job
-
-
 class Delivery:
-    """Gives the answers of one query to its sink, a batch at a time."""
+    """Gives the answers of one query to its sink, in order and on its own thread: sinks do not wait for each other.
 
-    def __init__(self, spark: SparkSession, bound: Bound, plan: Plan, writer: Writer, state: str, buckets: int) -> None:
+    What a crash left undelivered is in the ledger, and is given again: a file sink replaces what it has of it.
+    """
+
+    def __init__(
+        self, spark: SparkSession, finish: Finish, schema: StructType, writer: Writer, shelf: FileShelf
+    ) -> None:
         self._spark = spark
-        self._bound = bound
-        self._plan = plan
-        self._join = bottom_of(plan)
+        self._finish = finish
+        self._schema = schema
         self._writer = writer
-        self._state = state
-        self._buckets = buckets
-        self._direct = direct_columns(plan, bound, writer)
-
-    def round(
-        self, last_round: Round, batch: int, seen: tuple[Segment, ...], *, replay: bool
-    ) -> tuple[int | None, tuple[Segment, ...]]:
-        """Deliver what the last round finds; how many answers there were, and what is to be remembered of them."""
-        if self._direct is not None and isinstance(self._writer, FileWriter):
-            columns, compression = self._direct
-
-            def stage(path: str) -> int:
-                task = WriteRound(last_round, path, columns, compression)
-                return total(run_told(self._spark, task, self._buckets), "rows")
-
-            return self._writer.publish(stage, batch, replay=replay), ()
-        return self._frame(
-            numbers(self._spark, self._buckets).mapInArrow(last_round, self._schema), batch, seen, replay
-        )
-
-    def files(
-        self, paths: Sequence[str], rows: int, batch: int, seen: tuple[Segment, ...], *, replay: bool
-    ) -> tuple[int | None, tuple[Segment, ...]]:
-        """Deliver so many finished combinations that lie in files."""
-        if self._direct is not None and isinstance(self._writer, FileWriter):
-            columns, compression = self._direct
-
-            def stage(path: str) -> int:
-                task = WriteRows(tuple(paths), self._buckets, path, columns, compression)
-                return sum(run_each(self._spark, task, self._buckets, rows))
-
-            return self._writer.publish(stage, batch, replay=replay), ()
-        task = ReadRows(tuple(paths), self._join.output or (ROW,))
-        return self._frame(numbers(self._spark, len(paths)).mapInArrow(task, self._schema), batch, seen, replay)
-
-    def nothing(self, batch: int) -> None:
-        """A batch without answers takes back what an unfinished attempt at it delivered."""
-        self._writer.remove(batch)
+        self._shelf = shelf
+        self._compression = writer.direct_compression if isinstance(writer, FileWriter) else None
+        if not all(isinstance(field.dataType, _DIRECT_TYPES) for field in schema.fields):
+            self._compression = None
+        self._thread = ThreadPoolExecutor(1, f"deliver-{finish.query}")
+        self._queued = self._delivered = -1
+        self._given = self._done = 0
+        self._has_failed = False
+        self.last: Future[None] | None = None  # what is done when the sink has all that was given
 
     @property
-    def _schema(self) -> StructType | str:
-        return self._bound.combination(self._join.output) if self._join.output else f"`{ROW}` boolean"
+    def query(self) -> str:
+        return self._finish.query
 
-    def _frame(
-        self, rows: DataFrame, batch: int, seen: tuple[Segment, ...], replay: bool
-    ) -> tuple[int | None, tuple[Segment, ...]]:
-        answers = self._finish(rows)
-        fresh: tuple[Segment, ...] = ()
-        if isinstance(self._plan, Distinct):
-            answers, fresh = self._unseen(answers, seen)
-        return self._writer.write(answers, batch, replay=replay), fresh
+    @property
+    def delivered(self) -> int:
+        """The last micro-batch whose answers the sink has."""
+        return self._delivered
 
-    def _finish(self, rows: DataFrame) -> DataFrame:
-        """Predicates and output columns, evaluated by Spark."""
-        plan = self._plan.child if isinstance(self._plan, Distinct) else self._plan
-        assert isinstance(plan, Project), "a plan projects its answers"
-        if isinstance(plan.child, Restrict):
-            for predicate in plan.child.predicates:
-                rows = rows.where(F.expr(predicate.sql))
-        return rows.select([F.expr(item.expression.sql).alias(item.name) for item in plan.select])
+    @property
+    def backlog(self) -> int:
+        """How many micro-batches' answers wait to be delivered."""
+        return self._given - self._done
 
-    def _unseen(self, answers: DataFrame, seen: tuple[Segment, ...]) -> tuple[DataFrame, tuple[Segment, ...]]:
-        """Those answers that were never given before, and the files that remember them."""
-        plain = answers.toDF(*(f"c{number}" for number in range(len(answers.columns))))
-        rows, compared = plain.dropDuplicates(), list(plain.columns)
-        for number, item in enumerate(self._bound.query.select):
-            if is_collated(item.expression.type):
-                compared[number] = f"k{number}"
-                rows = rows.withColumn(compared[number], F.expr(f"collation_key(c{number})"))
-        hashed = rows.withColumn(class_column(0), F.xxhash64(*compared))
-        filed = tuple(row["path"] for row in reports(map_rows(hashed, FileAnswers(self._state))))
-        if not filed:
-            return read_rows(self._spark, [], plain.schema).toDF(*answers.columns), ()
-        task = KeepUnseen(self._state, self._buckets, filed, seen, tuple(compared))
-        fresh = tuple(segment_of(row) for row in run_told(self._spark, task, self._buckets))
-        unseen = read_rows(self._spark, [segment.parts[0].path for segment in fresh], plain.schema)
-        return unseen.toDF(*answers.columns), fresh
+    def give(
+        self, waiting: Sequence[Answers], failed: Callable[[BaseException], object], *, replay: bool = False
+    ) -> None:
+        """Have answers delivered that were not given before."""
+        for answers in waiting:
+            if answers.batch > self._queued:
+                self._queued = answers.batch
+                self._given += 1
+                self.last = self._thread.submit(self._deliver, answers, replay)
+                self.last.add_done_callback(lambda done: failed(e) if (e := done.exception()) else None)
+
+    def _deliver(self, answers: Answers, replay: bool) -> None:
+        if self._has_failed:  # in order or not at all: what is left is delivered at the next start
+            return
+        self._has_failed = True
+        try:
+            self._write(answers, replay)
+        except Exception as error:
+            raise_explained(error, self.query)
+        self._has_failed = False
+        self._delivered = answers.batch
+        self._done += 1
+
+    def _write(self, answers: Answers, replay: bool) -> None:
+        if self._compression is not None and isinstance(self._writer, FileWriter):
+            self._writer.publish(lambda path: self._write_files(path, answers), answers.batch, replay=replay)
+        else:
+            stored = StructType(
+                [
+                    StructField(name, field.dataType)
+                    for (name, _), field in zip(answers.columns, self._schema.fields, strict=True)
+                ]
+            )
+            unique = list(dict.fromkeys(stored.names))
+            kinds = {field.name: field.dataType for field in stored.fields}
+            plain = StructType([StructField(name, kinds[name]) for name in unique])
+            rows = read_rows(self._spark, self._shelf, answers.paths, plain)
+            places = [unique.index(name) for name in stored.names]
+            numbered = rows.toDF(*(f"c{number}" for number in range(len(unique))))
+            frame = numbered.select([numbered[f"c{place}"] for place in places]).toDF(*self._finish.names)
+            self._writer.write(frame, answers.batch, replay=replay)
+
+    def _write_files(self, path: str, answers: Answers) -> int:
+        """Write answers straight into a Parquet file: Spark SQL would do nothing but pass them on."""
+        stored = [name for name, _ in answers.columns]
+        table = pa.concat_tables([self._shelf.get(one).select(stored) for one in answers.paths])
+        table = table.rename_columns(list(self._finish.names))
+        name = f"part-00000.{self._compression}.parquet"
+        pq.write_table(table, os.path.join(path, name), compression=self._compression)
+        return int(table.num_rows)
 
     def close(self) -> None:
-        """Let go of the sink."""
+        """End the thread and leave nothing temporary behind."""
+        self._thread.shutdown(wait=True)
         self._writer.close()
 
 
@@ -142,9 +126,15 @@ class LateRows:
     """Writes late and malformed rows where their stream asks for them."""
 
     def __init__(
-        self, spark: SparkSession, topology: Topology, query: Query, schemas: Mapping[str, StructType], run_id: str
+        self,
+        spark: SparkSession,
+        topology: Topology,
+        schemas: Mapping[str, StructType],
+        shelf: FileShelf,
+        run_id: str,
     ) -> None:
         self._spark = spark
+        self._shelf = shelf
         self._writers: dict[str, tuple[FileWriter, StructType]] = {}
         for name, schema in sorted(schemas.items()):
             stream = topology.stream(name)
@@ -152,75 +142,19 @@ class LateRows:
                 corrupt = [CORRUPT_FIELD] if catches_malformed(stream.source) else []
                 fields = [*schema.fields, *corrupt, StructField(REASON, StringType())]
                 nullable = StructType([StructField(item.name, item.dataType) for item in fields])
-                self._writers[name] = (FileWriter(spark, stream.late, f"{query.name}-{run_id}"), nullable)
+                self._writers[name] = (FileWriter(spark, stream.late, f"{name}-{run_id}"), nullable)
 
-    def keep(self, told: Sequence[Report], batch: int, speaker: Callable[[str], str], *, replay: bool) -> None:
-        """Write those of one batch."""
+    def keep(self, found: Sequence[Ingested], batch: int, *, replay: bool) -> None:
+        """Write those of one micro-batch."""
         for stream, (writer, schema) in self._writers.items():
-            rows = [row for row in told if row["alias"] == speaker(stream)]
-            paths = [row[name] for row in rows for name in ("late_file", "malformed_file") if name in row]
+            files = [(one.late_file, one.malformed_file) for one in found if one.stream == stream]
+            paths = [path for pair in files for path in pair if path is not None]
             if paths:
-                writer.write(read_rows(self._spark, paths, schema), batch, replay=replay)
+                writer.write(read_rows(self._spark, self._shelf, paths, schema), batch, replay=replay)
             elif replay:
                 writer.remove(batch)
 
     def close(self) -> None:
-        """Let go of the sinks."""
+        """Leave nothing temporary behind."""
         for writer, _ in self._writers.values():
             writer.close()
-
-
-def read_rows(spark: SparkSession, paths: Sequence[str], schema: StructType) -> DataFrame:
-    """The rows of files of ours as a frame."""
-    if not paths:
-        return spark.createDataFrame([], schema)
-    return numbers(spark, len(paths)).mapInArrow(ReadRows(tuple(paths), tuple(schema.names)), schema)
-
-
-def run_told(spark: SparkSession, task: Task, count: int) -> list[Report]:
-    """Run a task for each number below a count; what they tell."""
-    # A plain job: planning a query takes Spark SQL longer than most of these tasks run.
-    parts = spark.sparkContext.parallelize(range(count), count)
-    return [json.loads(row) for row in parts.mapPartitions(OnNumbers(task)).collect()]
-
-
-def run_each(spark: SparkSession, task: Callable[[int], list[Result]], count: int, rows: int) -> list[Result]:
-    """Run a task for each number below a count, over so many rows; all they return."""
-    if rows < _FEW_ROWS:
-        return [result for number in range(count) for result in task(number)]
-    return spark.sparkContext.parallelize(range(count), count).mapPartitions(OnEach(task)).collect()
-
-
-def numbers(spark: SparkSession, count: int) -> DataFrame:
-    """One row, its own number, in each of `count` tasks."""
-    return spark.range(0, count, 1, count)
-
-
-def map_rows(rows: DataFrame, task: Task) -> DataFrame:
-    """Run a task that files rows; what comes out is what it tells."""
-    plain = rows.toDF(*(f"c{number}" for number in range(len(rows.columns))))
-    return plain.mapInArrow(Named(task, tuple(rows.columns)), REPORT)
-
-
-def reports(frame: DataFrame) -> list[Report]:
-    """What tasks told."""
-    return [json.loads(row[0]) for row in frame.collect()]
-
-
-def direct_columns(plan: Plan, bound: Bound, writer: Writer) -> tuple[tuple[tuple[str, str], ...], str] | None:
-    """Where every answer is made of plain columns and goes to local Parquet files: those columns and the compression.
-
-    Such answers need nothing of Spark SQL, and the tasks that find them write them.
-    """
-    if (
-        not isinstance(plan, Project)
-        or not isinstance(plan.child, MultiJoin | JoinPlan)
-        or not isinstance(writer, FileWriter)
-    ):
-        return None
-    compression = writer.direct_compression
-    columns = [(item.expression.columns[0].flat, item.name) for item in plan.select if item.expression.is_plain]
-    if compression is None or len(columns) < len(plan.select):
-        return None
-    types = bound.combination(tuple(flat for flat, _ in columns)).fields
-    return (tuple(columns), compression) if all(isinstance(f.dataType, _DIRECT_TYPES) for f in types) else None

@@ -120,7 +120,7 @@ class FileWriter(Writer):
         return f"part-{self._run_id}-{batch:08d}-"
 
     def close(self) -> None:
-        with contextlib.suppress(OSError, RunError):
+        with contextlib.suppress(Exception):  # at the next start it is removed again; Java may be gone
             self._storage.remove(self._staging)
 
 

@@ -1,98 +1,131 @@
-"""How rows come in: a streaming frame whose every batch files the new rows of some aliases and tells where they are."""
+"""How rows come in: a streaming frame whose every micro-batch files the new rows of a site's streams."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
-from watersmeet.plan.nodes import JoinPlan, MultiJoin, Scan
-from watersmeet.spark.binding import Bound
-from watersmeet.spark.deliver.delivery import map_rows, reports
-from watersmeet.spark.engine import Report
-from watersmeet.spark.ingest.parquet_files import FILE_SCHEMA, UNFIT, FileColumn, IngestFiles, file_columns
+from watersmeet.program.site.ingest import Ingest
+from watersmeet.program.site.ledger import Ingested
+from watersmeet.program.site.program import SiteProgram
+from watersmeet.program.site.streams import StreamScan
+from watersmeet.program.storage.codec import decode
+from watersmeet.spark.files import FileShelf
+from watersmeet.spark.ingest.parquet_files import FILE, FILE_SCHEMA, UNFIT, FileColumn, IngestFiles, file_columns
 from watersmeet.spark.ingest.sources import ingest_columns, open_stream, raw_columns
-from watersmeet.spark.tasks import Ingest
-from watersmeet.topology.model import Query, Topology
+from watersmeet.spark.jobs import TaskRunner, map_rows, reports
+from watersmeet.spark.tasks import IngestRows
+from watersmeet.topology.model import Topology
+
+_TASK_BYTES = 64 << 20  # of files that one task reads
 
 
 @dataclass(frozen=True)
 class Intake:
-    """The streams of one query, or of its part at one site, as they are taken in."""
+    """The streams that arrive at a site, each read, parsed and filed once for all queries."""
 
     spark: SparkSession
     topology: Topology
-    query: Query
-    bound: Bound
-    join: MultiJoin | JoinPlan
-    aliases: Sequence[str]
-    state: str
-    ledger_path: str
-    speaker: Callable[[str], str]  # the alias that counts the rows of a stream, and keeps those set aside
-    file: Callable[[Scan], Callable[[pa.Table], dict[str, Any]]]  # what is done with the rows of an alias
+    program: SiteProgram
+    schemas: Mapping[str, StructType]
+    shelf: FileShelf
+    watermarks_path: str
+    run_tasks: TaskRunner
 
-    def frames(self) -> list[DataFrame]:
-        """A streaming frame for each alias."""
-        opened = {name: self._opened(name) for name in sorted({scan.stream for scan in self._scans})}
-        return [self._ingested(opened[scan.stream], scan, self._columns_of_files[scan.alias]) for scan in self._scans]
+    def frame(self) -> DataFrame | None:
+        """The streaming frame of all streams; None where none arrives here."""
+        frames = [self._ingested(self._opened(scan), scan, self._file_columns[scan.stream]) for scan in self._scans]
+        return reduce(DataFrame.union, frames) if frames else None
 
-    def told(self, batch: DataFrame) -> list[Report]:
-        """What the tasks of a batch told; files that they left to Spark are read by it now."""
-        told = [row for row in reports(batch) if "alias" in row]
-        left = [self._read_by_spark(self.join.scan(row["alias"]), row[UNFIT]) for row in told if UNFIT in row]
-        if not left:
-            return told
-        return [row for row in told if UNFIT not in row] + reports(reduce(DataFrame.union, left))
+    def ingested(self, batch: DataFrame) -> list[Ingested]:
+        """What the tasks of a micro-batch found.
+
+        Of streams whose files the tasks read themselves Spark has only listed the files: they are read now. Files that
+        the tasks leave to Spark are read by it after that.
+        """
+        found = reports(batch)
+        listed = [row for row in found if FILE in row]
+        if listed:
+            found = [row for row in found if FILE not in row] + self._read_files(listed)
+        left = [self._read_by_spark(row["stream"], row[UNFIT]) for row in found if UNFIT in row]
+        if left:
+            found = [row for row in found if UNFIT not in row] + reports(reduce(DataFrame.union, left))
+        return [decode(Ingested, row) for row in found]
+
+    def _read_files(self, listed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Have the files of a micro-batch read, those of one stream together as far as one task can."""
+        groups: list[tuple[str, list[tuple[str, int]]]] = []
+        for stream in sorted({row["stream"] for row in listed}):
+            files = sorted((row[FILE], row["length"]) for row in listed if row["stream"] == stream)
+            while files:
+                size, count = 0, 0
+                while count < len(files) and (count == 0 or size + files[count][1] <= _TASK_BYTES):
+                    size, count = size + files[count][1], count + 1
+                groups.append((stream, files[:count]))
+                files = files[count:]
+        task = _ReadGroups({stream: self._file_task(stream) for stream, _ in groups}, tuple(groups))
+        return self.run_tasks(task, len(groups), sum(row["length"] for row in listed))
 
     @property
-    def _scans(self) -> list[Scan]:
-        return [self.join.scan(alias) for alias in self.aliases]
+    def _scans(self) -> Sequence[StreamScan]:
+        return self.program.streams
 
     @cached_property
-    def _columns_of_files(self) -> dict[str, tuple[FileColumn, ...] | None]:
-        """Of each alias whose files tasks read themselves; all aliases of a stream, or they would drift apart."""
-        found = {
-            scan.alias: file_columns(
-                self.topology.stream(scan.stream), self.bound.schemas[scan.stream], scan, self.join
-            )
+    def _file_columns(self) -> dict[str, tuple[FileColumn, ...] | None]:
+        """Of each stream whose files the tasks read themselves."""
+        return {
+            scan.stream: file_columns(self.topology.stream(scan.stream), self.schemas[scan.stream], scan)
             for scan in self._scans
         }
-        by_spark = {scan.stream for scan in self._scans if found[scan.alias] is None}
-        return {scan.alias: None if scan.stream in by_spark else found[scan.alias] for scan in self._scans}
 
-    def _opened(self, name: str) -> DataFrame:
-        stream = self.topology.stream(name)
-        if any(self._columns_of_files[scan.alias] is None for scan in self._scans if scan.stream == name):
-            return open_stream(self.spark, stream, self.bound.schemas[name])
+    def _opened(self, scan: StreamScan) -> DataFrame:
+        stream = self.topology.stream(scan.stream)
+        if self._file_columns[scan.stream] is None:
+            return open_stream(self.spark, stream, self.schemas[scan.stream])
         assert stream.source is not None and stream.source.path is not None, "only files are read by tasks"
         reader = self.spark.readStream.format("binaryFile").schema(FILE_SCHEMA).options(**dict(stream.source.options))
-        return reader.load(stream.source.path).select("path", "length")
+        listed = F.struct(F.lit(stream.name).alias("stream"), F.col("path").alias(FILE), F.col("length"))
+        return reader.load(stream.source.path).select(F.to_json(listed).alias("report"))
 
-    def _ingested(self, opened: DataFrame, scan: Scan, columns: tuple[FileColumn, ...] | None) -> DataFrame:
-        stream, schema = self.topology.stream(scan.stream), self.bound.schemas[scan.stream]
-        raw = raw_columns(stream, scan) if self.speaker(scan.stream) == scan.alias else ()
-        rows = opened
-        if columns is None:
-            rows = ingest_columns(opened, stream, schema, scan, self.join, keep_raw=bool(raw))
-        ingest = Ingest(
-            directory=self.state,
-            ledger_path=self.ledger_path,
-            scan=scan,
-            file=self.file(scan),
-            delay_us=stream.watermark_us,
-            start_us=self.query.start_us,
-            raw_columns=raw,
-            spare_columns=tuple(n for n in rows.columns if n.startswith(f"{scan.alias}.") and n not in scan.columns),
-        )
-        return map_rows(rows, ingest if columns is None else IngestFiles(ingest, columns))
+    def _ingested(self, opened: DataFrame, scan: StreamScan, columns: tuple[FileColumn, ...] | None) -> DataFrame:
+        if columns is not None:
+            return opened
+        stream = self.topology.stream(scan.stream)
+        return map_rows(ingest_columns(opened, stream, self.schemas[scan.stream], scan), self._task(scan))
 
-    def _read_by_spark(self, scan: Scan, paths: Sequence[str]) -> DataFrame:
-        source = self.topology.stream(scan.stream).source
+    def _task(self, scan: StreamScan) -> IngestRows:
+        raw = raw_columns(self.topology.stream(scan.stream))
+        return IngestRows(Ingest(self.program, self.shelf, scan, raw), self.watermarks_path)
+
+    def _file_task(self, name: str) -> IngestFiles:
+        columns = self._file_columns[name]
+        assert columns is not None, "only streams whose files tasks read"
+        return IngestFiles(self._task(self._scan(name)), columns)
+
+    def _scan(self, name: str) -> StreamScan:
+        return next(scan for scan in self._scans if scan.stream == name)
+
+    def _read_by_spark(self, name: str, paths: Sequence[str]) -> DataFrame:
+        source = self.topology.stream(name).source
         assert source is not None and source.path is not None, "only files are read by tasks"
-        reader = self.spark.read.format(source.format).schema(self.bound.schemas[scan.stream])
+        reader = self.spark.read.format(source.format).schema(self.schemas[name])
         if os.path.isdir(source.path):
             reader = reader.option("basePath", source.path)  # for columns that are names of directories
-        return self._ingested(reader.load(list(paths)), scan, None)
+        return self._ingested(reader.load(list(paths)), self._scan(name), None)
+
+
+@dataclass(frozen=True)
+class _ReadGroups:
+    """Read groups of files, one a task."""
+
+    tasks: Mapping[str, IngestFiles]  # by stream
+    groups: tuple[tuple[str, list[tuple[str, int]]], ...]
+
+    def __call__(self, number: int) -> list[dict[str, Any]]:
+        stream, files = self.groups[number]
+        return self.tasks[stream](files)

@@ -5,20 +5,22 @@ Spark's own reader makes of a file that is not quite as the stream's schema says
 not exactly so, or cannot be read, is left to Spark.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_type
 
-from watersmeet.plan.nodes import JoinPlan, MultiJoin, Scan
+from watersmeet.program.site.streams import StreamScan
 from watersmeet.program.storage.segments import TS, class_column
-from watersmeet.query.model import Expression
-from watersmeet.spark.tasks import Batches, Ingest, report
+from watersmeet.spark.tasks import IngestRows
 from watersmeet.topology.model import Source, Stream
 
+FILE = "file"  # in what Spark reports of a stream whose files the tasks read: the path of a file
 FILE_SCHEMA = "path string, modificationTime timestamp, length bigint, content binary"  # of Spark's format binaryFile
 UNFIT = "unfit"  # the files that a task leaves to Spark
 
@@ -40,24 +42,20 @@ class FileColumn:
     is_number: bool
 
 
-def file_columns(
-    stream: Stream, schema: T.StructType, scan: Scan, join: MultiJoin | JoinPlan
-) -> tuple[FileColumn, ...] | None:
-    """The columns of the stream's files that an alias is made of, or None if it takes more than columns of files."""
-    members = {number: join.classes[number].member(scan.alias) for number in scan.classes}
-    if not _has_plain_files(stream.source) or stream.late is not None or scan.filters:
+def file_columns(stream: Stream, schema: T.StructType, scan: StreamScan) -> tuple[FileColumn, ...] | None:
+    """The columns of the stream's files that are wanted, or None if it takes more than columns of files."""
+    if not _has_plain_files(stream.source) or stream.late is not None:
         return None
-    if not all(join.classes[number].exact for number in scan.classes):
+    if any(selection.filters for selection in scan.selections) or not all(key.exact for key in scan.keys):
         return None
-    wanted: list[tuple[str, str, bool]] = [(stream.event_time_column, TS, True)]
-    expressions: list[tuple[Expression | None, str, bool]] = [
-        *((member, class_column(number), True) for number, member in members.items()),
+    expressions = [
+        *((key.expression, class_column(number), True) for number, key in enumerate(scan.keys)),
         *((kept.expression, kept.name, False) for kept in scan.kept),
     ]
-    for expression, to, is_number in expressions:
-        if expression is None or not expression.is_plain:
-            return None
-        wanted.append((expression.columns[0].name, to, is_number))
+    if not all(expression.is_plain for expression, _, _ in expressions):
+        return None
+    wanted = [(stream.event_time_column, TS, True)]
+    wanted += [(expression.columns[0].name, to, is_number) for expression, to, is_number in expressions]
     if not all(_is_plain_column(schema[name]) for name, _, _ in wanted):
         return None
     return tuple(
@@ -81,24 +79,20 @@ def _is_plain_column(field: T.StructField) -> bool:
 
 @dataclass(frozen=True)
 class IngestFiles:
-    """Ingest the rows of files, given by path and length; tell of those that are left to Spark."""
+    """Ingest the rows of files of one stream; reports those that are left to Spark."""
 
-    ingest: Ingest
+    ingest: IngestRows
     columns: tuple[FileColumn, ...]
 
-    def __call__(self, batches: Batches) -> Batches:
-        fit: list[str] = []
-        unfit: list[str] = []
-        for batch in batches:
-            for path, length in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                (fit if self._is_fit(path, length) else unfit).append(path)
+    def __call__(self, files: Sequence[tuple[str, int]]) -> list[dict[str, Any]]:
+        """Ingest files given by path and length; what was found, as plain data."""
+        fit = [path for path, length in files if self._is_fit(path, length)]
+        unfit = [path for path, _ in files if path not in fit]
         try:
-            told = list(self.ingest(self._rows(fit)))
+            found = [json.loads(row) for batch in self.ingest(self._rows(fit)) for row in batch.column(0).to_pylist()]
         except (pa.ArrowException, OSError):  # whatever it is, Spark can say it better, with the file's name
-            told, unfit = [], fit + unfit
-        yield from told
-        if unfit:
-            yield report([{"alias": self.ingest.scan.alias, UNFIT: unfit}])
+            found, unfit = [], fit + unfit
+        return found + ([{"stream": self.ingest.ingest.scan.stream, UNFIT: unfit}] if unfit else [])
 
     def _is_fit(self, path: str, length: int) -> bool:
         if length > _MOST_BYTES or not path.startswith("file:/"):

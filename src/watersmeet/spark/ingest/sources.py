@@ -10,12 +10,12 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
 from watersmeet.errors import InputError, TopologyError
-from watersmeet.plan.nodes import JoinPlan, MultiJoin, Scan
-from watersmeet.program.storage.segments import KEEP, TS, class_column
+from watersmeet.program.site.ingest import MALFORMED
+from watersmeet.program.site.streams import StreamScan
+from watersmeet.program.storage.segments import TS, class_column, keep_column
 from watersmeet.query.model import Expression
 from watersmeet.spark.binding import CORRUPT, CORRUPT_FIELD, class_key_sql, micros_sql, readable
 from watersmeet.spark.ingest import generator
-from watersmeet.spark.tasks import MALFORMED
 from watersmeet.topology.model import Source, Stream
 
 FILE_FORMATS = ("parquet", "orc", "json", "csv", "text", "avro", "xml")
@@ -86,48 +86,44 @@ def catches_malformed(source: Source | None) -> bool:
     return mode.casefold() == "permissive"
 
 
-def raw_columns(stream: Stream, scan: Scan) -> tuple[str, ...]:
+def raw_columns(stream: Stream) -> tuple[str, ...]:
     """Flat names of the columns that are kept of a late or malformed row, where the stream asks for that."""
     if stream.late is None:
         return ()
     names = [*stream.columns, *([CORRUPT] if catches_malformed(stream.source) else [])]
-    return tuple(f"{scan.alias}.{name}" for name in names)
+    return tuple(f"{stream.name}.{name}" for name in names)
 
 
-def ingest_columns(
-    rows: DataFrame, stream: Stream, schema: StructType, scan: Scan, join: MultiJoin | JoinPlan, *, keep_raw: bool
-) -> DataFrame:
-    """Lay out one alias: event time, class keys and filters as numbers, and the columns to keep by their flat names."""
+def ingest_columns(rows: DataFrame, stream: Stream, schema: StructType, scan: StreamScan) -> DataFrame:
+    """Lay out a stream: event time, keys and conditions as numbers, and the values to keep by their flat names."""
     marks_malformed = catches_malformed(stream.source)
     names = [*stream.columns, *([CORRUPT] if marks_malformed else [])]
-    flat = rows.select([F.col(f"`{_quoted(name)}`").alias(f"{scan.alias}.{name}") for name in names])
+    flat = rows.select([F.col(f"`{_quoted(name)}`").alias(f"{stream.name}.{name}") for name in names])
     time_column = stream.event_time_column
     kind = schema[time_column].dataType.simpleString()
-    laid_out = [F.expr(micros_sql(f"`{_quoted(f'{scan.alias}.{time_column}')}`", kind)).alias(TS)]
-    for number in scan.classes:
-        key_class = join.classes[number]
-        member = key_class.member(scan.alias)
-        assert member is not None, "a scan lists the classes it has a member of"
-        laid_out.append(_guarded(class_key_sql(member, key_class), member, scan).alias(class_column(number)))
-    if scan.filters:
-        laid_out.append(F.expr(_condition(scan)).alias(KEEP))
+    laid_out = [F.expr(micros_sql(f"`{_quoted(f'{stream.name}.{time_column}')}`", kind)).alias(TS)]
+    for number, key in enumerate(scan.keys):
+        sql = class_key_sql(key.expression, exact=key.exact)
+        laid_out.append(_guarded(sql, key.expression, scan, f"#{number}").alias(class_column(number)))
+    for number, selection in enumerate(scan.selections):
+        if selection.filters:
+            laid_out.append(F.expr(selection.condition).alias(keep_column(number)))
     if marks_malformed:
-        laid_out.append(F.col(f"`{scan.alias}.{CORRUPT}`").isNotNull().alias(MALFORMED))
-    kept = {i.name: _guarded(i.expression.sql, i.expression, scan).alias(i.name) for i in scan.kept}
+        laid_out.append(F.col(f"`{_quoted(f'{stream.name}.{CORRUPT}')}`").isNotNull().alias(MALFORMED))
+    kept = {i.name: _guarded(i.expression.sql, i.expression, scan, i.name).alias(i.name) for i in scan.kept}
     # Text formats parse only what is asked for: asking for everything makes a row malformed whatever the query.
-    extra = names if keep_raw else stream.columns if marks_malformed else ()
-    for name in (f"{scan.alias}.{column}" for column in extra):
+    extra = names if raw_columns(stream) else stream.columns if marks_malformed else ()
+    for name in (f"{stream.name}.{column}" for column in extra):
         kept.setdefault(name, F.col(f"`{_quoted(name)}`"))
     return flat.select(*laid_out, *kept.values())
 
 
-def _condition(scan: Scan) -> str:
-    return " AND ".join(f"({expression.sql})" for expression in scan.filters)
-
-
-def _guarded(sql: str, expression: Expression, scan: Scan) -> Column:
-    """A value of the rows that pass the filters: on the others it may fail, as a cast or a division would."""
-    return F.expr(sql if expression.is_plain or not scan.filters else f"IF({_condition(scan)}, {sql}, NULL)")
+def _guarded(sql: str, expression: Expression, scan: StreamScan, name: str) -> Column:
+    """A value of the rows that pass the filters of those who need it: on others it may fail, as a cast would."""
+    conditions = {scan.selections[number].condition for number in scan.users.get(name, ())}
+    if expression.is_plain or not conditions or "" in conditions:
+        return F.expr(sql)
+    return F.expr(f"IF({' OR '.join(f'({condition})' for condition in sorted(conditions))}, {sql}, NULL)")
 
 
 def _quoted(name: str) -> str:

@@ -1,1 +1,1 @@
-"""How parcels travel between sites."""
+"""How parcels travel between sites: a protocol, and transports that implement it."""

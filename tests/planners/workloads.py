@@ -63,12 +63,12 @@ class Scene:
         )
 
     def run(self, plan: Plan, *, batch_interval_s: float = 1.0, reaction_s: float = 0.3) -> SimulatedSites:
-        """Feed a batch every turn, and run to the end."""
+        """Sites that are fed a batch every interval."""
         sites = SimulatedSites(
             plan,
             dict.fromkeys(self.tables, "ts"),
             model_of=lambda one, other: LinkModel(latency_us=25_000),
-            turn_us=round(reaction_s * SECOND),
+            interval_us=round(reaction_s * SECOND),
         )
         for number in range(round(self.seconds / batch_interval_s)):
             low, high = (_START_US + round(edge * batch_interval_s * SECOND) for edge in (number, number + 1))

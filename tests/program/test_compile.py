@@ -1,10 +1,15 @@
 """Node operator sets: the examples of the adaptive paper, and each of the semijoin paper's six methods, as they are."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
 import pytest
 
-from watersmeet.plan.nodes import Hop, JoinPlan, Method, join_plan_of
+from watersmeet.plan.nodes import HashParts, Hop, JoinPlan, Method, Partition, join_plan_of
+from watersmeet.planners.local import local, symmetric
 from watersmeet.planners.sited import central, explicit
-from watersmeet.program.operators import Join, Purpose, SiteProgram, clock_of, compile_sites, node_operators
+from watersmeet.program.compile import compile_sites
+from watersmeet.program.operators import Form, Join, JoinProgram, Probe, Purpose, clock_of, node_operators
 from watersmeet.query.sql import parse_query
 
 COLUMNS = ("k", "m", "id", "ts")
@@ -12,7 +17,7 @@ HOMES = {"s1": "n1", "s2": "n2", "s3": "n3"}
 DESTINATION, SOURCE = Method.SP_D, Method.SP_S
 
 
-def three_way(plan: dict[str, tuple[Hop, ...]]) -> dict[str, SiteProgram]:
+def three_way(plan: Mapping[str, Sequence[Hop]]) -> dict[str, JoinProgram]:
     sql = "SELECT s1.id AS one FROM s1 [RANGE 1 MINUTE], s2 [RANGE 1 MINUTE], s3 [RANGE 1 MINUTE]"
     query = parse_query(f"{sql} WHERE s1.k = s2.k AND s2.k = s3.k", dict.fromkeys(HOMES, COLUMNS))
     return compile_sites(join_plan_of(explicit(query, dict.fromkeys(HOMES, COLUMNS), HOMES, "n0", plan)))
@@ -75,7 +80,7 @@ EXAMPLE_3_AFTER = {
 }
 
 
-def sequence_operators(programs: dict[str, SiteProgram], head: str) -> dict[str, set[str]]:
+def sequence_operators(programs: dict[str, JoinProgram], head: str) -> dict[str, set[str]]:
     """What one head's sequence asks of each site: its joins, their windows, and what its flows need shipped."""
     operators: dict[str, set[str]] = {}
     for site, program in programs.items():
@@ -87,9 +92,9 @@ def sequence_operators(programs: dict[str, SiteProgram], head: str) -> dict[str,
     return operators
 
 
-def wanted(program: SiteProgram, head: str) -> set[tuple[str, str]]:
+def wanted(program: JoinProgram, head: str) -> set[tuple[str, str | None]]:
     joins = [one for one in program.operators if isinstance(one, Join) and one.head == head]
-    flows = {(flow.name, program.site) for join in joins for flow in join.inputs}
+    flows: set[tuple[str, str | None]] = {(flow.name, program.site) for join in joins for flow in join.inputs}
     return flows | {(f"answers({head})", program.join.site)}
 
 
@@ -106,7 +111,7 @@ def test_example_3_of_the_adaptive_paper(hops: tuple[Hop, ...], expected: dict[s
     assert sequence_operators(programs, "s1") == expected | {"n0": set()}
 
 
-def two_way(method: Method, *, bloom: bool = False, window: str = "[RANGE 1 MINUTE]") -> dict[str, SiteProgram]:
+def two_way(method: Method, *, bloom: bool = False, window: str = "[RANGE 1 MINUTE]") -> dict[str, JoinProgram]:
     """Both heads of a join of a at n1 and b at n2 by one method; a's sequence is the one to look at."""
     return compile_sites(two_way_join(method, bloom, window))
 
@@ -118,7 +123,7 @@ def two_way_join(method: Method, bloom: bool, window: str) -> JoinPlan:
     return join_plan_of(explicit(query, columns, {"a": "n1", "b": "n2"}, "n0", hops))
 
 
-def of_head_a(program: SiteProgram) -> list[str]:
+def of_head_a(program: JoinProgram) -> list[str]:
     """Without head b's sequence, which is always the same: b is shipped to n1 and joined there."""
     of_b = {"n0": [], "n1": ["join(b, a)", "update(a)", "ship(answers(b), n0)"], "n2": ["ship(b, n1)"]}
     left = list(node_operators(program))
@@ -231,14 +236,87 @@ def test_central_ships_every_stream_once_and_joins_at_the_querys_site() -> None:
     assert programs["n0"].ships == ()
 
 
-def test_rounds_are_cut_where_rows_move_to_another_key() -> None:
+@pytest.mark.parametrize("method", list(Method))
+def test_a_flow_has_one_form_of_its_own(method: Method) -> None:
+    """Full tuples are rows or partial combinations: what the count of shipped tuples rests on."""
     columns = dict.fromkeys("abc", COLUMNS)
-    homes = dict.fromkeys("abc", "n1")
+    sql = "SELECT a.id FROM a [ROWS 5], b [ROWS 5], c [ROWS 5] WHERE a.k = b.k AND b.m = c.m"
+    hops = {head: [Hop(alias, method) for alias in others] for head, others in (("a", "bc"), ("b", "ac"), ("c", "ba"))}
+    homes = {"a": "n1", "b": "n2", "c": "n3"}
+    join = join_plan_of(explicit(parse_query(sql, columns), columns, homes, "n0", hops))
+    for program in compile_sites(join).values():
+        full = [ship.flow for ship in program.ships if ship.flow.purpose is Purpose.TUPLES]
+        assert {flow.form for flow in full} <= {Form.ROW, Form.POINT}
 
-    def rounds(where: str) -> list[int]:
-        sql = f"SELECT a.id FROM a [UNBOUNDED], b [UNBOUNDED], c [UNBOUNDED] WHERE {where}"
-        plan = central(parse_query(sql, columns), columns, homes, "n1")
-        return [len(operators) for operators in compile_sites(join_plan_of(plan))["n1"].rounds()]
 
-    assert rounds("a.k = b.k AND b.k = c.k") == [6]
-    assert rounds("a.k = b.k AND b.m = c.m") == [3, 3]
+# Symmetric joins ------------------------------------------------------------------------------------------------------
+
+
+def symmetric_join(where: str, window: str = "[UNBOUNDED]", site: str = "n1") -> JoinPlan:
+    columns = dict.fromkeys("abc", COLUMNS)
+    sql = f"SELECT a.id FROM a {window}, b {window}, c {window} WHERE {where}"
+    return join_plan_of(local(parse_query(sql, columns), columns, site))
+
+
+def test_a_symmetric_join_by_one_key_is_one_probe_a_head() -> None:
+    (program,) = compile_sites(symmetric_join("a.k = b.k AND b.k = c.k")).values()
+    assert list(node_operators(program)) == [
+        "probe(a: b, c by K1) -> answers(a)",
+        "update(b)",
+        "update(c)",
+        "probe(b: a, c by K1) -> answers(b)",
+        "update(a)",
+        "probe(c: a, b by K1) -> answers(c)",
+    ]
+    assert (program.ships, program.inbound, program.local) == ((), (), ("a", "b", "c"))
+
+
+def test_a_symmetric_join_has_a_stage_for_every_key_and_carries_what_later_stages_need() -> None:
+    (program,) = compile_sites(symmetric_join("a.k = b.k AND b.m = c.m")).values()
+    probes = [one for one in program.operators if isinstance(one, Probe)]
+    assert [line for line in node_operators(program) if line.startswith("probe")] == [
+        "probe(a: b by K1) -> a+",
+        "probe(a+: c by K2) -> answers(a)",
+        "probe(b: a by K1) -> b+",
+        "probe(b+: c by K2) -> answers(b)",
+        "probe(c: b by K2) -> c+",
+        "probe(c+: a by K1) -> answers(c)",
+    ]
+    assert [probe.carried for probe in probes] == [(1,), (), (1,), (), (0,), ()]
+    assert [probe.bound for probe in probes] == [("a",), ("a", "b"), ("b",), ("b", "a"), ("c",), ("c", "b")]
+    assert {probe.out.form for probe in probes} == {Form.DELTA, Form.RESULT}
+    assert {flow.name for probe in probes for flow in probe.windows} == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize("window", ["[RANGE 1 MINUTE]", "[ROWS 5]"])
+def test_a_symmetric_join_elsewhere_gets_every_stream_once_and_ships_answers(window: str) -> None:
+    here = symmetric_join("a.k = b.k AND b.k = c.k", window)
+    programs = compile_sites(replace(here, homes=("n1", "n2", "n3"), site="n0"))
+    clocks = [f"clock({alias})" for alias in "abc"] if "ROWS" in window else ["", "", ""]
+    for alias, home, clock in zip("bc", ("n2", "n3"), clocks[1:], strict=True):
+        assert list(node_operators(programs[home])) == [f"ship({name}, n1)" for name in filter(None, (alias, clock))]
+    ships = [line for line in node_operators(programs["n1"]) if line.startswith("ship")]
+    assert ships == [f"ship(answers({head}), n0)" for head in "abc"]
+    assert [flow.name for _, flow in programs["n0"].inbound] == [f"answers({head})" for head in "abc"]
+    assert programs["n0"].operators == () and programs["n0"].is_query_site and not programs["n1"].is_query_site
+
+
+def test_a_symmetric_join_may_be_for_some_keys_only() -> None:
+    here = symmetric_join("a.k = b.k AND b.k = c.k")
+    columns, homes = dict.fromkeys("abc", COLUMNS), dict.fromkeys("abc", "n1")
+    sql = "SELECT a.id FROM a [UNBOUNDED], b [UNBOUNDED], c [UNBOUNDED] WHERE a.k = b.k AND b.k = c.k"
+    linear = join_plan_of(central(parse_query(sql, columns), columns, homes, "n1")).sub_plans[0]
+    sub_plans = (linear, symmetric(("a", "b", "c"), here.classes, "n1"))
+    (program,) = compile_sites(
+        replace(here, sub_plans=sub_plans, partition=Partition(0, HashParts((0, 1, 1))))
+    ).values()
+    assert {type(one): one.sub_plans for one in program.operators} == {Join: (0,), Probe: (1,)}
+    outs = [one.out.name for one in program.operators]
+    assert len(outs) == len(set(outs)), "each sub-plan has flows of its own"
+
+
+def test_without_answers_only_what_links_carry_is_left() -> None:
+    here = symmetric_join("a.k = b.k AND b.m = c.m")
+    programs = compile_sites(replace(here, homes=("n1", "n2", "n3")), answers=False)
+    assert [program.operators for program in programs.values()] == [(), (), ()]
+    assert [ship.flow.name for program in programs.values() for ship in program.ships] == ["b", "c"]

@@ -1,0 +1,361 @@
+"""From a plan to what each site does: one `JoinProgram` a site, built sub-plan by sub-plan."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from math import inf
+
+from watersmeet.plan.nodes import (
+    HeadPlan,
+    Hop,
+    JoinNode,
+    JoinPlan,
+    Key,
+    Leaf,
+    Linear,
+    Method,
+    Reduction,
+    Symmetric,
+    Tree,
+)
+from watersmeet.program.operators import (
+    Announce,
+    Flow,
+    Form,
+    Join,
+    JoinProgram,
+    Lookup,
+    Operator,
+    Pair,
+    Probe,
+    Project,
+    Purpose,
+    Semijoin,
+    Ship,
+    SubPlans,
+    clock_of,
+    key_name,
+    result_of,
+    rows_of,
+)
+from watersmeet.query.windows import Range, Rows, Tumble, Window
+
+
+def compile_sites(join: JoinPlan, sites: Iterable[str] = (), *, answers: bool = True) -> dict[str, JoinProgram]:
+    """The program of every site of a plan.
+
+    Without `answers` the last joins are left out: enough to see what links carry, where answers would be too many.
+    """
+    builder = _Builder(join, answers)
+    for number, sub_plan in enumerate(join.sub_plans):
+        builder.start(number)
+        match sub_plan:
+            case Linear():
+                for plan in sub_plan.heads:
+                    builder.sequence(plan)
+            case JoinNode():
+                builder.tree(sub_plan)
+            case Symmetric():
+                builder.symmetric(sub_plan)
+    if not answers:
+        builder.prune()
+    names = {*sites, *join.homes, *builder.sites} | ({join.site} if join.site is not None else set())
+    return {site: builder.program(site) for site in sorted(names)}
+
+
+class _Builder:
+    """Collects operators and shipments sequence by sequence; what two sequences or sub-plans share is there once."""
+
+    def __init__(self, join: JoinPlan, answers: bool) -> None:
+        self._join = join
+        self._answers = answers
+        self._sub_plan = 0
+        self._operators: dict[str, dict[Operator, set[int]]] = {}
+        self._ships: dict[str, dict[Ship, set[int]]] = {}
+        self._paces: dict[str, dict[tuple[Flow, Flow], None]] = {}
+        self._named: dict[str, list[object]] = {}
+
+    def start(self, sub_plan: int) -> None:
+        """What follows is for another sub-plan."""
+        self._sub_plan = sub_plan
+
+    @property
+    def sites(self) -> set[str]:
+        """All sites that have something to do."""
+        return {*self._operators, *self._ships, *(ship.to for ships in self._ships.values() for ship in ships)}
+
+    def _sub_plans_of(self, found: set[int]) -> SubPlans:
+        return None if len(found) == len(self._join.sub_plans) else tuple(sorted(found))
+
+    def _name(self, name: str, *what: object) -> str:
+        """A name for a flow; where sub-plans make it differently, each has its own."""
+        known = self._named.setdefault(name, [])
+        if what not in known:
+            known.append(what)
+        number = known.index(what)
+        return name if number == 0 else f"{name}'{number + 1}"
+
+    def program(self, site: str) -> JoinProgram:
+        inbound = {
+            (origin, ship.arrives_as): None
+            for origin, ships in self._ships.items()
+            for ship in ships
+            if ship.to == site
+        }
+        return JoinProgram(
+            site,
+            self._join,
+            tuple(
+                replace(one, sub_plans=self._sub_plans_of(sub_plans))
+                for one, sub_plans in self._operators.get(site, {}).items()
+            ),
+            tuple(
+                replace(one, sub_plans=self._sub_plans_of(sub_plans))
+                for one, sub_plans in self._ships.get(site, {}).items()
+            ),
+            tuple(self._paces.get(site, ())),
+            tuple(sorted(inbound, key=lambda item: (item[0], item[1].name))),
+            tuple(s.alias for s, home in zip(self._join.scans, self._join.homes, strict=True) if home == site),
+        )
+
+    def prune(self) -> None:
+        """Leave out operators that make nothing for anyone."""
+        while True:
+            shipped = {ship.flow.name for ships in self._ships.values() for ship in ships}
+            read = {
+                flow.name
+                for operators in self._operators.values()
+                for one in operators
+                for flow in one.inputs
+                if not (isinstance(one, Announce) and flow == one.out)
+            }
+            needed = {
+                site: {one: sub_plans for one, sub_plans in operators.items() if one.out.name in shipped | read}
+                for site, operators in self._operators.items()
+            }
+            if needed == self._operators:
+                return
+            self._operators = needed
+
+    def _add(self, site: str, operator: Operator) -> None:
+        if operator.out.form is Form.RESULT and not self._answers:
+            return
+        self._operators.setdefault(site, {}).setdefault(operator, set()).add(self._sub_plan)
+
+    def _ship(self, origin: str, flow: Flow, to: str, *, bloom: bool = False) -> Flow:
+        if origin == to:
+            return flow
+        arrives = Flow(f"bloom {flow.name}", flow.form, Purpose.FILTERS, bloom=True) if bloom else flow
+        self._ships.setdefault(origin, {}).setdefault(Ship(flow, to, arrives), set()).add(self._sub_plan)
+        return arrives
+
+    def _deliver(self, site: str, flow: Flow) -> None:
+        if self._join.site is not None and self._answers:
+            self._ship(site, flow, self._join.site)
+
+    def sequence(self, plan: HeadPlan) -> None:
+        site, flow = self._join.home(plan.head), rows_of(plan.head)
+        bound = [plan.head]
+        for number, hop in enumerate(plan.hops):
+            if hop.at is not None and hop.at != site:
+                self._ship(site, flow, hop.at)
+                site = hop.at
+            site, flow = self._hop(plan, number, hop, tuple(bound), site, flow)
+            bound.append(hop.alias)
+        self._deliver(site, flow)
+
+    def _hop(
+        self, plan: HeadPlan, number: int, hop: Hop, bound: tuple[str, ...], site: str, left: Flow
+    ) -> tuple[str, Flow]:
+        head, alias, home = plan.head, hop.alias, self._join.home(hop.alias)
+        key = self._shared(bound, alias)
+        rows = rows_of(alias)
+        method = Method.SP_D if site == home else hop.method
+        if method in (Method.SP_S, Method.SM_S1, Method.SM_S2, Method.SM_D1, Method.SM_D2):
+            needs_clock = method is not Method.SM_D2
+            if needs_clock and isinstance(self._join.scan(alias).window, Rows):
+                self._ship(home, clock_of(alias), site)
+        match method:
+            case Method.SP_S:
+                right = self._ship(home, rows, site)
+            case Method.SP_D:
+                self._ship(site, left, home)
+                site, right = home, rows
+            case Method.SM_S1:
+                asks = self._project(site, left, key, head, alias)
+                asks = self._ship(site, asks, home, bloom=hop.bloom)
+                right = self._fetch(head, alias, key, asks, home, site)
+            case Method.SM_S2:
+                keys = self._ship(home, self._announce(home, alias, key), site, bloom=hop.bloom)
+                self._pace(site, left, alias, home)
+                if hop.bloom:  # a filter cannot list what it holds: the rows that pass it are asked for
+                    left = self._reduce(site, head, alias, key, left, keys)
+                    wanted = self._project(site, left, key, head, alias)
+                else:
+                    name = self._name(f"wanted({left},{alias})", site, keys, left, key)
+                    wanted = Flow(name, Form.SPAN, Purpose.KEYS)
+                    self._add(site, Semijoin(head, alias, keys, left, key, wanted))
+                wanted = self._ship(site, wanted, home)
+                right = self._fetch(head, alias, key, wanted, home, site)
+            case Method.SM_D1:
+                keys = self._ship(home, self._announce(home, alias, key), site, bloom=hop.bloom)
+                self._pace(site, left, alias, home)
+                left = self._reduce(site, head, alias, key, left, keys)
+                self._ship(site, left, home)
+                site, right = home, rows
+            case Method.SM_D2:
+                asks = self._project(site, left, key, head, alias)
+                asks = self._ship(site, asks, home, bloom=hop.bloom)
+                self._pace(site, left, alias, home)
+                announced = self._announce(home, alias, key)
+                name = self._name(f"found({left},{alias})", home, announced, asks, key)
+                found = Flow(name, Form.SPAN, Purpose.KEYS)
+                self._add(home, Semijoin(head, alias, announced, asks, key, found))
+                found = self._ship(home, found, site, bloom=hop.bloom)
+                if isinstance(self._join.scan(alias).window, Rows):
+                    self._ship(home, clock_of(alias), site)
+                left = self._reduce(site, head, alias, key, left, found)
+                self._ship(site, left, home)
+                site, right = home, rows
+        is_last = number == len(plan.hops) - 1
+        out = result_of(head) if is_last else Flow(f"{alias}^{head}", Form.POINT, Purpose.TUPLES)
+        out = replace(out, name=self._name(out.name, site, left, right, key))
+        carried = self._carried((*bound, alias))
+        self._add(site, Join(head, alias, left, right, key, _checks(key), bound, carried, out))
+        return site, out
+
+    def symmetric(self, plan: Symmetric) -> None:
+        """The probes of every head at one site, to which all windows are shipped whole."""
+        windows = tuple(rows_of(scan.alias) for scan in self._join.scans)
+        for scan, home in zip(self._join.scans, self._join.homes, strict=True):
+            self._ship(home, rows_of(scan.alias), plan.at)
+            if isinstance(scan.window, Rows):
+                self._ship(home, clock_of(scan.alias), plan.at)
+        for sequence in plan.sequences:
+            left = rows_of(sequence.head)
+            bound: tuple[str, ...] = (sequence.head,)
+            for number, stage in enumerate(sequence.stages):
+                lookups = tuple(Lookup(probe.alias, rows_of(probe.alias), probe.checks) for probe in stage.probes)
+                later = sequence.stages[number + 1 :]
+                needed = {c for after in later for c in (*after.key, *(c for p in after.probes for c in p.checks))}
+                out = result_of(sequence.head) if not later else Flow(f"{left}+", Form.DELTA, Purpose.TUPLES)
+                out = replace(out, name=self._name(out.name, plan.at, left, stage.key, lookups))
+                reached = (*bound, *(probe.alias for probe in stage.probes))
+                carried = tuple(
+                    c for c in sorted(needed) if any(self._join.classes[c].member(alias) for alias in reached)
+                )
+                probe = Probe(sequence.head, left, lookups, stage.key, bound, carried, windows, out)
+                self._add(plan.at, probe)
+                left, bound = out, reached
+            self._deliver(plan.at, left)
+
+    def tree(self, root: JoinNode) -> None:
+        """The operators of a tree, down from its root."""
+        if any(isinstance(scan.window, Rows) for scan in self._join.scans):
+            raise ValueError("a tree needs windows over time, not ROWS")
+        site, flow, _ = self._node(root, is_root=True)
+        self._deliver(site, flow)
+
+    def _node(self, node: Tree, *, is_root: bool = False) -> tuple[str, Flow, tuple[str, ...]]:
+        """Where the rows of a node come about, their flow, and the aliases that they combine."""
+        if isinstance(node, Leaf):
+            return self._join.home(node.alias), rows_of(node.alias), (node.alias,)
+        at = node.at
+        origin, left, bound = self._node(node.inputs[0].node)
+        self._ship(origin, left, at)
+        for number, one in enumerate(node.inputs[1:], start=2):
+            origin, right, more = self._node(one.node)
+            key = self._tying(bound, more)
+            alias, other = self._shortest(bound), self._shortest(more)
+            if origin != at and key and one.reduction is not Reduction.NONE:
+                keys = self._announce(at, alias, key, left)
+                self._pace(origin, right, alias, at)
+                if one.reduction is Reduction.TWO_STEP:
+                    name = self._name(f"asks({right},{left})", origin, right, key, Form.SPAN)
+                    asks = Flow(name, Form.SPAN, Purpose.KEYS)
+                    self._add(origin, Project(right, key, asks, other))
+                    asks = self._ship(origin, asks, at, bloom=one.bloom)
+                    found = Flow(self._name(f"found({right},{left})", at, keys, asks), Form.SPAN, Purpose.KEYS)
+                    self._add(at, Semijoin("", alias, keys, asks, key, found))
+                    keys = found
+                keys = self._ship(at, keys, origin, bloom=one.bloom)
+                reduced = Flow(
+                    self._name(f"{right}|{left}", origin, right, keys), right.form, Purpose.TUPLES, alias=other
+                )
+                self._add(origin, Semijoin("", other, right, keys, key, reduced))
+                right = reduced
+            self._ship(origin, right, at)
+            both = (*bound, *more)
+            is_last = is_root and number == len(node.inputs)
+            if is_last:
+                out = Flow("answers", Form.RESULT, Purpose.RESULTS)
+            else:
+                out = Flow(f"({' '.join(both)})", Form.PIECE, Purpose.TUPLES, alias=self._shortest(both))
+            out = replace(out, name=self._name(out.name, at, left, right, key))
+            carried = self._carried(both)
+            self._add(at, Pair(left, right, alias, other, key, _checks(key), bound, more, carried, out))
+            left, bound = out, both
+        return at, left, bound
+
+    def _shortest(self, aliases: tuple[str, ...]) -> str:
+        """The alias whose window bounds for how long combinations last."""
+        return min(aliases, key=lambda alias: (_reach_us(self._join.scan(alias).window), aliases.index(alias)))
+
+    def _tying(self, some: Iterable[str], others: Iterable[str]) -> Key:
+        others = tuple(others)
+        return tuple(c for c in sorted({c for alias in others for c in self._shared(some, alias)}))
+
+    def _shared(self, bound: Iterable[str], alias: str) -> Key:
+        return tuple(
+            c.number for c in self._join.classes if c.member(alias) and any(c.member(other) for other in bound)
+        )
+
+    def _carried(self, bound: tuple[str, ...]) -> tuple[int, ...]:
+        """The classes that later joins need of a combination, and the one that decides its sub-plan."""
+        rest = [scan.alias for scan in self._join.scans if scan.alias not in bound]
+        kept = None if self._join.partition is None else self._join.partition.key_class
+        return tuple(
+            c.number
+            for c in self._join.classes
+            if any(c.member(alias) for alias in bound) and (c.number == kept or any(c.member(alias) for alias in rest))
+        )
+
+    def _announce(self, home: str, alias: str, key: Key, rows: Flow | None = None) -> Flow:
+        rows = rows or rows_of(alias)
+        keys = Flow(self._name(f"keys({rows},{key_name(key)})", home), Form.SPAN, Purpose.SYNC)
+        self._add(home, Announce(alias, rows, key, keys))
+        return keys
+
+    def _pace(self, site: str, left: Flow, alias: str, home: str) -> None:
+        pace = Flow(f"pace({left},{alias})", Form.PACE, Purpose.WATERMARKS, alias=alias)
+        self._ship(site, pace, home)
+        self._paces.setdefault(site, {})[pace, left] = None
+
+    def _project(self, site: str, left: Flow, key: Key, head: str, alias: str) -> Flow:
+        name = self._name(f"asks({_of(left, head)},{alias})", site, left, key, Form.ASK)
+        asks = Flow(name, Form.ASK, Purpose.KEYS)
+        self._add(site, Project(left, key, asks))
+        return asks
+
+    def _reduce(self, site: str, head: str, alias: str, key: Key, left: Flow, witness: Flow) -> Flow:
+        name = self._name(f"{_of(left, head)}|{alias}", site, left, witness, key)
+        reduced = Flow(name, Form.POINT, Purpose.TUPLES)
+        self._add(site, Semijoin(head, alias, left, witness, key, reduced))
+        return reduced
+
+    def _fetch(self, head: str, alias: str, key: Key, asks: Flow, home: str, site: str) -> Flow:
+        fetched = Flow(self._name(f"fetched({alias},{head})", home, asks, key), Form.ROW, Purpose.TUPLES)
+        self._add(home, Semijoin(head, alias, rows_of(alias), asks, key, fetched))
+        return self._ship(home, fetched, site)
+
+
+def _checks(key: Key) -> tuple[int, ...]:
+    """A key of one class is compared by the probe itself; a key of several is a hash of them."""
+    return key if len(key) > 1 else ()
+
+
+def _reach_us(window: Window) -> float:
+    return window.window_us if isinstance(window, Range | Tumble) else inf
+
+
+def _of(left: Flow, head: str) -> str:
+    return left.name if left.form is not Form.ROW or left.name == head else f"{left.name}^{head}"

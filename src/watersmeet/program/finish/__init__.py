@@ -1,0 +1,1 @@
+"""What follows a join: residual predicates, projection, DISTINCT; the same on every runtime."""

@@ -1,0 +1,152 @@
+"""New rows of a stream: malformed and late ones set aside, the rest judged by every selection, filed and packed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from watersmeet.program.site.filing import Mask, file_flow, shelve, where, with_selected
+from watersmeet.program.site.ledger import Ingested, Traffic
+from watersmeet.program.site.program import SiteProgram
+from watersmeet.program.site.streams import Selection, StreamScan
+from watersmeet.program.storage.packing import pack_rows
+from watersmeet.program.storage.segments import CLASS, TS, class_column, column, keep_column
+from watersmeet.program.storage.shelf import Shelf
+from watersmeet.program.storage.wire import MESSAGE_BYTES
+
+MALFORMED = "#malformed"  # bool, whether the source could not make sense of the row
+REASON = "_reason"
+_SAMPLE_ROWS = 2_000
+
+
+@dataclass(frozen=True)
+class Ingest:
+    """Files the new rows of one stream at its home.
+
+    A table has the event time, the key columns, one column for each selection with filters, whether the row is
+    malformed, and the values to keep; all columns but the event time may be NULL.
+    """
+
+    program: SiteProgram
+    shelf: Shelf
+    scan: StreamScan
+    raw_columns: tuple[str, ...] = ()  # columns to keep of late and malformed rows; none where they are only counted
+
+    def __call__(self, table: pa.Table, late_before: int | None) -> Ingested:
+        rows = table.num_rows
+        table = table.combine_chunks()
+        found = Ingested(self.scan.stream, rows)
+        wrong = pc.is_null(table.column(TS))
+        if MALFORMED in table.column_names:
+            wrong = pc.or_(wrong, table.column(MALFORMED))
+            table = table.drop_columns([MALFORMED])
+        if malformed := _count(wrong):
+            found = replace(found, malformed=malformed, malformed_file=self._set_aside(table, wrong, "malformed"))
+            table = table.filter(pc.invert(wrong))
+        ts = column(table, TS)
+        if len(ts):
+            found = replace(found, max_ts=int(ts.max()))
+        if late_before is not None and len(ts) and int(ts.min()) < late_before:
+            early = pa.array(ts < late_before)
+            found = replace(found, late=_count(early), late_file=self._set_aside(table, early, "late"))
+            table = table.filter(pc.invert(early))
+        if not table.num_rows:
+            return found
+        masks = [_fulfilled(table, selection, number) for number, selection in enumerate(self.scan.selections)]
+        found = replace(found, null_keys=self._null_keys(table, masks))
+        table = self._kept(table)
+        found = replace(found, central=self._central(table, masks))
+        if self.scan.stream in self.program.ordered:
+            order = pa.array(np.argsort(column(table, TS), kind="stable"))
+            waiting = with_selected(table, masks).take(order)  # all rows: they count before any filter
+            found = replace(found, pending=shelve(self.shelf, f"pending-{self.scan.stream}", waiting))
+        if self.scan.stream not in self.program.eager:
+            return found
+        if len(masks) > 1:
+            table = with_selected(table, masks)
+        table = where(table, _any([m for m, s in zip(masks, self.scan.selections, strict=True) if s.count is None]))
+        return replace(found, made=file_flow(self.program, self.shelf, self.scan.stream, table))
+
+    def _kept(self, table: pa.Table) -> pa.Table:
+        """The columns that windows need; a key that is NULL belongs to rows of other selections."""
+        wanted = {TS, *self.scan.columns}
+        table = table.select([n for n in table.column_names if n in wanted or n.startswith(CLASS)])
+        for number in range(len(self.scan.keys)):
+            name = class_column(number)
+            if table.column(name).null_count:
+                filled = pc.fill_null(table.column(name), 0)
+                table = table.set_column(table.column_names.index(name), name, filled)
+        return table
+
+    def _set_aside(self, table: pa.Table, which: pa.Array, reason: str) -> str | None:
+        if not self.raw_columns:
+            return None
+        rows = table.filter(which).select(self.raw_columns)
+        rows = rows.rename_columns([name.removeprefix(f"{self.scan.stream}.") for name in rows.column_names])
+        rows = rows.append_column(REASON, pa.array([reason] * rows.num_rows))
+        return self.shelf.put(reason, rows).path
+
+    def _null_keys(self, table: pa.Table, masks: "Sequence[Mask | None]") -> dict[str, int]:
+        """For each query, rows that pass the filters of an alias but have a NULL among its keys."""
+        missing = {}
+        for number, selection in enumerate(self.scan.selections):
+            keys = [table.column(class_column(key)) for key in selection.keys]
+            if any(values.null_count for values in keys):
+                passed = _fulfilled(table, replace(selection, keys=()), number)
+                mask = masks[number]
+                before = table.num_rows if passed is None else int(passed.sum())
+                missing[number] = before - (table.num_rows if mask is None else int(mask.sum()))
+        counts: dict[str, int] = {}
+        for part in self.program.parts:
+            for view in part.views.values():
+                if view.stream == self.scan.stream and missing.get(view.selection):
+                    counts[part.name] = counts.get(part.name, 0) + missing[view.selection]
+        return counts
+
+    def _central(self, table: pa.Table, masks: "Sequence[Mask | None]") -> Traffic:
+        """What it would take to ship the rows that any query selects whole to where they are wanted, by a sample."""
+        if self.scan.stream not in self.program.away:
+            return Traffic()
+        table = where(table, _any(masks))
+        if not table.num_rows:
+            return Traffic()
+        sample = table.slice(0, _SAMPLE_ROWS).sort_by(TS)  # as they would travel
+        keys = self.program.stored[self.scan.stream].scan.keys
+        spare = {
+            class_column(number)
+            for number, key in enumerate(keys)
+            if key.expression.is_plain and key.expression.columns[0].flat in sample.column_names
+        }
+        size = len(pack_rows(sample.drop_columns([name for name in sample.column_names if name in spare])))
+        return Traffic(MESSAGE_BYTES + size * table.num_rows // sample.num_rows, 1, table.num_rows)
+
+
+def _count(mask: pa.Array | pa.ChunkedArray) -> int:
+    return int(pc.sum(mask).as_py() or 0)
+
+
+def _fulfilled(table: pa.Table, selection: Selection, number: int) -> Mask | None:
+    """Which rows fulfil a selection; None is all of them."""
+    mask: Mask | None = None
+    if selection.filters:
+        mask = np.asarray(pc.fill_null(table.column(keep_column(number)), False))
+    for key in selection.keys:
+        values = table.column(class_column(key))
+        if values.null_count:
+            valid = np.asarray(pc.is_valid(values))
+            mask = valid if mask is None else mask & valid
+    if selection.start_us is not None:
+        begun = column(table, TS) >= selection.start_us
+        mask = begun if mask is None else mask & begun
+    return None if mask is None or mask.all() else mask
+
+
+def _any(masks: "Sequence[Mask | None]") -> Mask | None:
+    if any(mask is None for mask in masks):
+        return None
+    whole = np.zeros(len(masks[0] if masks[0] is not None else ()), bool)
+    for mask in masks:
+        whole |= mask
+    return whole

@@ -1,0 +1,282 @@
+"""Runs a topology on simulated sites: the programs that Spark runs, in virtual time, over the links of the topology.
+
+Rows arrive at the pace of their event times. Every site has a micro-batch at every multiple of the trigger at which
+something has come; it takes no time by itself, so delays are those of triggers, links and watermarks.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from watersmeet import __version__
+from watersmeet.cost.price import DEFAULT_UNITS, Cost, price
+from watersmeet.errors import InputError, TypeMismatch
+from watersmeet.metrics.bus import Reader
+from watersmeet.metrics.events import Event, LinkCounts, MicroBatchCompleted, PlanInForce, RunEnded, RunStarted
+from watersmeet.metrics.traffic import LinkTraffic
+from watersmeet.plan.explain import explain_text
+from watersmeet.plan.nodes import join_plan_of
+from watersmeet.planners.choose import Chosen, choose
+from watersmeet.program.rjoin.compiled import Longs
+from watersmeet.program.site.engine import traffic_by_purpose
+from watersmeet.program.site.ledger import SiteLedger
+from watersmeet.query.model import JoinQuery
+from watersmeet.query.sql import parse_query, to_duckdb
+from watersmeet.sim.internet.links import LinkModel
+from watersmeet.sim.rjoin.answers import no_rows
+from watersmeet.sim.rjoin.expressions import judge, project
+from watersmeet.sim.scenario.model import SitesScenario
+from watersmeet.sim.scenario.sites_oracle import StreamRows, compare
+from watersmeet.sim.scenario.sites_outcome import QueryFigures, SiteFigures, SitesOutcome, SitesSummary
+from watersmeet.sim.scenario.sources import check_source, read_arrivals, schema_of
+from watersmeet.sim.sites.rows import query_rows, typed
+from watersmeet.sim.sites.site import RETRY_US, SimulatedSite, SimulatedSites
+from watersmeet.topology.model import Query, Topology
+
+Progress = Callable[[int, int], object]  # rows that have arrived, of how many
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A query that can be simulated: parsed, typed and planned."""
+
+    query: Query
+    parsed: JoinQuery
+    chosen: Chosen
+    schema: pa.Schema  # of its answers
+    site: str
+
+
+def simulate_sites(
+    scenario: SitesScenario, *, progress: Progress = lambda done, total: None, events: Reader | None = None
+) -> SitesOutcome:
+    """Run all queries of a topology to their end, in one deployment."""
+    topology = scenario.topology
+    if not topology.queries:
+        raise InputError("there is nothing to simulate: the topology has no queries")
+    asked = {query.name: _asked(topology, query) for query in scenario.queries}
+    used = sorted({source.stream for one in asked.values() for source in one.parsed.sources})
+    streams, epoch_us = _read(scenario, used)
+    report = _Report(events, epoch_us)
+    longest_us = max(topology.link(a, b).latency_us for a in topology.site_names for b in topology.site_names)
+    sites = SimulatedSites(
+        {name: one.chosen.plan for name, one in asked.items()},
+        {name: streams[name].event_time for name in used},
+        seed=scenario.seed,
+        model_of=lambda a, b: _model(topology, a, b),
+        delays_us={name: streams[name].delay_us for name in used},
+        interval_us=scenario.trigger_us,
+        aligned=True,
+        completed=report.completed,
+        start_us={name: one.query.start_us for name, one in asked.items()},
+        # Readers acknowledge when they have completed a micro-batch: nothing is lost that would be sent again sooner.
+        retry_us=RETRY_US + 2 * (scenario.trigger_us + longest_us),
+    )
+    report.start(sorted(sites.sites), asked)
+    _feed(sites, streams, scenario.trigger_us, progress)
+    virtual_us = sites.kernel.now_us
+    report.end(virtual_us)
+    tuples = sum(stream.rows.num_rows for stream in streams.values())
+    answers = {name: _answers(sites, one, report) for name, one in asked.items()}
+    summary = SitesSummary(
+        seed=scenario.seed,
+        trigger_us=scenario.trigger_us,
+        tuples=tuples,
+        queries={name: _query_figures(one, streams, *answers[name]) for name, one in asked.items()},
+        sites={name: _site_figures(site) for name, site in sorted(sites.sites.items())},
+        traffic=_traffic(topology, sites, asked, scenario.trigger_us),
+        virtual_us=virtual_us,
+    )
+    return SitesOutcome(summary, {name: table for name, (table, _) in answers.items()})
+
+
+# Queries and streams
+
+
+def _asked(topology: Topology, query: Query) -> _Asked:
+    with _naming(query):
+        parsed = parse_query(query.sql, topology.columns, allow_cross=query.allow_cross)
+        streams = [topology.stream(name) for name in sorted({source.stream for source in parsed.sources})]
+        for stream in streams:
+            check_source(stream)
+        schemas = {stream.name: schema_of(stream) for stream in streams}
+        schema = _evaluated(parsed, schemas)
+        chosen = choose(topology, query, typed(parsed, schemas))
+        return _Asked(query, parsed, chosen, schema, topology.query_site(query))
+
+
+def _evaluated(parsed: JoinQuery, schemas: Mapping[str, pa.Schema]) -> pa.Schema:
+    """The types of a query's answers, if DuckDB can evaluate its expressions and both sides of each equality agree."""
+    flat = no_rows(parsed, schemas)
+    try:
+        if parsed.filters or parsed.residuals:
+            judge("", [*parsed.filters, *parsed.residuals], flat)
+        answers = project(parsed, flat).schema
+        sides = [
+            query_rows(f"SELECT {to_duckdb(e.left)} AS l, {to_duckdb(e.right)} AS r FROM flat", flat=flat).schema.types
+            for e in parsed.equalities
+        ]
+    except InputError:
+        raise
+    except Exception as error:  # DuckDB's own, which is known to a few modules only
+        reason = str(error).splitlines()[0]
+        raise InputError(f"the simulator evaluates expressions by DuckDB, which says: {reason}") from None
+    for equality, (left, right) in zip(parsed.equalities, sides, strict=True):
+        if left != right and not (pa.types.is_integer(left) and pa.types.is_integer(right)):
+            raise TypeMismatch(
+                f"{equality.left.sql} is {left} and {equality.right.sql} is {right}: the simulator compares values of "
+                "one type only; declare both alike, or cast one of them"
+            )
+    return answers
+
+
+@contextmanager
+def _naming(query: Query) -> Iterator[None]:
+    """Prefix input errors with the name of the query."""
+    try:
+        yield
+    except InputError as error:
+        if str(error).startswith(("query ", "stream ")):
+            raise
+        raise type(error)(f"query {query.name!r}: {error}") from None
+
+
+def _read(scenario: SitesScenario, names: list[str]) -> tuple[dict[str, StreamRows], int]:
+    """Streams with the micro-batch of each row, and the time since 1970 at which virtual time begins."""
+    read = {name: read_arrivals(scenario.topology.stream(name), scenario.most_rows) for name in names}
+    firsts = [int(arrivals_us[0]) for _, arrivals_us in read.values() if len(arrivals_us)]
+    if not firsts:
+        raise InputError("there is nothing to simulate: no stream has a tuple with an event time")
+    epoch_us = min(firsts) // scenario.trigger_us * scenario.trigger_us
+    streams = {}
+    for name, (rows, arrivals_us) in read.items():
+        stream, since_us = scenario.topology.stream(name), arrivals_us - epoch_us
+        batches = since_us // scenario.trigger_us
+        streams[name] = StreamRows(rows, stream.event_time_column, stream.watermark_us, since_us, batches)
+    return streams, epoch_us
+
+
+def _feed(sites: SimulatedSites, streams: Mapping[str, StreamRows], trigger_us: int, progress: Progress) -> None:
+    """Hand over the rows of each interval right before its end, and run until nothing is left to do."""
+    slices: dict[int, dict[str, pa.Table]] = {}
+    for name, stream in streams.items():
+        found = np.unique(stream.batches, return_index=True, return_counts=True)
+        for batch, first, count in zip(*(numbers.tolist() for numbers in found), strict=True):
+            slices.setdefault(batch, {})[name] = stream.rows.slice(first, count)
+    total, done = sum(stream.rows.num_rows for stream in streams.values()), 0
+    for batch, tables in sorted(slices.items()):
+        end_us = (batch + 1) * trigger_us
+        sites.feed(end_us - 1, tables)
+        sites.kernel.run(end_us)
+        done += sum(table.num_rows for table in tables.values())
+        progress(done, total)
+    sites.kernel.run()
+
+
+def _model(topology: Topology, a: str, b: str) -> LinkModel:
+    link = topology.link(a, b)
+    return LinkModel(latency_us=link.latency_us, bandwidth_bps=link.bandwidth_bps)
+
+
+# What happens, and what comes of it
+
+
+@dataclass
+class _Report:
+    """Notes when each micro-batch was completed, and reports the events of the run in virtual time since 1970."""
+
+    events: Reader | None
+    epoch_us: int
+    completed_us: dict[tuple[str, int], int] = field(default_factory=dict)  # by site and number
+
+    def start(self, sites: Sequence[str], asked: Mapping[str, _Asked]) -> None:
+        self._publish(0, RunStarted(tuple(sites), tuple(asked), __version__))
+        for name, one in asked.items():
+            expected = None if one.chosen.cost is None else one.chosen.cost.bytes_s
+            plan = PlanInForce(name, one.chosen.planner, explain_text(one.chosen.plan), expected, 1)
+            self._publish(0, plan)
+
+    def completed(self, site: SimulatedSite, before: SiteLedger) -> None:
+        now_us, ledger, program = site.kernel.now_us, site.ledger, site.engine.program
+        self.completed_us[site.name, ledger.number] = now_us
+        if self.events is None:
+            return
+        segments = list(ledger.segments)
+        found = before.ingested
+        names = sorted({one.stream for one in found})
+        queries = sorted({finish.query for _, finish in program.finishes})
+        self._publish(
+            now_us,
+            MicroBatchCompleted(
+                site=site.name,
+                batch=ledger.number,
+                seconds=0.0,
+                phases={},
+                rows_in={name: sum(one.rows for one in found if one.stream == name) for name in names},
+                late={name: sum(one.late for one in found if one.stream == name) for name in names},
+                malformed={name: sum(one.malformed for one in found if one.stream == name) for name in names},
+                null_keys=sum(sum(one.null_keys.values()) for one in found),
+                answers={query: ledger.rows_out.get(query, 0) - before.rows_out.get(query, 0) for query in queries},
+                watermarks=site.engine.watermarks(ledger),
+                state_rows=sum(segment.rows for segment in segments),
+                state_bytes=sum(segment.bytes for segment in segments),
+                segments=len(segments),
+            ),
+        )
+        for to, purposes in traffic_by_purpose(program, ledger).items():
+            for purpose, sent in purposes.items():
+                counts = LinkCounts(site.name, to, purpose.value, sent.bytes, sent.batches, sent.tuples)
+                self._publish(now_us, counts)
+
+    def end(self, now_us: int) -> None:
+        self._publish(now_us, RunEnded("completed"))
+
+    def _publish(self, now_us: int, event: Event) -> None:
+        if self.events is not None:
+            self.events((self.epoch_us + now_us) / 1e6, event)
+
+
+def _answers(sites: SimulatedSites, asked: _Asked, report: _Report) -> tuple[pa.Table, Longs]:
+    """The answers of a query as they were delivered, and when each was."""
+    delivered = sites.sites[asked.site].answers.get(asked.query.name, {}) if asked.site in sites.sites else {}
+    tables = [asked.schema.empty_table(), *(table.cast(asked.schema) for _, table in sorted(delivered.items()))]
+    times = [np.full(table.num_rows, report.completed_us[asked.site, n]) for n, table in sorted(delivered.items())]
+    return pa.concat_tables(tables), np.concatenate([np.empty(0, np.int64), *times])
+
+
+def _query_figures(
+    asked: _Asked, streams: Mapping[str, StreamRows], answers: pa.Table, delivered_us: Longs
+) -> QueryFigures:
+    plan, start_us = asked.chosen.plan, asked.query.start_us
+    checked, delays = compare(asked.parsed, plan, streams, start_us, answers, delivered_us)
+    return QueryFigures(asked.site, asked.chosen.planner, answers.num_rows, delays, checked)
+
+
+def _site_figures(site: SimulatedSite) -> SiteFigures:
+    states = site.ledger.streams.values()
+    rows_in, late = sum(state.rows for state in states), sum(state.late for state in states)
+    return SiteFigures(rows_in, late, site.micro_batches, site.peak_rows)
+
+
+def _traffic(topology: Topology, sites: SimulatedSites, asked: Mapping[str, _Asked], trigger_us: int) -> LinkTraffic:
+    """Bytes by link and purpose, with what plans foresaw for as many rows at the rates that are known."""
+    ran = {name: (site.engine.program, site.ledger) for name, site in sites.sites.items()}
+    read = {name: state.rows for _, ledger in ran.values() for name, state in ledger.streams.items()}
+    rates = {name: rate.value for name in read if (rate := topology.stats.stream(name).rate) is not None}
+    seconds = sum(read[name] for name in rates) / sum(rates.values()) if any(rates.values()) else 0.0
+    joins = sorted({part.name for program, _ in ran.values() for part in program.parts})
+    found = {join: _expected_cost(asked[join].chosen, trigger_us) for join in joins}
+    costs = {join: cost for join, cost in found.items() if cost is not None}
+    return LinkTraffic.of(topology, ran, costs if seconds else None, seconds)
+
+
+def _expected_cost(chosen: Chosen, trigger_us: int) -> Cost | None:
+    if chosen.problem is None:
+        return None
+    problem = chosen.problem
+    interval_s = trigger_us / 1e6
+    plan = join_plan_of(chosen.plan)
+    return price(plan, problem.workload, problem.topology, DEFAULT_UNITS, interval_s, problem.reaction_s)

@@ -1,0 +1,112 @@
+"""The answers of simulated sites beside those of the oracle: which are right, and how long each was on its way.
+
+The oracle gets the rows that are not late: a row is late if its event time is before the watermark of its stream as it
+stood before the row's micro-batch, the greatest event time of all earlier micro-batches minus the delay.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from watersmeet.plan.nodes import Plan, Symmetric, join_plan_of
+from watersmeet.program.rjoin.compiled import Longs
+from watersmeet.query.model import Column, Expression, JoinQuery, SelectItem
+from watersmeet.query.oracle import answer
+from watersmeet.query.windows import Rows
+from watersmeet.sim.scenario.sites_outcome import AnswerDelays, AnswersChecked
+from watersmeet.sim.sites.rows import query_rows
+
+_ARRIVED = "__arrived_us"  # a column of our own beside the user's
+
+
+@dataclass(frozen=True)
+class StreamRows:
+    """All rows of a stream in the order in which they arrive, in micro-batches."""
+
+    rows: pa.Table
+    event_time: str
+    delay_us: int
+    arrivals_us: Longs
+    batches: Longs  # the micro-batch of each row
+
+    @property
+    def times_us(self) -> Longs:
+        times_us: Longs = self.rows.column(self.event_time).cast(pa.int64()).to_numpy()
+        return times_us
+
+    @property
+    def watermark_us(self) -> int | None:
+        """The watermark behind the last row."""
+        return int(self.times_us.max()) - self.delay_us if self.rows.num_rows else None
+
+    @property
+    def on_time(self) -> pa.Table:
+        """The rows that are not late, with the time at which each arrives."""
+        times_us, stamped = self.times_us, self.rows.append_column(_ARRIVED, pa.array(self.arrivals_us))
+        if not len(times_us):
+            return stamped
+        latest_us = np.maximum.accumulate(times_us)
+        firsts = np.searchsorted(self.batches, self.batches)  # of each row's micro-batch
+        late_before_us = np.where(firsts > 0, latest_us[firsts - 1] - self.delay_us, times_us)
+        return stamped.filter(pa.array(times_us >= late_before_us))
+
+
+def compare(
+    query: JoinQuery,
+    plan: Plan,
+    streams: Mapping[str, StreamRows],
+    start_us: int | None,
+    answers: pa.Table,
+    delivered_us: Longs,
+) -> tuple[AnswersChecked, AnswerDelays | None]:
+    """Match answers with those of the oracle, the first delivered of equal ones with the first that was due."""
+    due = _due(query, plan, streams, start_us)
+    names = [f"c{number}" for number in range(len(query.select))]
+    came = answers.rename_columns(names).append_column("at_us", pa.array(delivered_us))
+    columns = ", ".join(names)
+    same = " AND ".join(f"due.{name} IS NOT DISTINCT FROM came.{name}" for name in (*names, "n"))
+    due_sql = f"SELECT {columns}, min(at_us) AS at_us FROM due GROUP BY {columns}" if query.distinct else "FROM due"
+    number = f"row_number() OVER (PARTITION BY {columns} ORDER BY at_us) AS n"
+    matched = query_rows(
+        f"WITH due AS (SELECT *, {number} FROM ({due_sql})), came AS (SELECT *, {number} FROM came) "
+        f"SELECT due.at_us AS due, came.at_us AS came FROM due FULL JOIN came ON {same}",
+        due=due.rename_columns([*names, "at_us"]),
+        came=came,
+    )
+    expected = matched.num_rows - matched.column("due").null_count
+    both = matched.filter(pc.and_(pc.is_valid(matched.column("due")), pc.is_valid(matched.column("came"))))
+    delays_us = both.column("came").to_numpy() - both.column("due").to_numpy()
+    checked = AnswersChecked(expected, both.num_rows, answers.num_rows - both.num_rows)
+    return checked, AnswerDelays.of(delays_us)
+
+
+def _due(query: JoinQuery, plan: Plan, streams: Mapping[str, StreamRows], start_us: int | None) -> pa.Table:
+    """The answers of the oracle, DISTINCT left aside, and when the last row of each arrives."""
+    arrivals = [Column(alias, _ARRIVED) for alias in query.aliases]
+    last = f"greatest({', '.join(column.sql for column in arrivals)})" if len(arrivals) > 1 else arrivals[0].sql
+    item = SelectItem(_ARRIVED, Expression(last, tuple(arrivals), "bigint"))
+    asked = replace(query, select=(*query.select, item), distinct=False)
+    used = {source.stream: streams[source.stream] for source in query.sources}
+    tables = {name: stream.on_time for name, stream in used.items()}
+    heads_before_us, is_begun = _low_watermark(query, plan, used)
+    if not is_begun:
+        tables = {name: table.slice(0, 0) for name, table in tables.items()}
+    event_times = {name: stream.event_time for name, stream in used.items()}
+    return answer(asked, tables, event_times, start_us=start_us, heads_before_us=heads_before_us)
+
+
+def _low_watermark(query: JoinQuery, plan: Plan, streams: Mapping[str, StreamRows]) -> tuple[int | None, bool]:
+    """Before which instant answers with ROWS windows are due (None: all are), and whether there is such an instant.
+
+    Rows of a ROWS window have no order beyond the watermark of their stream. In a symmetric join with such a window all
+    rows wait until the watermarks of all its streams have passed them.
+    """
+    counted = {source.stream for source in query.sources if isinstance(source.window, Rows)}
+    is_symmetric = all(isinstance(sub_plan, Symmetric) for sub_plan in join_plan_of(plan).sub_plans)
+    waited_for = streams.keys() if counted and is_symmetric else counted
+    marks = [streams[name].watermark_us for name in sorted(waited_for)]
+    known = [mark for mark in marks if mark is not None]
+    return min(known, default=None), len(known) == len(marks)

@@ -1,0 +1,428 @@
+"""The handle to running queries, with the names of PySpark's `StreamingQuery`: one class for one site and for many."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.sql.streaming.query import StreamingQuery
+
+from watersmeet.cost.price import Cost
+from watersmeet.errors import InputError, WatersmeetError, did_you_mean
+from watersmeet.metrics.bus import EventBus
+from watersmeet.metrics.events import MicroBatchCompleted, RunEnded
+from watersmeet.metrics.traffic import LinkTraffic
+from watersmeet.metrics.usage import Usage, usage_of
+from watersmeet.plan.nodes import join_plan_of
+from watersmeet.planners.choose import Chosen, estimate
+from watersmeet.program.site.ledger import SiteLedger
+from watersmeet.program.site.program import SiteProgram
+from watersmeet.spark.failures import explain, raise_explained
+from watersmeet.spark.site_job import SiteJob
+from watersmeet.stats.model import Stats
+from watersmeet.stats.yaml import filled, write_stats
+from watersmeet.topology.model import Topology
+
+_POLL_S = 0.2  # how long to wait for a site before the next is looked at
+
+
+class _Stopped(WatersmeetError):
+    """A micro-batch that began while the run was being stopped; it runs again at the next start."""
+
+
+class SiteQuery:
+    """The Structured Streaming query of one site."""
+
+    def __init__(self, job: SiteJob, queries: Sequence[str]) -> None:
+        self.job = job
+        self.ledger_at_start = job.ledger
+        self._queries = tuple(queries)  # for messages
+        self._in_batch = threading.Lock()
+        self._closing = threading.Lock()
+        self._is_stopping = False
+        self._is_closed = False
+        self._query: StreamingQuery | None = None
+        self.failure: BaseException | None = None
+
+    def attach(self, query: StreamingQuery) -> None:
+        """Spark's query has started."""
+        self._query = query
+        if self.failure is not None:
+            query.stop()
+
+    @property
+    def query(self) -> StreamingQuery:
+        assert self._query is not None, "the handle is given out only once the query has started"
+        return self._query
+
+    def fail(self, error: BaseException) -> None:
+        """Something went wrong while Spark may be waiting for rows, perhaps for ever, or a micro-batch for a sink.
+
+        Spark's stop waits for the micro-batch under way, and this may be called within one: so it has a thread.
+        """
+        self.failure = self.failure or error
+        self.job.stop_waiting()
+        if self._query is not None:
+            threading.Thread(target=self._stop_spark, daemon=True).start()
+
+    def _stop_spark(self) -> None:
+        with suppress(Py4JError, ConnectionError):
+            self.query.stop()
+
+    def run_batch(self, frame: Any, batch: int) -> None:
+        """What Spark calls for each micro-batch."""
+        with self._in_batch:
+            if self._is_stopping:
+                raise _Stopped("stopping")
+            try:
+                self.job.run_batch(frame, batch)
+            except BaseException as error:
+                self.failure = self.failure or error  # what came first may have interrupted this
+                raise
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it is still running; not if Spark's Java process is gone."""
+        try:
+            return bool(self.query.isActive)
+        except (Py4JError, ConnectionError):
+            return False
+
+    def await_end(self, timeout: float) -> bool:
+        """Whether Spark's query has ended; nothing is given up, since parcels may still come."""
+        try:
+            ended = bool(self.query.awaitTermination(timeout))  # type: ignore[arg-type]
+            if ended:
+                self.query.awaitTermination()  # with a timeout Spark says so a moment before the name is free again
+        except Exception as error:
+            self._note(error)
+            ended = True
+        if ended:
+            self._raise_failure()
+        return ended
+
+    def take_parcels(self) -> None:
+        """Join what has come over the links; raises what went wrong there."""
+        if not self._is_closed:
+            self._tried(self.job.take_parcels)
+
+    def has_joined(self, timeout: float) -> bool:
+        """Wait for what was ingested to be joined; whether it is, within the timeout."""
+        return self._tried(lambda: self.job.has_joined(timeout))
+
+    def has_delivered(self, timeout: float) -> bool:
+        """Wait for all answers to be delivered; whether they are, within the timeout."""
+        return self._tried(lambda: self.job.has_delivered(timeout))
+
+    def _tried(self, step: Callable[[], bool]) -> bool:
+        try:
+            done = step()
+        except Exception as error:
+            self.failure = self.failure or error
+        self._raise_failure()
+        return done
+
+    def _note(self, error: BaseException | None) -> None:
+        """Remember what Spark says has ended the query, unless that is our stopping it."""
+        if error is not None and not self._is_stopping:
+            self.failure = self.failure or error
+
+    def _raise_failure(self) -> None:
+        if self.failure is not None:
+            raise_explained(self.failure, *self._queries)
+
+    def exception(self) -> WatersmeetError | None:
+        """One sentence for what ended the query; None if it runs or was stopped."""
+        try:
+            self._note(self.query.exception())
+        except (Py4JError, ConnectionError) as error:
+            self._note(error)
+        return None if self.failure is None else explain(self.failure, *self._queries)
+
+    def begin_to_stop(self) -> None:
+        """Let no micro-batch begin any more, and none wait."""
+        self.exception()  # what has ended it before is not forgotten
+        self._is_stopping = True
+        self.job.stop_waiting()
+
+    def stop(self) -> None:
+        """Let the micro-batch under way finish, then end the query."""
+        self.begin_to_stop()
+        with self._in_batch:
+            pass
+        self._stop_spark()
+        self.close()
+
+    def close(self) -> None:
+        """Give up everything that the site holds; whoever asks again waits until it is done."""
+        with self._closing:
+            if not self._is_closed:
+                self._is_closed = True
+                try:
+                    self.job.close()
+                except Exception as error:
+                    raise_explained(error, *self._queries)
+
+
+@dataclass(frozen=True)
+class QueryHandle:
+    """One query of a run."""
+
+    name: str
+    _run: "StreamingRun"
+
+    @property
+    def usage(self) -> Usage:
+        """What it has taken and given since the checkpoint began."""
+        return self._run.usage(self.name)
+
+    @property
+    def chosen(self) -> Chosen:
+        """Its plan, who made it, and what it was expected to cost."""
+        return self._run.plans[self.name]
+
+    @property
+    def lastProgress(self) -> dict[str, Any] | None:
+        """Counts and state of the query, the watermarks of its streams, and the last micro-batch of its site here.
+
+        None before the first micro-batch.
+        """
+        last = self._run.last_batches
+        if not last:
+            return None
+        at = next((site for site in last if self._run.answers_here(self.name, site)), next(iter(last)))
+        streams = {scan.stream for scan in join_plan_of(self.chosen.plan).scans}
+        marks = {name: mark for one in last.values() for name, mark in one.watermarks.items() if name in streams}
+        return {"name": self.name, "batchId": last[at].batch, "watermarks": marks, **asdict(self.usage)}
+
+
+class StreamingRun:
+    """Queries that run, at all their sites or at one of them; the members are those of PySpark's `StreamingQuery`."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        sites: Sequence[SiteQuery],
+        plans: Mapping[str, Chosen],
+        directory: Path,
+        events: EventBus,
+        *,
+        once: bool,
+    ) -> None:
+        self.events = events  # everything the run reports, as it happens
+        self.plans = plans  # of each query: the plan, who made it, what it was expected to cost
+        self._topology = topology
+        self._sites = tuple(sites)
+        self._directory = directory
+        self._once = once
+        self._is_stopped = False
+        self._has_told_end = False
+        self._expected: tuple[int, dict[str, Cost]] = (-1, {})
+
+    @property
+    def name(self) -> str:
+        """The names of its queries."""
+        return ", ".join(self.plans)
+
+    @property
+    def queries(self) -> tuple[QueryHandle, ...]:
+        """A handle for each query."""
+        return tuple(QueryHandle(name, self) for name in self.plans)
+
+    def query(self, name: str) -> QueryHandle:
+        """The handle of one query."""
+        if name not in self.plans:
+            raise InputError(f"unknown query {name!r}; {did_you_mean(name, tuple(self.plans))}")
+        return QueryHandle(name, self)
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The sites that run here."""
+        return tuple(site.job.site for site in self._sites)
+
+    @property
+    def id(self) -> dict[str, str]:
+        """Spark's identity of the streaming query of each site, the same across restarts."""
+        return {site.job.site: str(site.query.id) for site in self._sites}
+
+    @property
+    def isActive(self) -> bool:
+        """Whether any site is still running."""
+        return any(site.is_active for site in self._sites)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """What Spark is doing for each site now."""
+        return {site.job.site: dict(site.query.status) for site in self._sites}
+
+    @property
+    def lastProgress(self) -> dict[str, Any] | None:
+        """The progress of each query and, by site, of Spark's micro-batches; None before the first."""
+        if not self.last_batches:
+            return None
+        sites = {}
+        for site in self._sites:
+            progress, last = site.query.lastProgress, site.job.last_batch
+            sites[site.job.site] = (json.loads(progress.json) if progress else {}) | {
+                "watersmeet": asdict(last) if last else None
+            }
+        return {"queries": {handle.name: handle.lastProgress for handle in self.queries}, "sites": sites}
+
+    @property
+    def last_batch(self) -> MicroBatchCompleted | None:
+        """The last micro-batch that any site has completed."""
+        recent = self.events.recent(MicroBatchCompleted)
+        return recent[-1][1] if recent else None
+
+    @property
+    def last_batches(self) -> dict[str, MicroBatchCompleted]:
+        """The last micro-batch that each site has completed."""
+        found = ((site.job.site, site.job.last_batch) for site in self._sites)
+        return {site: last for site, last in found if last is not None}
+
+    def usage(self, query: str | None = None) -> Usage:
+        """What a query, or all of them, has taken and given since the checkpoint began, at the sites that run here."""
+        return usage_of(self._programs.values(), query)
+
+    def usage_here(self, query: str | None = None) -> Usage:
+        """The same since this run began."""
+        before = usage_of(((site.job.program, site.ledger_at_start) for site in self._sites), query)
+        return self.usage(query).since(before)
+
+    @property
+    def _programs(self) -> dict[str, tuple[SiteProgram, SiteLedger]]:
+        return {site.job.site: (site.job.program, site.job.ledger) for site in self._sites}
+
+    @property
+    def micro_batches(self) -> int:
+        """How many micro-batches of their own streams the sites have completed, since the checkpoint began."""
+        return sum(site.job.ledger.batch + 1 for site in self._sites)
+
+    @property
+    def micro_batches_here(self) -> int:
+        """The same since this run began."""
+        return self.micro_batches - sum(site.ledger_at_start.batch + 1 for site in self._sites)
+
+    def answers_here(self, query: str, site: str | None = None) -> bool:
+        """Whether the answers of a query are delivered by a site that runs here, or by a certain one of them."""
+        programs = [program for name, (program, _) in self._programs.items() if site in (None, name)]
+        return any(finish.query == query for program in programs for _, finish in program.finishes)
+
+    @property
+    def traffic(self) -> LinkTraffic:
+        """What was shipped from the sites that run here, and what shipping everything would have taken."""
+        return LinkTraffic.of(self._topology, self._programs, *self._estimate())
+
+    def _estimate(self) -> tuple[dict[str, Cost] | None, float]:
+        """What the plans are expected to cost with micro-batches as they have come, and how long streams have run.
+
+        The time is known from the rows that have come at the rates that were planned with.
+        """
+        known = self._topology.stats
+        ledgers = [ledger for _, ledger in self._programs.values()]
+        read = {name: state.rows for ledger in ledgers for name, state in ledger.streams.items()}
+        rates = {name: rate.value for name in read if (rate := known.stream(name).rate) is not None}
+        batches = max((ledger.batch + 1 for ledger in ledgers), default=0)
+        seconds = sum(read[name] for name in rates) / max(sum(rates.values()), 1e-9)
+        if not batches or not seconds:
+            return None, 0.0
+        if self._expected[0] != batches:
+            names = {part.name for program, _ in self._programs.values() for part in program.parts}
+            found = {name: estimate(self.plans[name], batch_interval_s=seconds / batches) for name in sorted(names)}
+            costs = {name: cost for name, cost in found.items() if cost is not None}
+            self._expected = (batches, costs)
+        return self._expected[1] or None, seconds
+
+    @property
+    def observed(self) -> Stats:
+        """What the sites that run here have observed of their streams, across restarts."""
+        return reduce(filled, (site.job.observed for site in self._sites), Stats())
+
+    def write_observed(self) -> Path | None:
+        """Write what was observed beside the checkpoint, as YAML that `stats_file:` can name; None if nothing was."""
+        stats = self.observed
+        if not stats.streams:
+            return None
+        path = self._directory / "observed-stats.yaml"
+        path.write_text(write_stats(stats), encoding="utf-8")
+        return path
+
+    def awaitTermination(self, timeout: float | None = None) -> bool | None:
+        """Wait for the end; with a timeout in seconds, say whether it came. Raises what ended any site."""
+        deadline = float("inf") if timeout is None else time.monotonic() + timeout
+        try:
+            while not self._has_ended(deadline):
+                if time.monotonic() >= deadline:
+                    return False
+        except BaseException as error:
+            self._end("failed", str(error))
+            with suppress(WatersmeetError):  # the cause is told, not what came of it
+                self.stop()
+            raise
+        self._close("stopped" if self._is_stopped else "completed")
+        return True if timeout is not None else None
+
+    def _has_ended(self, deadline: float) -> bool:
+        """Look at all sites once, until a deadline or a little longer: whether there is nothing left to do at any."""
+
+        def left() -> float:
+            longest = _POLL_S if len(self._sites) == 1 else _POLL_S / 4
+            return min(longest, max(0.01, deadline - time.monotonic()))
+
+        takes_parcels = self._once and not self._is_stopped  # otherwise the sites do by themselves
+        ended = [site for site in self._sites if site.await_end(left())]
+        if len(ended) < len(self._sites):
+            if takes_parcels:  # others may wait until they are taken
+                self._take_parcels(ended)
+            return False
+        if not all(site.has_joined(left()) for site in self._sites):
+            return False
+        if takes_parcels and self._take_parcels(self._sites):
+            return False
+        return all(site.has_delivered(left()) for site in self._sites)
+
+    def _take_parcels(self, sites: Sequence[SiteQuery]) -> bool:
+        """Let sites whose own streams have ended take what has come to them; whether any site has done anything."""
+        before = [site.job.ledger.number for site in self._sites]
+        for site in sites:
+            site.take_parcels()
+        return before != [site.job.ledger.number for site in self._sites]
+
+    def exception(self) -> WatersmeetError | None:
+        """What ended the first site that failed, or None."""
+        for site in self._sites:
+            explained = site.exception()
+            if explained is not None:
+                self._end("failed", str(explained))
+                if not site.is_active:  # else a micro-batch may be under way
+                    with suppress(WatersmeetError):
+                        site.close()
+                return explained
+        return None
+
+    def stop(self) -> None:
+        """Let the micro-batches under way finish, then end all sites."""
+        self._is_stopped = True
+        for site in self._sites:
+            site.begin_to_stop()
+        with ExitStack() as all_sites:  # also if one of them fails
+            for site in reversed(self._sites):
+                all_sites.callback(site.stop)
+        self._end("stopped")
+
+    def _close(self, reason: str) -> None:
+        with ExitStack() as all_sites:
+            for site in reversed(self._sites):
+                all_sites.callback(site.close)
+        self._end(reason)
+
+    def _end(self, reason: Any, message: str = "") -> None:
+        if not self._has_told_end:
+            self._has_told_end = True
+            self.events.publish(RunEnded(reason, message))

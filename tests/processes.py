@@ -1,0 +1,106 @@
+"""The command line as a process of its own that can be killed, frozen, stopped and started again."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import psutil
+from scenes import PATIENCE_S
+
+ORPHANS_S = 60  # how long what a killed process leaves behind may take to notice
+
+
+class CommandProcess:
+    """`watersmeet ...` in a session of its own; whatever it starts is known, so that nothing outlives a test."""
+
+    def __init__(self, arguments: Sequence[str], log: Path) -> None:
+        self._arguments = tuple(arguments)
+        self._log = log
+        self._family: list[psutil.Process] = []
+        self.start()
+
+    def __enter__(self) -> "CommandProcess":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Start it, again if it has died."""
+        command = [sys.executable, "-m", "watersmeet", *self._arguments]
+        with open(self._log, "ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        self._family.append(psutil.Process(self._process.pid))
+
+    @property
+    def told(self) -> list[str]:
+        """Everything that it has printed, in all its lives."""
+        return self._log.read_text(encoding="utf-8").splitlines()
+
+    def check(self) -> None:
+        """That it still runs."""
+        assert self._process.poll() is None, "it has ended:\n" + "\n".join(self.told)
+
+    def kill(self, victim: str = "group") -> None:
+        """Kill the Python process, the Java process, or all at once."""
+        self.check()
+        self._look_around()
+        match victim:
+            case "python":
+                os.kill(self._process.pid, signal.SIGKILL)
+            case "java":
+                next(process for process in self._family if process.is_running() and process.name() == "java").kill()
+            case _:
+                os.killpg(self._process.pid, signal.SIGKILL)
+        code = self._process.wait(PATIENCE_S)
+        assert code == (1 if victim == "java" else -signal.SIGKILL), f"it was over when {victim} was killed"
+
+    @contextlib.contextmanager
+    def frozen(self, seconds: float) -> Iterator[None]:
+        """Let it stand still for so long at least."""
+        began = time.monotonic()
+        self._look_around()
+        self._signal(signal.SIGSTOP)
+        try:
+            yield
+            time.sleep(max(0.0, seconds - (time.monotonic() - began)))
+        finally:
+            self._signal(signal.SIGCONT)
+
+    def finish(self) -> None:
+        """Wait for the end, which must be a good one."""
+        assert self._process.wait(PATIENCE_S) == 0, "\n".join(self.told)
+
+    def stop(self) -> None:
+        """Ask it to stop, which must be a good end."""
+        self.check()
+        self._look_around()
+        self._process.send_signal(signal.SIGTERM)
+        self.finish()
+        self.check_no_orphans()
+
+    def check_no_orphans(self) -> None:
+        _, alive = psutil.wait_procs(self._family, timeout=ORPHANS_S)
+        assert not alive, "something outlived its run"
+
+    def close(self) -> None:
+        """Let no process outlive the test."""
+        if self._process.poll() is None:
+            self._look_around()
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+
+    def _look_around(self) -> None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            children = psutil.Process(self._process.pid).children(recursive=True)
+            self._family += [process for process in children if process not in self._family]
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in self._family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(number)

@@ -1,0 +1,475 @@
+"""Topologies simulated as sites: the answers of the oracle, delays computed by hand, and the command line."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from watersmeet.cli.main import run_command
+from watersmeet.errors import InputError
+from watersmeet.metrics.events import Event, LinkCounts, MicroBatchCompleted, RunEnded, from_json, to_json
+from watersmeet.query.bags import Bag, bag_of
+from watersmeet.query.oracle import answer
+from watersmeet.query.sql import parse_query
+from watersmeet.query.windows import Rows
+from watersmeet.sim.scenario import sites as sites_module
+from watersmeet.sim.scenario.load import load_simulated
+from watersmeet.sim.scenario.model import Scenario, SitesScenario, System
+from watersmeet.sim.scenario.simulate import simulate
+from watersmeet.sim.scenario.sites_outcome import AnswerDelays, AnswersChecked, SitesOutcome
+from watersmeet.sim.scenario.sources import read_arrivals, read_stream
+from watersmeet.topology.model import Source, Stream
+
+ROOT = Path(__file__).resolve().parents[3]
+SECOND = 1_000_000
+
+TOPOLOGY = """\
+sites: [ams, fra, nyc]
+links:
+  - {between: [ams, fra], latency: 8 ms, bandwidth: 1 Mbps, price_per_gb: 1}
+default_link: {latency: 700 ms, bandwidth: 20 kbps, price_per_gb: 2}
+streams:
+  a:
+    site: ams
+    schema: "ts timestamp, k int, v double"
+    event_time: ts
+    watermark: 1 second
+    source: {format: generator, options: {rows: 90, rows_per_second: 3, disorder: 3 seconds, seed: 1,
+      column.k: null 0.1 uniform 0 6, column.v: uniform 0 1}}
+  b:
+    site: fra
+    schema: "k long, name string, ts timestamp"
+    event_time: ts
+    source: {format: generator, options: {rows: 60, rows_per_second: 2, seed: 2, column.k: uniform 0 6,
+      column.name: choice x y z}}
+  c:
+    site: nyc
+    schema: "ts timestamp_ntz, name string, n long"
+    event_time: ts
+    watermark: 2 seconds
+    source: {format: generator, options: {rows: 30, rows_per_second: 1, disorder: 2 seconds, seed: 3,
+      column.name: choice x y w}}
+queries:
+  ranges:
+    site: nyc
+    sql: >
+      SELECT a.k, a.v, b.name, c.n FROM a [RANGE 4 SECONDS], b [RANGE 3 SECONDS], c [RANGE 5 SECONDS]
+      WHERE a.k = b.k AND b.name = c.name AND a.v < 0.8
+    assume_defaults: true
+    sink: {format: parquet, path: out/ranges}
+  mixed:
+    site: ams
+    sql: >
+      SELECT x.k, x.v + y.v AS w, b.name FROM a [ROWS 5] AS x, a [TUMBLE 5 SECONDS] AS y, b [RANGE 2 SECONDS]
+      WHERE x.k = y.k AND x.v < y.v AND b.k = x.k
+    assume_defaults: true
+  counted_here:
+    site: ams
+    sql: SELECT x.k, x.v, y.v AS w FROM a [ROWS 4] AS x, a [RANGE 5 SECONDS] AS y WHERE x.k = y.k
+  few:
+    site: fra
+    sql: SELECT DISTINCT b.name, a.k FROM a [UNBOUNDED], b [UNBOUNDED] WHERE a.k = b.k AND b.name <> 'z'
+    assume_defaults: true
+  later:
+    site: nyc
+    sql: SELECT b.k, c.n FROM b [UNBOUNDED], c [ROWS 3] WHERE b.name = c.name
+    start: "2025-01-01 00:00:15"
+    assume_defaults: true
+"""
+ROWS_SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("k", pa.int64())])
+
+
+def saved(tmp_path: Path, text: str = TOPOLOGY) -> Path:
+    path = tmp_path / "topology.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def loaded(path: Path, system: System | None = None) -> SitesScenario:
+    scenario = load_simulated(path, system)
+    assert isinstance(scenario, SitesScenario)
+    return scenario
+
+
+def expected_answers(scenario: SitesScenario, *, symmetric: Sequence[str] = ()) -> dict[str, Bag]:
+    """The reference semantics over the rows that are on time, told row by row."""
+    topology = scenario.topology
+    arriving = {stream.name: read_arrivals(stream) for stream in topology.streams}
+    epoch_us = min(int(arrivals_us[0]) for _, arrivals_us in arriving.values())
+    epoch_us -= epoch_us % scenario.trigger_us
+    tables, marks = {}, {}
+    for stream in topology.streams:
+        rows, arrivals_us = arriving[stream.name]
+        latest_us: dict[int, int] = {}  # event time of the rows of a micro-batch
+        takes_part = []
+        times_us = rows.column(stream.event_time).cast(pa.int64()).to_pylist()
+        for ts_us, arrival_us in zip(times_us, arrivals_us.tolist(), strict=True):
+            batch = (arrival_us - epoch_us) // scenario.trigger_us
+            before_us = max((seen_us for number, seen_us in latest_us.items() if number < batch), default=None)
+            takes_part.append(before_us is None or ts_us >= before_us - stream.watermark_us)
+            latest_us[batch] = max(ts_us, latest_us.get(batch, ts_us))
+        tables[stream.name] = rows.filter(pa.array(takes_part))
+        marks[stream.name] = max(times_us) - stream.watermark_us
+    event_times = {stream.name: stream.event_time for stream in topology.streams}
+    found = {}
+    for query in topology.queries:
+        parsed = parse_query(query.sql, topology.columns, allow_cross=query.allow_cross)
+        counted = [source.stream for source in parsed.sources if isinstance(source.window, Rows)]
+        waited_for = [source.stream for source in parsed.sources] if counted and query.name in symmetric else counted
+        before_us = min((marks[name] for name in waited_for), default=None)
+        table = answer(parsed, tables, event_times, start_us=query.start_us, heads_before_us=before_us)
+        found[query.name] = bag_of(table)
+    return found
+
+
+def bags(outcome: SitesOutcome) -> dict[str, Bag]:
+    return {name: bag_of(table) for name, table in outcome.answers.items()}
+
+
+@pytest.mark.parametrize("planner", [None, "central", "greedy", "exhaustive"])
+def test_every_query_has_the_answers_of_the_oracle(tmp_path: Path, planner: str | None) -> None:
+    scenario = replace(loaded(saved(tmp_path)), planner=planner)
+    outcome = simulate(scenario)
+    expected = expected_answers(scenario, symmetric=["counted_here"])
+    assert bags(outcome) == expected and all(bag.total() > 10 for bag in expected.values())
+    summary = outcome.summary
+    for name, query in summary.queries.items():
+        assert query.checked == AnswersChecked(expected[name].total(), expected[name].total(), 0), name
+        assert query.answers == expected[name].total() and query.delays is not None
+        assert 0 < query.delays.median_us <= query.delays.p99_us
+    assert summary.is_right and summary.tuples == 180
+    assert summary.queries["counted_here"].planner == "local"
+    assert {name: query.site for name, query in summary.queries.items()} == {
+        query.name: query.site for query in scenario.topology.queries
+    }
+    assert {name: (site.rows_in, site.late > 0) for name, site in summary.sites.items()} == {
+        "ams": (90, True),
+        "fra": (60, False),
+        "nyc": (30, False),
+    }
+    assert not (tmp_path / "out").exists(), "sinks are left alone"
+
+
+@pytest.mark.parametrize("planner", ["tree", "pmjoin", "optimal"])
+def test_trees_have_the_answers_of_the_oracle(tmp_path: Path, planner: str) -> None:
+    scenario = replace(loaded(saved(tmp_path)), planner=planner)
+    queries = tuple(query for query in scenario.topology.queries if query.name in ("ranges", "few"))
+    scenario = replace(scenario, topology=replace(scenario.topology, queries=queries))
+    outcome = simulate(scenario)
+    assert bags(outcome) == expected_answers(scenario) and outcome.summary.is_right
+    assert {query.planner for query in outcome.summary.queries.values()} == {planner}
+
+
+@pytest.mark.parametrize("trigger_us", [300_000, 7 * SECOND])
+def test_a_trigger_decides_which_rows_are_late_and_changes_no_other_answer(tmp_path: Path, trigger_us: int) -> None:
+    scenario = replace(loaded(saved(tmp_path)), trigger_us=trigger_us)
+    outcome = simulate(scenario)
+    assert bags(outcome) == expected_answers(scenario, symmetric=["counted_here"])
+    assert outcome.summary.is_right
+
+
+def test_traffic_is_told_by_link_and_purpose_beside_central(tmp_path: Path) -> None:
+    summary = simulate(replace(loaded(saved(tmp_path)), planner="central")).summary
+    links = summary.data["links"]
+    assert {(link["from"], link["to"]) for link in links} == {
+        ("ams", "fra"),
+        ("ams", "nyc"),
+        ("fra", "ams"),
+        ("fra", "nyc"),
+    }
+    assert {link["purpose"] for link in links} == {"full tuples", "watermarks"}
+    full = [link for link in links if link["purpose"] == "full tuples"]
+    assert all(link["bytes"] > 0 and 0 < link["messages"] <= link["tuples"] for link in full)
+    assert sum(link["bytes"] for link in links) == summary.traffic.bytes == summary.data["bytes"]
+    per_gb = {("ams", "fra"): 1, ("fra", "ams"): 1, ("ams", "nyc"): 2, ("fra", "nyc"): 2}
+    for link in links:
+        assert link["price"] == pytest.approx(link["bytes"] * per_gb[link["from"], link["to"]] / 1e9)
+    assert summary.traffic.central_bytes > 0
+
+
+def test_the_same_scenario_gives_the_same_bytes(tmp_path: Path) -> None:
+    scenario = replace(loaded(saved(tmp_path)), seed=4)
+
+    def told() -> tuple[list[str], str]:
+        lines: list[str] = []
+        outcome = simulate(scenario, events=lambda at, event: lines.append(to_json(event, at)))
+        return lines, json.dumps(
+            [outcome.summary.data, {n: t.to_pylist() for n, t in outcome.answers.items()}], default=str
+        )
+
+    first = told()
+    assert first == told() and json.loads(first[1])[0]["seed"] == 4
+
+
+def test_events_tell_of_every_micro_batch_in_virtual_time(tmp_path: Path) -> None:
+    told: list[tuple[float, Event]] = []
+    summary = simulate(loaded(saved(tmp_path)), events=lambda at, event: told.append((at, event))).summary
+    assert [at for at, _ in told] == sorted(at for at, _ in told)
+    assert isinstance(told[-1][1], RunEnded) and told[-1][1].reason == "completed"
+    batches = [(at, event) for at, event in told if isinstance(event, MicroBatchCompleted)]
+    assert all(at == int(at) for at, _ in batches), "one at every second at most"
+    for name, site in summary.sites.items():
+        own = [event for _, event in batches if event.site == name]
+        assert len(own) == site.micro_batches and max(event.state_rows for event in own) == site.peak_state_rows
+        assert sum(sum(event.rows_in.values()) for event in own) == site.rows_in
+        assert sum(sum(event.late.values()) for event in own) == site.late
+    for name, query in summary.queries.items():
+        assert sum(event.answers.get(name) or 0 for _, event in batches) == query.answers
+    last = {(e.site, e.to, e.purpose): e.bytes for _, e in told if isinstance(e, LinkCounts)}
+    assert sum(last.values()) == summary.traffic.bytes
+
+
+# Delays by hand
+
+
+def two_sites(
+    tmp_path: Path,
+    streams: Mapping[str, Sequence[tuple[float, int]]],
+    *,
+    link: str = "{latency: 80 ms}",
+    select: str = "SELECT a.k, b.ts",
+    watermark: str = "0 seconds",
+    window: str = "[RANGE 1 MINUTE]",
+) -> SitesScenario:
+    """Stream a at ams and b at nyc, given as (second, k); a query at nyc that gets all rows of a."""
+    lines = ["sites: [ams, nyc]", f"default_link: {link}", "streams:"]
+    for name, site in (("a", "ams"), ("b", "nyc")):
+        stamps = pa.array([round(second * SECOND) for second, _ in streams[name]], pa.int64())
+        columns = [stamps.cast(ROWS_SCHEMA.field("ts").type), pa.array([k for _, k in streams[name]], pa.int64())]
+        (tmp_path / name).mkdir(exist_ok=True)
+        pq.write_table(pa.table(columns, schema=ROWS_SCHEMA), tmp_path / name / "rows.parquet")
+        lines += [f"  {name}:", f"    site: {site}", '    schema: "ts timestamp, k long"', "    event_time: ts"]
+        lines += [f"    watermark: {watermark}", f"    source: {{format: parquet, path: {name}}}"]
+    sql = f"{select} FROM a {window}, b {window} WHERE a.k = b.k"
+    lines += ["queries:", f"  q: {{site: nyc, planner: central, sql: '{sql}'}}", ""]
+    return loaded(saved(tmp_path, "\n".join(lines)))
+
+
+@pytest.mark.parametrize(
+    ("trigger_us", "link", "delivered_s"),
+    [
+        # a arrives at 100.3 s. It is ingested at the next trigger, is under way for 80 ms, and is joined at the next.
+        (SECOND, "{latency: 80 ms}", 102.0),
+        (100_000, "{latency: 80 ms}", 100.6),  # b itself is ingested at 100.6 s, when a has been there for long
+        (100_000, "{latency: 230 ms}", 100.7),
+        (SECOND, "{latency: 1080 ms}", 103.0),
+        (SECOND, "{latency: 80 ms, bandwidth: 100 bps}", None),  # half a minute to leave
+    ],
+)
+def test_a_delay_is_that_of_triggers_and_links(
+    tmp_path: Path, trigger_us: int, link: str, delivered_s: float | None
+) -> None:
+    scenario = two_sites(tmp_path, {"a": [(100.3, 1)], "b": [(100.5, 1)]}, link=link)
+    summary = simulate(replace(scenario, trigger_us=trigger_us)).summary
+    query = summary.queries["q"]
+    assert query.answers == 1 and query.delays is not None
+    if delivered_s is None:
+        leaving_s = summary.traffic.bytes * 8 / 100
+        assert leaving_s > 3
+        delivered_s = float(np.ceil(101 + leaving_s + 0.08))
+    assert query.delays.median_us == query.delays.p99_us == round((delivered_s - 100.5) * SECOND)
+
+
+def test_answers_that_are_equal_are_matched_in_order(tmp_path: Path) -> None:
+    rows = {"a": [(10.2, 1)], "b": [(11.1, 1), (11.6, 1), (13.9, 1)]}
+    query = simulate(two_sites(tmp_path, rows, select="SELECT a.k")).summary.queries["q"]
+    assert query.answers == 3 and query.delays == AnswerDelays(400_000, 900_000)  # 0.9, 0.4 and 0.1 s to a trigger
+    query = simulate(two_sites(tmp_path, rows, select="SELECT DISTINCT a.k")).summary.queries["q"]
+    assert query.answers == 1 and query.checked.is_right
+    assert query.delays == AnswerDelays(900_000, 900_000), "of its first combination"
+
+
+def test_a_late_row_takes_no_part_and_one_within_the_delay_does(tmp_path: Path) -> None:
+    rows = {"a": [(10.2, 1), (20.2, 1), (12.0, 2), (20.3, 3)], "b": [(19.0, 1), (19.1, 2), (22.0, 3)]}
+    early = simulate(replace(two_sites(tmp_path, rows), trigger_us=10 * SECOND))
+    assert early.summary.answers == 4, "12 s comes in one micro-batch with 20.2 s: nothing is late"
+    rows["a"] = [(10.2, 1), (20.2, 1), (31.0, 9), (20.3, 3)]
+    outcome = simulate(two_sites(tmp_path, rows))
+    assert outcome.summary.sites["ams"].late == 0, "20.3 s comes with 31 s, behind which it stands"
+    rows["a"] = [(10.2, 1), (20.2, 1), (31.0, 9), (32.0, 9), (20.3, 3)]
+    outcome = simulate(two_sites(tmp_path, rows))
+    assert outcome.summary.sites["ams"].late == 1 and outcome.summary.answers == 2 and outcome.summary.is_right
+    outcome = simulate(two_sites(tmp_path, rows, watermark="12 seconds"))
+    assert outcome.summary.sites["ams"].late == 0 and outcome.summary.answers == 3 and outcome.summary.is_right
+
+
+def test_an_empty_stream_and_a_query_without_answers(tmp_path: Path) -> None:
+    for window in ("[RANGE 1 MINUTE]", "[ROWS 3]"):
+        outcome = simulate(two_sites(tmp_path, {"a": [], "b": [(1.0, 1)]}, window=window))
+        figures = outcome.summary.queries["q"]
+        assert (figures.answers, figures.delays, figures.checked) == (0, None, AnswersChecked(0, 0, 0))
+        assert outcome.answers["q"].schema.names == ["k", "ts"], "Parquet has columns all the same"
+    with pytest.raises(InputError, match="there is nothing to simulate: no stream has a tuple with an event time"):
+        simulate(two_sites(tmp_path, {"a": [], "b": []}))
+
+
+def test_the_oracle_finds_what_is_missing_and_what_is_surplus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    honest = sites_module._answers
+
+    def forged(*given: Any) -> tuple[pa.Table, Any]:
+        table, delivered_us = honest(*given)
+        kept = pc.not_equal(table.column("k"), 1)
+        values = pc.if_else(pc.equal(table.column("k"), 2), 5, table.column("k"))
+        return table.set_column(0, "k", values).filter(kept), delivered_us[kept.to_numpy()]
+
+    monkeypatch.setattr(sites_module, "_answers", forged)
+    monkeypatch.setenv("COLUMNS", "140")
+    scenario = two_sites(tmp_path, {"a": [(1.0, 1), (2.0, 2), (3.0, 3)], "b": [(4.0, 1), (4.0, 2), (4.0, 3)]})
+    assert simulate(scenario).summary.queries["q"].checked == AnswersChecked(expected=3, right=1, surplus=1)
+    path = str(tmp_path / "topology.yaml")
+    assert run_command(["simulate", path, "--check"]) == 1
+    assert "2 missing of 3, 1 surplus" in capsys.readouterr().out
+    assert run_command(["simulate", path]) == 0
+    assert "2 missing of 3, 1 surplus" in capsys.readouterr().out, "told even if nobody asked"
+    assert run_command(["simulate", path, "--check", "--quiet"]) == 1
+    assert "2 answers, wrong, " in capsys.readouterr().out
+
+
+# When rows arrive
+
+
+def test_rows_of_a_file_arrive_in_order_and_at_their_event_times(tmp_path: Path) -> None:
+    scenario = two_sites(tmp_path, {"a": [(3, 1), (1, 2), (4, 3), (2, 4), (5, 5)], "b": []})
+    rows, arrivals_us = read_arrivals(scenario.topology.stream("a"), 4)
+    assert rows.column("k").to_pylist() == [1, 2, 3, 4]
+    assert arrivals_us.tolist() == [3 * SECOND, 3 * SECOND, 4 * SECOND, 4 * SECOND]
+    rows, arrivals_us = read_arrivals(scenario.topology.stream("b"))
+    assert rows.num_rows == len(arrivals_us) == 0
+
+
+@pytest.mark.parametrize("nulls", ["", "null 0.3 time"])
+def test_rows_of_a_generator_arrive_at_its_rate_and_disorder_sets_event_times_back(nulls: str) -> None:
+    options = {"rows": "400", "rows_per_second": "8", "disorder": "2 seconds", "start": "1970-01-02"}
+    options |= {"column.ts": nulls} if nulls else {}
+    stream = Stream("a", event_time="ts", schema="n long, ts timestamp", source=Source("generator", options=options))
+    rows, arrivals_us = read_arrivals(stream)
+    assert rows.equals(read_stream(stream)) and (rows.num_rows < 400) == bool(nulls)
+    assert (arrivals_us == 86_400 * SECOND + rows.column("n").to_numpy() * SECOND // 8).all()
+    back_us = arrivals_us - rows.column("ts").cast(pa.int64()).to_numpy()
+    assert back_us.min() >= 0 and SECOND < back_us.max() <= 2 * SECOND
+    some, some_us = read_arrivals(stream, 30)
+    assert some.equals(rows.slice(0, 30)) and (some_us == arrivals_us[:30]).all()
+
+
+# The command line
+
+
+def test_the_wan_example_is_simulated_as_sites(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    example, trace = str(ROOT / "examples" / "wan" / "topology.yaml"), tmp_path / "trace.jsonl"
+    options = ["--tuples", "30000", "--trigger", "10 seconds", "--check", "--format", "json", "--seed", "6"]
+    assert run_command(["simulate", example, *options, "--out", str(tmp_path), "--trace", str(trace)]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    (query,) = figures["queries"].values()
+    assert query["planner"] == "auto" and query["check"]["is_right"] and query["check"]["expected"] > 0
+    assert (figures["system"], figures["seed"], figures["tuples"]) == ("sites", 6, 90_000)
+    assert figures["trigger_us"] == 10 * SECOND and figures["wall_s"] > 0
+    assert query["answers"] == pq.read_table(tmp_path / "everywhere.parquet").num_rows
+    assert 0 < figures["bytes"] < figures["central_bytes"] / 10
+    assert {link["purpose"] for link in figures["links"]} >= {"filters", "watermarks"}
+    assert all(link["estimated_bytes"] >= 0 for link in figures["links"])
+    events = [from_json(line)[1] for line in trace.read_text(encoding="utf-8").splitlines()]
+    assert sum(isinstance(event, MicroBatchCompleted) for event in events) == sum(
+        site["micro_batches"] for site in figures["sites"].values()
+    )
+    assert run_command(["simulate", example, *options, "--planner", "central"]) == 0
+    central = json.loads(capsys.readouterr().out)
+    assert central["queries"]["everywhere"]["planner"] == "central"
+    assert central["queries"]["everywhere"]["answers"] == query["answers"]
+    assert central["bytes"] == pytest.approx(figures["central_bytes"], rel=0.3)
+
+
+def test_tables_and_a_line_tell_what_was_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+    path = str(saved(tmp_path))
+    assert run_command(["simulate", path, "--check", "--out", str(tmp_path / "answers")]) == 0
+    shown = capsys.readouterr().out
+    for text in ("seed 1: 180 tuples", "every 1 second", "99th percentile", "oracle", "ams -> nyc", "peak state rows"):
+        assert text in shown
+    assert shown.count("right") == 5 and "central would ship about" in shown
+    assert shown.count("written to ") == 5 == len(list((tmp_path / "answers").iterdir()))
+    assert run_command(["simulate", path]) == 0
+    assert "oracle" not in capsys.readouterr().out
+    assert run_command(["simulate", path, "--quiet", "--tuples", "20", "--check"]) == 0
+    line = capsys.readouterr().out
+    assert line.startswith("seed 1: ") and " answers, right, " in line and line.count("\n") == 1
+
+
+def test_the_number_of_sites_decides_unless_a_system_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = saved(tmp_path)
+    assert isinstance(load_simulated(path, System.RJOIN), Scenario)
+    one = TOPOLOGY.replace("[ams, fra, nyc]", "[here]").split("links:")[0] + "streams:" + TOPOLOGY.split("streams:")[1]
+    for site in ("ams", "fra", "nyc"):
+        one = one.replace(f"site: {site}", "site: here")
+    path = saved(tmp_path, one)
+    assert isinstance(load_simulated(path), Scenario)
+    assert run_command(["simulate", str(path), "--system", "sites", "--check", "--format", "json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["links"] == [] and figures["bytes"] == figures["central_bytes"] == 0
+    assert list(figures["sites"]) == ["here"] and all(q["answers"] > 10 for q in figures["queries"].values())
+    delays = [query["delay"]["p99_us"] for query in figures["queries"].values() if query["site"] == "here"]
+    assert len(delays) == 5 and min(delays) <= SECOND, "without links an answer waits for its trigger only"
+    assert "queries" in run_json(["simulate", str(path), "--nodes", "20", "--tuples", "9"], capsys)
+
+
+def run_json(command: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
+    assert run_command([*command, "--format", "json"]) == 0
+    figures: dict[str, object] = json.loads(capsys.readouterr().out)
+    return figures
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "options", "sentence"),
+    [
+        ("", "", ["--system", "site"], "unknown system 'site'; did you mean 'sites'?"),
+        ("", "", ["--nodes", "9"], "--nodes is an option of the system rjoin; leave it out, or add --system rjoin"),
+        ("", "", ["--plot", "a.svg"], "--plot is an option of the system rjoin; leave it out, or add --system rjoin"),
+        ("", "", ["--system", "rjoin", "--check"], "--check is an option of the system sites"),
+        ("", "", ["--system", "rjoin", "--trigger", "1 s"], "--trigger is an option of the system sites"),
+        ("", "", ["--trigger", "0 seconds"], "--trigger: '0 seconds' must be positive"),
+        ("", "", ["--trigger", "often"], "--trigger: "),
+        ("", "", ["--trigger", "10 us"], "trigger must be 1 millisecond or longer, not 10 micros"),
+        ("", "", ["--tuples", "0"], "tuples must be 1 or more, not 0"),
+        ("", "", ["--planner", "greed"], "query 'ranges': unknown planner 'greed'; did you mean 'greedy'"),
+        ("", "", ["--trace", "nowhere/t.jsonl"], "--trace nowhere/t.jsonl: there is no such directory"),
+        ("rows: 60, ", "", [], "stream 'b': its generator never ends and cannot be simulated"),
+        ("k long, name", "k double, name", [], "query 'ranges': `a.k` is int32 and `b.k` is double: the simulator"),
+        ("a.v < 0.8", "crc32(a.v) < 9", [], "query 'ranges': the simulator evaluates expressions by DuckDB, which"),
+        ("a.v < 0.8", "a.x < 0.8", [], "query 'ranges': line 1, column 137: 'a' has no column 'x'"),
+        ("    site: nyc\n    sql", "    sql", [], "query 'ranges' does not say where its answers are wanted"),
+        ("queries:", "queries: {}\nnothing:", [], "unknown key 'nothing'"),
+    ],
+)
+def test_one_sentence_for_every_slip(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    old: str,
+    new: str,
+    options: list[str],
+    sentence: str,
+) -> None:
+    text = TOPOLOGY.replace(old, new, 1) if old else TOPOLOGY
+    assert run_command(["simulate", str(saved(tmp_path, text)), *options]) == 2
+    told = capsys.readouterr()
+    assert sentence in told.err and told.err.count("\n") == 1 and not told.out
+
+
+def test_a_scenario_is_not_run_by_sites(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = saved(tmp_path, "network: {nodes: 9}\nworkload: {}\n")
+    assert run_command(["simulate", str(path), "--system", "sites"]) == 2
+    assert capsys.readouterr().err == f"watersmeet: {path}: system sites is run from a topology with sites\n"
+    scenario = loaded(saved(tmp_path))
+    with pytest.raises(InputError, match="there is nothing to simulate: the topology has no queries"):
+        simulate(replace(scenario, topology=replace(scenario.topology, queries=())))
