@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -37,6 +37,7 @@ class Measurement:
     timed_out: bool
     stdout: str = field(repr=False)
     stderr: str = field(repr=False)
+    began_at: float = 0.0  # seconds since 1970, as files' times are
 
     def last_lines(self, count: int = 20) -> str:
         """The end of what the command wrote to stderr (stdout, if that is empty): where a failure explains itself."""
@@ -124,18 +125,23 @@ def measure(
     env: Mapping[str, str] | None = None,
     timeout_seconds: float = 3600.0,
     interval_seconds: float = INTERVAL_SECONDS,
+    on_start: Callable[[subprocess.Popen[bytes]], object] | None = None,
 ) -> Measurement:
     """Run `command` to its end, looking at its process tree every `interval_seconds`; `env` is added to ours.
+
+    `on_start` is given the process as soon as it runs, so that a command which does not end by itself can be stopped.
 
     CPU time is the larger of two lower bounds: what was last seen of each process, and what the kernel reports of all
     descendants that were waited for (which knows the short-lived ones that sampling misses).
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        begin = time.perf_counter()
+        begin, began_at = time.perf_counter(), time.time()
         process = subprocess.Popen(
             command, stdout=out, stderr=err, stdin=subprocess.DEVNULL, env={**os.environ, **(env or {})}
         )
+        if on_start is not None:
+            on_start(process)
         tree = _Tree(process.pid)
         timed_out = False
         try:
@@ -164,6 +170,7 @@ def measure(
             timed_out=timed_out,
             stdout=out.read().decode(errors="replace"),
             stderr=err.read().decode(errors="replace"),
+            began_at=began_at,
         )
 
 

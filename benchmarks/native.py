@@ -4,6 +4,8 @@ Every join has a watermark and a time range on both sides, so that Spark drops o
 plain conditions. A stream may carry one event-time column only: after a join the newcomer's becomes a plain number.
 
     python benchmarks/native.py --window-us 60000000 --output OUT --checkpoint CHECKPOINT DIR_A DIR_B DIR_C
+
+With `--until FILE` it follows the directories, with micro-batches as fast as they go, until there is such a file.
 """
 
 import argparse
@@ -34,6 +36,8 @@ SETTINGS = {
     # Inner joins answer at once; a last batch without data would only tidy state that nobody reads again.
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.numRecentProgressUpdates": "100000",
+    # Its file sink's log says when the answers of a micro-batch became visible: read after the run.
+    "spark.sql.streaming.fileSink.log.cleanupDelay": "1d",
 }
 
 
@@ -45,9 +49,10 @@ def session() -> SparkSession:
     return builder.getOrCreate()
 
 
-def read(spark: SparkSession, name: str, path: Path) -> DataFrame:
-    """One stream, a file a micro-batch, with the columns that the query needs."""
-    rows = spark.readStream.schema(SPARK_SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(path))
+def read(spark: SparkSession, name: str, path: Path, files: int | None = 1) -> DataFrame:
+    """One stream, so many files a micro-batch (None: all that are new), with the columns that the query needs."""
+    reader = spark.readStream.schema(SPARK_SCHEMA)
+    rows = (reader if files is None else reader.option("maxFilesPerTrigger", files)).parquet(str(path))
     renamed = rows.select(
         F.col("k").alias(f"{name}_k"), F.col("id").alias(f"{name}_id"), F.col("ts").alias(f"{name}_ts")
     )
@@ -74,20 +79,28 @@ def join(streams: dict[str, DataFrame], window_us: int) -> DataFrame:
     return joined.select([f"{name}_id" for name in streams])
 
 
-def run(paths: Sequence[Path], window_us: int, output: Path, checkpoint: Path) -> dict[str, float]:
-    """Join all files that are there, then stop; `seconds` leaves out the start of the session."""
+def run(
+    paths: Sequence[Path], window_us: int, output: Path, checkpoint: Path, until: Path | None = None
+) -> dict[str, float]:
+    """Join all files that are there, then stop; or follow them until there is a file `until`.
+
+    `seconds` leaves out the start of the session.
+    """
     spark = session()
     names = STREAM_NAMES[: len(paths)]
-    answers = join({name: read(spark, name, path) for name, path in zip(names, paths, strict=True)}, window_us)
+    files = 1 if until is None else None
+    answers = join({name: read(spark, name, path, files) for name, path in zip(names, paths, strict=True)}, window_us)
     begin = time.perf_counter()
-    query = (
-        answers.writeStream.format("parquet")
-        .option("path", str(output))
-        .option("checkpointLocation", str(checkpoint))
-        .trigger(availableNow=True)
-        .start()
+    writer = (
+        answers.writeStream.format("parquet").option("path", str(output)).option("checkpointLocation", str(checkpoint))
     )
-    query.awaitTermination()
+    query = (writer.trigger(availableNow=True) if until is None else writer).start()
+    if until is None:
+        query.awaitTermination()
+    else:
+        while not until.exists() and not query.awaitTermination(0.2):  # type: ignore[arg-type]
+            pass
+        query.stop()
     seconds = time.perf_counter() - begin
     progress = query.recentProgress
     spark.stop()
@@ -106,6 +119,7 @@ def main() -> None:
     parser.add_argument("--window-us", type=int, required=True)
     parser.add_argument("--output", type=Path, required=True, help="directory of the Parquet sink")
     parser.add_argument("--checkpoint", type=Path, required=True)
+    parser.add_argument("--until", type=Path, metavar="FILE", help="follow the directories until there is this file")
     parser.add_argument(
         "paths", type=Path, nargs="+", metavar="DIR", help="one directory of Parquet files a stream, 2 to 6"
     )
@@ -114,7 +128,7 @@ def main() -> None:
         parser.error(f"{len(args.paths)} streams: give 2 to {len(STREAM_NAMES)} directories")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_DRIVER_MEMORY", DRIVER_MEMORY)
-    print(json.dumps(run(args.paths, args.window_us, args.output, args.checkpoint)))
+    print(json.dumps(run(args.paths, args.window_us, args.output, args.checkpoint, args.until)))
 
 
 if __name__ == "__main__":

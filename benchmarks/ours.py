@@ -11,24 +11,30 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import yaml
 from oracle import rows_in
 from workload import DRIVER_MEMORY, MASTER, SPARK_SCHEMA, Workload, add_arguments, from_arguments, generate
 
-SOURCE_ROOT = Path(__file__).resolve().parents[1] / "src"
+HERE = Path(__file__).resolve().parent
+SOURCE_ROOT = HERE.parent / "src"
+EVENTS, PROGRESS = "events.jsonl", "progress.jsonl"
 
 
-def topology(workload: Workload, paths: Sequence[Path], output: Path) -> dict[str, object]:
+def topology(
+    workload: Workload, paths: Sequence[Path], output: Path, files_a_trigger: int | None = 1
+) -> dict[str, object]:
     """One site that holds every stream and answers the workload's query into a Parquet directory."""
+    options = {} if files_a_trigger is None else {"options": {"maxFilesPerTrigger": files_a_trigger}}
     streams = {
         name: {
             "site": "here",
             "schema": SPARK_SCHEMA,
             "event_time": "ts",
             "watermark": "0 seconds",
-            "source": {"format": "parquet", "path": str(path), "options": {"maxFilesPerTrigger": 1}},
+            "source": {"format": "parquet", "path": str(path), **options},
         }
         for name, path in zip(workload.names, paths, strict=True)
     }
@@ -39,15 +45,59 @@ def topology(workload: Workload, paths: Sequence[Path], output: Path) -> dict[st
 def prepare(
     workload: Workload, paths: Sequence[Path], directory: Path, driver_memory: str = DRIVER_MEMORY
 ) -> tuple[list[str], Path]:
-    """Write `directory`/topology.yaml; the command that runs it, and where its answers will be."""
+    """Write `directory`/topology.yaml; the command that runs it, and where its answers will be.
+
+    The events of the run go to `directory`/events.jsonl.
+    """
     output = directory / "answers"
     file = directory / "topology.yaml"
     directory.mkdir(parents=True, exist_ok=True)
     file.write_text(yaml.safe_dump(topology(workload, paths, output), sort_keys=False, width=120))
     checkpoint = directory / "checkpoint"
     command = [sys.executable, "-m", "watersmeet", "run", str(file), "--once", "--checkpoint", str(checkpoint)]
+    command += ["--events", str(directory / EVENTS)]
     # Its session sets a heap limit of its own, which wins over SPARK_DRIVER_MEMORY: it has to be told.
     return [*command, "--master", MASTER, "--conf", f"spark.driver.memory={driver_memory}"], output
+
+
+def prepare_profiled(
+    workload: Workload, paths: Sequence[Path], directory: Path, driver_memory: str = DRIVER_MEMORY
+) -> tuple[list[str], Path]:
+    """The same through `wm.start`, which tells what the command line does not: Spark's own times of a micro-batch.
+
+    Spark's progress goes to `directory`/progress.jsonl.
+    """
+    (_, _, _, _, file, *options), output = prepare(workload, paths, directory, driver_memory)
+    progress = ["--progress", str(directory / PROGRESS)]
+    return [sys.executable, str(HERE / "profiled.py"), file, *options, *progress], output
+
+
+_ASK_REFERENCE = """
+import json, sys
+from pathlib import Path
+root, fields, paths, directory, memory = json.loads(sys.argv[1])
+sys.path.insert(0, root)
+import ours
+from workload import Workload
+command, output = ours.prepare(Workload(**fields), [Path(path) for path in paths], Path(directory), memory)
+print(json.dumps([command, str(output), ours.environment()]))
+"""
+
+
+def prepare_reference(
+    checkout: Path, workload: Workload, paths: Sequence[Path], directory: Path, driver_memory: str = DRIVER_MEMORY
+) -> tuple[list[str], Path, dict[str, str]]:
+    """The same by another checkout: its own `ours.prepare`, and the environment in which its package is found."""
+    root = checkout.absolute() / "benchmarks"
+    asked = json.dumps([str(root), asdict(workload), [str(path) for path in paths], str(directory), driver_memory])
+    ask = [sys.executable, "-c", _ASK_REFERENCE, asked]
+    told = subprocess.run(
+        ask, cwd=root, env=os.environ | {"PYTHONPATH": ""}, capture_output=True, text=True, check=False
+    )
+    if told.returncode:
+        raise SystemExit(f"{root / 'ours.py'} does not say how to run it:\n{told.stderr}")
+    command, output, env = json.loads(told.stdout)
+    return command, Path(output), env
 
 
 def environment() -> dict[str, str]:

@@ -11,6 +11,7 @@ python benchmarks/planners.py --table bound       the same values: where the byt
 """
 
 import argparse
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -38,7 +39,7 @@ from watersmeet.reproduce.semijoin.runs import ATTRIBUTE_BYTES, Setting, StreamS
 from watersmeet.reproduce.semijoin.table3 import ATTRIBUTES, FACTORS, RATES, WINDOWS_S
 from watersmeet.reproduce.workloads import between, different_shares
 from watersmeet.sim.internet.links import LinkModel
-from watersmeet.sim.sites.rows import finish, typed
+from watersmeet.sim.sites.rows import typed
 from watersmeet.sim.sites.site import SimulatedSites
 from watersmeet.sim.sites.trial import TOPOLOGIES, edges_of
 from watersmeet.stats.model import Bin, ColumnStats, Histogram, Number, Stats, StreamStats
@@ -92,7 +93,7 @@ class Mixed:
     rates: tuple[float, float] = (100.0, 10_000.0)  # rows a second, from and to
     windows_s: tuple[float, float] = (0.05, 0.3)
     row_bytes: int = 100
-    turn_s: float = 1.0  # between batches
+    batch_interval_s: float = 1.0
     seed: int = 1
     together: bool = False  # values spread in the same way in all streams
 
@@ -169,26 +170,26 @@ class Mixed:
             default_link=Link(latency_us=25_000, bandwidth_bps=100e6),
         )
         stats = Stats({name: self.stats(number) for number, name in enumerate(self.names)})
-        return problem_of(self.query, topology, None, stats, batch_interval_s=self.turn_s)
+        return problem_of(self.query, topology, None, stats, batch_interval_s=self.batch_interval_s)
 
 
 def simulated(mixed: Mixed, problem: Problem, tried: Tried, tables: Mapping[str, pa.Table], seconds: float) -> float:
-    """Bytes a second that a plan really ships, a batch every turn; its answers are compared with the oracle's."""
+    """Bytes a second that a plan really ships, a batch every interval; its answers are compared with the oracle's."""
     assert tried.join is not None
     plan = problem.plan(tried.join)
     sites = SimulatedSites(
         plan,
         dict.fromkeys(tables, "ts"),
         model_of=lambda one, other: LinkModel(latency_us=25_000),
-        turn_us=round(problem.reaction_s * SECOND_US),
+        interval_us=round(problem.reaction_s * SECOND_US),
     )
-    turn_us = round(mixed.turn_s * SECOND_US)
-    for number in range(round(seconds / mixed.turn_s)):
-        low, high = number * turn_us, (number + 1) * turn_us
+    batch_us = round(mixed.batch_interval_s * SECOND_US)
+    for number in range(round(seconds / mixed.batch_interval_s)):
+        low, high = number * batch_us, (number + 1) * batch_us
         sites.feed(high, {name: between(table, low, high) for name, table in tables.items()})
     sites.run()
     law = answer(mixed.query, tables, dict.fromkeys(tables, "ts"))
-    assert bag(finish(plan, sites.answers, dict.fromkeys(tables, SCHEMA))) == bag(law), tried.planner
+    assert sum((bag(table) for table in sites.answers()), Counter()) == bag(law), tried.planner
     return sites.bytes_shipped / seconds
 
 
@@ -256,7 +257,7 @@ def mixed_table(mixed: Mixed, seeds: int = 5, *, seconds: float = 20.0, small_st
     print(
         f"{mixed.streams} streams at {mixed.streams} sites, {mixed.values:,} values, {rates[0]:g} to {rates[1]:g} "
         f"rows/s, windows of {1e3 * windows[0]:g} to {1e3 * windows[1]:g} ms, rows of {mixed.row_bytes} bytes, a batch "
-        f"every {mixed.turn_s:g} s; MB/s by the cost model\n"
+        f"every {mixed.batch_interval_s:g} s; MB/s by the cost model\n"
     )
     names: list[str] = []
     factors: list[dict[str, float]] = []
@@ -265,7 +266,7 @@ def mixed_table(mixed: Mixed, seeds: int = 5, *, seconds: float = 20.0, small_st
         values = {one.planner: one.value for one in tried}
         if not names:
             names = list(values)
-            print(f"| seed | {' | '.join(names)} | ways of auto |")
+            print(f"| seed | {' | '.join(names)} | sub-plans of auto |")
             print(f"| --- |{' ---: |' * (len(names) + 1)}")
         assert tried[-1].join is not None
         cells = " | ".join(f"{values[name] / 1e6:,.3f}" for name in names)
@@ -286,7 +287,7 @@ def mixed_table(mixed: Mixed, seeds: int = 5, *, seconds: float = 20.0, small_st
         f"\n{small.streams} streams, rates 10 times lower, {fewer} values, seed {small.seed}, {seconds:g} s; "
         "answers as the oracle's\n"
     )
-    print("| planner | kB/s by the cost model | kB/s in the simulator | difference | ways |")
+    print("| planner | kB/s by the cost model | kB/s in the simulator | difference | sub-plans |")
     print("| --- | ---: | ---: | ---: | ---: |")
     for one in try_all(problem):
         assert one.join is not None and one.cost is not None
@@ -304,7 +305,7 @@ def shipped_table(mixed: Mixed, seeds: int = 5, *, seconds: float = 5.0) -> None
     print(
         f"{mixed.streams} streams, {mixed.values:,} values, {seconds:g} s in the simulator; answers as the oracle's\n"
     )
-    print("| seed | answers | planner | ways | kB/s foreseen | kB/s shipped | difference | best/auto |")
+    print("| seed | answers | planner | sub-plans | kB/s foreseen | kB/s shipped | difference | best/auto |")
     print("| --- | ---: | --- |" + " ---: |" * 5)
     ratios = []
     for seed in range(mixed.seed, mixed.seed + seeds):
@@ -389,7 +390,7 @@ def _apart(
 
 
 def each_value_alone(problem: Problem) -> float:
-    """What the cheapest order would ship of every value if each had a way of its own and messages took nothing."""
+    """What the cheapest order would ship of every value if each had a sub-plan of its own and messages took nothing."""
     domain, total = problem.workload.domains[0], 0.0
     sets = range(1, 1 << len(problem.aliases))
     for start in range(0, domain.cells, 200):
@@ -420,7 +421,7 @@ def bound_table(mixed: Mixed, seeds: int = 5, *, seconds: float | None = None) -
         shares += [(seed, best), (seed, found)]
     means = np.exp(np.mean(np.log(ratios), axis=0))
     print(f"| geometric mean | | | | | {' | '.join(f'{ratio:.2f}' for ratio in means)} |")
-    print("\n| seed | planner | ways | rows | keys | filters | messages by themselves | messages/s |")
+    print("\n| seed | planner | sub-plans | rows | keys | filters | messages by themselves | messages/s |")
     print("| --- | --- |" + " ---: |" * 6)
     for seed, tried in shares:
         assert tried.cost is not None and tried.join is not None
@@ -460,7 +461,9 @@ def main() -> None:
     parser.add_argument("--rates", type=float, nargs=2, default=default.rates, help="rows/s (default: 100 10000)")
     parser.add_argument("--windows", type=float, nargs=2, default=default.windows_s, help="seconds (default: 0.05 0.3)")
     parser.add_argument("--row-bytes", type=int, default=default.row_bytes, help="(default: 100)")
-    parser.add_argument("--batch", type=float, default=default.turn_s, help="seconds between batches (default: 1)")
+    parser.add_argument(
+        "--batch", type=float, default=default.batch_interval_s, help="seconds between batches (default: 1)"
+    )
     parser.add_argument("--like-paper", action="store_true", help="10 to 1000 rows/s, 10 to 100 s, spread together")
     options = parser.parse_args()
     if options.like_paper:

@@ -2,32 +2,30 @@
 
 python benchmarks/w2.py                       # the comparison, full size
 python benchmarks/w2.py --table growth        # Watersmeet alone: window, streams, micro-batch, skew
+python benchmarks/w2.py --table steady        # 60 and 12 micro-batches without start-up, and where their time goes
+python benchmarks/w2.py --table steady --reference DIR     # the same beside another checkout of Watersmeet
 """
 
 import argparse
 import json
 import os
-import platform
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import native
 import oracle
 import ours
-import psutil
+import steady
 from measure import measure
-from rich.console import Console
-from rich.table import Table
+from report import HERE, console, machine, show
 from workload import DRIVER_MEMORY, Workload, add_arguments, duration, from_arguments, generate
 
-HERE = Path(__file__).resolve().parent
-LEFT_ALIGNED = ("", "case", "correct?")
-console = Console(stderr=True, width=None if sys.stderr.isatty() else 140)
+MICRO_BATCHES = (60, 12)  # the settings of the steady table
+NATIVE, OURS, REFERENCE, PROFILED = "Spark's chained joins", "Watersmeet", "Watersmeet before", "Watersmeet, profiled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +43,9 @@ class Result:
     extra: int = 0
     failure: str = ""  # the last lines of stderr, if it did not run to its end
     reported: Mapping[str, float] | None = None  # the side's own figures, if it prints some
+    began_at: float = 0.0  # seconds since 1970
+    answered_at: Mapping[int, float] = field(default_factory=dict)  # by micro-batch: when its answers became visible
+    breakdown: Mapping[str, float] | None = None  # seconds of a steady micro-batch by what they are spent on
 
     @property
     def correct(self) -> bool:
@@ -58,6 +59,17 @@ class Result:
     def cpu_us_per_row(self) -> float:
         return self.cpu_seconds * 1e6 / self.workload.rows_in
 
+    @property
+    def first_answers_seconds(self) -> float | None:
+        """From the command to the first answers that a reader can see."""
+        return min(self.answered_at.values()) - self.began_at if self.answered_at else None
+
+    @property
+    def steady_rows_per_second(self) -> float | None:
+        """Without the first sixth of the micro-batches: the first ten of 60, the first two of 12."""
+        rows = self.workload.rows_in / self.workload.batches
+        return steady.rows_per_second(self.answered_at, rows, steady.warm_up(self.workload.batches))
+
     def verdict(self) -> str:
         """`yes`, or what is wrong."""
         if self.failure:
@@ -67,14 +79,32 @@ class Result:
         return "yes" if self.correct else f"NO: {self.missing:,} missing, {self.extra:,} too many"
 
 
+@dataclass(frozen=True, slots=True)
+class Command:
+    """How a side is run."""
+
+    argv: Sequence[str]
+    output: Path
+    env: Mapping[str, str]
+    breakdown: Callable[[Mapping[int, float]], Mapping[str, float]] | None = None  # read after the run
+
+
 class Bench:
     """Runs sides on workloads, one after the other, in a scratch directory of their own."""
 
-    def __init__(self, data_dir: Path, driver_memory: str, timeout_seconds: float, keep: bool) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        driver_memory: str,
+        timeout_seconds: float,
+        keep: bool,
+        reference: Path | None = None,
+    ) -> None:
         self.data_dir = data_dir.absolute()
         self.timeout_seconds = timeout_seconds
         self.keep = keep
         self.driver_memory = driver_memory
+        self.reference = reference
         # The peer's spark-submit takes the heap limit from here; Watersmeet is given it as a setting.
         self.env = {**ours.environment(), "SPARK_DRIVER_MEMORY": driver_memory}
         self.scratch = self.data_dir / "runs" / str(os.getpid())
@@ -87,53 +117,80 @@ class Bench:
         self.scratch.mkdir(parents=True)
         try:
             expected = self.scratch / "expected.parquet"
-            floor = self._side("DuckDB", workload, self._duckdb(workload, paths, expected), expected, expected)
+            floor = self._side("DuckDB", workload, self._duckdb(workload, paths, expected), expected)
             if floor.failure:
                 raise SystemExit("no oracle, no benchmark: DuckDB failed")
             if not floor.answers:
                 console.print("the right answer is empty, nothing is checked: give fewer --keys", style="yellow")
             return [
                 floor,
-                *(self._side(side, workload, *SIDES[side](self, workload, paths), expected) for side in sides),
+                *(self._side(side, workload, SIDES[side](self, workload, paths), expected) for side in sides),
             ]
         finally:
             if not self.keep:
                 shutil.rmtree(self.scratch, ignore_errors=True)
 
-    def _side(self, side: str, workload: Workload, command: Sequence[str], output: Path, expected: Path) -> Result:
+    def _side(self, side: str, workload: Workload, command: Command, expected: Path) -> Result:
         console.log(f"{side} ...")
-        taken = measure(command, env=self.env, timeout_seconds=self.timeout_seconds)
+        taken = measure(command.argv, env=command.env, timeout_seconds=self.timeout_seconds)
         figures = (side, workload, taken.wall_seconds, taken.cpu_seconds, taken.peak_bytes, taken.memory_kind)
         if taken.returncode or taken.timed_out:
             cause = f"no end after {self.timeout_seconds:.0f} s" if taken.timed_out else f"exit code {taken.returncode}"
             console.print(f"{side} failed ({cause}); the last lines it wrote:", style="bold red")
             console.print(taken.last_lines(), markup=False, highlight=False)
             return Result(*figures, failure=f"{cause}\n{taken.last_lines()}")
-        missing, extra = oracle.difference(expected, output)
+        answered_at = steady.answer_times(command.output)
+        missing, extra = oracle.difference(expected, command.output)
         result = Result(
-            *figures, answers=oracle.rows_in(output), missing=missing, extra=extra, reported=_last_json(taken.stdout)
+            *figures,
+            answers=oracle.rows_in(command.output),
+            missing=missing,
+            extra=extra,
+            reported=_last_json(taken.stdout),
+            began_at=taken.began_at,
+            answered_at=answered_at,
+            breakdown=command.breakdown(answered_at) if command.breakdown else None,
         )
         console.log(f"{side}: {result.wall_seconds:.1f} s, {result.answers:,} answers, correct? {result.verdict()}")
         return result
 
-    def _duckdb(self, workload: Workload, paths: Sequence[Path], expected: Path) -> list[str]:
+    def _duckdb(self, workload: Workload, paths: Sequence[Path], expected: Path) -> Command:
         slots = ["--slots"] * (workload.skew == "zipf-all")
         window = ["--window-us", str(workload.window_us)]
-        return [sys.executable, str(HERE / "oracle.py"), *window, *slots, "--output", str(expected), *map(str, paths)]
+        argv = [sys.executable, str(HERE / "oracle.py"), *window, *slots, "--output", str(expected), *map(str, paths)]
+        return Command(argv, expected, self.env)
 
-    def _native(self, workload: Workload, paths: Sequence[Path]) -> tuple[list[str], Path]:
+    def _native(self, workload: Workload, paths: Sequence[Path]) -> Command:
         output = self.scratch / "native" / "answers"
         places = ["--output", str(output), "--checkpoint", str(self.scratch / "native" / "checkpoint")]
         window = ["--window-us", str(workload.window_us)]
-        return [sys.executable, native.__file__, *window, *places, *map(str, paths)], output
+        return Command([sys.executable, native.__file__, *window, *places, *map(str, paths)], output, self.env)
 
-    def _ours(self, workload: Workload, paths: Sequence[Path]) -> tuple[list[str], Path]:
-        return ours.prepare(workload, paths, self.scratch / "ours", self.driver_memory)
+    def _ours(self, workload: Workload, paths: Sequence[Path]) -> Command:
+        directory = self.scratch / "ours"
+        argv, output = ours.prepare(workload, paths, directory, self.driver_memory)
+        phases = partial(steady.phases_of, directory / ours.EVENTS, steady.warm_up(workload.batches))
+        return Command(argv, output, self.env, phases)
+
+    def _reference(self, workload: Workload, paths: Sequence[Path]) -> Command:
+        assert self.reference is not None, "no other checkout was given"
+        prepared = ours.prepare_reference(
+            self.reference, workload, paths, self.scratch / "reference", self.driver_memory
+        )
+        return Command(*prepared)
+
+    def _profiled(self, workload: Workload, paths: Sequence[Path]) -> Command:
+        directory = self.scratch / "profiled"
+        argv, output = ours.prepare_profiled(workload, paths, directory, self.driver_memory)
+        phases = partial(steady.breakdown_of, directory, steady.warm_up(workload.batches))
+        return Command(argv, output, self.env, phases)
 
 
-SIDES: Mapping[str, Callable[[Bench, Workload, Sequence[Path]], tuple[list[str], Path]]] = {
-    "Spark's chained joins": Bench._native,
-    "Watersmeet": Bench._ours,
+SIDES: Mapping[str, Callable[[Bench, Workload, Sequence[Path]], Command]] = {
+    NATIVE: Bench._native,
+    REFERENCE: Bench._reference,
+    OURS: Bench._ours,
+    PROFILED: Bench._profiled,
 }
 
 
@@ -184,7 +241,7 @@ def growth(bench: Bench, base: Workload) -> list[tuple[Case, Result]]:
     for case in growth_cases(base):
         if case.workload not in done:
             console.rule(f"{case.dimension} {case.label}")
-            done[case.workload] = bench.run(case.workload, ["Watersmeet"])[-1]
+            done[case.workload] = bench.run(case.workload, [OURS])[-1]
         lines.append((case, done[case.workload]))
     return lines
 
@@ -208,8 +265,8 @@ def comparison_rows(results: Sequence[Result]) -> tuple[list[str], list[list[str
         for result in results
     ]
     by_side = {result.side: result for result in results if not result.failure}
-    if {"Spark's chained joins", "Watersmeet"} <= by_side.keys():
-        theirs, mine = by_side["Spark's chained joins"], by_side["Watersmeet"]
+    if {NATIVE, OURS} <= by_side.keys():
+        theirs, mine = by_side[NATIVE], by_side[OURS]
         ratios = [
             f"x{mine.rows_per_second / theirs.rows_per_second:.2f}",
             *(
@@ -238,30 +295,61 @@ def growth_rows(lines: Sequence[tuple[Case, Result]]) -> tuple[list[str], list[l
     ]
 
 
+def steady_results(
+    bench: Bench, base: Workload, batches: Sequence[int], sides: Sequence[str], repeat: int
+) -> list[Result]:
+    """Every side with each number of micro-batches, one after the other, and that `repeat` times."""
+    results = []
+    for count in batches:
+        workload = replace(base, batches=min(count, base.rows))
+        for number in range(repeat):
+            console.rule(f"{workload.batches} micro-batches{f', run {number + 1}' if repeat > 1 else ''}")
+            results += bench.run(workload, sides)
+    return results
+
+
+def steady_rows(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
+    """Header and lines of the steady table: the median of each figure over the runs of a side."""
+    memory = f"peak memory MB ({'/'.join(sorted({result.memory_kind.upper() for result in results}))})"
+    header = ["", "micro-batches", "steady rows/s", "rows/s", "wall s", "first answers s", "CPU s", memory, "correct?"]
+    lines = []
+    for side, batches in dict.fromkeys((result.side, result.workload.batches) for result in results):
+        runs = [result for result in results if (result.side, result.workload.batches) == (side, batches)]
+        wrong = [run.verdict() for run in runs if not run.correct]
+        good = [run for run in runs if not run.failure]
+        if side in ("DuckDB", PROFILED) or not good:
+            if side != "DuckDB" and wrong:
+                lines.append([side, str(batches), *[""] * 6, wrong[0]])
+            continue
+        lines.append(
+            [
+                side,
+                str(batches),
+                steady.median([run.steady_rows_per_second for run in good], ",.0f"),
+                steady.median([run.rows_per_second for run in good], ",.0f"),
+                steady.median([run.wall_seconds for run in good], ",.1f"),
+                steady.median([run.first_answers_seconds for run in good], ",.1f"),
+                steady.median([run.cpu_seconds for run in good], ",.1f"),
+                steady.median([run.peak_bytes / 2**20 for run in good], ",.0f"),
+                wrong[0] if wrong else "yes",
+            ]
+        )
+    return header, lines
+
+
 def figures(result: Result) -> dict[str, object]:
     """Raw and derived figures of one run, for JSON."""
-    derived = {name: getattr(result, name) for name in ("rows_per_second", "cpu_us_per_row", "correct")}
-    return asdict(result) | derived
-
-
-def machine() -> dict[str, str]:
-    """What the figures were measured on."""
-    cpu = next((line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), "")
-    java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr.splitlines()
-    head = ["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(head, capture_output=True, text=True, check=False)
-    return {
-        "cpu": cpu or platform.processor() or platform.machine(),
-        "cores": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
-        "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
-        "os": platform.platform(),
-        "python": platform.python_version(),
-        "java": java[0] if java else "?",
-        "pyspark": version("pyspark"),
-        "pyarrow": version("pyarrow"),
-        "duckdb": version("duckdb"),
-        "watersmeet": commit.stdout.strip() if commit.returncode == 0 else "uncommitted",
+    derived = {
+        name: getattr(result, name)
+        for name in (
+            "rows_per_second",
+            "steady_rows_per_second",
+            "first_answers_seconds",
+            "cpu_us_per_row",
+            "correct",
+        )
     }
+    return asdict(result) | derived
 
 
 def _last_json(stdout: str) -> dict[str, float] | None:
@@ -272,33 +360,14 @@ def _last_json(stdout: str) -> dict[str, float] | None:
     return value if isinstance(value, dict) else None
 
 
-def _lines(path: str) -> list[str]:
-    try:
-        return Path(path).read_text().splitlines()
-    except OSError:
-        return []
-
-
-def show(title: str, header: Sequence[str], lines: Sequence[Sequence[str]], facts: Mapping[str, str]) -> None:
-    """The table for people on the terminal, then as Markdown on stdout to paste."""
-    table = Table(title=title)
-    for name in header:
-        table.add_column(name, justify="left" if name in LEFT_ALIGNED else "right")
-    for line in lines:
-        table.add_row(*line)
-    console.print(table)
-    print(f"{title}\n")
-    print(f"| {' | '.join(header)} |")
-    print(f"|{'|'.join(' --- ' if name in LEFT_ALIGNED else ' ---: ' for name in header)}|")
-    for line in lines:
-        print(f"| {' | '.join(line)} |")
-    print(f"\nMachine: {', '.join(f'{name} {value}' for name, value in facts.items())}.")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     add_arguments(parser)
-    parser.add_argument("--table", choices=("comparison", "growth"), default="comparison")
+    parser.add_argument("--table", choices=("comparison", "growth", "steady"), default="comparison")
+    parser.add_argument(
+        "--reference", type=Path, metavar="DIR", help="steady: another checkout to run beside this one, by its own code"
+    )
+    parser.add_argument("--repeat", type=int, default=1, help="steady: runs of each side (default %(default)s)")
     parser.add_argument("--skip-native", action="store_true", help="leave out Spark's own joins")
     parser.add_argument("--skip-ours", action="store_true", help="leave out Watersmeet")
     parser.add_argument(
@@ -312,21 +381,39 @@ def main() -> None:
         workload = from_arguments(args)
     except ValueError as error:
         parser.error(str(error))
-    bench = Bench(args.data, args.driver_memory, args.timeout, args.keep)
-    facts = machine()
+    if args.reference and not (args.reference / "benchmarks" / "ours.py").is_file():
+        parser.error(f"--reference {args.reference}: there is no benchmarks/ours.py; name the root of a checkout")
+    bench = Bench(args.data, args.driver_memory, args.timeout, args.keep, args.reference)
+    facts = machine(args.reference)
+    skipped = {NATIVE: args.skip_native, OURS: args.skip_ours, REFERENCE: args.reference is None}
     if args.table == "growth":
         cases = growth(bench, workload)
         results = [result for _, result in cases]
         raw = [{"dimension": case.dimension, "case": case.label} | figures(result) for case, result in cases]
         title = f"Watersmeet as the workload grows (scale {args.scale:g}, seed {args.seed})"
         show(title, *growth_rows(cases), facts)
+    elif args.table == "steady":
+        sides = [side for side in (NATIVE, REFERENCE, OURS, PROFILED) if not skipped.get(side, args.skip_ours)]
+        settings = (args.batches,) if args.batches else MICRO_BATCHES
+        results = steady_results(bench, workload, settings, sides, args.repeat)
+        raw = [figures(result) for result in results]
+        show(f"w2 in steady state (scale {args.scale:g}, seed {args.seed})", *steady_rows(results), facts)
+        for side, title in (
+            (PROFILED, "Where the time of a steady micro-batch goes, in ms (a run through wm.start)"),
+            (OURS, "Our own phases by the events of the command line's run, in ms"),
+        ):
+            runs = {result.workload.batches: result for result in results if result.side == side and result.breakdown}
+            if runs:
+                show(title, *steady.breakdown_rows({batches: run.breakdown or {} for batches, run in runs.items()}))
+            for batches, run in runs.items():
+                rate = steady.median([run.steady_rows_per_second], ",.0f")
+                print(f"Steady rows/s of this run with {batches} micro-batches: {rate}.\n")
     else:
         if workload.window_us >= workload.duration_us:
             console.print(
                 "the window is longer than the event time: nothing expires; give a smaller --window", style="yellow"
             )
-        skipped = {"Spark's chained joins": args.skip_native, "Watersmeet": args.skip_ours}
-        results = bench.run(workload, [side for side in SIDES if not skipped[side]])
+        results = bench.run(workload, [side for side in (NATIVE, OURS) if not skipped[side]])
         raw = [figures(result) for result in results]
         title = (
             f"{workload.streams} streams x {workload.rows:,} rows, RANGE {duration(workload.window_us)}, "
