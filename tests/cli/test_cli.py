@@ -583,13 +583,17 @@ def test_explain_in_text_and_json(spark: SparkSession, place: Place, command: Ru
         "  join 2 windows as rows arrive",
     ]
     assert "\n\nquery r\ndistinct\n  project a.k AS k\n" in text
+    shared = text[text.index("shared at site here") :]
+    for name in "ab":
+        assert f"  stream {name} is read and stored once for q, r; indexed by {name}.k\n" in shared
     assert command("explain", place.file)[1] == text  # the same on every run
 
     code, out, err = command("explain", place.file, "--format", "json")
     assert (code, err) == (0, "")
     plans = json.loads(out)
     assert list(plans) == ["q", "r"]
-    assert (plans["q"]["node"], plans["q"]["child"]["node"]) == ("Project", "MultiJoin")
+    assert (plans["q"]["node"], plans["q"]["child"]["node"]) == ("Project", "JoinPlan")
+    assert (plans["q"]["child"]["site"], plans["q"]["child"]["homes"]) == ("here", ["here", "here"])
     assert [scan["stream"] for scan in plans["q"]["child"]["scans"]] == ["a", "b"]
     assert plans["r"]["node"] == "Distinct"
 
