@@ -141,7 +141,8 @@ def test_a_row_begins_and_ends_as_its_kind_says(kind: int, data: st.DataObject) 
     visible, places = rows.visible, np.arange(len(rows.keys))
     assert visible.begins().tolist() == [int(ts) * visible.scale + visible.offset for ts in visible.at]
     assert visible.ends().tolist() == [rows.end(int(place)) for place in places]
-    assert visible.ends(places[::2]).tolist() == [rows.end(int(place)) for place in places[::2]]
+    some = places[::2].copy()  # kernels take arrays without gaps
+    assert visible.ends(some).tolist() == [rows.end(int(place)) for place in some]
 
 
 @pytest.mark.parametrize("size", [1, 8, 9, 10, 1_000])

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import cycle
 
 import pytest
 from program.site.engines import Engines
@@ -10,7 +11,7 @@ from sim.sites.streams import SECOND, at, expected, parsed, table
 from watersmeet.plan.nodes import HashParts, Hop, Method, Partition, Plan, join_plan_of, with_join
 from watersmeet.planners.local import local, symmetric
 from watersmeet.planners.sited import central, explicit
-from watersmeet.program.site.program import SiteProgram, overlay, shared_joins
+from watersmeet.program.site.program import SiteProgram, overlay, probe_groups, shared_joins
 from watersmeet.query.bags import Bag
 from watersmeet.query.model import Column, Expression
 from watersmeet.sim.sites.trial import SCHEMA
@@ -297,3 +298,59 @@ def test_a_start_is_part_of_a_selection() -> None:
     assert len(sites.engines["n1"].program.indexes["a"]) == 1, "one index for both"
     sites.run("n1", {"a": at(2, 3), "b": at(4)})
     assert (sites.answers("q1"), sites.answers("q2")) == (Bag({(0, 0): 1, (1, 0): 1}), Bag({(1, 0): 1}))
+
+
+# Probes done together
+
+
+def groups(plans: Mapping[str, Plan]) -> list[list[str]]:
+    """The joins whose probes of head a are done together at n1."""
+    program = programs(plans)["n1"]
+    found, _ = probe_groups(program, [(part.name, operator) for part, operator in program.operators])
+    return [[name for name, _ in group.members] for group in found if group.members[0][1].head == "a"]
+
+
+def test_probes_that_differ_in_filters_columns_and_names_are_done_together() -> None:
+    sqls = [
+        f"SELECT a.id AS a {JOIN} AND a.id > 1",
+        f"SELECT b.s AS s, a.m AS m {JOIN} AND b.m = 1 AND a.id < 9",
+        f"SELECT a.id AS a {JOIN.replace('9', '8')}",
+        f"SELECT a.id AS a {JOIN} AND a.m = b.m",
+        "SELECT a.id AS a FROM a [ROWS 9], b [RANGE 9 SECONDS] WHERE a.k = b.k",
+    ]
+    assert groups({f"q{n}": here(sql) for n, sql in enumerate(sqls)}) == [["q0", "q1"]]
+
+
+def test_sixty_four_probes_at_most_are_done_together() -> None:
+    plans = {f"q{n}": here(f"SELECT a.id AS a {JOIN} AND a.id <> {n}") for n in range(130)}
+    assert [len(members) for members in groups(plans)] == [64, 64, 2]
+    assert groups({f"q{n}": here(f"SELECT a.id AS a {JOIN} AND a.id <> {n}") for n in range(257)}) == [], (
+        "more selections of a stream than kernels take"
+    )
+
+
+@pytest.mark.parametrize("window", ["[RANGE 9 SECONDS]", "[TUMBLE 9 SECONDS]", "[ROWS 4]", "[UNBOUNDED]"])
+@pytest.mark.parametrize("count", [2, 70, 260])
+def test_queries_whose_probes_are_done_together_answer_as_if_alone(count: int, window: str) -> None:
+    froms = f"FROM a {window}, b {window}, c {window} WHERE a.k = b.k AND b.k = c.k AND a.m = c.m"
+    sqls = {
+        f"q{n}": f"SELECT a.id AS a, b.id AS b, c.{name} AS c {froms} AND a.id % {2 + n} <> 0 AND c.id <> {n % 5}"
+        for n, name in zip(range(count), cycle("ks"), strict=False)
+    }
+    sites = Engines({name: here(sql) for name, sql in sqls.items()}, buckets=2)
+    program = sites.engines["n1"].program
+    together, _ = probe_groups(program, [(part.name, operator) for part, operator in program.operators])
+    assert (
+        sorted(len(group.members) for group in together if group.members[0][1].head == "b")
+        == ({2: [2], 70: [6, 64], 260: []}[count])
+    )
+    rows = {
+        name: table([(n * step % 2, n % 3 // 2, "xy"[n % 2], n) for n in range(8)])
+        for step, name in enumerate("abc", start=1)
+    }
+    closing = {name: table([(-number, 1, "x", 900)]) for number, name in enumerate("abc", start=1)}
+    for batch in (*({name: whole.slice(low, 4) for name, whole in rows.items()} for low in (0, 4)), closing):
+        sites.run("n1", batch)
+    for name in (f"q{n}" for n in {0, 1, *range(0, count, 13), count - 1}):
+        assert sites.answers(name) == expected(parsed(sqls[name], "abc"), rows), name
+    assert sites.answers("q1").total() > 5

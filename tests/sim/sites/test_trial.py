@@ -11,7 +11,7 @@ from seeds import FreshSeeds
 from sim.sites.streams import SECOND, SEMIJOINS
 
 from watersmeet.plan.nodes import JoinNode, Method, Symmetric, join_plan_of
-from watersmeet.program.site.program import shared_joins
+from watersmeet.program.site.program import overlay, probe_groups, shared_joins
 from watersmeet.query.oracle import answer
 from watersmeet.sim.sites import trial as trial_module
 from watersmeet.sim.sites.trial import Size, Trial, TrialQuery, describe, draw, main, run
@@ -113,6 +113,7 @@ def test_the_seeds_of_the_normal_run_try_everything() -> None:
         "DISTINCT": ["SELECT DISTINCT" in query.sql for _, query in queries],
         "DISTINCT with duplicates": [removes_duplicates(trial, query) for trial, query in queries],
         "queries that share a join": [shares_a_join(trial) for trial in trials],
+        "probes done together": [probes_together(trial) for trial in trials],
         "queries that differ": [len(trial.queries) > 1 and not shares_a_join(trial) for trial in trials],
         **{f"{n} queries": [len(trial.queries) == n for trial in trials] for n in range(1, 4)},
         "crashes": [bool(trial.crashes) for trial in trials],
@@ -155,6 +156,16 @@ def shares_a_join(trial: Trial) -> bool:
     plans = {query.name: trial.plan(query) for query in trial.queries}
     joins = shared_joins(plans, {query.name: query.start_us for query in trial.queries})
     return len(joins) < len(plans)
+
+
+def probes_together(trial: Trial) -> bool:
+    """Whether some site does probes of several queries at once."""
+    plans = {query.name: trial.plan(query) for query in trial.queries}
+    programs = overlay(shared_joins(plans, {query.name: query.start_us for query in trial.queries}))
+    return any(
+        probe_groups(program, [(part.name, operator) for part, operator in program.operators])[0]
+        for program in programs.values()
+    )
 
 
 def test_a_seed_is_always_the_same_trial_and_the_same_run() -> None:
