@@ -62,8 +62,9 @@ APART = {"a": "ams", "b": "nyc", "c": "nyc"}
 
 
 def make_scene(directory: Path, queries: Sequence[str], *, batches: int, rows: int, seed: int, **where: Any) -> Scene:
+    """Rows that are late are so by a little: by the watermark of a micro-batch before they would not be."""
     data = {
-        name: make_batches(seed * 10 + number, batches, rows, keys=150, kinds=60, texts=5, late_by_s=40, trouble=0.01)
+        name: make_batches(seed * 10 + number, batches, rows, keys=150, kinds=60, texts=5, late_by_s=5, trouble=0.03)
         for number, name in enumerate("abc")
     }
     asked = {name: QUERIES[name] for name in queries}
@@ -152,6 +153,7 @@ INGEST_COMMIT, WATERMARKS, SPARKS_COMMIT, JOIN, JOIN_COMMIT, PUBLISH, ACKNOWLEDG
     "delivered commit",
 )
 INGESTED, LATE, EVALUATE, DELETE = "ingested files", "late rows", "evaluate", "delete"
+SLOW_DELIVERY = "deliver, when a later commit has been made"
 
 
 class Tripwire:
@@ -175,6 +177,7 @@ class Tripwire:
         self._hook(SparkEvaluator, "__call__", lambda *_: ("", EVALUATE))
         self._hook(LateRows, "keep", lambda *_, **__: ("", LATE))
         self._hook(Delivery, "_write", lambda *_: ("", DELIVER))
+        self._hook(Delivery, "_write", self._after_a_commit)
         for name in ("make", "move", "remove"):
             self._hook(LocalStorage, name, lambda *_, name=name: ("", f"{name} in a sink"))
         for name in (PUBLISH, ACKNOWLEDGE, "forget_acknowledged"):
@@ -187,6 +190,7 @@ class Tripwire:
         """Crash before the first or a later step of this kind."""
         self.steps.clear()
         self._chosen, self._is_counting, self.is_dead = (step, number), False, False
+        self._commits = 0
 
     def disarm(self) -> None:
         """Let all go well."""
@@ -198,9 +202,18 @@ class Tripwire:
         @wraps(function)
         def step(*arguments: Any, **named: Any) -> Any:
             self._count(step_of(*arguments, **named))
-            return function(*arguments, **named)
+            result = function(*arguments, **named)
+            self._commits += name == "commit"
+            return result
 
         self._patch.setattr(owner, name, step)
+
+    def _after_a_commit(self, *_: object) -> Step:
+        """Let a sink be slow where a crash is to find it so: others go on meanwhile."""
+        slow, before = ("", SLOW_DELIVERY), self._commits
+        if self._is_counting and self._chosen[0] == slow:
+            wait_for(lambda: self._commits > before or self.is_dead, "no commit is made while a sink is slow")
+        return slow
 
     def _count(self, step: Step) -> None:
         with self._lock:
@@ -249,7 +262,14 @@ def _kind(before: SiteLedger, after: SiteLedger) -> str:
 
 
 AT_ANY_SITE = {INGESTED, INGEST_COMMIT, WATERMARKS, SPARKS_COMMIT, JOIN, JOIN_COMMIT, DELETE}
-SOMEWHERE = {LATE, DELIVER, "Round", "Merge", *(f"{name} in a sink" for name in ("make", "move", "remove"))}
+SOMEWHERE = {
+    LATE,
+    DELIVER,
+    SLOW_DELIVERY,
+    "Round",
+    "Merge",
+    *(f"{name} in a sink" for name in ("make", "move", "remove")),
+}
 ONE_SITE = {("here", name) for name in AT_ANY_SITE} | {("", name) for name in SOMEWHERE} | {("here", DELIVERED_COMMIT)}
 TWO_SITES = (
     {(site, name) for site in ("ams", "nyc") for name in (*AT_ANY_SITE, PUBLISH, ACKNOWLEDGE, "forget_acknowledged")}
