@@ -295,7 +295,7 @@ class _Pricing:
     def _asking(self, keys: Content) -> Content:
         """The rows whose keys these are."""
         for content in self._contents.values():
-            if content.mask == keys.of and content.form in (Form.POINT, Form.ROW, Form.PIECE):
+            if content.mask == keys.of and content.form in (Form.POINT, Form.ROW, Form.INTERMEDIATE):
                 return content
         return Content(Form.POINT, keys.of, OfTree(keys.of))
 
@@ -323,7 +323,7 @@ class _Pricing:
                 return workload.keys_bytes(self._key_of(flow), batch, asked=flow.form is Form.ASK), 3
             case Form.RESULT:
                 return workload.row_bytes(0, batch, answers=True), max(1, len(workload.answer_sizes))
-            case Form.PIECE:
+            case Form.INTERMEDIATE:
                 own = workload.row_bytes(content.mask, batch, times=2)
                 return own, workload.columns(content.mask, times=2)
             case _:
@@ -361,7 +361,7 @@ class _Pricing:
     def _kept(self, flow: Flow, operator: Operator) -> float:
         workload, content = self._of(operator.sub_plans), self.content(flow)
         rate = rate_of(content, workload)
-        if flow.form is Form.PIECE or (flow.form is Form.ROW and not _is_head(operator, flow)):
+        if flow.form is Form.INTERMEDIATE or (flow.form is Form.ROW and not _is_head(operator, flow)):
             full = workload.combination_rate(content.mask)
             return workload.count(content.mask) * (rate / full if full else 0.0)
         if flow.form in (Form.SPAN, Form.ASK):

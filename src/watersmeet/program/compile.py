@@ -289,7 +289,7 @@ class _Builder:
             if is_last:
                 out = Flow("answers", Form.RESULT, Purpose.RESULTS)
             else:
-                out = Flow(f"({' '.join(both)})", Form.PIECE, Purpose.TUPLES, alias=self._shortest(both))
+                out = Flow(f"({' '.join(both)})", Form.INTERMEDIATE, Purpose.TUPLES, alias=self._shortest(both))
             out = replace(out, name=self._name(out.name, at, left, right, key))
             carried = self._carried(both)
             self._add(at, Pair(left, right, alias, other, key, _checks(key), bound, more, carried, out))

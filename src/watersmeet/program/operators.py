@@ -53,7 +53,7 @@ class Form(StrEnum):
 
     POINT = "point"  # a partial combination, at the time of its head
     ROW = "row"  # a row of a window, as long as it is visible
-    PIECE = "piece"  # a combination that a tree has made, as long as all its rows are visible
+    INTERMEDIATE = "intermediate"  # a combination that a tree has made, as long as all its rows are visible
     SPAN = "span"  # a key, as long as it is present
     ASK = "ask"  # a key, for the time range it is asked for
     CLOCK = "clock"  # the timestamps of a stream's rows, in order

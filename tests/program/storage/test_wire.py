@@ -43,7 +43,7 @@ def test_parcels_come_out_as_they_went_in(parcel: Parcel) -> None:
     found = index_parcel(data)
     assert found.number == parcel.number
     came = tuple(
-        Message(one.flow, one.progress, one.rows, data[one.start : one.start + one.size], one.schema)
+        Message(one.flow, one.watermark, one.rows, data[one.start : one.start + one.size], one.schema)
         for one in found.entries
     )
     assert came == parcel.messages

@@ -123,7 +123,7 @@ def _state(program: JoinProgram) -> list[str]:
     for operator in program.operators:
         for flow in _kept_flows(operator):
             match flow.form:
-                case Form.ROW | Form.PIECE:
+                case Form.ROW | Form.INTERMEDIATE:
                     windows.setdefault(flow.name)
                 case _ if flow.bloom:
                     others.setdefault(f"Bloom filter of {flow.name.removeprefix('bloom ')}")

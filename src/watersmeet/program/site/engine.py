@@ -178,7 +178,7 @@ class SiteEngine:
                     schemas[flow] = entry.schema.hex()
                 if entry.rows:
                     messages.append(Packed(shipment, path, entry.start, entry.size, schemas[flow], entry.rows))
-                reported[flow] = max(entry.progress, reported.get(flow, UNKNOWN))
+                reported[flow] = max(entry.watermark, reported.get(flow, UNKNOWN))
         return replace(ledger, received=received, schemas=schemas), reported, messages
 
     def _declare(self, ledger: SiteLedger, declared: Mapping[str, int]) -> SiteLedger:
@@ -237,7 +237,7 @@ class SiteEngine:
             for pace, flow in part.program.paces:
                 name = part.flow(flow)
                 latest = [s.max_ts for one in made if one.flow == name for s in one.segments.values()]
-                if flow.form is Form.PIECE:  # its places are on the axis of windows, and it reaches beyond its last row
+                if flow.form is Form.INTERMEDIATE:  # places on the axis of windows, beyond its last row
                     latest = [place // len(part.join.scans) for place in latest]
                 paced[part.flow(pace)] = max((*latest, paced.get(part.flow(pace), UNKNOWN)))
         return paced

@@ -283,7 +283,7 @@ def arrived(program: SiteProgram, shipment: Shipment, table: pa.Table) -> pa.Tab
     """Rows as they came, with what was left out put back."""
     if shipment.form in (Form.SPAN, Form.ASK) and not shipment.bloom:
         return _replaced(table, mixed(column(table, KEY).view(np.uint64)), column(table, HIGH) + column(table, LOW))
-    if shipment.form not in (Form.ROW, Form.POINT, Form.PIECE):
+    if shipment.form not in (Form.ROW, Form.POINT, Form.INTERMEDIATE):
         return table
     part = program.part(shipment.join) if shipment.join else None
     for number, source in _derived(program, shipment, part, table):
@@ -305,7 +305,7 @@ def _derived(program: SiteProgram, shipment: Shipment, part: JoinPart | None, ta
                 if name in shipment.columns:
                     found.append((number, name))
         return found
-    if part is None or shipment.form not in (Form.ROW, Form.POINT, Form.PIECE):
+    if part is None or shipment.form not in (Form.ROW, Form.POINT, Form.INTERMEDIATE):
         return []
     for key_class in part.join.classes:
         for member in key_class.members if key_class.exact else ():

@@ -107,7 +107,7 @@ def merging(readers: Sequence[Reader], needs: Sequence[Need]) -> tuple[int | Non
     """How far rows of a relation reach, on which axis, and from where on they are alive: by that they are merged."""
     flow = readers[0][2]
     reaches = [need.axis.reach for need in needs]
-    if flow.form in (Form.SPAN, Form.PIECE):
+    if flow.form in (Form.SPAN, Form.INTERMEDIATE):
         return _longest(reaches), TS, None
     windows = [need.axis.window for need in needs if need.form is Form.ROW]
     if any(isinstance(window, Rows) for window in windows):

@@ -685,7 +685,7 @@ def _visibility(axis: Axis, form: Form, head: int, table: pa.Table) -> Visibilit
             return axis.points(column(table, TS), head)
         case Form.ROW:
             return axis.rows(column(table, TS), column(table, ORDINAL) if ORDINAL in table.column_names else None)
-        case Form.SPAN | Form.PIECE:
+        case Form.SPAN | Form.INTERMEDIATE:
             return intervals(column(table, LOW), column(table, HIGH))
         case Form.ASK:
             low, high = (axis.points(column(table, name), head).begins() for name in (LOW, HIGH))

@@ -1,9 +1,9 @@
-"""What crosses a link: parcels of messages, each with the rows of a flow and how far the flow has come.
+"""What crosses a link: parcels of messages, each with the rows of a flow and its watermark.
 
-A parcel is what one turn of a site has for another one: numbered, so that a second delivery is dropped and a gap is
-waited for. A message names its flow by number; the schema of a flow travels with its first rows and never again. Most
-messages are small, so what describes them is too: numbers take as many bytes as they need, and progress is told by its
-distance from the furthest in the parcel.
+A parcel is what one micro-batch has for another site. By its number a second delivery is dropped and a gap noticed.
+A message names its flow by number; the schema of a flow travels with its first rows and never again. Most
+messages are small, so what describes them is too: numbers take as many bytes as they need, and watermarks are given by
+their distance from the latest in the parcel.
 """
 
 import zlib
@@ -24,7 +24,7 @@ _MAGIC = b"WM%d" % VERSION
 _SIZE_BYTES, _SUM_BYTES = 3, 4  # of the table of messages, and of the sum over everything but these
 _HEAD_BYTES = len(_MAGIC) + _SIZE_BYTES + _SUM_BYTES
 
-UNKNOWN = -(2**63)  # the progress of a flow that has said nothing yet
+UNKNOWN = -(2**63)  # the watermark of a flow that has reported none yet
 
 PARCEL_BYTES = _HEAD_BYTES + 11  # about, beside messages: its number and the time it has come to
 MESSAGE_BYTES = 7  # about, beside rows
@@ -33,10 +33,10 @@ COLUMN_BYTES = 3  # about, beside the values of a column
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Rows of a flow, or none, and how far the flow has come: no row before `progress` follows."""
+    """Rows of a flow, or none, and its watermark: no row before it follows."""
 
     flow: int
-    progress: int
+    watermark: int
     rows: int = 0
     payload: bytes = b""
     schema: bytes = b""
@@ -44,7 +44,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Parcel:
-    """All messages of one turn over one link."""
+    """All messages of one micro-batch over one link."""
 
     number: int
     messages: tuple[Message, ...]
@@ -64,16 +64,16 @@ class Parcel:
 
     @cached_property
     def _beginning(self) -> bytes:
-        return number_bytes(self.number) + number_bytes(folded(self._furthest))
+        return number_bytes(self.number) + number_bytes(folded(self._latest))
 
     @property
-    def _furthest(self) -> int:
-        return max((message.progress for message in self.messages), default=0)
+    def _latest(self) -> int:
+        return max((message.watermark for message in self.messages), default=0)
 
     @cached_property
     def _entries(self) -> tuple[bytes, ...]:
         numbers = (
-            (one.flow, len(one.schema), one.rows, len(one.payload), self._furthest - one.progress)
+            (one.flow, len(one.schema), one.rows, len(one.payload), self._latest - one.watermark)
             for one in self.messages
         )
         return tuple(b"".join(map(number_bytes, entry)) for entry in numbers)
@@ -111,7 +111,7 @@ class Entry:
     """One message of a parcel and where its rows lie in it."""
 
     flow: int
-    progress: int
+    watermark: int
     rows: int
     start: int
     size: int
