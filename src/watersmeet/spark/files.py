@@ -7,14 +7,14 @@ import os
 import uuid
 from collections.abc import Collection
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 import pyarrow as pa
 
 from watersmeet.program.storage.shelf import Part
 
-_MOST_MAPPED = 512  # files that stay mapped in a process
+_MOST_MAPPED = 256  # files that stay mapped in a process
+_tables: dict[str, pa.Table] = {}  # mapped files by path; one that is deleted would stay in memory while it is mapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,7 @@ class FileShelf:
         """Delete the files that nothing refers to."""
         for entry in Path(self.directory).iterdir():
             if entry.name not in names:
+                _tables.pop(str(entry), None)
                 entry.unlink(missing_ok=True)
 
     def path_of(self, name: str) -> str:
@@ -60,11 +61,15 @@ class FileShelf:
         return os.path.join(self.directory, name)
 
 
-@lru_cache(_MOST_MAPPED)
 def _mapped(path: str) -> pa.Table:
     """A file that was written once is mapped once: windows are read by every micro-batch."""
-    with pa.memory_map(path) as source:
-        return pa.ipc.open_file(source).read_all()
+    table = _tables.get(path)
+    if table is None:
+        if len(_tables) >= _MOST_MAPPED:
+            _tables.clear()
+        with pa.memory_map(path) as source:
+            table = _tables[path] = pa.ipc.open_file(source).read_all()
+    return table
 
 
 def _fresh_name(stem: str) -> str:
