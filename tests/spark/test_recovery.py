@@ -328,7 +328,7 @@ def test_a_crash_before_any_step_at_two_sites_changes_nothing(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queries: tuple[str, ...], times: tuple[int, ...]
 ) -> None:
     where = {"homes": APART, "site": "nyc", "plan": PLAN}
-    scene = make_scene(tmp_path, queries, batches=32 * len(times), rows=60, seed=8, **where)
+    scene = make_scene(tmp_path, queries, batches=32 * len(times) ** 2, rows=60, seed=8, **where)
     crash_before_every_step(spark, monkeypatch, scene, TWO_SITES, times, seed=8)
 
 
@@ -344,7 +344,7 @@ def test_crashes_in_other_orders_change_nothing(
         ):
             (tmp_path / f"{seed}-{name}").mkdir()
             scene = make_scene(
-                tmp_path / f"{seed}-{name}", ["plain", "different"], batches=40, rows=60, seed=seed, **where
+                tmp_path / f"{seed}-{name}", ["plain", "different"], batches=64, rows=60, seed=seed, **where
             )
             with monkeypatch.context() as context:
                 crash_before_every_step(spark, context, scene, steps, (1,), seed)

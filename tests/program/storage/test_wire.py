@@ -21,7 +21,7 @@ repeatable = settings(derandomize=True, deadline=None, max_examples=100)
 messages = st.builds(
     Message,
     flow=st.integers(0, 2**16 - 1),
-    progress=st.just(UNKNOWN) | st.integers(-(2**63), 2**63 - 1),
+    watermark=st.just(UNKNOWN) | st.integers(-(2**63), 2**63 - 1),
     rows=st.integers(0, 2**32 - 1),
     payload=st.binary(max_size=200),
     schema=st.binary(max_size=60),
