@@ -91,12 +91,12 @@ def prepare_reference(
     root = checkout.absolute() / "benchmarks"
     asked = json.dumps([str(root), asdict(workload), [str(path) for path in paths], str(directory), driver_memory])
     ask = [sys.executable, "-c", _ASK_REFERENCE, asked]
-    told = subprocess.run(
+    answered = subprocess.run(
         ask, cwd=root, env=os.environ | {"PYTHONPATH": ""}, capture_output=True, text=True, check=False
     )
-    if told.returncode:
-        raise SystemExit(f"{root / 'ours.py'} does not say how to run it:\n{told.stderr}")
-    command, output, env = json.loads(told.stdout)
+    if answered.returncode:
+        raise SystemExit(f"{root / 'ours.py'} does not say how to run it:\n{answered.stderr}")
+    command, output, env = json.loads(answered.stdout)
     return command, Path(output), env
 
 

@@ -28,7 +28,7 @@ def uncovered(rows: Relation, known: Relation) -> Spans:
 
 
 def _covered(keys: U64, places: I64, known: Relation) -> I64:
-    """Which places lie in a known span of their key."""
+    """Which places are in a known span of their key."""
     if not len(known) or not len(keys):
         return np.empty(0, np.int64)
     found = [met.rows[0] for met in join(_points(keys, places), [Lookup(known)])]

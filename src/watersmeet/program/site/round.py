@@ -151,8 +151,8 @@ class Release:
         table = table.take(pa.array(np.argsort(column(table, TS), kind="stable")))
         first = self.ordinals.get(stream, 0)
         clock, ticks = clock_flow(stream), pa.table({TS: table.column(TS)})
-        told = file_flow(self.program, self.shelf, clock, ticks)
-        made = Made(clock, table.num_rows, payloads=told.payloads, ticks=shelve(self.shelf, "clock", ticks))
+        payloads = pack_for_others(self.program, self.shelf, clock, ticks)
+        made = Made(clock, table.num_rows, payloads=payloads, ticks=shelve(self.shelf, "clock", ticks))
         table = table.append_column(ORDINAL, pa.array(np.arange(first, first + table.num_rows)))
         return [made, file_flow(self.program, self.shelf, ordered_flow(stream), self._counted(stream, table))]
 
