@@ -24,7 +24,7 @@ from watersmeet.planners.choose import Chosen, estimate
 from watersmeet.program.site.ledger import SiteLedger
 from watersmeet.program.site.program import SiteProgram
 from watersmeet.spark.failures import explain, raise_explained
-from watersmeet.spark.site_job import SiteJob
+from watersmeet.spark.site_job import InputEnded, SiteJob
 from watersmeet.stats.model import Stats
 from watersmeet.stats.yaml import filled, write_stats
 from watersmeet.topology.model import Topology
@@ -46,6 +46,7 @@ class SiteQuery:
         self._in_batch = threading.Lock()
         self._closing = threading.Lock()
         self._is_stopping = False
+        self._has_read_all = False
         self._is_closed = False
         self._query: StreamingQuery | None = None
         self.failure: BaseException | None = None
@@ -82,6 +83,9 @@ class SiteQuery:
                 raise _Stopped("stopping")
             try:
                 self.job.run_batch(frame, batch)
+            except InputEnded:
+                self._has_read_all = True
+                raise
             except BaseException as error:
                 self.failure = self.failure or error  # what came first may have interrupted this
                 raise
@@ -129,8 +133,8 @@ class SiteQuery:
         return done
 
     def _note(self, error: BaseException | None) -> None:
-        """Remember what Spark says has ended the query, unless that is our stopping it."""
-        if error is not None and not self._is_stopping:
+        """Remember what Spark says has ended the query, unless we have ended it."""
+        if error is not None and not self._is_stopping and not self._has_read_all:
             self.failure = self.failure or error
 
     def _raise_failure(self) -> None:

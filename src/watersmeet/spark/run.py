@@ -241,6 +241,7 @@ class _Launch:
                 DirectoryLinks(default_links(self.topology), program.site),
                 self._digest,
                 self.events,
+                interval_s=self.trigger_us / 1e6,
                 once=self.once,
                 alone=self.alone,
             )
@@ -271,9 +272,11 @@ class _Launch:
             stream = frame.writeStream.option("checkpointLocation", held.spark).queryName(self._name(job.site))
             stream = stream.foreachBatch(handle.run_batch)
             # Spark counts in milliseconds, and does not know the short units.
-            shortest_ms = _MIN_INTERVAL_MS if job.program.peers_in or job.program.peers_out else 0
+            has_links = bool(job.program.peers_in or job.program.peers_out)
+            shortest_ms = _MIN_INTERVAL_MS if has_links and not self.once else 0
             interval = f"{max(-(-self.trigger_us // 1_000), shortest_ms)} milliseconds"
-            stream = stream.trigger(availableNow=True) if self.once else stream.trigger(processingTime=interval)
+            ends = self.once and not job.lists_files  # then the job ends it
+            stream = stream.trigger(availableNow=True) if ends else stream.trigger(processingTime=interval)
             self.spark.conf.set("spark.sql.files.ignoreMissingFiles", "true" if gone else "false")
             handle.attach(stream.start())
         except BaseException:

@@ -7,6 +7,7 @@ micro-batches, by a thread that watches the links: which parcels are taken is de
 
 import contextlib
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from watersmeet.errors import CheckpointMismatch
+from watersmeet.errors import CheckpointMismatch, WatersmeetError
 from watersmeet.metrics.bus import EventBus
 from watersmeet.metrics.events import LinkCounts, MicroBatchCompleted, RunWarning
 from watersmeet.program.site.engine import Arrivals, SiteEngine, traffic_by_purpose
@@ -32,6 +33,7 @@ from watersmeet.spark.deliver.delivery import Delivery, LateRows
 from watersmeet.spark.deliver.evaluate import SparkEvaluator
 from watersmeet.spark.deliver.sinks import Writer
 from watersmeet.spark.ingest.intake import Intake
+from watersmeet.spark.ingest.new_files import InputFile, NewFiles
 from watersmeet.spark.jobs import TaskRunner
 from watersmeet.spark.links.protocol import Links, LinkUnreadable, LinkUnwritable, Sealed
 from watersmeet.stats.model import Stats
@@ -40,6 +42,8 @@ from watersmeet.topology.model import Topology
 
 MAX_BYTES_PER_STEP = 16_000_000  # of parcels taken in one micro-batch, about
 MAX_UNDELIVERED = 8  # micro-batches that a slow sink may be behind before new rows wait for it
+_LIST_S = 0.01  # how often it is looked for new files, where no trigger is given and looking does not take long
+_LIST_SHARE = 10  # looking takes at most one part of so many of the time
 _POLL_S = 0.1  # how often a site looks for parcels between its micro-batches
 _SLOW_POLLS = 5  # after so many, also whether links can be written again and whether a stream is idle
 _OBSERVED_S = 30.0  # how often observed statistics are written down: a crash forgets so much of them
@@ -56,6 +60,7 @@ class SiteSettings:
     links: Links
     programs_digest: str  # of all sites' programs: sites that run different ones must not exchange rows
     events: EventBus
+    interval_s: float = 0.0  # between micro-batches, at least
     once: bool = False
     alone: bool = False  # whether other sites run elsewhere
 
@@ -63,6 +68,10 @@ class SiteSettings:
     def waits_for_room(self) -> bool:
         """Whether new rows wait for readers of links; not where nobody may be there and the run is to end."""
         return not (self.alone and self.once)
+
+
+class InputEnded(WatersmeetError):
+    """There is no micro-batch any more: all files are read that were there, or the run is being stopped."""
 
 
 class PhaseTimer:
@@ -106,6 +115,8 @@ class SiteJob:
         self._engine = SiteEngine(program, self._delays_us, shelf, run_tasks, evaluator, run_tasks.parallelism)
         watermarks_path = settings.checkpoint.watermarks_path
         self._intake = Intake(spark, settings.topology, program, self._schemas, shelf, watermarks_path, run_tasks)
+        listings = self._intake.listings
+        self._new_files = None if listings is None else NewFiles(listings, shelf.directory, self.ledger.inputs)
         self._deliveries = [
             Delivery(spark, finish, evaluator.answer_schema(finish), writers[finish.query], shelf)
             for _, finish in program.finishes
@@ -132,6 +143,11 @@ class SiteJob:
         """The state as it was last committed."""
         return self._checkpoint.ledger
 
+    @property
+    def lists_files(self) -> bool:
+        """Whether the job finds the files of its streams itself, and Spark only says when."""
+        return self._new_files is not None
+
     @cached_property
     def _schemas(self) -> dict[str, StructType]:
         return {name: schema for bound in self._settings.bounds.values() for name, schema in bound.schemas.items()}
@@ -151,6 +167,8 @@ class SiteJob:
     def open(self, failed: Callable[[BaseException], object]) -> None:
         """Deliver what an earlier run left undelivered, and complete what it left ingested."""
         self._failed = failed
+        if self._new_files is not None:
+            self._new_files.look()
         run_id = f"{self._checkpoint.run_id}-{self._settings.programs_digest}"
         self._links.open(self.program.peers_in, self.program.peers_out, run_id)
         self._checkpoint.write_watermarks(self._engine.watermarks(self.ledger))
@@ -167,23 +185,47 @@ class SiteJob:
         """Ingest one micro-batch of the site's own streams; one that was ingested before a crash is passed over."""
         if batch <= self.ledger.ingested_batch:
             return
+        files = self._await_files()
         began = time.monotonic()
         with self._files:
             self._is_in_batch = True
         try:
             self._wait_for_room()
-            self._ingest(frame, batch, began)
+            self._ingest(frame, files, batch, began)
         finally:
             with self._files:
                 self._is_in_batch = False
                 self._batch_ended = time.monotonic()
 
-    def _ingest(self, frame: DataFrame, batch: int, began: float) -> None:
+    def _await_files(self) -> dict[str, list[InputFile]]:
+        """The files of the next micro-batch, once there are any; nothing where Spark has the rows."""
+        if self._new_files is None:
+            return {}
+        while not (files := self._new_files.next):
+            if self._settings.once:
+                raise InputEnded("all files are read")
+            looked = time.monotonic()
+            self._new_files.look()
+            pause = max(self._settings.interval_s, _LIST_S, _LIST_SHARE * (time.monotonic() - looked))
+            if not self._new_files.next and self._closing.wait(pause):
+                raise InputEnded("stopping")
+        return files
+
+    def _read(self, frame: DataFrame, files: Mapping[str, Sequence[InputFile]]) -> list[Ingested]:
+        """File the rows of a micro-batch, be they in files or with Spark."""
+        if not files:
+            return self._intake.ingested(frame) if self.program.streams else []
+        there = {stream: [file for file in some if os.path.exists(file.path)] for stream, some in files.items()}
+        for path in sorted(file.path for stream, some in files.items() for file in some if file not in there[stream]):
+            self._warn(path, f"input file {path} was removed before it was read; going on without it")
+        return self._intake.ingested_files(there)
+
+    def _ingest(self, frame: DataFrame, files: Mapping[str, Sequence[InputFile]], batch: int, began: float) -> None:
         timer = PhaseTimer()
         with self._files:
             self._is_ingesting = True
         try:
-            found = self._intake.ingested(frame) if self.program.streams else []
+            found = self._read(frame, files)
             timer.lap("ingest")
             self._await_completion()
             timer.lap("wait for the join before")
@@ -191,6 +233,8 @@ class SiteJob:
                 self._last_rows |= {one.stream: time.monotonic() for one in found if one.rows}
                 known = [replace(one, observed="") for one in found]  # statistics are no part of the state
                 ledger = self._engine.ingest(self._released(self.ledger), batch, known, self._idle(began))
+                if self._new_files is not None:
+                    ledger = replace(ledger, inputs=self._new_files.take(files))
                 self._checkpoint.commit(ledger)
                 self._checkpoint.write_watermarks(self._engine.watermarks(ledger))
         finally:

@@ -25,7 +25,8 @@ from watersmeet.plan.shape import shape_of
 from watersmeet.program.storage.segments import TS, column
 from watersmeet.spark.binding import CORRUPT, bind, micros_sql, readable, stream_schema
 from watersmeet.spark.ingest import generator
-from watersmeet.spark.ingest.sources import FILE_FORMATS, catches_malformed, check_source, open_stream
+from watersmeet.spark.ingest.new_files import FILE_FORMATS
+from watersmeet.spark.ingest.sources import catches_malformed, check_source, open_stream
 from watersmeet.spark.jobs import map_rows, reports
 from watersmeet.spark.tasks import Batches, report
 from watersmeet.stats.model import Number, Origin, Stats, StreamStats

@@ -165,7 +165,7 @@ def test_files_that_were_listed_when_spark_was_killed_still_come_in_batches_of_t
         "b",
         event_time="ts",
         schema=DDL,
-        source=wm.Source("parquet", str(source), {"maxFilesPerTrigger": "1"}),
+        source=wm.Source("parquet", str(source), {"maxFilesPerTrigger": "1", "maxFileAge": "7d"}),  # for Spark to list
         watermark=f"{DELAY_S} seconds",
     )
 

@@ -17,7 +17,8 @@ from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
 from watersmeet.spark.files import FileShelf
 from watersmeet.spark.ingest.intake import Intake
-from watersmeet.spark.ingest.parquet_files import FILE, UNFIT, FileColumn
+from watersmeet.spark.ingest.new_files import listing_of
+from watersmeet.spark.ingest.parquet_files import UNFIT, FileColumn
 from watersmeet.spark.jobs import TaskRunner
 from watersmeet.spark.run import plan_query, site_programs
 from watersmeet.testing import bag
@@ -167,8 +168,9 @@ def test_which_files_are_left_to_spark_is_told(spark: Any, tmp_path: Path, write
     state.mkdir()
     (state / "marks.json").write_text('{"a": null, "b": null}', encoding="utf-8")
     intake = intake_of(spark, state, sql_of("a.k = b.k"), a, b)
-    files = spark.read.format("binaryFile").load(str(path)).select("path", "length").collect()
-    reported = intake._read_files([{"stream": "a", FILE: file.path, "length": file.length} for file in files])
+    listing = listing_of(a)
+    assert listing is not None
+    reported = intake._read_by_tasks({"a": listing.files()})
     assert sorted(Path(one).name for row in reported for one in row.get(UNFIT, ())) == [
         "00001.parquet",
         "00003.parquet",

@@ -96,6 +96,15 @@ class Answers:
     rows: int
 
 
+@dataclass(frozen=True, slots=True)
+class InputLog:
+    """The names of the input files that were read, as far as they count: the first bytes of a file."""
+
+    path: str
+    bytes: int
+    checksum: int
+
+
 @dataclass(frozen=True)
 class SiteLedger:
     """Everything of a site that outlives a micro-batch."""
@@ -104,6 +113,7 @@ class SiteLedger:
     batch: int = -1  # the last micro-batch of the site's own streams whose rows are joined
     ingested_batch: int = -1  # the last one whose rows are filed
     ingested: tuple[Ingested, ...] = ()  # what was found in it, while it is not joined
+    inputs: InputLog | None = None  # where we list the files of the site's streams, and not Spark
     streams: Mapping[str, StreamState] = field(default_factory=dict)
     relations: Mapping[str, tuple[Segment, ...]] = field(default_factory=dict)  # rows kept, by flow and key
     clocks: Mapping[str, tuple[Segment, ...]] = field(default_factory=dict)
@@ -134,6 +144,7 @@ class SiteLedger:
                 *(parcel.path for link in self.links.values() for parcel in link.outbox),
                 *(path for found in self.ingested for path in found.paths),
                 *(path for waiting in self.undelivered.values() for one in waiting for path in one.paths),
+                *(log.path for log in (self.inputs,) if log is not None),
             )
         )
 

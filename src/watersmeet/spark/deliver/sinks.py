@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from watersmeet.errors import InputError, RunError
 from watersmeet.spark.binding import readable
 from watersmeet.spark.deliver.storage import open_storage
-from watersmeet.spark.ingest.sources import FILE_FORMATS
+from watersmeet.spark.ingest.new_files import FILE_FORMATS
 from watersmeet.spark.session import first_line
 from watersmeet.topology.model import BatchFunction, Query, Sink
 

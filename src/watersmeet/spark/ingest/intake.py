@@ -1,13 +1,11 @@
-"""How rows come in: a streaming frame whose every micro-batch files the new rows of a site's streams."""
+"""How rows come in: new rows of a site's streams are read, parsed and filed once for all queries."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from watersmeet.program.site.ingest import Ingest
@@ -16,8 +14,9 @@ from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.site.streams import StreamScan
 from watersmeet.program.storage.codec import decode
 from watersmeet.spark.files import FileShelf
-from watersmeet.spark.ingest.parquet_files import FILE, FILE_SCHEMA, UNFIT, FileColumn, IngestFiles, file_columns
-from watersmeet.spark.ingest.sources import ingest_columns, open_stream, raw_columns
+from watersmeet.spark.ingest.new_files import InputFile, Listing, listing_of
+from watersmeet.spark.ingest.parquet_files import UNFIT, FileColumn, IngestFiles, file_columns
+from watersmeet.spark.ingest.sources import ingest_columns, open_files, open_stream, raw_columns
 from watersmeet.spark.jobs import TaskRunner, map_rows, reports
 from watersmeet.spark.tasks import IngestRows
 from watersmeet.topology.model import Topology
@@ -27,7 +26,11 @@ _TASK_BYTES = 64 << 20  # of files that one task reads
 
 @dataclass(frozen=True)
 class Intake:
-    """The streams that arrive at a site, each read, parsed and filed once for all queries."""
+    """The streams that arrive at a site.
+
+    Where all of them are files on this machine we list them ourselves: Spark's query is then but the clock of the
+    micro-batches, and files of plain Parquet do not go through Java at all. Otherwise every stream is a source of it.
+    """
 
     spark: SparkSession
     topology: Topology
@@ -37,64 +40,66 @@ class Intake:
     watermarks_path: str
     run_tasks: TaskRunner
 
+    @cached_property
+    def listings(self) -> dict[str, Listing] | None:
+        """How the files of each stream are listed; None where Spark reads the streams."""
+        found = {scan.stream: listing_of(self.topology.stream(scan.stream)) for scan in self.program.streams}
+        listings = {stream: listing for stream, listing in found.items() if listing is not None}
+        return listings if listings and len(listings) == len(found) else None
+
     def frame(self) -> DataFrame | None:
         """The streaming frame of all streams; None where none arrives here."""
-        frames = [self._ingested(self._opened(scan), scan, self._file_columns[scan.stream]) for scan in self._scans]
+        if self.listings is not None:
+            for scan in self.program.streams:
+                if self._file_columns[scan.stream] is None:
+                    self._opened(scan.stream)  # what is wrong with its options is said now
+            clock = self.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1)
+            return clock.option("numPartitions", 1).load()
+        frames = [self._filed(self._opened(scan.stream), scan) for scan in self.program.streams]
         return reduce(DataFrame.union, frames) if frames else None
 
     def ingested(self, batch: DataFrame) -> list[Ingested]:
-        """What the tasks of a micro-batch found.
+        """What tasks found among the rows of a micro-batch of Spark's."""
+        return [decode(Ingested, row) for row in reports(batch)]
 
-        Of streams whose files the tasks read themselves Spark has only listed the files: they are read now. Files that
-        the tasks leave to Spark are read by it after that.
-        """
-        found = reports(batch)
-        listed = [row for row in found if FILE in row]
-        if listed:
-            found = [row for row in found if FILE not in row] + self._read_files(listed)
-        left = [self._read_by_spark(row["stream"], row[UNFIT]) for row in found if UNFIT in row]
-        if left:
-            found = [row for row in found if UNFIT not in row] + reports(reduce(DataFrame.union, left))
+    def ingested_files(self, files: Mapping[str, Sequence[InputFile]]) -> list[Ingested]:
+        """What tasks found in files, by stream: they read what is plain Parquet themselves, the rest through Spark."""
+        found = self._read_by_tasks({name: some for name, some in files.items() if self._file_columns[name]})
+        for_spark = [(row["stream"], row[UNFIT]) for row in found if UNFIT in row]
+        for_spark += [
+            (name, [file.path for file in some]) for name, some in files.items() if not self._file_columns[name]
+        ]
+        found = [row for row in found if UNFIT not in row]
+        if for_spark:
+            found += reports(reduce(DataFrame.union, [self._read_by_spark(*some) for some in for_spark]))
         return [decode(Ingested, row) for row in found]
 
-    def _read_files(self, listed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Have the files of a micro-batch read, those of one stream together as far as one task can."""
-        groups: list[tuple[str, list[tuple[str, int]]]] = []
-        for stream in sorted({row["stream"] for row in listed}):
-            files = sorted((row[FILE], row["length"]) for row in listed if row["stream"] == stream)
-            while files:
-                size, count = 0, 0
-                while count < len(files) and (count == 0 or size + files[count][1] <= _TASK_BYTES):
-                    size, count = size + files[count][1], count + 1
-                groups.append((stream, files[:count]))
-                files = files[count:]
-        task = _ReadGroups({stream: self._file_task(stream) for stream, _ in groups}, tuple(groups))
-        return self.run_tasks(task, len(groups), sum(row["length"] for row in listed))
-
-    @property
-    def _scans(self) -> Sequence[StreamScan]:
-        return self.program.streams
+    def _read_by_tasks(self, files: Mapping[str, Sequence[InputFile]]) -> list[dict[str, Any]]:
+        """Have files read, those of one stream together as far as one task can."""
+        groups: list[tuple[str, list[str]]] = []
+        for stream in sorted(files):
+            size = _TASK_BYTES
+            for file in files[stream]:
+                size += file.bytes
+                if size > _TASK_BYTES:
+                    size = file.bytes
+                    groups.append((stream, []))
+                groups[-1][1].append(file.path)
+        task = _ReadGroups({stream: self._file_task(stream) for stream in files}, tuple(groups))
+        return self.run_tasks(task, len(groups), sum(file.bytes for some in files.values() for file in some))
 
     @cached_property
     def _file_columns(self) -> dict[str, tuple[FileColumn, ...] | None]:
         """Of each stream whose files the tasks read themselves."""
         return {
             scan.stream: file_columns(self.topology.stream(scan.stream), self.schemas[scan.stream], scan)
-            for scan in self._scans
+            for scan in self.program.streams
         }
 
-    def _opened(self, scan: StreamScan) -> DataFrame:
-        stream = self.topology.stream(scan.stream)
-        if self._file_columns[scan.stream] is None:
-            return open_stream(self.spark, stream, self.schemas[scan.stream])
-        assert stream.source is not None and stream.source.path is not None, "only files are read by tasks"
-        reader = self.spark.readStream.format("binaryFile").schema(FILE_SCHEMA).options(**dict(stream.source.options))
-        listed = F.struct(F.lit(stream.name).alias("stream"), F.col("path").alias(FILE), F.col("length"))
-        return reader.load(stream.source.path).select(F.to_json(listed).alias("report"))
+    def _opened(self, name: str) -> DataFrame:
+        return open_stream(self.spark, self.topology.stream(name), self.schemas[name])
 
-    def _ingested(self, opened: DataFrame, scan: StreamScan, columns: tuple[FileColumn, ...] | None) -> DataFrame:
-        if columns is not None:
-            return opened
+    def _filed(self, opened: DataFrame, scan: StreamScan) -> DataFrame:
         stream = self.topology.stream(scan.stream)
         return map_rows(ingest_columns(opened, stream, self.schemas[scan.stream], scan), self._task(scan))
 
@@ -108,15 +113,11 @@ class Intake:
         return IngestFiles(self._task(self._scan(name)), columns)
 
     def _scan(self, name: str) -> StreamScan:
-        return next(scan for scan in self._scans if scan.stream == name)
+        return next(scan for scan in self.program.streams if scan.stream == name)
 
     def _read_by_spark(self, name: str, paths: Sequence[str]) -> DataFrame:
-        source = self.topology.stream(name).source
-        assert source is not None and source.path is not None, "only files are read by tasks"
-        reader = self.spark.read.format(source.format).schema(self.schemas[name])
-        if os.path.isdir(source.path):
-            reader = reader.option("basePath", source.path)  # for columns that are names of directories
-        return self._ingested(reader.load(list(paths)), self._scan(name), None)
+        opened = open_files(self.spark, self.topology.stream(name), self.schemas[name], paths)
+        return self._filed(opened, self._scan(name))
 
 
 @dataclass(frozen=True)
@@ -124,8 +125,8 @@ class _ReadGroups:
     """Read groups of files, one a task."""
 
     tasks: Mapping[str, IngestFiles]  # by stream
-    groups: tuple[tuple[str, list[tuple[str, int]]], ...]
+    groups: tuple[tuple[str, list[str]], ...]
 
     def __call__(self, number: int) -> list[dict[str, Any]]:
-        stream, files = self.groups[number]
-        return self.tasks[stream](files)
+        stream, paths = self.groups[number]
+        return self.tasks[stream](paths)

@@ -6,6 +6,7 @@ not exactly so, or cannot be read, is left to Spark.
 """
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,14 +18,12 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from watersmeet.program.site.streams import StreamScan
 from watersmeet.program.storage.segments import TS, class_column
+from watersmeet.spark.ingest.new_files import reader_options
 from watersmeet.spark.tasks import IngestRows
 from watersmeet.topology.model import Source, Stream
 
-FILE = "file"  # in what Spark reports of a stream whose files the tasks read: the path of a file
-FILE_SCHEMA = "path string, modificationTime timestamp, length bigint, content binary"  # of Spark's format binaryFile
 UNFIT = "unfit"  # the files that a task leaves to Spark
 
-_CHOOSING_OPTIONS = {"maxfilespertrigger", "maxbytespertrigger", "latestfirst", "maxfileage", "filenameonly"}
 _KEPT_TYPES = (T.IntegralType, T.FractionalType, T.BooleanType, T.DateType, T.TimestampType, T.TimestampNTZType)
 _TEXT_TYPES = ("string", "binary")  # by name, so that no collation is among them
 _SPARK_VERSION, _OLD_CALENDAR = b"org.apache.spark.version", b"org.apache.spark.legacyDateTime"  # in a file's footer
@@ -65,11 +64,7 @@ def file_columns(stream: Stream, schema: T.StructType, scan: StreamScan) -> tupl
 
 
 def _has_plain_files(source: Source | None) -> bool:
-    return (
-        source is not None
-        and source.format == "parquet"
-        and {o.casefold() for o in source.options} <= _CHOOSING_OPTIONS
-    )
+    return source is not None and source.format == "parquet" and not reader_options(source)
 
 
 def _is_plain_column(field: T.StructField) -> bool:
@@ -84,21 +79,21 @@ class IngestFiles:
     ingest: IngestRows
     columns: tuple[FileColumn, ...]
 
-    def __call__(self, files: Sequence[tuple[str, int]]) -> list[dict[str, Any]]:
-        """Ingest files given by path and length; what was found, as plain data."""
-        fit = [path for path, length in files if self._is_fit(path, length)]
-        unfit = [path for path, _ in files if path not in fit]
+    def __call__(self, paths: Sequence[str]) -> list[dict[str, Any]]:
+        """Ingest files; what was found, as plain data."""
+        fit = [path for path in paths if self._is_fit(path)]
+        unfit = [path for path in paths if path not in fit]
         try:
             found = [json.loads(row) for batch in self.ingest(self._rows(fit)) for row in batch.column(0).to_pylist()]
         except (pa.ArrowException, OSError):  # whatever it is, Spark can say it better, with the file's name
             found, unfit = [], fit + unfit
         return found + ([{"stream": self.ingest.ingest.scan.stream, UNFIT: unfit}] if unfit else [])
 
-    def _is_fit(self, path: str, length: int) -> bool:
-        if length > _MOST_BYTES or not path.startswith("file:/"):
-            return False
+    def _is_fit(self, path: str) -> bool:
         try:
-            with pq.ParquetFile(_local(path)) as file:
+            if os.path.getsize(path) > _MOST_BYTES:
+                return False
+            with pq.ParquetFile(path) as file:
                 schema, metadata = file.schema_arrow, file.metadata.metadata or {}
         except (pa.ArrowException, OSError):
             return False
@@ -112,7 +107,7 @@ class IngestFiles:
     def _rows(self, paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
         names = list(dict.fromkeys(column.name for column in self.columns))
         for path in paths:
-            with pq.ParquetFile(_local(path), memory_map=True) as file:
+            with pq.ParquetFile(path, memory_map=True) as file:
                 for batch in file.iter_batches(_ROWS_AT_ONCE, columns=names, use_threads=False):
                     yield self._laid_out(batch)
 
@@ -121,11 +116,6 @@ class IngestFiles:
             [_number(batch.column(c.name)) if c.is_number else batch.column(c.name) for c in self.columns],
             names=[c.to for c in self.columns],
         )
-
-
-def _local(path: str) -> str:
-    """The path of a file whose URI Spark tells, which it does not encode."""
-    return "/" + path.removeprefix("file:").lstrip("/")
 
 
 def _number(values: pa.Array) -> pa.Array:

@@ -2,11 +2,11 @@
 
 import glob
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
 from watersmeet.errors import InputError, TopologyError
@@ -16,11 +16,12 @@ from watersmeet.program.storage.segments import TS, class_column, keep_column
 from watersmeet.query.model import Expression
 from watersmeet.spark.binding import CORRUPT, CORRUPT_FIELD, class_key_sql, micros_sql, readable
 from watersmeet.spark.ingest import generator
+from watersmeet.spark.ingest.new_files import FILE_FORMATS, is_local, local_path, reader_options
 from watersmeet.topology.model import Source, Stream
 
-FILE_FORMATS = ("parquet", "orc", "json", "csv", "text", "avro", "xml")
 _OWN_SCHEMA_FORMATS = ("rate", "rate-micro-batch", "socket", "kafka")  # they refuse to be told what they deliver
 _LIGHT_FORMATS = ("parquet", generator.FORMAT)
+_NO_AGE = "36500d"  # Spark leaves out files that are older than the newest one by more than a week, without a word
 _PARSED_FORMATS = ("json", "csv", "xml")  # their rows can be malformed one by one
 
 
@@ -47,7 +48,7 @@ def check_source(stream: Stream, schema: StructType, *, once: bool) -> None:
     if source.format in FILE_FORMATS:
         if not source.path:
             raise TopologyError(f"stream {stream.name!r}: its source of format {source.format} needs a path")
-        if _is_local(source.path) and not glob.glob(_local(source.path)):
+        if is_local(source.path) and not glob.glob(local_path(source.path)):
             raise TopologyError(
                 f"stream {stream.name!r}: source path {source.path} does not exist; make it or correct it"
             )
@@ -64,16 +65,35 @@ def open_stream(spark: SparkSession, stream: Stream, schema: StructType, *, batc
     assert source is not None, "a stream has a source or a frame"
     if source.format == generator.FORMAT:
         generator.register(spark)
-    reader: DataFrameReader | DataStreamReader = spark.read if batch else spark.readStream
+    options = dict(source.options)
+    if source.format in FILE_FORMATS and not batch and "maxfileage" not in map(str.casefold, options):
+        options["maxFileAge"] = _NO_AGE
+    reader = _reader(spark.read if batch else spark.readStream, source, schema).options(**options)
+    return _loaded(stream, reader, source.path)
+
+
+def open_files(spark: SparkSession, stream: Stream, schema: StructType, paths: Sequence[str]) -> DataFrame:
+    """The rows of some of a stream's files, as `open_stream` has them."""
+    source = stream.source
+    assert source is not None and source.path is not None, "only streams of files have files"
+    reader = _reader(spark.read, source, schema).options(**reader_options(source))
+    reader = reader.option("__globPaths__", "false")  # they are names, whatever characters are in them
+    if os.path.isdir(local_path(source.path)):
+        reader = reader.option("basePath", source.path)  # for columns that are names of directories
+    return _loaded(stream, reader, list(paths))
+
+
+def _reader(reader: Any, source: Source, schema: StructType) -> Any:
     reader = reader.format(source.format)
     if catches_malformed(source):
         schema = StructType([*schema.fields, CORRUPT_FIELD])
         reader = reader.option("columnNameOfCorruptRecord", CORRUPT).option("columnPruning", "false")
-    reader = reader.options(**dict(source.options))
-    if source.format not in _OWN_SCHEMA_FORMATS:
-        reader = reader.schema(schema)
+    return reader if source.format in _OWN_SCHEMA_FORMATS else reader.schema(schema)
+
+
+def _loaded(stream: Stream, reader: Any, path: str | list[str] | None) -> DataFrame:
     try:
-        return reader.load(source.path) if source.path else reader.load()
+        return reader.load(path) if path else reader.load()  # type: ignore[no-any-return]
     except Exception as error:
         raise InputError(f"stream {stream.name!r}: Spark cannot open its source: {readable(error)}") from None
 
@@ -128,11 +148,3 @@ def _guarded(sql: str, expression: Expression, scan: StreamScan, name: str) -> C
 
 def _quoted(name: str) -> str:
     return name.replace("`", "``")
-
-
-def _is_local(path: str) -> bool:
-    return "://" not in path or path.startswith("file://")
-
-
-def _local(path: str) -> str:
-    return os.path.expanduser(path.removeprefix("file://"))

@@ -1,0 +1,213 @@
+"""Files of streams: each that Spark would read is read, once, whatever its age, across restarts."""
+
+import os
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+import watersmeet as wm
+from watersmeet.program.site.ledger import InputLog
+from watersmeet.spark.ingest import new_files
+from watersmeet.spark.ingest.new_files import Listing, NewFiles, listing_of
+from watersmeet.topology.model import Query, Topology
+
+START = datetime(2025, 1, 1, tzinfo=UTC)
+OLD, NEW = 1_500_000_000, 4_000_000_000  # seconds since 1970
+SQL = "SELECT a.id AS x, b.id AS y FROM a [UNBOUNDED], b [UNBOUNDED] WHERE a.k = b.k"
+
+
+def put(path: Path, at: float = 1_700_000_000, size: int = 1) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"x" * size)
+    os.utime(path, (at, at))
+    return str(path)
+
+
+def listed(listing: Listing, root: Path) -> list[str]:
+    return [os.path.relpath(file.path, root) for file in listing.files()]
+
+
+def stream(name: str, path: Path | str, **options: str) -> wm.Stream:
+    schema = "ts timestamp, k bigint, id bigint"
+    return wm.Stream(name, event_time="ts", schema=schema, source=wm.Source("parquet", str(path), options))
+
+
+def listing(path: Path | str, **options: str) -> Listing:
+    found = listing_of(stream("a", path, **options))
+    assert found is not None
+    return found
+
+
+def rows(path: Path, number: int, at: float | None = None) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    ts = pa.array([START + timedelta(seconds=number)], pa.timestamp("us", tz="UTC"))
+    pq.write_table(pa.table({"ts": ts, "k": pa.array([1]), "id": pa.array([number])}), path)
+    if at is not None:
+        os.utime(path, (at, at))
+
+
+class Scene:
+    """Two streams of files, joined whole."""
+
+    def __init__(self, spark: Any, root: Path, **options: str) -> None:
+        self.spark, self.root = spark, root
+        streams = [stream(name, root / name, **options) for name in "ab"]
+        streams = [
+            wm.Stream(s.name, event_time="ts", schema=s.schema, source=s.source, watermark="1 hour") for s in streams
+        ]
+        self.topology = Topology(tuple(streams), (Query("q", SQL, sink=wm.Sink("parquet", str(root / "out"))),))
+        rows(root / "b" / "0.parquet", 0)
+
+    def run(self, **given: Any) -> wm.StreamingRun:
+        handle = wm.start(self.topology, spark=self.spark, checkpoint=self.root / "c", once=True, **given)
+        handle.awaitTermination()
+        return handle
+
+    @property
+    def answered(self) -> Counter[int]:
+        return Counter(ds.dataset(self.root / "out").to_table().column("x").to_pylist())
+
+
+@pytest.mark.parametrize("names", [["b.parquet", "a c%20[1].parquet"], ["k=2/d.parquet", "k=1/c.parquet"]], ids=str)
+def test_the_files_that_spark_would_list(spark: Any, tmp_path: Path, names: list[str]) -> None:
+    hidden = [".hidden.parquet", "_temporary/0/x.parquet", "_SUCCESS", "z.parquet._COPYING_"]
+    for number, name in enumerate([*names, *hidden]):
+        put(tmp_path / name, 1_700_000_000 + number)
+    of_spark = spark.read.format("binaryFile").load(str(tmp_path)).select("path").collect()
+    assert sorted(names) == sorted(os.path.relpath(row.path.removeprefix("file:"), tmp_path) for row in of_spark)
+    assert listed(listing(tmp_path), tmp_path) == names, "in the order of their modification"
+
+
+def test_directories_patterns_and_single_files(tmp_path: Path) -> None:
+    for name in ("x/1.parquet", "x/deep/2.parquet", "y/3.parquet", "y/4.csv"):
+        put(tmp_path / name)
+    assert listed(listing(tmp_path / "x"), tmp_path) == ["x/1.parquet"]
+    assert listed(listing(tmp_path / "x", recursiveFileLookup="true"), tmp_path) == ["x/1.parquet", "x/deep/2.parquet"]
+    assert listed(listing(tmp_path / "*"), tmp_path) == ["x/1.parquet", "y/3.parquet", "y/4.csv"]
+    assert listed(listing(tmp_path / "y", pathGlobFilter="*.csv"), tmp_path) == ["y/4.csv"]
+    assert listed(listing(f"file://{tmp_path}/y/3*"), tmp_path) == ["y/3.parquet"]
+    assert listed(listing(tmp_path / "nowhere"), tmp_path) == []
+
+
+def test_what_only_spark_can_list_is_left_to_it(tmp_path: Path) -> None:
+    for options in ({"maxFileAge": "1d"}, {"cleanSource": "delete"}, {"maxFilesPerTrigger": "some"}):
+        assert listing_of(stream("a", tmp_path, **options)) is None
+    assert listing_of(stream("a", "s3a://bucket/a")) is None
+    assert listing_of(stream("a", tmp_path / "{x,y}")) is None
+    assert listing_of(wm.Stream("a", event_time="ts", schema="ts timestamp", source=wm.Source("rate"))) is None
+    written_later = listing(tmp_path)
+    (tmp_path / "_spark_metadata").mkdir()
+    assert listing_of(stream("a", tmp_path)) is None
+    with pytest.raises(wm.InputError, match="start the run again"):
+        written_later.files()
+
+
+def test_how_many_files_make_a_micro_batch(tmp_path: Path) -> None:
+    for number in range(5):
+        put(tmp_path / "a" / str(number), 1_700_000_000 + number, size=10)
+
+    def batches(**options: str) -> list[list[str]]:
+        new = NewFiles({"a": listing(tmp_path / "a", **options)}, str(tmp_path), None)
+        found = []
+        new.look()
+        while batch := new.next:
+            assert new.next == batch, "as long as it is not taken"
+            found.append([Path(file.path).name for file in batch["a"]])
+            new.take(batch)
+            new.look()
+        return found
+
+    assert batches() == [["0", "1", "2", "3", "4"]]
+    assert batches(maxFilesPerTrigger="2") == [["0", "1"], ["2", "3"], ["4"]]
+    assert batches(maxBytesPerTrigger="29") == [["0", "1"], ["2", "3"], ["4"]]
+    assert batches(maxBytesPerTrigger="1") == [["0"], ["1"], ["2"], ["3"], ["4"]]
+    assert batches(maxFilesPerTrigger="3", latestFirst="true") == [["4", "3", "2"], ["1", "0"]]
+
+
+def test_names_are_known_again_after_a_restart(tmp_path: Path) -> None:
+    put(tmp_path / "a" / "0")
+    listings = {"a": listing(tmp_path / "a")}
+    new = NewFiles(listings, str(tmp_path), None)
+    new.look()
+    log = new.take(new.next)
+    put(tmp_path / "a" / "1")
+    new.look()
+    new.take(new.next)  # no ledger names this: the run is killed
+    again = NewFiles(listings, str(tmp_path), log)
+    again.look()
+    assert [Path(file.path).name for file in again.next["a"]] == ["1"]
+    assert again.take(again.next).bytes > log.bytes
+    again.look()
+    assert not again.next
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "gone"])
+def test_a_damaged_log_of_inputs_is_refused(tmp_path: Path, damage: str) -> None:
+    put(tmp_path / "a" / "0")
+    new = NewFiles({"a": listing(tmp_path / "a")}, str(tmp_path), None)
+    new.look()
+    log = new.take(new.next)
+    path, data = tmp_path / log.path, bytearray((tmp_path / log.path).read_bytes())
+    match damage:
+        case "flipped":
+            data[5] ^= 1
+            path.write_bytes(data)
+        case "cut":
+            path.write_bytes(data[:-1])
+        case _:
+            path.unlink()
+    with pytest.raises(wm.CheckpointMismatch, match="missing or damaged; restore the checkpoint"):
+        NewFiles({"a": listing(tmp_path / "a")}, str(tmp_path), log)
+
+
+def test_names_of_files_that_are_gone_are_forgotten_in_the_end(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(new_files, "_COMPACT_BYTES", 1_000)
+    new = NewFiles({"a": listing(tmp_path / "a")}, str(tmp_path), None)
+    stays, sizes, logs = put(tmp_path / "a" / "stays"), [], set()
+    log: InputLog | None = None
+    for number in range(200):
+        put(tmp_path / "a" / str(number))
+        new.look()
+        names = [Path(file.path).name for file in new.next["a"]]
+        assert names == [str(number)] + ["stays"] * (number == 0)
+        log = new.take(new.next)
+        sizes.append(log.bytes)
+        logs.add(log.path)
+        os.unlink(tmp_path / "a" / str(number))
+    assert max(sizes) < 1_000 + 10 * len(stays) and len(logs) > 5
+
+
+def test_no_file_is_left_out_by_its_age(spark: Any, tmp_path: Path) -> None:
+    for options in ({}, {"fileNameOnly": "false"}):  # the latter for Spark to list
+        root = tmp_path / str(len(options))
+        scene = Scene(spark, root, **options)
+        rows(root / "a" / "1.parquet", 1)
+        scene.run()
+        rows(root / "a" / "2.parquet", 2, OLD)
+        rows(root / "a" / "3.parquet", 3, NEW)
+        scene.run()
+        rows(root / "a" / "4.parquet", 4)
+        assert scene.run().usage().rows_in == 5
+        assert scene.answered == Counter([1, 2, 3, 4])
+
+
+def test_a_file_that_is_gone_before_it_is_read_is_named(spark: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    scene, warnings = Scene(spark, tmp_path, maxFilesPerTrigger="1"), list[str]()
+    for number in range(3):
+        rows(tmp_path / "a" / f"{number}.parquet", number)
+    take = NewFiles.take
+
+    def taken(new: NewFiles, batch: Any) -> InputLog:
+        (tmp_path / "a" / "1.parquet").unlink(missing_ok=True)
+        return take(new, batch)
+
+    monkeypatch.setattr(NewFiles, "take", taken)
+    scene.run(warn=warnings.append)
+    assert scene.answered == Counter([0, 2])
+    assert warnings == [f"input file {tmp_path}/a/1.parquet was removed before it was read; going on without it"]
