@@ -78,10 +78,10 @@ class Intake:
         """Have files read, those of one stream together as far as one task can."""
         groups: list[tuple[str, list[str]]] = []
         for stream in sorted(files):
-            size = _TASK_BYTES
-            for file in files[stream]:
+            size = 0
+            for number, file in enumerate(files[stream]):
                 size += file.bytes
-                if size > _TASK_BYTES:
+                if number == 0 or size > _TASK_BYTES:
                     size = file.bytes
                     groups.append((stream, []))
                 groups[-1][1].append(file.path)
