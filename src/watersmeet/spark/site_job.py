@@ -27,10 +27,11 @@ from watersmeet.program.site.ledger import Ingested, SiteLedger
 from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.storage.wire import UNKNOWN, ParcelIndex, index_parcel
 from watersmeet.spark.binding import Bound
-from watersmeet.spark.checkpoint import Checkpoint, replace_file
+from watersmeet.spark.checkpoint import Checkpoint
 from watersmeet.spark.deliver.delivery import Delivery, LateRows
 from watersmeet.spark.deliver.evaluate import SparkEvaluator
 from watersmeet.spark.deliver.sinks import Writer
+from watersmeet.spark.durable import UNFLUSHED
 from watersmeet.spark.ingest.intake import Intake
 from watersmeet.spark.jobs import TaskRunner
 from watersmeet.spark.links.protocol import Links, LinkUnreadable, LinkUnwritable, Sealed
@@ -154,7 +155,9 @@ class SiteJob:
         run_id = f"{self._checkpoint.run_id}-{self._settings.programs_digest}"
         self._links.open(self.program.peers_in, self.program.peers_out, run_id)
         self._checkpoint.write_watermarks(self._engine.watermarks(self.ledger))
+        self._late.roll_back(self.ledger.ingested_batch)
         for delivery in self._deliveries:
+            delivery.roll_back(self.ledger.number)
             delivery.give(self.ledger.undelivered.get(delivery.query, ()), failed, replay=True)
         self._publish()
         if not self.ledger.is_complete:
@@ -185,6 +188,8 @@ class SiteJob:
         try:
             found = self._intake.ingested(frame) if self.program.streams else []
             timer.lap("ingest")
+            self._checkpoint.flush(path for one in found for path in one.paths)
+            timer.lap("commit")
             self._await_completion()
             timer.lap("wait for the join before")
             with self._lock:
@@ -481,7 +486,7 @@ class SiteJob:
         self._observed_at = time.monotonic()
         if self._observer.has_seen:
             with contextlib.suppress(OSError):  # statistics to plan with are not worth failing for
-                replace_file(self._checkpoint.directory / "observed.json", self._observer.to_json(), flush=False)
+                UNFLUSHED.replace(self._checkpoint.directory / "observed.json", self._observer.to_json())
 
     def _report(self, before: SiteLedger, timer: PhaseTimer) -> None:
         ledger = self.ledger

@@ -13,7 +13,7 @@ from watersmeet.program.site.filing import Made
 from watersmeet.program.storage.codec import from_json, to_json
 from watersmeet.program.storage.shelf import Segment
 
-FORMAT = 2  # of checkpoints: the one before had a ledger for one site and another for several
+FORMAT = 3  # of checkpoints: 2 had no checksums, 1 a ledger for one site and another for several
 
 
 @dataclass(frozen=True, slots=True)
