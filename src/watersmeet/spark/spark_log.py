@@ -28,19 +28,21 @@ class SparkLog:
         """What must be there at the next start: offsets, and what sources have written down."""
         offsets = self.directory / "offsets"
         numbers = range(max(0, self.ingested - 1), self.ingested + 1)
-        yield from map(str, (self.directory, offsets, *(offsets / str(number) for number in numbers)))
+        yield from map(str, (self.directory, self._metadata, offsets, *(offsets / str(number) for number in numbers)))
         if (self.directory / "sources").exists():
             yield from tree(self.directory / "sources")
 
     def check(self) -> None:
         """Refuse a log that does not belong to the ledger."""
         offsets, commits = dict(self._entries("offsets")), dict(self._entries("commits"))
-        for number in range(max(0, self.ingested - 1), self.ingested + 1):
-            if number not in offsets or not _is_whole(offsets[number], _OFFSETS_LINES):
-                what = "is damaged" if number in offsets else "is missing"
+        numbers = range(max(0, self.ingested - 1), self.ingested + 1)
+        needed = [(self.directory / "offsets" / str(number), _OFFSETS_LINES) for number in numbers]
+        needed += [(self._metadata, 1)] if self.ingested >= 0 else []
+        for path, lines in needed:
+            if not path.exists() or not _is_whole(path, lines):
                 raise damaged(
-                    f"Spark's log and the ledger do not agree: {self.directory / 'offsets' / str(number)} {what}, but "
-                    f"the ledger has micro-batch {self.ingested} as ingested"
+                    f"Spark's log and the ledger do not agree: {path} is {'damaged' if path.exists() else 'missing'}, "
+                    f"but the ledger has micro-batch {self.ingested} as ingested"
                 )
         last = max((*(number - 1 for number in offsets), *commits), default=-1)
         if last > self.ingested:
@@ -55,17 +57,23 @@ class SparkLog:
         Without `commits/N` Spark runs N again, which the ledger passes over; what was not ingested it plans anew.
         """
         found = [path for _, path in self._entries("commits") if not _is_whole(path, _COMMITS_LINES)]
-        found += [path for path in self.directory.glob("metadata") if _json_of(_lines(path)[-1:]) is None]
+        has_metadata = self._metadata.exists() and _is_whole(self._metadata, 1)
+        found += [] if has_metadata or not self._metadata.exists() else [self._metadata]
         lists = [path for path in self._lists() if not _is_whole(path, 1)]
         for path in lists:
             end = self._end(self.ingested, path.parent.name) if self.ingested >= 0 else -1
             if end is None or _number(path) <= end:
                 raise damaged(f"Spark's log is damaged at {path}")
         for number, path in self._entries("offsets"):
-            is_whole = not lists and _is_whole(path, _OFFSETS_LINES) and self._has_lists(number)
+            is_whole = has_metadata and not lists and _is_whole(path, _OFFSETS_LINES) and self._has_lists(number)
             if number > self.ingested and not is_whole:
                 found.append(path)
         return found + lists
+
+    @property
+    def _metadata(self) -> Path:
+        """The identity of Spark's query, without which it refuses its log."""
+        return self.directory / "metadata"
 
     def _entries(self, kind: str) -> Iterator[tuple[int, Path]]:
         place = self.directory / kind
@@ -103,8 +111,8 @@ def _lines(path: Path) -> list[str]:
 def _is_whole(path: Path, least: int) -> bool:
     """Whether an entry is as Spark wrote it, as far as its form tells: a version, then lines, most of them JSON."""
     lines = _lines(path)
-    is_cut = len(lines) > 1 and lines[-1].startswith("{") and _json_of(lines[-1:]) is None
-    return len(lines) >= least and lines[0].startswith("v") and not is_cut
+    is_cut = lines[-1:] and lines[-1].startswith("{") and _json_of(lines[-1:]) is None
+    return len(lines) >= least and lines[0].startswith(("v", "{")) and not is_cut
 
 
 def _json_of(lines: list[str]) -> Any:
