@@ -28,6 +28,7 @@ from watersmeet.query.model import JoinQuery
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
 from watersmeet.query.windows import Rows
+from watersmeet.spark.durable import unsealed
 from watersmeet.testing import bag
 
 Bag: TypeAlias = Counter[tuple[Any, ...]]
@@ -141,6 +142,14 @@ def write_batches(directory: Path, batches: Sequence[pa.Table]) -> Path:
     return directory
 
 
+def ledger_of(checkpoint: Path) -> SiteLedger:
+    """The state of a site as it was last committed."""
+    try:
+        return SiteLedger.from_json(unsealed((checkpoint / "ledger.json").read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return SiteLedger()
+
+
 @dataclass(frozen=True, eq=False)
 class Scene:
     """Streams at sites, queries over them, and what is true of their answers."""
@@ -225,10 +234,7 @@ class Scene:
 
     def ledger(self, site: str) -> SiteLedger:
         """The state of a site as it was last committed."""
-        try:
-            return SiteLedger.from_json((self.checkpoint / site / "ledger.json").read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return SiteLedger()
+        return ledger_of(self.checkpoint / site)
 
     def _yaml(self) -> str:
         streams: dict[str, Any] = {

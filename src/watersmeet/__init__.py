@@ -6,7 +6,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from watersmeet.errors import CheckpointMismatch, InputError, RunError, WatersmeetError
+from watersmeet.errors import CheckpointDamaged, CheckpointMismatch, InputError, RunError, WatersmeetError
 from watersmeet.stats.model import Bin, ColumnStats, Histogram, Number, Stats, StreamStats
 from watersmeet.topology.load import load_topology
 from watersmeet.topology.model import (
@@ -31,6 +31,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Bin",
+    "CheckpointDamaged",
     "CheckpointMismatch",
     "ColumnStats",
     "HeadSteps",

@@ -50,6 +50,18 @@ class RunError(WatersmeetError):
     """The run failed on something outside the query: a file, a sink, the Java virtual machine."""
 
 
+class CheckpointDamaged(RunError):
+    """Something in a checkpoint is missing, or is not what was written."""
+
+
+def damaged(what: str) -> CheckpointDamaged:
+    """The error for damage that only a copy of the checkpoint mends."""
+    return CheckpointDamaged(
+        f"{what}; restore the whole checkpoint from a copy, or start over: remove it and the output of its sinks (with "
+        "several sites the checkpoints of all and the links)"
+    )
+
+
 def name_queries(names: Sequence[str]) -> str:
     """How a message names the queries that it is about.
 

@@ -27,6 +27,7 @@ import pytest
 import yaml
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
+from scenes import ledger_of
 
 from watersmeet import __version__
 from watersmeet.cli.main import run_command
@@ -873,7 +874,7 @@ def test_ctrl_c_ends_a_run_cleanly_and_the_next_one_resumes(spark: SparkSession,
     try:
         checkpoint = tmp_path / ".watersmeet/checkpoints"
         deadline = time.monotonic() + 60
-        while not (checkpoint / "here/ledger.json").exists():
+        while ledger_of(checkpoint / "here").batch < 0:
             assert running.poll() is None, running.communicate()
             assert time.monotonic() < deadline, "no batch was made"
             time.sleep(0.1)

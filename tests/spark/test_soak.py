@@ -14,9 +14,9 @@ import psutil
 import pytest
 import yaml
 from pyspark.sql import SparkSession
+from scenes import ledger_of
 from seeds import FreshSeeds
 
-from watersmeet.program.site.ledger import SiteLedger
 from watersmeet.spark.run import start
 from watersmeet.topology.load import load_topology
 
@@ -38,7 +38,7 @@ class Sample:
 
 
 def sample(checkpoint: Path, rss_bytes: int = 0) -> Sample:
-    ledger = SiteLedger.from_json((checkpoint / "here" / "ledger.json").read_text(encoding="utf-8"))
+    ledger = ledger_of(checkpoint / "here")
     return Sample(
         batch=ledger.batch,
         state_rows=sum(segment.rows for segment in ledger.segments),
@@ -150,9 +150,8 @@ def check_that_a_long_run_is_flat(topology: Path, place: Path) -> None:
 
 def watch(process: subprocess.Popen[bytes], checkpoint: Path) -> Iterator[Sample]:
     """A sample every second, from the first batch on."""
-    ledger = checkpoint / "here" / "ledger.json"
     deadline = time.monotonic() + 60
-    while not ledger.exists():
+    while ledger_of(checkpoint / "here").batch < 0:
         assert process.poll() is None and time.monotonic() < deadline, "it never began"
         time.sleep(0.2)
     end = time.monotonic() + SOAK_S

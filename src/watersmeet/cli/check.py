@@ -1,21 +1,48 @@
-"""`watersmeet check`: validate a topology without running it."""
+"""`watersmeet check`: validate a topology, or verify a checkpoint, without running anything."""
 
 import argparse
+import sys
+from pathlib import Path
 
 from watersmeet.cli.inputs import check_queries, errors_naming, selected_queries
 from watersmeet.cli.options import Subparsers, topology_options
 from watersmeet.cli.session import spark_session
 from watersmeet.cli.tables import counted
+from watersmeet.errors import InputError
 from watersmeet.topology.model import load_topology
 
 
 def add_parser(subparsers: Subparsers) -> None:
     """Declare the command and its options."""
-    parser = subparsers.add_parser("check", parents=[topology_options()], help="validate a topology without running it")
+    parser = subparsers.add_parser(
+        "check",
+        parents=[topology_options(is_needed=False)],
+        help="validate a topology, or verify a checkpoint, without running anything",
+    )
+    parser.add_argument(
+        "--checkpoint", metavar="DIR", help="verify the checkpoints of all sites in DIR: checksums, and that all agrees"
+    )
+    parser.add_argument(
+        "--repair",
+        action="store_true",
+        help="with --checkpoint: remove what power cuts and killed processes have left and nobody needs",
+    )
     parser.set_defaults(command=run)
 
 
 def run(options: argparse.Namespace) -> int:
+    """Check what the options name."""
+    if options.topology is None and options.checkpoint is None:
+        raise InputError("name a topology file, a checkpoint (--checkpoint DIR), or both")
+    if options.repair and options.checkpoint is None:
+        raise InputError("--repair is for checkpoints; give --checkpoint DIR")
+    if options.topology is not None:
+        _check_topology(options)
+    is_whole = options.checkpoint is None or _verify(Path(options.checkpoint), repair=options.repair)
+    return 0 if is_whole else 1
+
+
+def _check_topology(options: argparse.Namespace) -> None:
     """Check the file, then with Spark the types of queries and the sources of all streams."""
     topology = load_topology(options.topology)
     queries = selected_queries(topology, options)
@@ -34,4 +61,22 @@ def run(options: argparse.Namespace) -> int:
             open_stream(spark, stream, schema)
     counts = counted(len(topology.streams), "stream", "streams"), counted(len(queries), "query", "queries")
     print(f"{options.topology}: {' and '.join(counts)}, nothing wrong")
-    return 0
+
+
+def _verify(root: Path, *, repair: bool) -> bool:
+    """Verify the checkpoints of all sites, and say what was found; whether they are whole."""
+    from watersmeet.spark.verify import remove_spare, site_checkpoints, verify_checkpoint
+
+    is_whole = True
+    for directory in site_checkpoints(root):
+        found = verify_checkpoint(directory)
+        is_whole = is_whole and not found.wrong
+        if found.verified:
+            print(f"{directory}: verified {', '.join(found.verified)}")
+        for sentence in found.wrong:
+            print(f"watersmeet: {sentence}", file=sys.stderr)
+        removed = remove_spare(found) if repair else []
+        for path in found.spare:
+            what = "removed" if path in removed else "the next start or --repair removes it"
+            print(f"{path}: left by a power cut or a killed process, nobody needs it; {what}")
+    return is_whole

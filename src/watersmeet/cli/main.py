@@ -20,6 +20,7 @@ examples:
   watersmeet site ams topology.yaml            run one site in a Spark application of its own
   watersmeet explain topology.yaml             show the plan of each query
   watersmeet check topology.yaml               validate the file
+  watersmeet check --checkpoint DIR            verify the checkpoints of all sites
   watersmeet stats topology.yaml               estimate rates, sizes and value distributions of the streams
   watersmeet explain topology.yaml --every --draw plan.svg    cost by planner, and a drawing of the plan
   watersmeet calibrate                         measure unit costs of plans on this machine

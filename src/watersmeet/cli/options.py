@@ -26,10 +26,11 @@ def spark_options() -> argparse.ArgumentParser:
     return parser
 
 
-def topology_options() -> argparse.ArgumentParser:
+def topology_options(*, is_needed: bool = True) -> argparse.ArgumentParser:
     """The topology file and which of its queries."""
     parser = argparse.ArgumentParser(add_help=False, parents=[spark_options()])
-    parser.add_argument("topology", help="the topology file (YAML): sites, streams and queries")
+    count = None if is_needed else "?"
+    parser.add_argument("topology", nargs=count, help="the topology file (YAML): sites, streams and queries")
     parser.add_argument("--query", metavar="NAME", help="only this query (default: all of them)")
     return parser
 

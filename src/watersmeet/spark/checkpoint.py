@@ -13,62 +13,74 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from watersmeet.errors import CheckpointMismatch, InputError, RunError
+from watersmeet.errors import CheckpointMismatch, InputError, RunError, damaged
 from watersmeet.program.site.ledger import FORMAT, SiteLedger
+from watersmeet.spark.durable import UNFLUSHED, Disk, sealed, unsealed
 from watersmeet.spark.files import FileShelf
+from watersmeet.spark.spark_log import SparkLog
+
+IDENTITY, LEDGER, STATE, SPARK = "identity.json", "ledger.json", "state", "spark"
+_MOST_NAMED = 3  # files in a message
+_OLD_FORMS = {
+    1: "with one checkpoint a query; this version has one a site for all queries",
+    2: "without checksums; this version has them",
+}
 
 
 class Checkpoint:
     """The open checkpoint of one site; held until closed."""
 
-    def __init__(self, directory: str | Path, identity: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        directory: str | Path,
+        identity: dict[str, Any],
+        disk: Disk,
+        *,
+        is_shared: bool = False,  # with other machines, which flush what they write
+    ) -> None:
         if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(directory)):  # a Path has made one slash of two
             raise InputError(
                 f"checkpoint {directory} is a URL; give a plain path of a file system mounted wherever Spark runs, "
                 "since windows are mapped into memory from it"
             )
         self.directory = Path(directory).absolute()
-        self.shelf = FileShelf(str(self.directory / "state"))
-        self.spark = str(self.directory / "spark")
-        self._ledger_path = self.directory / "ledger.json"
+        self._disk = disk
+        self.shelf = FileShelf(str(self.directory / STATE), Disk(disk.flushes and is_shared))
+        self.spark = str(self.directory / SPARK)
         self.watermarks_path = str(self.directory / "watermarks.json")
         try:
-            os.makedirs(self.shelf.directory, exist_ok=True)
-            self._lock = open(self.directory / "lock", "w", encoding="utf-8")  # noqa: SIM115 - held until close
+            disk.make(self.shelf.directory)
+            self._lock = lock(self.directory)
         except OSError as error:
             raise RunError(
                 f"checkpoint {self.directory} cannot be written: {error.strerror}; give --checkpoint another place"
             ) from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
-            raise CheckpointMismatch(
-                f"checkpoint {self.directory} is in use by another run; stop that one or give another --checkpoint"
-            ) from None
+        self._flushed = self._early = frozenset[str]()  # state files that are flushed: named by the ledger, and not yet
+        self._logged = frozenset[str]()  # the same of Spark's log
         try:
             self.is_new, self.run_id = self._identify(identity)
+            self.ledger = read_ledger(self.directory)
+            self.shelf.verify_again()
+            for torn in check_whole(self.directory, self.ledger):
+                torn.unlink()
         except BaseException:
             self.close()
             raise
-        try:
-            self.ledger = SiteLedger.from_json(self._ledger_path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            self.ledger = SiteLedger()
         self.forget_unused()
 
     def _identify(self, identity: dict[str, Any]) -> tuple[bool, str]:
-        path = self.directory / "identity.json"
-        try:
-            stored = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        """Whether the checkpoint is new, and the identity of its run."""
+        if _is_unused(self.directory):
             run_id = uuid.uuid4().hex[:8]
-            replace_file(path, json.dumps({**identity, "run_id": run_id}, indent=2))
+            self._disk.replace(self.directory / LEDGER, sealed(SiteLedger().to_json()))
+            text = json.dumps({**identity, "run_id": run_id}, indent=2)
+            self._disk.replace(self.directory / IDENTITY, sealed(text))
             return True, run_id
+        stored = read_identity(self.directory)
         differences = list(_differences(stored, identity))
         if differences:
             raise CheckpointMismatch(
@@ -78,13 +90,24 @@ class Checkpoint:
         return False, stored["run_id"]
 
     def commit(self, ledger: SiteLedger) -> None:
-        """Make a ledger the state."""
-        replace_file(self._ledger_path, ledger.to_json())
-        self.ledger = ledger
+        """Make a ledger the state: what it names is flushed first, and of Spark's log what it relies on."""
+        paths, logged = ledger.paths, self._logged
+        if ledger.ingested_batch > self.ledger.ingested_batch:
+            logged = frozenset(SparkLog(Path(self.spark), ledger.ingested_batch).needed())
+        fresh = [self.shelf.path_of(name) for name in paths - self._flushed - self._early] + list(logged - self._logged)
+        names = {os.path.dirname(path) for path in fresh} | {self.shelf.directory}
+        self._disk.replace(self.directory / LEDGER, sealed(ledger.to_json()), after=[*fresh, *names])
+        self._flushed, self._logged, self.ledger = paths, logged, ledger
+
+    def flush(self, names: Iterable[str]) -> None:
+        """Flush state files that the next ledger is going to name, while others are at work."""
+        early = frozenset(names)
+        self._disk.flush(map(self.shelf.path_of, early))
+        self._early = early
 
     def write_watermarks(self, watermarks: Mapping[str, int | None]) -> None:
         """Say before which instant rows of the next micro-batch are late."""
-        replace_file(Path(self.watermarks_path), json.dumps(watermarks), flush=False)  # made anew at every start
+        UNFLUSHED.replace(Path(self.watermarks_path), json.dumps(watermarks))  # made anew at every start
 
     def forget_unused(self) -> None:
         """Delete the files that nothing refers to; not while tasks are writing."""
@@ -92,6 +115,60 @@ class Checkpoint:
 
     def close(self) -> None:
         self._lock.close()
+
+
+def lock(directory: Path) -> IO[str]:
+    """Hold a site's checkpoint until the file is closed."""
+    held = open(directory / "lock", "w", encoding="utf-8")  # noqa: SIM115
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        held.close()
+        raise CheckpointMismatch(
+            f"checkpoint {directory} is in use by another run; stop that one or give another --checkpoint"
+        ) from None
+    return held
+
+
+def read_identity(directory: Path) -> dict[str, Any]:
+    """What a site's checkpoint was made for."""
+    identity: dict[str, Any] = json.loads(_read(directory, IDENTITY))
+    return identity
+
+
+def read_ledger(directory: Path) -> SiteLedger:
+    """The state of a site as it was last committed."""
+    return SiteLedger.from_json(_read(directory, LEDGER))
+
+
+def _read(directory: Path, name: str) -> str:
+    try:
+        return unsealed((directory / name).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise damaged(f"checkpoint {directory}: {name} is missing") from None
+    except (OSError, ValueError) as error:
+        raise damaged(f"checkpoint {directory}: {name} is damaged ({error})") from None
+
+
+def check_whole(directory: Path, ledger: SiteLedger) -> list[Path]:
+    """Refuse half a checkpoint; of Spark's log the entries that a power cut has torn and that are to be removed."""
+    missing = FileShelf(str(directory / STATE)).incomplete(ledger.paths)
+    if missing:
+        some = ", ".join(missing[:_MOST_NAMED]) + (", ..." if len(missing) > _MOST_NAMED else "")
+        raise damaged(
+            f"checkpoint {directory}: {len(missing)} of the {len(ledger.paths)} state files that the ledger names are "
+            f"missing or cut short ({some})"
+        )
+    log = SparkLog(directory / SPARK, ledger.ingested_batch)
+    log.check()
+    return log.torn()
+
+
+def _is_unused(directory: Path) -> bool:
+    """Whether a checkpoint was never used: the ledger is written before the identity, and both before the rest."""
+    if (directory / IDENTITY).exists() or (directory / SPARK).exists() or any((directory / STATE).iterdir()):
+        return False
+    return not (directory / LEDGER).exists() or read_ledger(directory) == SiteLedger()
 
 
 def _differences(stored: dict[str, Any], wanted: dict[str, Any], path: str = "") -> Any:
@@ -116,26 +193,21 @@ def _only(lines: list[str], others: list[str]) -> str:
     return repr(" ".join(extra)) if extra else "nothing"
 
 
-def refuse_old_form(root: Path) -> None:
-    """Refuse a directory with checkpoints of an earlier version, which had one for each query."""
+def refuse_old_forms(root: Path) -> None:
+    """Refuse a directory with checkpoints of an earlier version."""
     for identity in sorted(root.glob("*/identity.json")) + sorted(root.glob("*/*/identity.json")):
-        try:
-            version = json.loads(identity.read_text(encoding="utf-8")).get("format")
-        except (OSError, ValueError):
-            continue
-        if version != FORMAT:
-            raise CheckpointMismatch(
-                f"checkpoint {identity.parent} was made by an earlier version, with one checkpoint a query; this "
-                "version has one a site for all queries: give --checkpoint another place, and empty sinks"
-            )
+        refuse_old_form(identity)
 
 
-def replace_file(path: Path, text: str, *, flush: bool = True) -> None:
-    """Put a file in place whole: a reader sees the old text or the new, never a part."""
-    fresh = path.with_name(f"{path.name}.tmp")  # there is one writer, who holds the lock
-    with open(fresh, "w", encoding="utf-8") as file:
-        file.write(text)
-        if flush:
-            file.flush()
-            os.fsync(file.fileno())
-    os.replace(fresh, path)
+def refuse_old_form(identity: Path) -> None:
+    """Refuse a checkpoint of an earlier version."""
+    try:
+        version = json.loads(identity.read_text(encoding="utf-8")).get("format")
+    except (OSError, ValueError, AttributeError):
+        return  # it is refused when it is read
+    if version != FORMAT:
+        how = _OLD_FORMS.get(version, f"in form {version}; this version has form {FORMAT}")
+        raise CheckpointMismatch(
+            f"checkpoint {identity.parent} was made by an earlier version, {how}: give --checkpoint another place, and "
+            "empty sinks"
+        )

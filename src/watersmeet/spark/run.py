@@ -23,8 +23,9 @@ from watersmeet.program.storage.wire import VERSION
 from watersmeet.query.sql import canonical_sql
 from watersmeet.query.windows import parse_duration
 from watersmeet.spark.binding import Bound, bind
-from watersmeet.spark.checkpoint import Checkpoint, refuse_old_form
+from watersmeet.spark.checkpoint import Checkpoint, refuse_old_forms
 from watersmeet.spark.deliver.sinks import FileWriter, Writer, check_sink, open_sink
+from watersmeet.spark.durable import Disk
 from watersmeet.spark.failures import refusal
 from watersmeet.spark.handle import SiteQuery, StreamingRun
 from watersmeet.spark.ingest.source_log import missing_inputs, strike_out_unplanned
@@ -139,7 +140,7 @@ def _start(
     if trigger is not None and trigger_us <= 0:
         raise InputError(f"trigger {trigger!r} must be positive")
     root = _root(topology, checkpoint)
-    refuse_old_form(root)
+    refuse_old_forms(root)
     session = spark or start_session(has_rows=has_rows_in_java(topology.streams))
     bus = events or EventBus()
     if warn is not None:
@@ -230,15 +231,16 @@ class _Launch:
 
     def _start_site(self, program: SiteProgram) -> SiteQuery:
         queries = tuple(self.plans)
+        is_shared = not str(self.spark.sparkContext.master).startswith("local")
         with ExitStack() as undo, _refusing(queries):
-            held = Checkpoint(self.root / program.site, self._identity(program))
+            held = Checkpoint(self.root / program.site, self._identity(program), self._disk, is_shared=is_shared)
             undo.callback(held.close)
             settings = SiteSettings(
                 self.spark,
                 self.topology,
                 self.bounds,
                 held,
-                DirectoryLinks(default_links(self.topology), program.site),
+                DirectoryLinks(default_links(self.topology), program.site, self._disk),
                 self._digest,
                 self.events,
                 interval_s=self.trigger_us / 1e6,
@@ -254,7 +256,7 @@ class _Launch:
 
     def _writer(self, query: str, held: Checkpoint) -> Writer:
         asked = self.topology.query(query)
-        writer = open_sink(self.spark, asked, f"{query}-{held.run_id}", self.show)
+        writer = open_sink(self.spark, asked, f"{query}-{held.run_id}", self.show, self._disk)
         if held.is_new and isinstance(writer, FileWriter) and not writer.is_empty:
             text = f"query {query!r}: {asked.sink.path} holds files of earlier runs; new answers are added to them"
             self.events.publish(RunWarning(None, query, text))
@@ -288,6 +290,10 @@ class _Launch:
         names = sorted(self.plans)
         queries = ", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} more"
         return queries if len(self.topology.site_names) == 1 else f"{queries} at {site}"
+
+    @property
+    def _disk(self) -> Disk:
+        return Disk(self.topology.survives_power_cuts)
 
     @property
     def _digest(self) -> str:

@@ -28,10 +28,11 @@ from watersmeet.program.site.ledger import Ingested, SiteLedger
 from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.storage.wire import UNKNOWN, ParcelIndex, index_parcel
 from watersmeet.spark.binding import Bound
-from watersmeet.spark.checkpoint import Checkpoint, replace_file
+from watersmeet.spark.checkpoint import Checkpoint
 from watersmeet.spark.deliver.delivery import Delivery, LateRows
 from watersmeet.spark.deliver.evaluate import SparkEvaluator
 from watersmeet.spark.deliver.sinks import Writer
+from watersmeet.spark.durable import UNFLUSHED
 from watersmeet.spark.ingest.intake import Intake
 from watersmeet.spark.ingest.new_files import InputFile, NewFiles
 from watersmeet.spark.jobs import TaskRunner
@@ -116,7 +117,7 @@ class SiteJob:
         watermarks_path = settings.checkpoint.watermarks_path
         self._intake = Intake(spark, settings.topology, program, self._schemas, shelf, watermarks_path, run_tasks)
         listings = self._intake.listings
-        self._new_files = None if listings is None else NewFiles(listings, shelf.directory, self.ledger.inputs)
+        self._new_files = None if listings is None else NewFiles(listings, shelf, self.ledger.inputs)
         self._deliveries = [
             Delivery(spark, finish, evaluator.answer_schema(finish), writers[finish.query], shelf)
             for _, finish in program.finishes
@@ -172,7 +173,9 @@ class SiteJob:
         run_id = f"{self._checkpoint.run_id}-{self._settings.programs_digest}"
         self._links.open(self.program.peers_in, self.program.peers_out, run_id)
         self._checkpoint.write_watermarks(self._engine.watermarks(self.ledger))
+        self._late.roll_back(self.ledger.ingested_batch)
         for delivery in self._deliveries:
+            delivery.roll_back(self.ledger.number)
             delivery.give(self.ledger.undelivered.get(delivery.query, ()), failed, replay=True)
         self._publish()
         if not self.ledger.is_complete:
@@ -227,6 +230,8 @@ class SiteJob:
         try:
             found = self._read(frame, files)
             timer.lap("ingest")
+            self._checkpoint.flush(path for one in found for path in one.paths)
+            timer.lap("commit")
             self._await_completion()
             timer.lap("wait for the join before")
             with self._lock:
@@ -525,7 +530,7 @@ class SiteJob:
         self._observed_at = time.monotonic()
         if self._observer.has_seen:
             with contextlib.suppress(OSError):  # statistics to plan with are not worth failing for
-                replace_file(self._checkpoint.directory / "observed.json", self._observer.to_json(), flush=False)
+                UNFLUSHED.replace(self._checkpoint.directory / "observed.json", self._observer.to_json())
 
     def _report(self, before: SiteLedger, timer: PhaseTimer) -> None:
         ledger = self.ledger

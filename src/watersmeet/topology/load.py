@@ -11,6 +11,7 @@ from watersmeet.query.windows import parse_duration
 from watersmeet.stats.model import Stats, StreamStats
 from watersmeet.stats.yaml import filled, read_stats, read_stream_stats
 from watersmeet.topology.model import (
+    DURABILITIES,
     EVERY_PAIR,
     OBJECTIVES,
     HeadSteps,
@@ -23,6 +24,7 @@ from watersmeet.topology.model import (
     Source,
     Stream,
     Topology,
+    check_durability,
     check_name,
     check_pair,
     check_site,
@@ -30,7 +32,9 @@ from watersmeet.topology.model import (
 )
 from watersmeet.topology.yaml_tree import SIZE_BYTES, Entry, parse_amount, read
 
-_TOPOLOGY_KEYS = ("sites", "links", "default_link", "link_transport", "stats_file", "streams", "queries")
+_TOPOLOGY_KEYS = (
+    *("sites", "links", "default_link", "link_transport", "durability", "stats_file", "streams", "queries"),
+)
 _LINK_KEYS = ("latency", "bandwidth", "price_per_gb")
 _STREAM_KEYS = ("site", "schema", "event_time", "watermark", "idle_timeout", "source", "late", "stats")
 _QUERY_KEYS = (
@@ -79,8 +83,16 @@ def load_topology(path: str | Path) -> Topology:
     if "stats_file" in top:
         columns = {stream.name: stream.columns for stream in streams}
         stats = filled(stats, _stats_file(top["stats_file"], directory, columns))
+    durability = _durability(top["durability"]) if "durability" in top else DURABILITIES[-1]
     with _located(root):
-        return Topology(tuple(streams), tuple(queries), sites, str(directory), links, default, transport, stats)
+        return Topology(
+            tuple(streams), tuple(queries), sites, str(directory), links, default, transport, stats, durability
+        )
+
+
+def _durability(entry: Entry) -> str:
+    with _located(entry):
+        return check_durability(entry.text("durability"))
 
 
 def _stats_file(entry: Entry, directory: Path, columns: Mapping[str, Sequence[str]]) -> Stats:

@@ -28,6 +28,10 @@ OBJECTIVES = ("bytes", "money", "latency", "work")
 PARTITIONS = ("hash", "range", "rate")
 
 
+# What a run survives: that its processes are killed, or also that the machine loses power.
+DURABILITIES = ("process", "power")
+
+
 class Frame(Protocol):
     """The part of a PySpark DataFrame that is used here, so that a topology can hold one without importing pyspark."""
 
@@ -326,6 +330,7 @@ class Topology:
     default_link: Link | None = None
     link_transport: LinkTransport = LinkTransport()
     stats: Stats = field(default_factory=Stats)
+    durability: str = DURABILITIES[-1]
     _position: dict[str, int] = field(init=False, repr=False, compare=False)  # of each site in `sites`
 
     def __post_init__(self) -> None:
@@ -339,6 +344,7 @@ class Topology:
             twice = sorted({name for name in names if folded.count(name.casefold()) > 1})
             if twice:
                 raise TopologyError(f"duplicate {what} names (case does not count): {', '.join(twice)}")
+        check_durability(self.durability)
         for stream in self.streams:
             check_site(stream.site, f"stream {stream.name!r}", self.site_names)
         for query in self.queries:
@@ -415,6 +421,11 @@ class Topology:
         return a == b or named or self.default_link is not None or not self.links
 
     @property
+    def survives_power_cuts(self) -> bool:
+        """Whether what is committed is flushed to the disk."""
+        return self.durability == "power"
+
+    @property
     def site_names(self) -> tuple[str, ...]:
         """The names of the sites, in order."""
         return tuple(site.name for site in self.sites)
@@ -437,6 +448,13 @@ def check_site(site: str, what: str, known: Sequence[str]) -> str:
     if site not in known:
         raise TopologyError(f"{what}: unknown site {site!r}; {did_you_mean(site, known)}")
     return site
+
+
+def check_durability(text: str) -> str:
+    """What a run survives, if it is known."""
+    if text not in DURABILITIES:
+        raise TopologyError(f"unknown durability {text!r}; {did_you_mean(text, DURABILITIES)}")
+    return text
 
 
 def check_pair(between: tuple[str, str], known: Sequence[str]) -> None:

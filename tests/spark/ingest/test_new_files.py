@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import watersmeet as wm
-from watersmeet.program.site.ledger import InputLog
+from watersmeet.program.storage.shelf import Part
+from watersmeet.spark.files import FileShelf
 from watersmeet.spark.ingest import new_files
 from watersmeet.spark.ingest.new_files import Listing, NewFiles, listing_of
 from watersmeet.topology.model import Query, Topology
@@ -113,7 +114,7 @@ def test_how_many_files_make_a_micro_batch(tmp_path: Path) -> None:
         put(tmp_path / "a" / str(number), 1_700_000_000 + number, size=10)
 
     def batches(**options: str) -> list[list[str]]:
-        new = NewFiles({"a": listing(tmp_path / "a", **options)}, str(tmp_path), None)
+        new = NewFiles({"a": listing(tmp_path / "a", **options)}, FileShelf(str(tmp_path)), ())
         found = []
         new.look()
         while batch := new.next:
@@ -132,55 +133,39 @@ def test_how_many_files_make_a_micro_batch(tmp_path: Path) -> None:
 
 def test_names_are_known_again_after_a_restart(tmp_path: Path) -> None:
     put(tmp_path / "a" / "0")
-    listings = {"a": listing(tmp_path / "a")}
-    new = NewFiles(listings, str(tmp_path), None)
+    listings, shelf = {"a": listing(tmp_path / "a")}, FileShelf(str(tmp_path))
+    new = NewFiles(listings, shelf, ())
     new.look()
-    log = new.take(new.next)
+    inputs = new.take(new.next)
     put(tmp_path / "a" / "1")
     new.look()
     new.take(new.next)  # no ledger names this: the run is killed
-    again = NewFiles(listings, str(tmp_path), log)
+    again = NewFiles(listings, shelf, inputs)
     again.look()
     assert [Path(file.path).name for file in again.next["a"]] == ["1"]
-    assert again.take(again.next).bytes > log.bytes
+    assert sum(part.rows for part in again.take(again.next)) == 2
     again.look()
     assert not again.next
 
 
-@pytest.mark.parametrize("damage", ["flipped", "cut", "gone"])
-def test_a_damaged_log_of_inputs_is_refused(tmp_path: Path, damage: str) -> None:
-    put(tmp_path / "a" / "0")
-    new = NewFiles({"a": listing(tmp_path / "a")}, str(tmp_path), None)
-    new.look()
-    log = new.take(new.next)
-    path, data = tmp_path / log.path, bytearray((tmp_path / log.path).read_bytes())
-    match damage:
-        case "flipped":
-            data[5] ^= 1
-            path.write_bytes(data)
-        case "cut":
-            path.write_bytes(data[:-1])
-        case _:
-            path.unlink()
-    with pytest.raises(wm.CheckpointMismatch, match="missing or damaged; restore the checkpoint"):
-        NewFiles({"a": listing(tmp_path / "a")}, str(tmp_path), log)
-
-
-def test_names_of_files_that_are_gone_are_forgotten_in_the_end(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(new_files, "_COMPACT_BYTES", 1_000)
-    new = NewFiles({"a": listing(tmp_path / "a")}, str(tmp_path), None)
-    stays, sizes, logs = put(tmp_path / "a" / "stays"), [], set()
-    log: InputLog | None = None
-    for number in range(200):
+def test_names_are_kept_in_few_files_and_those_of_files_that_are_gone_are_forgotten(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(new_files, "_MANY_NAMES", 64)
+    new = NewFiles({"a": listing(tmp_path / "a")}, FileShelf(str(tmp_path)), ())
+    put(tmp_path / "a" / "stays")
+    written = 0
+    for number in range(400):
         put(tmp_path / "a" / str(number))
         new.look()
         names = [Path(file.path).name for file in new.next["a"]]
-        assert names == [str(number)] + ["stays"] * (number == 0)
-        log = new.take(new.next)
-        sizes.append(log.bytes)
-        logs.add(log.path)
-        os.unlink(tmp_path / "a" / str(number))
-    assert max(sizes) < 1_000 + 10 * len(stays) and len(logs) > 5
+        assert sorted(names) == [str(number)] + ["stays"] * (number == 0)
+        inputs = new.take(new.next)
+        written += inputs[-1].rows
+        assert len(inputs) <= 9 and sum(part.rows for part in inputs) <= 200
+        if number >= 20:
+            os.unlink(tmp_path / "a" / str(number))
+    assert written < 401 * 9
 
 
 def test_no_file_is_left_out_by_its_age(spark: Any, tmp_path: Path) -> None:
@@ -203,7 +188,7 @@ def test_a_file_that_is_gone_before_it_is_read_is_named(spark: Any, tmp_path: Pa
         rows(tmp_path / "a" / f"{number}.parquet", number)
     take = NewFiles.take
 
-    def taken(new: NewFiles, batch: Any) -> InputLog:
+    def taken(new: NewFiles, batch: Any) -> tuple[Part, ...]:
         (tmp_path / "a" / "1.parquet").unlink(missing_ok=True)
         return take(new, batch)
 

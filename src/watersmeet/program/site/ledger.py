@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from watersmeet.program.site.filing import Made
 from watersmeet.program.storage.codec import from_json, to_json
-from watersmeet.program.storage.shelf import Segment
+from watersmeet.program.storage.shelf import Part, Segment
 
-FORMAT = 2  # of checkpoints: the one before had a ledger for one site and another for several
+FORMAT = 3  # of checkpoints: 2 had no checksums, 1 a ledger for one site and another for several
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +96,6 @@ class Answers:
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
-class InputLog:
-    """The names of the input files that were read, as far as they count: the first bytes of a file."""
-
-    path: str
-    bytes: int
-    checksum: int
-
-
 @dataclass(frozen=True)
 class SiteLedger:
     """Everything of a site that outlives a micro-batch."""
@@ -113,7 +104,7 @@ class SiteLedger:
     batch: int = -1  # the last micro-batch of the site's own streams whose rows are joined
     ingested_batch: int = -1  # the last one whose rows are filed
     ingested: tuple[Ingested, ...] = ()  # what was found in it, while it is not joined
-    inputs: InputLog | None = None  # where we list the files of the site's streams, and not Spark
+    inputs: tuple[Part, ...] = ()  # names of files that were read, where we list them and not Spark
     streams: Mapping[str, StreamState] = field(default_factory=dict)
     relations: Mapping[str, tuple[Segment, ...]] = field(default_factory=dict)  # rows kept, by flow and key
     clocks: Mapping[str, tuple[Segment, ...]] = field(default_factory=dict)
@@ -144,7 +135,7 @@ class SiteLedger:
                 *(parcel.path for link in self.links.values() for parcel in link.outbox),
                 *(path for found in self.ingested for path in found.paths),
                 *(path for waiting in self.undelivered.values() for one in waiting for path in one.paths),
-                *(log.path for log in (self.inputs,) if log is not None),
+                *(part.path for part in self.inputs),
             )
         )
 

@@ -15,6 +15,7 @@ from watersmeet.program.site.ingest import REASON
 from watersmeet.program.site.ledger import Answers, Ingested
 from watersmeet.spark.binding import CORRUPT_FIELD
 from watersmeet.spark.deliver.sinks import FileWriter, Writer
+from watersmeet.spark.durable import Disk
 from watersmeet.spark.failures import raise_explained
 from watersmeet.spark.files import FileShelf
 from watersmeet.spark.ingest.sources import catches_malformed
@@ -64,6 +65,10 @@ class Delivery:
     def backlog(self) -> int:
         """How many micro-batches' answers wait to be delivered."""
         return self._given - self._done
+
+    def roll_back(self, batch: int) -> None:
+        """Take back what came after a batch: a ledger that does not know of it is of an earlier time than the sink."""
+        self._writer.remove_after(batch)
 
     def give(
         self, waiting: Sequence[Answers], failed: Callable[[BaseException], object], *, replay: bool = False
@@ -136,13 +141,19 @@ class LateRows:
         self._spark = spark
         self._shelf = shelf
         self._writers: dict[str, tuple[FileWriter, StructType]] = {}
+        disk = Disk(topology.survives_power_cuts)
         for name, schema in sorted(schemas.items()):
             stream = topology.stream(name)
             if stream.late is not None:
                 corrupt = [CORRUPT_FIELD] if catches_malformed(stream.source) else []
                 fields = [*schema.fields, *corrupt, StructField(REASON, StringType())]
                 nullable = StructType([StructField(item.name, item.dataType) for item in fields])
-                self._writers[name] = (FileWriter(spark, stream.late, f"{name}-{run_id}"), nullable)
+                self._writers[name] = (FileWriter(spark, stream.late, f"{name}-{run_id}", disk), nullable)
+
+    def roll_back(self, batch: int) -> None:
+        """Take back what came after a batch."""
+        for writer, _ in self._writers.values():
+            writer.remove_after(batch)
 
     def keep(self, found: Sequence[Ingested], batch: int, *, replay: bool) -> None:
         """Write those of one micro-batch."""

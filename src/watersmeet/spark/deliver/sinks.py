@@ -1,6 +1,7 @@
 """Where answers go, each batch exactly once as any reader of the sink sees it.
 
-A file sink writes a batch aside and then renames its files to names made of the run's identity and the batch number.
+A file sink writes a batch aside, flushes it, and then renames its files to names made of the run's identity and the
+batch number; only when these are flushed too is the batch delivered.
 A batch that runs again after a crash first removes what its earlier attempt had published, so that no reader, with or
 without Spark, finds leftovers.
 """
@@ -8,6 +9,7 @@ without Spark, finds leftovers.
 import contextlib
 import errno
 import os
+import re
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +21,7 @@ from pyspark.sql import functions as F
 from watersmeet.errors import InputError, RunError
 from watersmeet.spark.binding import readable
 from watersmeet.spark.deliver.storage import open_storage
+from watersmeet.spark.durable import FLUSHED, Disk
 from watersmeet.spark.ingest.new_files import FILE_FORMATS
 from watersmeet.spark.session import first_line
 from watersmeet.topology.model import BatchFunction, Query, Sink
@@ -40,6 +43,10 @@ class Writer(Protocol):
         """Take back what an unfinished attempt at a batch has delivered, where that can be done."""
         return
 
+    def remove_after(self, batch: int) -> None:
+        """Take back what came after a batch, where that can be done: the checkpoint is a copy of before."""
+        return
+
     def close(self) -> None:
         """Leave nothing temporary behind."""
         return
@@ -48,12 +55,12 @@ class Writer(Protocol):
 class FileWriter(Writer):
     """Any of Spark's file formats in a directory."""
 
-    def __init__(self, spark: SparkSession, sink: Sink, run_id: str) -> None:
+    def __init__(self, spark: SparkSession, sink: Sink, run_id: str, disk: Disk) -> None:
         if not sink.path:
             raise InputError(f"a sink of format {sink.format} needs a path")
         self._sink = sink
         self._run_id = run_id
-        self._storage, self._directory = open_storage(spark, sink.path)
+        self._storage, self._directory = open_storage(spark, sink.path, disk)
         parent, _, name = self._directory.rpartition("/")
         # A place of this run alone: several queries may write to one directory.
         self._staging = f"{parent}/.{name}.{run_id}.staging"
@@ -61,7 +68,7 @@ class FileWriter(Writer):
             spark.conf.set(_TIMESTAMPS, _WITH_ZONE)  # Spark's default, INT96, does not say that it means UTC
         self._writes_zone = spark.conf.get(_TIMESTAMPS) == _WITH_ZONE
         try:
-            self._storage.make(self._directory)
+            self._storage.make(self._directory, lasting=True)
             trial = f"{self._directory}/.trial-{uuid.uuid4().hex[:8]}"
             self._storage.make(trial)
             self._storage.remove(trial)
@@ -93,17 +100,31 @@ class FileWriter(Writer):
             self.remove(batch)
         if count:
             parts = [name for name in self._storage.names(staged) if name.startswith("part-")]
+            self._storage.flush(f"{staged}/{name}" for name in parts)
             for number, name in enumerate(parts):
                 suffix = name[name.index(".") :]
-                self._storage.move(f"{staged}/{name}", f"{self._directory}/{self._prefix(batch)}{number:05d}{suffix}")
+                shown = f"{self._prefix}{batch:08d}-{number:05d}{suffix}"
+                self._storage.move(f"{staged}/{name}", f"{self._directory}/{shown}")
+            self._storage.flush([self._directory])
         self._storage.remove(staged)
         return count
 
     def remove(self, batch: int) -> None:
         """Take back what an unfinished attempt at a batch has published."""
-        for name in self._storage.names(self._directory):
-            if name.startswith(self._prefix(batch)):
-                self._storage.remove(f"{self._directory}/{name}")
+        self._remove(lambda number: number == batch)
+
+    def remove_after(self, batch: int) -> None:
+        """Take back what this run has published after a batch: its checkpoint is a copy of before."""
+        self._remove(lambda number: number > batch)
+
+    def _remove(self, is_meant: Callable[[int], bool]) -> None:
+        published = re.compile(re.escape(self._prefix) + r"(\d{8,})-")
+        names = [(name, published.match(name)) for name in self._storage.names(self._directory)]
+        meant = [name for name, match in names if match is not None and is_meant(int(match.group(1)))]
+        for name in meant:
+            self._storage.remove(f"{self._directory}/{name}")
+        if meant:
+            self._storage.flush([self._directory])
 
     @property
     def direct_compression(self) -> str | None:
@@ -116,8 +137,9 @@ class FileWriter(Writer):
             return None
         return {"uncompressed": "none", "lz4_raw": "lz4"}.get(compression, compression)
 
-    def _prefix(self, batch: int) -> str:
-        return f"part-{self._run_id}-{batch:08d}-"
+    @property
+    def _prefix(self) -> str:
+        return f"part-{self._run_id}-"
 
     def close(self) -> None:
         with contextlib.suppress(Exception):  # at the next start it is removed again; Java may be gone
@@ -179,7 +201,7 @@ def check_sink(spark: SparkSession, query: Query) -> None:
     if sink.format in FILE_FORMATS:
         if not sink.path:
             raise InputError(f"query {query.name!r}: a sink of format {sink.format} needs a path")
-        storage, directory = open_storage(spark, sink.path)
+        storage, directory = open_storage(spark, sink.path, FLUSHED)
         place = Path(directory)
         while storage.is_local and not place.exists():
             place = place.parent
@@ -194,14 +216,14 @@ def check_sink(spark: SparkSession, query: Query) -> None:
         raise InputError(f"query {query.name!r}: Spark cannot write its sink: {readable(error)}") from None
 
 
-def open_sink(spark: SparkSession, query: Query, run_id: str, show: Callable[[str], None]) -> Writer:
+def open_sink(spark: SparkSession, query: Query, run_id: str, show: Callable[[str], None], disk: Disk) -> Writer:
     """The writer for a query's answers."""
     if query.foreach_batch is not None:
         return FunctionWriter(query.foreach_batch)
     if query.sink.format == "console":
         return ConsoleWriter(query.sink, show)
     if query.sink.format in FILE_FORMATS:
-        return FileWriter(spark, query.sink, run_id)
+        return FileWriter(spark, query.sink, run_id, disk)
     return FormatWriter(query.sink, run_id)
 
 

@@ -2,12 +2,14 @@
 
 import os
 import shutil
+from collections.abc import Iterable
 from typing import Any, Protocol
 from urllib.parse import unquote, urlparse
 
 from pyspark.sql import SparkSession
 
 from watersmeet.errors import RunError
+from watersmeet.spark.durable import UNFLUSHED, Disk
 
 
 class Storage(Protocol):
@@ -15,8 +17,8 @@ class Storage(Protocol):
 
     is_local: bool
 
-    def make(self, directory: str) -> None:
-        """Make a directory and its parents."""
+    def make(self, directory: str, *, lasting: bool = False) -> None:
+        """Make a directory and its parents, to last or for a moment."""
 
     def names(self, directory: str) -> list[str]:
         """What a directory holds, in order; nothing if it is not there."""
@@ -27,14 +29,20 @@ class Storage(Protocol):
     def remove(self, path: str) -> None:
         """Remove a file or a whole directory, if it is there."""
 
+    def flush(self, paths: Iterable[str]) -> None:
+        """Make files, and the names in directories, survive a power cut."""
+
 
 class LocalStorage:
     """The local disk, without a detour through Java: Hadoop starts a process to set a file's permissions."""
 
     is_local = True
 
-    def make(self, directory: str) -> None:
-        os.makedirs(directory, exist_ok=True)
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def make(self, directory: str, *, lasting: bool = False) -> None:
+        (self._disk if lasting else UNFLUSHED).make(directory)
 
     def names(self, directory: str) -> list[str]:
         return sorted(os.listdir(directory)) if os.path.isdir(directory) else []
@@ -47,6 +55,9 @@ class LocalStorage:
             shutil.rmtree(path)
         elif os.path.exists(path):
             os.unlink(path)
+
+    def flush(self, paths: Iterable[str]) -> None:
+        self._disk.flush(paths)
 
 
 class HadoopStorage:
@@ -61,7 +72,7 @@ class HadoopStorage:
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(path)
 
-    def make(self, directory: str) -> None:
+    def make(self, directory: str, *, lasting: bool = False) -> None:
         if not self._files.mkdirs(self._path(directory)):
             raise RunError(f"{directory} cannot be made")
 
@@ -77,10 +88,13 @@ class HadoopStorage:
     def remove(self, path: str) -> None:
         self._files.delete(self._path(path), True)
 
+    def flush(self, paths: Iterable[str]) -> None:
+        """What such a file system has closed it keeps."""
 
-def open_storage(spark: SparkSession, path: str) -> tuple[Storage, str]:
+
+def open_storage(spark: SparkSession, path: str, disk: Disk) -> tuple[Storage, str]:
     """The storage a path lies on, and the path as that storage writes it."""
     parsed = urlparse(path)
     if parsed.scheme in ("", "file"):
-        return LocalStorage(), os.path.abspath(unquote(parsed.path) if parsed.scheme else path)
+        return LocalStorage(disk), os.path.abspath(unquote(parsed.path) if parsed.scheme else path)
     return HadoopStorage(spark, path), path.rstrip("/")

@@ -1,19 +1,19 @@
 """Which files of a stream are new: listed by the driver, in the order they were modified in, each read once.
 
-Spark's file source leaves out files by their age, and writes every name it has ever seen again and again. Here names
-are kept in one log, of which the ledger says how much counts: a file has been read when the ledger with its rows is
-committed, and in no other case.
+Spark's file source leaves out files by their age, and writes every name it has ever seen again and again. Here the
+names of files that were read are part of the ledger, as their rows are: both are committed at once.
 """
 
 import fnmatch
 import glob
+import json
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from watersmeet.errors import InputError
-from watersmeet.program.site.ledger import InputLog
-from watersmeet.spark.ingest import input_log
+from watersmeet.program.storage.shelf import Part
+from watersmeet.spark.files import FileShelf
 from watersmeet.topology.model import Source, Stream
 
 FILE_FORMATS = ("parquet", "orc", "json", "csv", "text", "avro", "xml")
@@ -21,7 +21,7 @@ FILE_FORMATS = ("parquet", "orc", "json", "csv", "text", "avro", "xml")
 _LISTING_OPTIONS = {"maxfilespertrigger", "maxbytespertrigger", "latestfirst", "pathglobfilter", "recursivefilelookup"}
 _OPTIONS_OF_SPARK = {"maxfileage", "filenameonly", "cleansource", "sourcearchivedir"}
 _SINK_LOG = "_spark_metadata"  # tells which files of a directory count, where a streaming query of Spark writes it
-_COMPACT_BYTES = 1 << 20  # how much a log may grow before names of files that are gone are left out of it
+_MANY_NAMES = 1_000  # among so many those of files that are gone are left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,17 +131,21 @@ def local_path(path: str) -> str:
 
 
 class NewFiles:
-    """The files of a site's streams that have not been read yet."""
+    """The files of a site's streams that have not been read yet.
 
-    def __init__(self, listings: Mapping[str, Listing], directory: str, log: InputLog | None) -> None:
+    The names of those that were are state files too, each with as many names as the next ones together, or more: so
+    there are few, and a name is written again only a few times.
+    """
+
+    def __init__(self, listings: Mapping[str, Listing], shelf: FileShelf, inputs: Sequence[Part]) -> None:
         self._listings = listings
-        self._directory = directory
-        self._log = log
+        self._shelf = shelf
+        self._kept = [(part, _names(shelf, part)) for part in inputs]
         self._known: dict[str, set[str]] = {stream: set() for stream in listings}
         self._waiting: dict[str, list[InputFile]] = {stream: [] for stream in listings}
-        for stream, path in input_log.read(directory, log) if log is not None else ():
-            self._known.setdefault(stream, set()).add(path)
-        self._compact_at = _COMPACT_BYTES + (2 * log.bytes if log is not None else 0)
+        for _, names in self._kept:
+            for stream, path in names:
+                self._known.setdefault(stream, set()).add(path)
 
     def look(self) -> None:
         """Look for new files of streams of which none waits."""
@@ -155,19 +159,32 @@ class NewFiles:
         first = {stream: listing.first(self._waiting[stream]) for stream, listing in self._listings.items()}
         return {stream: files for stream, files in first.items() if files}
 
-    def take(self, batch: Mapping[str, Sequence[InputFile]]) -> InputLog:
-        """The files of a micro-batch have been read: the log that says so, once the ledger names it."""
-        names = {stream: {file.path for file in files} for stream, files in batch.items()}
-        for stream, read in names.items():
+    def take(self, batch: Mapping[str, Sequence[InputFile]]) -> tuple[Part, ...]:
+        """The files of a micro-batch have been read: the state files that say so, once the ledger names them."""
+        names = [(stream, file.path) for stream, files in batch.items() for file in files]
+        for stream in batch:
+            read = {path for of, path in names if of == stream}
             self._known[stream] |= read
             self._waiting[stream] = [file for file in self._waiting[stream] if file.path not in read]
-        if self._log is not None and self._log.bytes < self._compact_at:
-            self._log = input_log.append(self._directory, self._log, names)
-        else:
-            self._known = {stream: set(filter(os.path.exists, known)) for stream, known in self._known.items()}
-            self._log = input_log.append(self._directory, None, self._known)
-            self._compact_at = _COMPACT_BYTES + 2 * self._log.bytes
-        return self._log
+        while self._kept and len(self._kept[-1][1]) <= len(names):
+            names = self._kept.pop()[1] + names
+        if len(names) >= _MANY_NAMES:
+            names = [(stream, path) for stream, path in names if self._remembers(stream, path)]
+        data = json.dumps(names).encode()
+        part = Part(self._shelf.put_bytes("inputs", data), len(names), len(data))
+        self._kept.append((part, names))
+        return tuple(part for part, _ in self._kept)
+
+    def _remembers(self, stream: str, path: str) -> bool:
+        """Whether a file is still there; another one that is given its name when it has long been gone is new."""
+        if os.path.exists(path):
+            return True
+        self._known[stream].discard(path)
+        return False
+
+
+def _names(shelf: FileShelf, part: Part) -> list[tuple[str, str]]:
+    return [(stream, path) for stream, path in json.loads(shelf.get_bytes(part.path))]
 
 
 def _is_hidden(name: str) -> bool:

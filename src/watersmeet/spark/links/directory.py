@@ -19,6 +19,7 @@ from pathlib import Path
 
 from watersmeet.errors import CheckpointMismatch
 from watersmeet.program.storage.wire import UNKNOWN, index_parcel
+from watersmeet.spark.durable import FLUSHED, Disk
 from watersmeet.spark.links.protocol import LinkDamaged, LinkUnreadable, LinkUnwritable, Sealed
 
 _PARCEL = ".parcel"
@@ -31,6 +32,7 @@ class DirectoryLinks:
 
     root: Path
     site: str
+    disk: Disk = FLUSHED
 
     def _link(self, sender: str, reader: str) -> Path:
         return self.root / reader / sender
@@ -50,7 +52,7 @@ class DirectoryLinks:
                 )
             if before is None:
                 with _writing(place, self.site, reader):
-                    _replace(place / _SENDER, run_id)
+                    _replace(place / _SENDER, run_id, self.disk)
 
     def sender_of(self, sender: str) -> str | None:
         """The identity of the run that writes to us from a site; None before it has started."""
@@ -107,7 +109,7 @@ class DirectoryLinks:
         place = self._link(sender, self.site)
         if self._known(place) != (number, pace):
             with _writing(place, sender, self.site):
-                _replace(place / _ACKNOWLEDGED, f"{number} {pace}")
+                _replace(place / _ACKNOWLEDGED, f"{number} {pace}", self.disk)
 
     def acknowledged(self, reader: str) -> int:
         """The last of our parcels that a reader has made durable."""
@@ -190,7 +192,8 @@ def _read(path: Path) -> str | None:
         return None
 
 
-def _replace(path: Path, text: str) -> None:
+def _replace(path: Path, text: str, disk: Disk) -> None:
     fresh = path.with_name(f".{path.name}")  # there is one writer of each
     fresh.write_text(text, encoding="utf-8")
+    disk.flush([fresh])  # its name need not survive: both ends put it there again
     os.replace(fresh, path)
