@@ -50,6 +50,10 @@ class RunError(WatersmeetError):
     """The run failed on something outside the query: a file, a sink, the Java virtual machine."""
 
 
+class DamagedParcel(RunError):
+    """A parcel from another site is not what that site has made."""
+
+
 def name_queries(names: Sequence[str]) -> str:
     """How a message names the queries that it is about.
 

@@ -57,6 +57,12 @@ class LinkState:
     described: tuple[str, ...] = ()  # flows whose schema has been sent
     outbox: tuple[Outgoing, ...] = ()
     traffic: Mapping[str, Traffic] = field(default_factory=dict)  # by flow; watermarks alone under their purpose
+    checksum: int = 0  # of the last parcel, which the next one carries
+
+    @property
+    def released(self) -> int:
+        """The last parcel that is not kept any more."""
+        return self.outbox[0].number - 1 if self.outbox else self.number
 
 
 @dataclass(frozen=True)
@@ -111,6 +117,7 @@ class SiteLedger:
     ordinals: Mapping[str, int] = field(default_factory=dict)  # rows counted so far, by clock
     watermarks: Mapping[str, int] = field(default_factory=dict)  # of each flow here
     received: Mapping[str, int] = field(default_factory=dict)  # the last parcel taken from each site
+    checksums: Mapping[str, int] = field(default_factory=dict)  # and its checksum
     peers: Mapping[str, str] = field(default_factory=dict)  # the run of each site whose parcels were taken
     schemas: Mapping[str, str] = field(default_factory=dict)  # of inbound flows
     links: Mapping[str, LinkState] = field(default_factory=dict)
