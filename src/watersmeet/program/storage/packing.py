@@ -218,7 +218,7 @@ def _unpack_by_arrow(reader: Reader, how: int, kind: pa.DataType, rows: int) -> 
     try:
         found = pa.ipc.read_record_batch(batch, pa.schema([("", kind)])).column(0)
         found.validate(full=True)
-    except (pa.ArrowException, OSError):
+    except (pa.ArrowException, OSError, EOFError):
         raise ValueError(f"values of type {kind} are damaged") from None
     if len(found) != rows:
         raise ValueError(f"{len(found):,} values of type {kind} are where {rows:,} should be")

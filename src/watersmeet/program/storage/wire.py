@@ -9,9 +9,9 @@ their distance from the latest in the parcel.
 
 import contextlib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TypeVar
 
 import numpy as np
@@ -104,12 +104,22 @@ def pack_schema(schema: pa.Schema) -> bytes:
     return packed
 
 
+@lru_cache(256)
 def unpack_schema(packed: bytes) -> pa.Schema:
     """A schema as it came; ValueError where it is none."""
     try:
-        return pa.ipc.read_schema(pa.py_buffer(packed)).remove_metadata()
-    except (pa.ArrowException, OSError, UnicodeDecodeError):
+        schema = pa.ipc.read_schema(pa.py_buffer(packed)).remove_metadata()
+        _read_names(schema)
+        return schema
+    except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError):
         raise ValueError("a schema is damaged") from None
+
+
+def _read_names(fields: Iterable[pa.Field]) -> None:
+    """Arrow checks names only when they are read."""
+    for field in fields:
+        str(field.name)
+        _read_names(field.type.field(number) for number in range(field.type.num_fields))
 
 
 def checksum_of(packed: bytes) -> int:
