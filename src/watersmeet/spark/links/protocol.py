@@ -173,7 +173,7 @@ def check_own_end(link: Link, role: Role, there: LinkEnd | None, ours: LinkEnd, 
         if role is Role.SENDER:
             raise CheckpointMismatch(
                 f"{link}: it holds parcels of another run of {site} (checkpoint {there.run}); start with the "
-                f"checkpoint they belong to, or {_BEGIN_ANEW}"
+                f"checkpoint they belong to, or {_RESTORE}"
             )
         if not there.number:  # it has taken nothing, so nothing is lost
             return
