@@ -216,6 +216,11 @@ def test_values_that_are_numbered_within_numbers_without_end_are_refused() -> No
         unpack_rows(bytes([1]) + bytes([0x80, 0, 1]) * 50_000, pa.schema([("x", pa.int64())]))
 
 
+def test_values_that_are_numbered_without_being_there_are_refused() -> None:
+    with pytest.raises(ValueError, match="values are numbered and there are none"):
+        unpack_rows(b"\x01\x80\n\x00R\x12\x01\x00\x00", pa.schema([("x", pa.binary())]))
+
+
 def test_the_number_of_rows_is_what_the_message_says() -> None:
     table = pa.table({"x": [1, 2, 3]})
     with pytest.raises(ValueError, match="3 rows are where 4 were told of"):

@@ -196,12 +196,14 @@ def _unpack(reader: Reader, kind: pa.DataType, rows: int, *, is_numbered: bool =
     if how & _IS_NUMBERED:
         if is_numbered or not (_is_text(kind) or _is_whole(kind)):
             raise ValueError("values are numbered that never are")
-        numbers = _unpack_numbers(reader, how, rows)
-        return _picked(reader, _unpack(reader, kind, reader.number(rows + 1), is_numbered=True), numbers, valid)
+        numbers, different = _unpack_numbers(reader, how, rows), reader.number(rows + 1)
+        if not different:
+            raise ValueError("values are numbered and there are none")
+        return _picked(reader, _unpack(reader, kind, different, is_numbered=True), numbers, valid)
     if _is_text(kind):
         lengths = _unpack_numbers(reader, how, rows)
         ends = np.zeros(rows + 1, np.int64)
-        if rows and int(lengths.max()) * rows > MAX_BYTES:  # else no sum of them can be wrong
+        if int(lengths.max()) * rows > MAX_BYTES:  # else no sum of them can be wrong
             _spend_text(reader, kind, sum(map(int, lengths)))
         np.cumsum(lengths, out=ends[1:].view(np.uint64))
         _spend_text(reader, kind, int(ends[-1]))
