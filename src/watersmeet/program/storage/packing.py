@@ -249,7 +249,8 @@ def _spend_text(reader: Reader, kind: pa.DataType, size: int) -> None:
 def _checked(values: pa.Array) -> pa.Array:
     """Values of a type of which not all bytes are one."""
     kind = values.type
-    if kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_decimal(kind) or kinds.is_time(kind):
+    is_partial = kinds.is_decimal(kind) or kinds.is_time(kind) or kinds.is_date64(kind)
+    if is_partial or kinds.is_string(kind) or kinds.is_large_string(kind):
         try:
             values.validate(full=True)
         except pa.ArrowInvalid:
