@@ -62,6 +62,10 @@ def damaged(what: str) -> CheckpointDamaged:
     )
 
 
+class DamagedParcel(RunError):
+    """A parcel from another site is not what that site has made."""
+
+
 def name_queries(names: Sequence[str]) -> str:
     """How a message names the queries that it is about.
 

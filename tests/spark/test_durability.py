@@ -291,7 +291,7 @@ def test_torn_lists_of_files_are_planned_anew(tmp_path: Path, lists: dict[str, s
 
 def test_the_beginning_of_an_entry_that_a_killed_run_left_is_removed(spark: SparkSession, tmp_path: Path) -> None:
     scene = write_scene(tmp_path)
-    files = [scene.source(name) for name in "ab"]
+    files = [scene.directory / "data" / name for name in "ab"]
     for place in files:
         place.rename(place.with_name(f"{place.name} later"))
         place.mkdir()

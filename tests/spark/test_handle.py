@@ -244,18 +244,20 @@ def test_a_task_that_fails_ends_the_run(
     scene.check()
 
 
-def test_a_parcel_that_is_damaged_in_continuous_mode_ends_the_run(
+def test_a_parcel_that_is_damaged_again_and_again_in_continuous_mode_ends_the_run(
     spark: Any, tmp_path: Path, begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = make_scene(tmp_path, homes=APART, site="nyc", plan=PLAN)
     damaged = scene.links / "nyc" / "ams" / f"{2:012d}.parcel"
     damaged.parent.mkdir(parents=True)
     damaged.write_bytes(b"something else")
+    for times in (1, 2, 3):
+        damaged.with_suffix(f".damaged-{times}").touch()
     handle = begin(scene, {}, once=False)
-    with pytest.raises(wm.WatersmeetError, match=rf"^link ams -> nyc: {damaged} is damaged"):
+    told = r"^link ams -> nyc: parcel 2 is damaged \(it is not a parcel\), and was so 3 times before; check"
+    with pytest.raises(wm.WatersmeetError, match=told):
         handle.awaitTermination(PATIENCE_S)
     assert not handle.isActive
-    damaged.unlink()
     scene.run(spark)
     scene.check()
 

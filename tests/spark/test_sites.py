@@ -6,6 +6,8 @@ the matter of test_site_faults.py.
 
 import errno
 import os
+import re
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -25,7 +27,7 @@ from watersmeet.query.sql import parse_query
 from watersmeet.sim.sites.site import SimulatedSites
 from watersmeet.spark.handle import SiteQuery
 from watersmeet.spark.links.directory import DirectoryLinks
-from watersmeet.spark.links.protocol import LinkDamaged, Sealed
+from watersmeet.spark.links.protocol import Fenced, Link, Role, Sealed
 from watersmeet.spark.run import plan_query
 from watersmeet.spark.site_job import SiteJob
 from watersmeet.testing import bag
@@ -233,7 +235,9 @@ def test_a_second_run_goes_on_where_the_first_one_ended(
     # What was taken is kept nowhere: not on the links, and not at the sender beyond its last micro-batch.
     assert scene.parcels == []
     for job in jobs(again):
-        taken = {to: DirectoryLinks(scene.links, job.site).acknowledged(to) for to in job.ledger.links}
+        links = DirectoryLinks(scene.links, job.site)
+        ends = {to: links.end(Link(job.site, to), Role.READER) for to in job.ledger.links}
+        taken = {to: end and end.number for to, end in ends.items()}
         assert taken == {to: link.number for to, link in job.ledger.links.items()}
         assert job.ledger.outbox_bytes == 0
 
@@ -257,7 +261,7 @@ def test_the_simulator_ships_the_same_bytes(spark: Any, tmp_path: Path, monkeypa
     arrived, take = SiteJob._arrived, wm.StreamingRun._take_parcels
     are_batches_over = False
 
-    def when_over(job: SiteJob, sender: str, after: int, runs: dict[str, str]) -> Iterator[tuple[str, bytes]]:
+    def when_over(job: SiteJob, sender: str, after: int, runs: dict[str, str]) -> Iterator[Any]:
         return arrived(job, sender, after, runs) if are_batches_over else iter(())
 
     def taking(handle: wm.StreamingRun, sites: Sequence[SiteQuery]) -> bool:
@@ -327,19 +331,20 @@ def test_checkpoints_of_another_plan_and_links_of_another_run_are_refused(spark:
 
     with pytest.raises(wm.CheckpointMismatch) as refused:
         scene.run(spark, checkpoint=tmp_path / "other", warn=lambda text: None)
-    assert str(refused.value) == (
-        f"link ams -> nyc: {scene.links}/nyc/ams holds parcels of another run; start with the checkpoint they "
-        "belong to, or remove the links directory and the checkpoints of all sites to begin anew"
+    assert re.fullmatch(
+        r"link ams -> nyc: it holds parcels of another run of ams \(checkpoint \w{8}\); start with the checkpoint they "
+        "belong to, or restore the checkpoints of all sites from copies of one moment and remove the links, or remove "
+        "the links directory and the checkpoints of all sites to begin anew",
+        str(refused.value),
     )
     # Of one site alone it is found by its readers, even if somebody has helped it by removing its links.
-    for path in (scene.links / "nyc/ams").iterdir():
+    for path in [*(scene.links / "nyc/ams").iterdir(), *(scene.links / "ams/nyc").iterdir()]:
         path.unlink()
     scene.run_site(spark, "ams", checkpoint=tmp_path / "another")
     with pytest.raises(wm.CheckpointMismatch, match="the parcels are of another run of ams than those taken so far"):
         scene.run_site(spark, "nyc")
     # Nothing was harmed: with what belongs together it goes on.
-    (scene.links / "nyc/ams/sender").unlink()
-    for path in (scene.links / "nyc/ams").glob("*.parcel"):
+    for path in [*(scene.links / "nyc/ams").iterdir(), *(scene.links / "ams/nyc").iterdir()]:
         path.unlink()
     scene.add("a", make_batches(51, batches=1, first=210))
     scene.run(spark)
@@ -353,7 +358,7 @@ def test_a_sender_that_has_sent_nothing_yet_may_begin_anew(spark: Any, tmp_path:
     scene.run_site(spark, "ams", checkpoint=tmp_path / "other")
     scene.write()
     scene.run_site(spark, "nyc")  # sees whose link it is, and takes nothing from it
-    (scene.links / "nyc/ams/sender").unlink()
+    (scene.links / "nyc/ams/sender-000000000001").unlink()
     scene.run(spark)
     scene.check()
 
@@ -375,28 +380,93 @@ def no_parcel(path: Path) -> None:
     path.write_bytes(b"something else" * 10)
 
 
-def test_a_damaged_parcel_is_named_and_sent_again_once_it_is_gone(spark: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("damage", "cause"),
+    [(cut_off, r"it has \d+ bytes, and its checksum is wrong"), (no_parcel, "it is not a parcel")],
+)
+def test_a_damaged_parcel_is_put_aside_and_sent_again(
+    spark: Any, tmp_path: Path, damage: Callable[[Path], None], cause: str
+) -> None:
     scene = small_scene(tmp_path, way=("SP-D", False)).write()
     (job,) = jobs(scene.run_site(spark, "ams"))
     way = scene.links / "nyc/ams"
     parcels = sorted(way.glob("*.parcel"))
     assert len(parcels) == 3
-    for damage, cause in ((cut_off, r"it has \d+ bytes, and its checksum is wrong"), (no_parcel, "it is not a parcel")):
-        whole = parcels[1].read_bytes()
-        parcels[1].unlink()  # it may be one and the same file as the one in the checkpoint
-        parcels[1].write_bytes(whole)
+    whole = parcels[1].read_bytes()
+    warned: list[str] = []
+    for times in range(1, 4):
         damage(parcels[1])
-        told = rf"link ams -> nyc: {parcels[1]} is damaged \({cause}\); remove the file, and ams sends it again"
-        with pytest.raises(LinkDamaged, match=told):
-            scene.run_site(spark, "nyc")
+        scene.run_site(spark, "nyc", warn=warned.append)
         assert by_arrow(scene.sink()) < scene.expected()
-        parcels[1].unlink()
+        told = rf"link ams -> nyc: parcel 2 is damaged \({cause}\); it is put aside, and ams publishes it anew"
+        assert len(warned) == times and re.fullmatch(told, warned[-1])
         scene.run_site(spark, "ams")
         assert parcels[1].read_bytes() == whole
     assert {link.number for link in job.ledger.links.values()} == {3}, "nothing was made anew"
+    damage(parcels[1])
+    with pytest.raises(wm.WatersmeetError, match=r"parcel 2 is damaged .*, and was so 3 times before; check the disks"):
+        scene.run_site(spark, "nyc")
+    for path in way.glob("*.damaged-*"):
+        path.unlink()
+    scene.run_site(spark, "ams")
+    damage(parcels[1])  # with both sites there it mends itself, before the end of a run to the end
+    scene.run(spark, warn=warned.append)
+    scene.check()
+    assert len(warned) == 4
+    assert not list(way.glob("*.parcel")) and not list(way.glob("*.damaged-*"))
+
+
+def test_a_site_that_lost_its_checkpoint_or_has_an_older_one_is_refused(spark: Any, tmp_path: Path) -> None:
+    scene = small_scene(tmp_path, way=("SP-D", False)).write()
+    scene.run(spark)
+    copy = tmp_path / "copy"
+    shutil.copytree(scene.checkpoint, copy)
+    scene.add("a", make_batches(51, batches=1, first=210))
+    scene.run(spark)
+    newer = tmp_path / "newer"
+    shutil.copytree(scene.checkpoint, newer)
+
+    def refused(site: str, at: Path | None, *told: str) -> None:
+        """Start a site with a copy of its checkpoint, or with none; then put back what was there."""
+        place = scene.checkpoint / site
+        shutil.rmtree(place)
+        if at is not None:
+            shutil.copytree(at / site, place)
+        for words in told:
+            with pytest.raises(wm.CheckpointMismatch, match=words):
+                scene.run_site(spark, site, warn=lambda text: None)
+        shutil.rmtree(place)
+        shutil.copytree(newer / site, place)
+
+    both = "restore the checkpoints of all sites from copies of one moment"
+    refused("nyc", None, rf"link nyc -> ams: it holds parcels of another run of nyc \(checkpoint \w+\).*{both}")
+    for path in (scene.links / "ams/nyc").glob("sender-*"):  # somebody helps: it is found as a reader, too
+        path.unlink()
+    refused("nyc", None, rf"nyc has read it up to parcel \d+ with another checkpoint \(\w+\), .*{both}")
+    for site in ("nyc", "ams"):  # also the second time
+        refused(site, copy, *[rf"{site} has run on a copy of this checkpoint since \(epoch 2, here 1\).*{both}"] * 2)
+    scene.add("b", make_batches(52, batches=1, first=210))
     scene.run(spark)
     scene.check()
-    assert list(way.glob("*.parcel")) == []
+
+
+@pytest.mark.parametrize(("site", "role"), [("nyc", Role.READER), ("ams", Role.SENDER)])
+def test_of_two_processes_of_one_site_the_older_stops(spark: Any, tmp_path: Path, site: str, role: Role) -> None:
+    scene = small_scene(tmp_path, way=("SP-D", False)).write()
+    scene.run(spark)
+    link = Link("ams", "nyc")
+    older = wm.start_site(scene.topology, site, spark=spark, checkpoint=scene.checkpoint, warn=None)
+    try:
+        links = DirectoryLinks(scene.links, site)  # as another process has them, which Spark lets not run here
+        end = links.end(link, role)
+        assert end is not None and end.epoch == 2
+        links.claim(link, role, replace(end, epoch=3, token="newer"))
+        with pytest.raises(
+            Fenced, match=rf"another process runs {site} on a copy .*epoch 3, here 2\), so this one stops"
+        ):
+            older.awaitTermination(60)
+    finally:
+        older.stop()
 
 
 def test_parcels_that_go_out_of_reach_as_they_are_taken_are_taken_by_a_later_micro_batch(

@@ -387,7 +387,7 @@ class StreamingRun:
             return False
         if not all(site.has_joined(left()) for site in self._sites):
             return False
-        if takes_parcels and self._take_parcels(self._sites):
+        if takes_parcels and (self._take_parcels(self._sites) or any(site.job.awaits_parcels for site in self._sites)):
             return False
         return all(site.has_delivered(left()) for site in self._sites)
 

@@ -10,6 +10,7 @@ import json
 import os
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from watersmeet.errors import CheckpointMismatch, WatersmeetError
+from watersmeet.errors import CheckpointMismatch, DamagedParcel, WatersmeetError
 from watersmeet.metrics.bus import EventBus
 from watersmeet.metrics.events import LinkCounts, MicroBatchCompleted, RunWarning
 from watersmeet.program.site.engine import Arrivals, SiteEngine, traffic_by_purpose
@@ -36,12 +37,25 @@ from watersmeet.spark.durable import UNFLUSHED
 from watersmeet.spark.ingest.intake import Intake
 from watersmeet.spark.ingest.new_files import InputFile, NewFiles
 from watersmeet.spark.jobs import TaskRunner
-from watersmeet.spark.links.protocol import Links, LinkUnreadable, LinkUnwritable, Sealed
+from watersmeet.spark.links.protocol import (
+    Link,
+    LinkEnd,
+    Links,
+    LinkUnreadable,
+    LinkUnwritable,
+    Role,
+    Sealed,
+    check_reader,
+    check_sender,
+    open_links,
+    with_reader,
+)
 from watersmeet.stats.model import Stats
 from watersmeet.stats.observe import Observer
 from watersmeet.topology.model import Topology
 
 MAX_BYTES_PER_STEP = 16_000_000  # of parcels taken in one micro-batch, about
+MAX_DAMAGED = 3  # times that a parcel is asked for again because it came damaged
 MAX_UNDELIVERED = 8  # micro-batches that a slow sink may be behind before new rows wait for it
 _LIST_S = 0.01  # how often it is looked for new files, where no trigger is given and looking does not take long
 _LIST_SHARE = 10  # looking takes at most one part of so many of the time
@@ -125,6 +139,9 @@ class SiteJob:
         local = {name: schema for name, schema in self._schemas.items() if name in self._delays_us}
         self._late = LateRows(spark, settings.topology, local, shelf, f"{program.site}-{self._checkpoint.run_id}")
         self._reported: dict[str, str] = {}  # troubles, each said once
+        self._rejected: dict[str, int] = {}  # the last parcel of each site that came damaged
+        epoch, run_id = self.ledger.epoch + 1, settings.checkpoint.run_id
+        self._end = LinkEnd(run_id, settings.programs_digest, epoch, uuid.uuid4().hex[:8])
         self._last_rows = dict.fromkeys(sorted(self._delays_us), time.monotonic())
         self._worker = ThreadPoolExecutor(1, f"join-{program.site}")
         self._completing: Future[bool] | None = None
@@ -170,8 +187,9 @@ class SiteJob:
         self._failed = failed
         if self._new_files is not None:
             self._new_files.look()
-        run_id = f"{self._checkpoint.run_id}-{self._settings.programs_digest}"
-        self._links.open(self.program.peers_in, self.program.peers_out, run_id)
+        peers = (self.program.peers_in, self.program.peers_out)
+        self._end = open_links(self._links, self.site, *peers, self._end, self.ledger, self._checkpoint.commit)
+        self._check_peers()
         self._checkpoint.write_watermarks(self._engine.watermarks(self.ledger))
         self._late.roll_back(self.ledger.ingested_batch)
         for delivery in self._deliveries:
@@ -314,7 +332,8 @@ class SiteJob:
     def _released(self, ledger: SiteLedger) -> SiteLedger:
         """The ledger without what readers and sinks have made durable."""
         for reader in self.program.peers_out:
-            ledger = self._engine.acknowledged(ledger, reader, self._links.acknowledged(reader))
+            if (end := self._reader(reader)) is not None:
+                ledger = with_reader(self._engine.acknowledged(ledger, reader, end.number), reader, end)
         for delivery in self._deliveries:
             ledger = self._engine.delivered(ledger, delivery.query, delivery.delivered)
         return ledger
@@ -342,39 +361,92 @@ class SiteJob:
                 if parcel is None:
                     waiting.remove(from_one_site)
                 else:
-                    sender, data = parcel
-                    parcels.append((sender, self._checkpoint.shelf.put_bytes("parcel", data), index_parcel(data)))
+                    sender, data, index = parcel
+                    parcels.append((sender, self._checkpoint.shelf.put_bytes("parcel", data), index))
                     size += len(data)
         return parcels, runs
 
-    def _arrived(self, sender: str, after: int, runs: dict[str, str]) -> Iterator[tuple[str, bytes]]:
-        """Parcels from a site; none while its link cannot be read."""
+    def _arrived(self, sender: str, after: int, runs: dict[str, str]) -> Iterator[tuple[str, bytes, ParcelIndex]]:
+        """Parcels from a site up to the first that is damaged; none while its link cannot be read."""
+        end = self._sender(sender)
+        if end is None:
+            return
         with self._reading(sender):
-            run_id = self._links.sender_of(sender)
-            if run_id is None:
-                return
-            if self.ledger.peers.get(sender, run_id) != run_id:
-                raise CheckpointMismatch(
-                    f"link {sender} -> {self.site}: the parcels are of another run of {sender} than those taken so "
-                    "far; start it with the checkpoint it had, or remove the links and the checkpoints of all sites"
+            for number, data in self._links.arrived(sender, after):
+                try:
+                    index = index_parcel(data)
+                    if index.number != number:
+                        raise ValueError(f"it has number {index.number}")
+                except ValueError as error:
+                    self._reject(sender, number, str(error))
+                    return
+                runs[sender] = end.run
+                yield sender, data, index
+
+    def _reject(self, sender: str, number: int, cause: str) -> None:
+        """Have a damaged parcel published anew, a few times."""
+        what = f"{Link(sender, self.site)}: parcel {number} is damaged ({cause})"
+        with self._writing(f"from {sender}"):
+            times = self._links.reject(sender, number)
+            if times > MAX_DAMAGED:
+                raise DamagedParcel(
+                    f"{what}, and was so {times - 1} times before; check the disks of the links and of {sender}'s "
+                    "checkpoint, then start again"
                 )
-            if not run_id.endswith(f"-{self._settings.programs_digest}"):
-                raise CheckpointMismatch(
-                    f"link {sender} -> {self.site}: {sender} runs other queries or plans than {self.site}; give both "
-                    "the same topology and statistics, or remove links and checkpoints of all sites to begin anew"
-                )
-            for _, data in self._links.arrived(sender, after):
-                runs[sender] = run_id
-                yield sender, data
+            self._rejected[sender] = number
+            self._warn(f"damaged {sender} {number} {times}", f"{what}; it is put aside, and {sender} publishes it anew")
+
+    @property
+    def awaits_parcels(self) -> bool:
+        """Whether a parcel that came damaged is still to come anew, from a site that runs here too."""
+        received = self.ledger.received
+        is_missing = any(number > received.get(sender, 0) for sender, number in self._rejected.items())
+        return is_missing and not self._settings.alone
+
+    def _sender(self, sender: str) -> LinkEnd | None:
+        """What a site that writes to us says of itself, if it may be read from."""
+        link = Link(sender, self.site)
+        with self._reading(sender):
+            end = self._links.end(link, Role.SENDER)
+            if end is not None:
+                check_sender(link, end, self._end, self.ledger)
+            return end
+        return None
+
+    def _reader(self, reader: str) -> LinkEnd | None:
+        """What a site that reads from us says of itself, if it may be believed."""
+        link = Link(self.site, reader)
+        with self._reading(reader):
+            end = self._links.end(link, Role.READER)
+            if end is not None:
+                check_reader(link, end, self._end, self.ledger)
+            return end
+        return None
+
+    def _check_peers(self) -> None:
+        """Whether the sites at the other ends are those that were there before, whatever there is to be read."""
+        for sender in self.program.peers_in:
+            self._sender(sender)
+        for reader in self.program.peers_out:
+            self._reader(reader)
 
     @contextlib.contextmanager
-    def _reading(self, sender: str) -> Iterator[None]:
+    def _reading(self, other: str) -> Iterator[None]:
         """Say once that a link cannot be read, and go on without what is there."""
         try:
             yield
-            self._reported.pop(f"reading {sender}", None)
+            self._reported.pop(f"reading {other}", None)
         except LinkUnreadable as error:
-            self._warn(f"reading {sender}", str(error))
+            self._warn(f"reading {other}", str(error))
+
+    @contextlib.contextmanager
+    def _writing(self, about: str) -> Iterator[None]:
+        """The same of a link that cannot be written."""
+        try:
+            yield
+            self._reported.pop(about, None)
+        except (LinkUnwritable, LinkUnreadable) as error:
+            self._warn(about, str(error))
 
     @property
     def _has_parcels(self) -> bool:
@@ -391,22 +463,16 @@ class SiteJob:
         with self._lock:  # the outbox's files stay while they are copied
             for reader, link in self.ledger.links.items():
                 parcels = [Sealed(parcel.number, shelf.path_of(parcel.path)) for parcel in link.outbox]
-                try:
+                with self._writing(f"to {reader}"):
                     self._links.publish(reader, parcels)
                     self._links.forget_acknowledged(reader)
-                    self._reported.pop(f"to {reader}", None)
-                except LinkUnwritable as error:
-                    self._warn(f"to {reader}", str(error))
 
     def _acknowledge(self) -> None:
         with self._lock:  # micro-batches and the watcher both acknowledge; a transport has one writer at a time
             pace = self._pace()
             for sender in self.program.peers_in:
-                try:
+                with self._writing(f"from {sender}"):
                     self._links.acknowledge(sender, self.ledger.received.get(sender, 0), pace)
-                    self._reported.pop(f"from {sender}", None)
-                except LinkUnwritable as error:
-                    self._warn(f"from {sender}", str(error))
 
     def _wait_for_room(self) -> None:
         """Ingest no new rows while too much waits for readers or sinks.
@@ -427,12 +493,10 @@ class SiteJob:
                 time.sleep(_POLL_S / 10)
 
     def _waiting_bytes(self) -> int:
-        return sum(
-            parcel.bytes
-            for reader, link in self.ledger.links.items()
-            for parcel in link.outbox
-            if parcel.number > self._links.acknowledged(reader)
-        )
+        ends = {reader: self._reader(reader) for reader in self.ledger.links}
+        taken = {reader: 0 if end is None else end.number for reader, end in ends.items()}
+        links = self.ledger.links.items()
+        return sum(one.bytes for reader, link in links for one in link.outbox if one.number > taken.get(reader, 0))
 
     def _watch(self) -> None:
         """Between micro-batches: take parcels as they come, deliver what could not be delivered, advance idle streams.
@@ -453,6 +517,7 @@ class SiteJob:
                     finally:
                         self._lock.release()
                 if is_slow:
+                    self._check_peers()
                     self._publish()
                     self._acknowledge()
             except Exception as error:
@@ -495,7 +560,8 @@ class SiteJob:
         """The farthest that any other stream is known here to have come."""
         others = [self._mark(other) for other in self._delays_us if other != stream]
         others += [self.ledger.watermarks.get(one.arrives_as, UNKNOWN) for _, one in self.program.inbound]
-        others += [self._links.pace(reader) for reader in self.program.peers_out]
+        ends = (self._reader(reader) for reader in self.program.peers_out)
+        others += [end.pace for end in ends if end is not None]
         return max(others, default=UNKNOWN)
 
     # -- statistics and reports
@@ -585,9 +651,10 @@ class SiteJob:
             delivery.close()
         try:
             with self._lock:
-                ledger = self._released(self.ledger)
-                if ledger is not self.ledger:
-                    self._checkpoint.commit(ledger)
+                with contextlib.suppress(CheckpointMismatch):  # it was refused for that already
+                    ledger = self._released(self.ledger)
+                    if ledger is not self.ledger:
+                        self._checkpoint.commit(ledger)
                 for reader in self.program.peers_out:
                     self._links.forget_acknowledged(reader)
                 self._late.close()

@@ -4,10 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from program.site.engines import Engines, Evaluated
 from sim.sites.streams import SECOND, answers_of, at, parsed, table
 
+from watersmeet.errors import CheckpointMismatch, DamagedParcel
 from watersmeet.plan.nodes import Hop, Method, Plan
 from watersmeet.planners.local import local
 from watersmeet.planners.sited import central, explicit
@@ -16,7 +18,10 @@ from watersmeet.program.site.ingest import Ingest
 from watersmeet.program.site.ledger import SiteLedger, watermark
 from watersmeet.program.site.program import overlay, shared_joins
 from watersmeet.program.site.round import Round
+from watersmeet.program.storage.packing import pack_rows, unpack_rows
+from watersmeet.program.storage.segments import TS
 from watersmeet.program.storage.shelf import MemoryShelf
+from watersmeet.program.storage.wire import Message, Parcel, index_parcel, pack_schema, unpack_schema
 from watersmeet.query.bags import Bag
 from watersmeet.query.model import JoinQuery
 from watersmeet.sim.sites.rows import lay_out
@@ -103,6 +108,92 @@ def test_what_is_acknowledged_leaves_the_outbox() -> None:
         assert [parcel.number for parcel in sites.ledgers["n1"].links["n2"].outbox] == left
     sites.run("n1", {"a": at(7)})
     assert [parcel.number for parcel in sites.ledgers["n1"].links["n2"].outbox] == [4], "numbers go on"
+
+
+# Forged parcels, and parcels of another history
+
+
+def opened(data: bytes) -> Parcel:
+    """A parcel with its messages, to be made anew otherwise."""
+    index = index_parcel(data)
+    messages = (
+        Message(one.flow, one.watermark, one.rows, data[one.start : one.start + one.size], one.schema)
+        for one in index.entries
+    )
+    return Parcel(index.number, tuple(messages), index.previous)
+
+
+def in_message(**changes: Any) -> Callable[[Parcel], Parcel]:
+    return lambda parcel: replace(parcel, messages=(replace(parcel.messages[0], **changes), *parcel.messages[1:]))
+
+
+def with_columns(change: Callable[[pa.Table], pa.Table]) -> Callable[[Parcel], Parcel]:
+    """The rows of the first message as other rows, with their own schema."""
+
+    def forge(parcel: Parcel) -> Parcel:
+        message = parcel.messages[0]
+        table = change(unpack_rows(message.payload, unpack_schema(message.schema)))
+        forged = replace(message, payload=pack_rows(table), schema=pack_schema(table.schema))
+        return replace(parcel, messages=(forged, *parcel.messages[1:]))
+
+    return forge
+
+
+@pytest.mark.parametrize(
+    ("forge", "cause"),
+    [
+        (in_message(flow=7), r"it has flow 7 of \d"),
+        (in_message(schema=b""), "rows of .* come before their schema"),
+        (in_message(schema=b"something else"), "a schema is damaged"),
+        (in_message(rows=0), r"0 rows of .* have \d+ bytes"),
+        (in_message(rows=3), "2 rows are where 3 were told of"),
+        (in_message(payload=b"\x02garbage"), "left"),
+        (with_columns(lambda rows: rows.drop_columns([TS])), "has no column '#ts'"),
+        (with_columns(lambda rows: rows.append_column("more", pa.nulls(2))), "has a column 'more' that nobody asked"),
+        (with_columns(lambda rows: rows.append_column(TS, rows[TS])), "has a column twice"),
+        (
+            with_columns(lambda rows: rows.set_column(rows.column_names.index(TS), TS, pa.array([1.5, 2.5]))),
+            "column '#ts' of .* is double",
+        ),
+        (
+            with_columns(lambda rows: rows.set_column(rows.column_names.index(TS), TS, pa.array([None, 2]))),
+            "column '#ts' of .* has NULLs",
+        ),
+    ],
+)
+def test_a_forged_parcel_is_refused_by_its_number(forge: Callable[[Parcel], Parcel], cause: str) -> None:
+    sites, parcels = three_parcels()
+    before = sites.ledgers["n2"]
+    forged = forge(opened(parcels[0][1])).pack()
+    with pytest.raises(DamagedParcel, match=rf"^link n1 -> n2: parcel 1 is not what n1 makes \(.*{cause}.*\); remove"):
+        sites.run("n2", parcels=[("n1", forged)])
+    assert sites.ledgers["n2"] == before
+    sites.run("n2", parcels=parcels)
+    assert sites.answers() == WHOLE
+
+
+def test_a_watermark_that_goes_back_and_a_second_schema_are_refused() -> None:
+    sites, parcels = three_parcels()
+    sites.run("n2", parcels=parcels[:1])
+    second = opened(parcels[1][1])
+    for forge, cause in (
+        (in_message(watermark=0), "the watermark of .* goes back"),
+        (in_message(schema=opened(parcels[0][1]).messages[0].schema), "the schema of .* comes a second time"),
+    ):
+        with pytest.raises(DamagedParcel, match=rf"parcel 2 is not what n1 makes \({cause}\)"):
+            sites.run("n2", parcels=[("n1", forge(second).pack())])
+
+
+def test_a_sender_that_goes_on_from_an_older_copy_is_found_out_by_the_parcel_before() -> None:
+    sites, parcels = three_parcels()
+    sites.run("n2", parcels=parcels[:2])
+    sites.ledgers["n1"] = SiteLedger()  # and has since made other parcels up to the same number
+    for numbers in ((1,), (2, 3), (4, 5, 6)):
+        sites.run("n1", {"a": at(*numbers)})
+    with pytest.raises(CheckpointMismatch, match=r"^link n1 -> n2: parcel 3 does not follow the one .* older copy"):
+        sites.run("n2", parcels=sites.parcels("n1", "n2"))
+    sites.run("n2", parcels=parcels)
+    assert sites.answers() == WHOLE
 
 
 # Idle streams

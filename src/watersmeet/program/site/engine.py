@@ -11,11 +11,13 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from watersmeet.errors import CheckpointMismatch
 from watersmeet.program.finish.distinct import KeepUnseen
 from watersmeet.program.finish.model import Evaluator, Finish, answer_column
 from watersmeet.program.join.axis import Clock
 from watersmeet.program.operators import Form, Operator, Purpose
 from watersmeet.program.site.filing import Made, payload_name, shelve
+from watersmeet.program.site.inbound import check_columns
 from watersmeet.program.site.ledger import (
     Answers,
     Ingested,
@@ -26,14 +28,23 @@ from watersmeet.program.site.ledger import (
     Traffic,
     watermark,
 )
-from watersmeet.program.site.program import JoinPart, ProbeGroup, SiteProgram, probe_groups
+from watersmeet.program.site.program import JoinPart, ProbeGroup, Shipment, SiteProgram, probe_groups
 from watersmeet.program.site.retention import axes_of, axis_for, kept_ticks, merging, need_of, readers_of
 from watersmeet.program.site.round import Merge, Packed, Release, Round, Segments, Unpack, low_watermark, read_clock
 from watersmeet.program.site.streams import clock_flow, ordered_flow
 from watersmeet.program.storage.merging import choose_merges, merged_segment
 from watersmeet.program.storage.segments import TS
 from watersmeet.program.storage.shelf import Part, Segment, Shelf
-from watersmeet.program.storage.wire import UNKNOWN, Message, Parcel, ParcelIndex
+from watersmeet.program.storage.wire import (
+    UNKNOWN,
+    Entry,
+    Message,
+    Parcel,
+    ParcelIndex,
+    checksum_of,
+    naming_damage,
+    unpack_schema,
+)
 
 Result = TypeVar("Result")
 RunTasks = Callable[[Callable[[int], list[Result]], int, int], list[Result]]  # a task, how often, over how many rows
@@ -163,23 +174,51 @@ class SiteEngine:
         self, ledger: SiteLedger, parcels: Iterable[tuple[str, str, ParcelIndex]]
     ) -> tuple[SiteLedger, dict[str, int], list[Packed]]:
         """Note what has come over the links; second deliveries and what is behind a gap are left alone."""
-        received, schemas = dict(ledger.received), dict(ledger.schemas)
+        received, checksums, schemas = dict(ledger.received), dict(ledger.checksums), dict(ledger.schemas)
         reported: dict[str, int] = {}
         messages: list[Packed] = []
         for sender, path, parcel in sorted(parcels, key=lambda found: (found[0], found[2].number)):
             if parcel.number != received.get(sender, 0) + 1:
                 continue
-            received[sender] = parcel.number
+            if parcel.previous != checksums.get(sender, 0):
+                raise CheckpointMismatch(
+                    f"link {sender} -> {self.program.site}: parcel {parcel.number} does not follow the one that was "
+                    f"taken before it, so {sender} has gone on from an older copy of its checkpoint; restore the "
+                    f"checkpoints of all sites from copies of one moment, or remove them and the links to begin anew"
+                )
+            received[sender], checksums[sender] = parcel.number, parcel.checksum
             shipments = self.program.flows_from(sender)
             for entry in parcel.entries:
-                shipment = shipments[entry.flow]
+                with naming_damage(sender, self.program.site, parcel.number):
+                    shipment = self._check(shipments, entry, schemas, {**ledger.watermarks, **reported})
                 flow = shipment.arrives_as
                 if entry.schema:
                     schemas[flow] = entry.schema.hex()
                 if entry.rows:
-                    messages.append(Packed(shipment, path, entry.start, entry.size, schemas[flow], entry.rows))
-                reported[flow] = max(entry.watermark, reported.get(flow, UNKNOWN))
-        return replace(ledger, received=received, schemas=schemas), reported, messages
+                    place = (path, entry.start, entry.size)
+                    messages.append(Packed(sender, parcel.number, shipment, *place, schemas[flow], entry.rows))
+                reported[flow] = entry.watermark
+        return replace(ledger, received=received, checksums=checksums, schemas=schemas), reported, messages
+
+    def _check(
+        self, shipments: Sequence[Shipment], entry: Entry, schemas: Mapping[str, str], marks: Mapping[str, int]
+    ) -> Shipment:
+        """The shipment that a message is of; ValueError where it cannot be one of these."""
+        if entry.flow >= len(shipments):
+            raise ValueError(f"it has flow {entry.flow} of {len(shipments)}")
+        shipment = shipments[entry.flow]
+        flow = shipment.arrives_as
+        if entry.schema:
+            if flow in schemas:
+                raise ValueError(f"the schema of {flow} comes a second time")
+            check_columns(self.program, shipment, unpack_schema(entry.schema))
+        elif entry.rows and flow not in schemas:
+            raise ValueError(f"rows of {flow} come before their schema")
+        if (entry.rows > 0) != (entry.size > 0):
+            raise ValueError(f"{entry.rows} rows of {flow} have {entry.size} bytes")
+        if entry.watermark < marks.get(flow, UNKNOWN):
+            raise ValueError(f"the watermark of {flow} goes back")
+        return shipment
 
     def _declare(self, ledger: SiteLedger, declared: Mapping[str, int]) -> SiteLedger:
         streams = dict(ledger.streams)
@@ -292,7 +331,7 @@ class SiteEngine:
                     messages.append(Message(number, reached))
                 reported[flow] = reached
             if messages:
-                parcel = Parcel(link.number + 1, tuple(messages))
+                parcel = Parcel(link.number + 1, tuple(messages), link.checksum)
                 _count(traffic, Purpose.WATERMARKS.value, Traffic(parcel.own_size, 1))
                 for message, size in zip(messages, parcel.sizes, strict=True):
                     name = shipments[message.flow].arrives_as if message.rows else Purpose.WATERMARKS.value
@@ -300,7 +339,7 @@ class SiteEngine:
                 packed = parcel.pack()
                 path = self.shelf.put_bytes(f"parcel-{to}", packed)
                 outbox = (*link.outbox, Outgoing(parcel.number, path, len(packed)))
-                link = LinkState(parcel.number, reported, tuple(described), outbox, traffic)
+                link = LinkState(parcel.number, reported, tuple(described), outbox, traffic, checksum_of(packed))
             links[to] = link
         return replace(ledger, links=links)
 

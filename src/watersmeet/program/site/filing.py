@@ -1,6 +1,6 @@
 """How the rows of a flow are filed at a site: sorted for those who look them up here, packed for those elsewhere."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -251,7 +251,7 @@ def shipped_rows(
     if TS in table.column_names and (np.diff(column(table, TS)) < 0).any():
         table = table.take(pa.array(np.argsort(column(table, TS), kind="stable")))  # times and much else rise then
     spare = [KEY] if KEY in table.column_names else []
-    spare += [class_column(number) for number, _ in _derived(program, shipment, part, table)]
+    spare += [class_column(number) for number, _ in derived_classes(program, shipment, part, table.column_names)]
     return table.drop_columns([name for name in spare if name in table.column_names])
 
 
@@ -286,14 +286,16 @@ def arrived(program: SiteProgram, shipment: Shipment, table: pa.Table) -> pa.Tab
     if shipment.form not in (Form.ROW, Form.POINT, Form.INTERMEDIATE):
         return table
     part = program.part(shipment.join) if shipment.join else None
-    for number, source in _derived(program, shipment, part, table):
+    for number, source in derived_classes(program, shipment, part, table.column_names):
         if class_column(number) not in table.column_names:
             values = pc.fill_null(table.column(source).cast(pa.int64()), 0)  # NULL where another selection needs it not
             table = table.append_column(class_column(number), values)
     return table
 
 
-def _derived(program: SiteProgram, shipment: Shipment, part: JoinPart | None, table: pa.Table) -> list[tuple[int, str]]:
+def derived_classes(
+    program: SiteProgram, shipment: Shipment, part: JoinPart | None, names: Collection[str]
+) -> list[tuple[int, str]]:
     """The class columns that are a plain whole-number column of the rows themselves, and which one."""
     found = []
     if shipment.columns is not None:
@@ -310,7 +312,7 @@ def _derived(program: SiteProgram, shipment: Shipment, part: JoinPart | None, ta
     for key_class in part.join.classes:
         for member in key_class.members if key_class.exact else ():
             name = member.columns[0].flat
-            if member.is_plain and member.type in _WHOLE_NUMBERS and name in table.column_names:
+            if member.is_plain and member.type in _WHOLE_NUMBERS and name in names:
                 found.append((key_class.number, name))
                 break
     return found

@@ -57,6 +57,20 @@ class LinkState:
     described: tuple[str, ...] = ()  # flows whose schema has been sent
     outbox: tuple[Outgoing, ...] = ()
     traffic: Mapping[str, Traffic] = field(default_factory=dict)  # by flow; watermarks alone under their purpose
+    checksum: int = 0  # of the last parcel, which the next one carries
+
+    @property
+    def released(self) -> int:
+        """The last parcel that is not kept any more."""
+        return self.outbox[0].number - 1 if self.outbox else self.number
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A start of another site, by the run of its checkpoint and how often that was started."""
+
+    run: str
+    epoch: int
 
 
 @dataclass(frozen=True)
@@ -100,6 +114,8 @@ class Answers:
 class SiteLedger:
     """Everything of a site that outlives a micro-batch."""
 
+    epoch: int = 0  # how often the site was started on this checkpoint
+    token: str = ""  # of its last start: a copy of the checkpoint that is started has another
     number: int = -1  # of the site's last micro-batch
     batch: int = -1  # the last micro-batch of the site's own streams whose rows are joined
     ingested_batch: int = -1  # the last one whose rows are filed
@@ -112,7 +128,9 @@ class SiteLedger:
     ordinals: Mapping[str, int] = field(default_factory=dict)  # rows counted so far, by clock
     watermarks: Mapping[str, int] = field(default_factory=dict)  # of each flow here
     received: Mapping[str, int] = field(default_factory=dict)  # the last parcel taken from each site
+    checksums: Mapping[str, int] = field(default_factory=dict)  # and its checksum
     peers: Mapping[str, str] = field(default_factory=dict)  # the run of each site whose parcels were taken
+    readers: Mapping[str, Peer] = field(default_factory=dict)  # the start of each site that has acknowledged parcels
     schemas: Mapping[str, str] = field(default_factory=dict)  # of inbound flows
     links: Mapping[str, LinkState] = field(default_factory=dict)
     central: Mapping[str, Traffic] = field(default_factory=dict)  # what shipping each stream whole would take

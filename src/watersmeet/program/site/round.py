@@ -54,6 +54,7 @@ from watersmeet.program.site.filing import (
     where,
     with_selected,
 )
+from watersmeet.program.site.inbound import check_rows
 from watersmeet.program.site.program import (
     JoinPart,
     ProbeGroup,
@@ -83,7 +84,7 @@ from watersmeet.program.storage.segments import (
     selected_column,
 )
 from watersmeet.program.storage.shelf import Part, Segment, Shelf
-from watersmeet.program.storage.wire import UNKNOWN, unpack_schema
+from watersmeet.program.storage.wire import UNKNOWN, naming_damage, unpack_schema
 from watersmeet.query.windows import Rows
 
 Segments = Mapping[str, tuple[Segment, ...]]
@@ -94,6 +95,8 @@ Watermarks = Mapping[str, int]  # by flow
 class Packed:
     """Where the rows of one inbound message are."""
 
+    sender: str
+    number: int  # of the parcel
     shipment: Shipment
     path: str
     start: int
@@ -114,8 +117,10 @@ class Unpack:
         message = self.messages[number]
         shipment = message.shipment
         payload = self.shelf.get_bytes(message.path, message.start, message.size)
-        rows = unpack_rows(payload, unpack_schema(bytes.fromhex(message.schema)))
-        table = arrived(self.program, shipment, rows)
+        with naming_damage(message.sender, self.program.site, message.number):
+            rows = unpack_rows(payload, unpack_schema(bytes.fromhex(message.schema)), message.rows)
+            check_rows(shipment, rows)
+            table = arrived(self.program, shipment, rows)
         if shipment.form is Form.CLOCK:
             return [Made(shipment.arrives_as, table.num_rows, ticks=shelve(self.shelf, "clock", table))]
         if shipment.form is Form.RESULT:

@@ -5,6 +5,10 @@ know the schema, so a column is one byte that tells how it is written, and its v
 distance from the least of them or, where they only rise, from the one before; values of a fixed width byte by byte, the
 lowest bytes of all rows first, up to the highest that any row needs; texts as their lengths and what they hold. Where
 the same few values come again and again, as in combinations, they are numbered. Nested values are left to Arrow.
+
+Nothing that is unpacked is believed: what is not a value of the schema is a ValueError, and what is asked for in memory
+is bounded before it is allocated, by 1 MiB and `MAX_RATIO` bytes for each byte that came. Whoever packs rows that would
+take more adds padding.
 """
 
 from typing import Any
@@ -14,6 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import types as kinds
 
+from watersmeet.errors import RunError
+
 # In the byte that tells how a column is written:
 _WIDTH, _RISES, _HAS_NULLS, _IS_COMPRESSED, _IS_NUMBERED = 0x0F, 0x10, 0x20, 0x40, 0x80
 _WORTH_COMPRESSING = 64  # bytes
@@ -22,15 +28,21 @@ _NUMBERED_SHARE = 0.75  # of their bytes that numbers and values may take
 _SAMPLE = 1_024  # values that tell whether it is worth looking for all that are the same
 _ZSTD = pa.Codec("zstd", compression_level=1)
 
+MAX_RATIO = 1_000  # of what packed rows may take in memory to what they take packed
+MAX_BYTES = 16 << 30  # that packed rows may take in memory in any case
+_FREE_BYTES = 1 << 20  # that they may take however short they are
+_MAX_NUMBER_BYTES = 11
+
 U8 = npt.NDArray[np.uint8]
 U64 = npt.NDArray[np.uint64]
 
 
 class Reader:
-    """Bytes taken one after the other; ValueError where there are too few."""
+    """Bytes taken one after the other; ValueError where there are too few, or where they ask for too much memory."""
 
     def __init__(self, data: bytes | memoryview | pa.Buffer) -> None:
         self._data, self._place = memoryview(data), 0
+        self._allowed = min(MAX_BYTES, _FREE_BYTES + MAX_RATIO * len(self._data))
 
     @property
     def left(self) -> int:
@@ -46,15 +58,23 @@ class Reader:
         self._place += size
         return self._data[self._place - size : self._place]
 
-    def number(self) -> int:
-        """A whole number that is not negative: seven bits a byte, the lowest first."""
-        found, shift = 0, 0
-        while True:
+    def number(self, limit: int = 1 << 7 * _MAX_NUMBER_BYTES) -> int:
+        """A whole number that is not negative, and below a limit: seven bits a byte, the lowest first."""
+        found = 0
+        for place in range(_MAX_NUMBER_BYTES):
             one = self.take(1)[0]
-            found |= (one & 0x7F) << shift
+            found |= (one & 0x7F) << 7 * place
             if one < 0x80:
+                if found >= limit:
+                    break
                 return found
-            shift += 7
+        raise ValueError("a number is too large")
+
+    def spend(self, size: int) -> None:
+        """Take note of memory that is going to be used."""
+        self._allowed -= size
+        if self._allowed < 0:
+            raise ValueError(f"{len(self._data):,} bytes ask for too much memory")
 
 
 def number_bytes(value: int) -> bytes:
@@ -76,17 +96,28 @@ def pack_rows(table: pa.Table) -> bytes:
     out = bytearray(number_bytes(table.num_rows))
     for column in table.combine_chunks().columns if table.num_rows else ():
         _pack(out, column.chunk(0))
+    spare = 8 * table.num_rows * table.num_columns
+    if 2 * (table.get_total_buffer_size() + spare) > _FREE_BYTES:
+        used = 2 * (table.nbytes + spare)  # at most, when it is unpacked
+        if used > MAX_BYTES:
+            raise RunError(
+                f"{table.num_rows:,} rows are too many for one message; take smaller micro-batches (option "
+                "maxFilesPerTrigger of the sources)"
+            )
+        out = out.ljust(-(-(used - _FREE_BYTES) // MAX_RATIO), b"\0")
     return bytes(out)
 
 
-def unpack_rows(packed: bytes | memoryview | pa.Buffer, schema: pa.Schema) -> pa.Table:
-    """The table of some packed values; ValueError where they are not of that schema."""
+def unpack_rows(packed: bytes | memoryview | pa.Buffer, schema: pa.Schema, rows: int | None = None) -> pa.Table:
+    """The table of some packed values; ValueError where they are not of that schema, or not so many."""
     reader = Reader(packed)
-    rows = reader.number()
+    found = reader.number()
+    if rows not in (None, found):
+        raise ValueError(f"{found:,} rows are where {rows:,} were told of")
     table = pa.Table.from_arrays(
-        [_unpack(reader, field.type, rows) if rows else pa.array([], field.type) for field in schema], schema=schema
+        [_unpack(reader, field.type, found) if found else pa.array([], field.type) for field in schema], schema=schema
     )
-    if reader.left:
+    if reader.left and reader.rest.tobytes().strip(b"\0"):
         raise ValueError(f"{reader.left} bytes are left over")
     return table
 
@@ -154,27 +185,77 @@ def _different(values: pa.Array) -> int:
     return round(days * -float(np.expm1(-rows / days)))
 
 
-def _unpack(reader: Reader, kind: pa.DataType, rows: int) -> pa.Array:
+def _unpack(reader: Reader, kind: pa.DataType, rows: int, *, is_numbered: bool = False) -> pa.Array:
     how = reader.take(1)[0]
     if not _is_flat(kind):
-        size = reader.number()
-        batch = pa.py_buffer(bytes(_unpack_bytes(reader, how, size)))  # in a place of its own, at an even address
-        return pa.ipc.read_record_batch(batch, pa.schema([("", kind)])).column(0)
+        return _unpack_by_arrow(reader, how, kind, rows)
     if kinds.is_null(kind):
         return pa.nulls(rows)
+    reader.spend(rows * (8 if _is_text(kind) else max(8, kind.bit_width // 8)))
     valid = pa.py_buffer(bytes(reader.take(-(-rows // 8)))) if how & _HAS_NULLS else None
     if how & _IS_NUMBERED:
-        numbers = pa.Array.from_buffers(pa.uint64(), rows, [valid, pa.py_buffer(_unpack_numbers(reader, how, rows))])
-        return _unpack(reader, kind, reader.number()).take(numbers)
+        if is_numbered or not (_is_text(kind) or _is_whole(kind)):
+            raise ValueError("values are numbered that never are")
+        numbers, different = _unpack_numbers(reader, how, rows), reader.number(rows + 1)
+        if not different:
+            raise ValueError("values are numbered and there are none")
+        return _picked(reader, _unpack(reader, kind, different, is_numbered=True), numbers, valid)
     if _is_text(kind):
         lengths = _unpack_numbers(reader, how, rows)
-        width = np.int64 if _is_large_text(kind) else np.int32
-        ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        if ends.min() < 0 or ends[-1] > 2**40:
-            raise ValueError("lengths are wrong")
+        ends = np.zeros(rows + 1, np.int64)
+        if int(lengths.max()) * rows > MAX_BYTES:  # else no sum of them can be wrong
+            _spend_text(reader, kind, sum(map(int, lengths)))
+        np.cumsum(lengths, out=ends[1:].view(np.uint64))
+        _spend_text(reader, kind, int(ends[-1]))
         data = _unpack_bytes(reader, reader.take(1)[0], int(ends[-1]))
-        return pa.Array.from_buffers(kind, rows, [valid, pa.py_buffer(ends.astype(width)), pa.py_buffer(data)])
-    return pa.Array.from_buffers(kind, rows, [valid, pa.py_buffer(_unpack_fixed(reader, how, kind, rows))])
+        offsets = ends if _is_large_text(kind) else ends.astype(np.int32)
+        return _checked(pa.Array.from_buffers(kind, rows, [valid, pa.py_buffer(offsets), pa.py_buffer(data)]))
+    return _checked(pa.Array.from_buffers(kind, rows, [valid, pa.py_buffer(_unpack_fixed(reader, how, kind, rows))]))
+
+
+def _unpack_by_arrow(reader: Reader, how: int, kind: pa.DataType, rows: int) -> pa.Array:
+    size = reader.number()
+    reader.spend(8 * rows + size)
+    batch = pa.py_buffer(bytes(_unpack_bytes(reader, how, size)))  # in a place of its own, at an even address
+    try:
+        found = pa.ipc.read_record_batch(batch, pa.schema([("", kind)])).column(0)
+        found.validate(full=True)
+    except (pa.ArrowException, OSError, EOFError):
+        raise ValueError(f"values of type {kind} are damaged") from None
+    if len(found) != rows:
+        raise ValueError(f"{len(found):,} values of type {kind} are where {rows:,} should be")
+    return found
+
+
+def _picked(reader: Reader, values: pa.Array, numbers: U64, valid: pa.Buffer | None) -> pa.Array:
+    """The values that have some numbers."""
+    if int(numbers.max()) >= len(values):
+        raise ValueError(f"value {int(numbers.max()):,} of {len(values):,} is asked for")
+    if _is_text(values.type) and len(numbers) * int((lengths := np.diff(_offsets(values))).max()) > _FREE_BYTES:
+        chosen = lengths[numbers.view(np.int64)]
+        if valid is not None:
+            chosen *= np.unpackbits(np.frombuffer(valid, np.uint8), count=len(chosen), bitorder="little")
+        _spend_text(reader, values.type, int(chosen.sum(dtype=np.int64)))
+    which = pa.Array.from_buffers(pa.uint64(), len(numbers), [valid, pa.py_buffer(numbers)])
+    return values.take(which)
+
+
+def _spend_text(reader: Reader, kind: pa.DataType, size: int) -> None:
+    reader.spend(size)
+    if size >= 2**31 and not _is_large_text(kind):
+        raise ValueError(f"{size:,} bytes of text are too many for one column")
+
+
+def _checked(values: pa.Array) -> pa.Array:
+    """Values of a type of which not all bytes are one."""
+    kind = values.type
+    is_partial = kinds.is_decimal(kind) or kinds.is_time(kind) or kinds.is_date64(kind)
+    if is_partial or kinds.is_string(kind) or kinds.is_large_string(kind):
+        try:
+            values.validate(full=True)
+        except pa.ArrowInvalid:
+            raise ValueError(f"values are not of type {kind}") from None
+    return values
 
 
 def _unpack_fixed(reader: Reader, how: int, kind: pa.DataType, rows: int) -> memoryview | npt.NDArray[Any]:
@@ -204,8 +285,10 @@ def _pack_numbers(out: bytearray, place: int, values: npt.NDArray[np.integer]) -
 
 
 def _unpack_numbers(reader: Reader, how: int, rows: int) -> U64:
-    first, rises, width = _wrapped(unfolded(reader.number())), bool(how & _RISES), how & _WIDTH
-    least = np.uint64(reader.number()) if rises else np.uint64(0)
+    first, rises, width = unfolded(reader.number(2**65)), bool(how & _RISES), how & _WIDTH
+    least = np.uint64(reader.number(2**64) if rises else 0)
+    if first < -(2**63) or width > 8:
+        raise ValueError("a number is too large")
     count = rows - rises
     planes = np.frombuffer(_unpack_bytes(reader, how, width * count), np.uint8).reshape(width, count)
     wide = np.zeros((count, 8), np.uint8)
@@ -213,7 +296,7 @@ def _unpack_numbers(reader: Reader, how: int, rows: int) -> U64:
     rest = wide.view(np.uint64)[:, 0]
     if rises:
         rest = np.concatenate([np.zeros(1, np.uint64), np.cumsum(rest + least, dtype=np.uint64)])
-    return rest + first
+    return rest + np.uint64(first % 2**64)
 
 
 def _pack_bytes(out: bytearray, place: int, data: U8 | memoryview) -> None:
@@ -230,7 +313,11 @@ def _pack_bytes(out: bytearray, place: int, data: U8 | memoryview) -> None:
 
 def _unpack_bytes(reader: Reader, how: int, size: int) -> memoryview:
     if how & _IS_COMPRESSED:
-        return memoryview(_ZSTD.decompress(pa.py_buffer(reader.take(reader.number())), size))
+        packed = pa.py_buffer(reader.take(reader.number()))
+        try:
+            return memoryview(_ZSTD.decompress(packed, size))
+        except OSError:
+            raise ValueError(f"{packed.size:,} compressed bytes are damaged") from None
     return reader.take(size)
 
 

@@ -1,32 +1,37 @@
 """What crosses a link: parcels of messages, each with the rows of a flow and its watermark.
 
-A parcel is what one micro-batch has for another site. By its number a second delivery is dropped and a gap noticed.
+A parcel is what one micro-batch has for another site. By its number a second delivery is dropped and a gap noticed; by
+the checksum of the parcel before, which it carries, that its sender has not gone back to an older state in between.
 A message names its flow by number; the schema of a flow travels with its first rows and never again. Most
 messages are small, so what describes them is too: numbers take as many bytes as they need, and watermarks are given by
 their distance from the latest in the parcel.
 """
 
+import contextlib
 import zlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from watersmeet.errors import DamagedParcel
 from watersmeet.program.storage.packing import Reader, folded, number_bytes, unfolded
 
 Count = TypeVar("Count", int, npt.NDArray[np.int64])
 
-VERSION = 2  # of the form of parcels: sites of different ones cannot read each other
+VERSION = 3  # of the form of parcels: sites of different ones cannot read each other
 _MAGIC = b"WM%d" % VERSION
 _SIZE_BYTES, _SUM_BYTES = 3, 4  # of the table of messages, and of the sum over everything but these
-_HEAD_BYTES = len(_MAGIC) + _SIZE_BYTES + _SUM_BYTES
+_HEAD_BYTES = len(_MAGIC) + _SIZE_BYTES + 2 * _SUM_BYTES  # with the sum of the parcel before
+_SUM_PLACE = len(_MAGIC) + _SIZE_BYTES
 
 UNKNOWN = -(2**63)  # the watermark of a flow that has reported none yet
 
-PARCEL_BYTES = _HEAD_BYTES + 11  # about, beside messages: its number and the time it has come to
+PARCEL_BYTES = _HEAD_BYTES + 10  # about, beside messages: its number and the time it has come to
 MESSAGE_BYTES = 7  # about, beside rows
 COLUMN_BYTES = 3  # about, beside the values of a column
 
@@ -48,6 +53,7 @@ class Parcel:
 
     number: int
     messages: tuple[Message, ...]
+    previous: int = 0  # the checksum of the parcel before it; 0 if there is none
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -82,7 +88,8 @@ class Parcel:
         """The parcel as bytes."""
         table = self._beginning + b"".join(self._entries)
         size = len(table).to_bytes(_SIZE_BYTES, "little")
-        body = table + b"".join(one.schema + one.payload for one in self.messages)
+        previous = self.previous.to_bytes(_SUM_BYTES, "little")
+        body = previous + table + b"".join(one.schema + one.payload for one in self.messages)
         return _MAGIC + size + _checksum(size, body) + body
 
 
@@ -97,9 +104,27 @@ def pack_schema(schema: pa.Schema) -> bytes:
     return packed
 
 
+@lru_cache(256)
 def unpack_schema(packed: bytes) -> pa.Schema:
-    """A schema as it came."""
-    return pa.ipc.read_schema(pa.py_buffer(packed))
+    """A schema as it came; ValueError where it is none."""
+    try:
+        schema = pa.ipc.read_schema(pa.py_buffer(packed)).remove_metadata()
+        _read_names(schema)
+        return schema
+    except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError):
+        raise ValueError("a schema is damaged") from None
+
+
+def _read_names(fields: Iterable[pa.Field]) -> None:
+    """Arrow checks names only when they are read."""
+    for field in fields:
+        str(field.name)
+        _read_names(field.type.field(number) for number in range(field.type.num_fields))
+
+
+def checksum_of(packed: bytes) -> int:
+    """The checksum that a packed parcel carries."""
+    return int.from_bytes(packed[_SUM_PLACE : _SUM_PLACE + _SUM_BYTES], "little")
 
 
 def _checksum(size: bytes | memoryview, body: bytes | memoryview) -> bytes:
@@ -124,6 +149,22 @@ class ParcelIndex:
 
     number: int
     entries: tuple[Entry, ...]
+    previous: int = 0
+    checksum: int = 0
+
+
+@contextlib.contextmanager
+def naming_damage(sender: str, reader: str, number: int) -> Iterator[None]:
+    """Say of which parcel it is that something in it is not as it should be."""
+    try:
+        yield
+    except (ValueError, pa.ArrowException) as error:
+        cause = "values do not fit their types" if isinstance(error, pa.ArrowException) else error
+        raise DamagedParcel(
+            f"link {sender} -> {reader}: parcel {number} is not what {sender} makes ({cause}); remove it from the link "
+            f"and start both sites to have it published anew, and if it comes so again, restore the checkpoints of "
+            f"{sender} and {reader} from copies of one moment"
+        ) from None
 
 
 def index_parcel(data: bytes) -> ParcelIndex:
@@ -134,12 +175,17 @@ def index_parcel(data: bytes) -> ParcelIndex:
     size, checksum = head.take(_SIZE_BYTES), head.take(_SUM_BYTES)
     if _checksum(size, head.rest) != checksum:
         raise ValueError(f"it has {len(data)} bytes, and its checksum is wrong")
+    previous = int.from_bytes(head.take(_SUM_BYTES), "little")
     table = Reader(head.take(int.from_bytes(size, "little")))
-    number, furthest = table.number(), unfolded(table.number())
+    number, latest = table.number(2**63), unfolded(table.number(2**64))
     place, entries = len(data) - head.left, []
     while table.left:
-        flow, schema_size, rows, payload_size, behind = (table.number() for _ in range(5))
+        flow, schema_size, rows, payload_size, behind = (table.number(2**64) for _ in range(5))
         start = place + schema_size
-        entries.append(Entry(flow, furthest - behind, rows, start, payload_size, data[place:start]))
+        entries.append(Entry(flow, latest - behind, rows, start, payload_size, data[place:start]))
         place = start + payload_size
-    return ParcelIndex(number, tuple(entries))
+    if place != len(data):
+        raise ValueError(f"it has {len(data)} bytes, and its messages {place}")
+    if any(entry.watermark < UNKNOWN for entry in entries):
+        raise ValueError("a watermark is out of range")
+    return ParcelIndex(number, tuple(entries), previous, int.from_bytes(checksum, "little"))

@@ -1,199 +1,302 @@
 """Links as directories that both ends can reach: a shared disk, or an object store that is mounted.
 
-ROOT/READER/SENDER/000000000001.parcel   parcels in order, each put in place whole by a rename
-                         sender                whose parcels these are: the identity of the sender's run
-                         acknowledged          the last parcel that the reader has made durable, and the latest
-                                               event time it knows of, by which a sender judges an idle stream
+ROOT/READER/SENDER/000000000001.parcel      parcels in order, each put in place whole by a rename
+                   000000000001.damaged-1   one that the reader has put aside, so that it is published anew
+                   sender-000000000003      what the sender says of itself since its third start
+                   reader-000000000002      the same of the reader, with the last parcel that it has made durable
 
-Only the sender writes and removes parcels; only the reader acknowledges. Nothing here is needed to recover: a sender
-keeps in its checkpoint every parcel that is not acknowledged, and puts it here again if it is missing.
+Only the sender writes and removes parcels; only the process that has an epoch writes its file, which is created
+exclusively: of two processes with the same epoch one is refused. The newest epoch counts, and whoever reads a file
+looks for a newer one after that. The file system must therefore create exclusively (O_EXCL or hard links), rename
+atomically, and show both to everyone at once: on NFS, mount with `lookupcache=none` and `noac`.
+
+Nothing here is needed to recover: a sender keeps in its checkpoint every parcel that is not acknowledged, and puts it
+here again if it is missing.
 """
 
 import contextlib
+import json
 import os
+import re
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
-from watersmeet.errors import CheckpointMismatch
+from watersmeet.errors import DamagedParcel
 from watersmeet.program.storage.wire import UNKNOWN, index_parcel
 from watersmeet.spark.durable import FLUSHED, Disk
-from watersmeet.spark.links.protocol import LinkDamaged, LinkUnreadable, LinkUnwritable, Sealed
+from watersmeet.spark.links.protocol import Fenced, Link, LinkEnd, LinkUnreadable, LinkUnwritable, Role, Sealed
 
-_PARCEL = ".parcel"
-_SENDER, _ACKNOWLEDGED = "sender", "acknowledged"
+_PARCEL, _DAMAGED = ".parcel", ".damaged-"
+_MAX_END_BYTES = 4_096
+_MAX_READS = 10  # of an end that is started again and again meanwhile
 
 
-@dataclass(frozen=True)
 class DirectoryLinks:
     """All links of one site."""
 
-    root: Path
-    site: str
-    disk: Disk = FLUSHED
+    def __init__(self, root: Path, site: str, disk: Disk = FLUSHED) -> None:
+        self.root, self.site, self.disk = root, site, disk
+        self._ours: dict[tuple[Link, Role], LinkEnd] = {}
 
-    def _link(self, sender: str, reader: str) -> Path:
-        return self.root / reader / sender
+    def _place(self, link: Link) -> Path:
+        return self.root / link.reader / link.sender
 
-    def open(self, senders: Iterable[str], readers: Iterable[str], run_id: str) -> None:
-        """Make the directories of both directions, and put our name on those we write to."""
-        for sender in senders:
-            _make(self._link(sender, self.site), sender, self.site)
-        for reader in readers:
-            place = self._link(self.site, reader)
-            _make(place, self.site, reader)
-            before = _read(place / _SENDER)
-            if before is not None and before != run_id:
-                raise CheckpointMismatch(
-                    f"link {self.site} -> {reader}: {place} holds parcels of another run; start with the checkpoint "
-                    "they belong to, or remove the links directory and the checkpoints of all sites to begin anew"
-                )
-            if before is None:
-                with _writing(place, self.site, reader):
-                    _replace(place / _SENDER, run_id, self.disk)
+    # -- the ends
 
-    def sender_of(self, sender: str) -> str | None:
-        """The identity of the run that writes to us from a site; None before it has started."""
-        place = self._link(sender, self.site)
-        with _reading(place, sender, self.site), contextlib.suppress(FileNotFoundError):
-            return (place / _SENDER).read_text(encoding="utf-8")
-        return None
+    def prepare(self, links: Iterable[Link]) -> None:
+        """Make the directories."""
+        for link in links:
+            place = self._place(link)
+            try:
+                place.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise LinkUnwritable(
+                    f"{link} cannot be made: {error.strerror or error} ({place}); "
+                    "make the directory writable, or give link_transport another path"
+                ) from None
+
+    def end(self, link: Link, role: Role, below: int | None = None) -> LinkEnd | None:
+        """What an end says of itself by its newest epoch, which is still the newest after it was read."""
+        place = self._place(link)
+        with _reading(place, link):
+            for _ in range(_MAX_READS):
+                epoch = _newest(place, role, below)
+                if epoch is None:
+                    return None
+                path = _end_path(place, role, epoch)
+                data = _read(path)
+                if data is not None and _newest(place, role, below) == epoch:
+                    break
+            else:
+                raise _unreadable(f"{path.name} comes and goes", place, link)
+        found = _end_of(data, epoch)
+        if found is None:
+            cure = f"{path.name} is damaged; remove it, and {link.site(role)} writes it anew while it runs"
+            raise _unreadable(cure, place, link)
+        return found
+
+    def claim(self, link: Link, role: Role, end: LinkEnd) -> None:
+        """Create the file of our epoch, which nobody else can do then."""
+        place = self._place(link)
+        path, aside = _end_path(place, role, end.epoch), place / f".{uuid.uuid4().hex[:12]}"
+        with _writing(place, link):
+            newest = _newest(place, role)
+            if newest is not None and newest >= end.epoch:
+                raise _fenced(link, role, newest, end)
+            aside.write_bytes(_text(end))
+            self.disk.flush([aside])
+            try:
+                os.link(aside, path)
+            except FileExistsError:
+                raise _fenced(link, role, end.epoch, end) from None
+            except OSError:  # a file system without hard links
+                try:
+                    with open(path, "xb") as file:
+                        file.write(_text(end))
+                except FileExistsError:
+                    raise _fenced(link, role, end.epoch, end) from None
+            finally:
+                aside.unlink()
+        self._ours[link, role] = end
+
+    def withdraw(self, link: Link, role: Role) -> None:
+        """Remove the file of our epoch."""
+        with contextlib.suppress(OSError):
+            _end_path(self._place(link), role, self._ours.pop((link, role)).epoch).unlink()
+
+    def settle(self, link: Link, role: Role) -> None:
+        """Remove the files of epochs before ours."""
+        place = self._place(link)
+        with contextlib.suppress(OSError):
+            for epoch in _epochs(place, role):
+                if epoch < self._ours[link, role].epoch:
+                    _end_path(place, role, epoch).unlink(missing_ok=True)
+
+    def _hold(self, link: Link, role: Role, end: LinkEnd) -> None:
+        """Say of our end what is so now, unless a newer process has taken over."""
+        place = self._place(link)
+        with _writing(place, link):
+            newest = _newest(place, role)
+            if newest is not None and newest > end.epoch:
+                raise _fenced(link, role, newest, end)
+            path = _end_path(place, role, end.epoch)
+            if _read(path) != _text(end):
+                _replace(path, _text(end), self.disk)
+        self._ours[link, role] = end
+
+    # -- parcels
 
     def has_arrived(self, sender: str, after: int) -> bool:
         """Whether the parcel after a number is there."""
-        place = self._link(sender, self.site)
-        with _reading(place, sender, self.site), contextlib.suppress(FileNotFoundError):
+        link = Link(sender, self.site)
+        place = self._place(link)
+        with _reading(place, link), contextlib.suppress(FileNotFoundError):
             os.stat(place / _name(after + 1))
             return True
         return False
 
     def arrived(self, sender: str, after: int) -> Iterator[tuple[int, bytes]]:
         """Parcels from a site beyond a number, as far as none is missing: number and bytes."""
-        place = self._link(sender, self.site)
+        link = Link(sender, self.site)
+        place = self._place(link)
         while self.has_arrived(sender, after):
             after += 1
             data = None
-            with _reading(place, sender, self.site), contextlib.suppress(FileNotFoundError):
+            with _reading(place, link), contextlib.suppress(FileNotFoundError):
                 data = (place / _name(after)).read_bytes()
             if data is None:  # gone since it was seen: it is found again when the directory is back
                 return
-            try:
-                index_parcel(data)
-            except ValueError as error:
-                raise LinkDamaged(
-                    f"link {sender} -> {self.site}: {place / _name(after)} is damaged ({error}); remove the file, and "
-                    f"{sender} sends it again"
-                ) from None
             yield after, data
+
+    def reject(self, sender: str, number: int) -> int:
+        """Put a damaged parcel aside; how often that was done with this one."""
+        link = Link(sender, self.site)
+        place = self._place(link)
+        with _writing(place, link):
+            times = 1 + sum(1 for _ in place.glob(f"{number:012d}{_DAMAGED}*"))
+            os.replace(place / _name(number), place / f"{number:012d}{_DAMAGED}{times}")
+        return times
 
     def wake(self, timeout_s: float) -> None:
         """Return after a while: a directory is looked at, it does not call."""
         time.sleep(timeout_s)
 
     def publish(self, reader: str, parcels: Iterable[Sealed]) -> None:
-        """Put parcels where their reader finds them, in order; those that are there already stay as they are."""
-        place = self._link(self.site, reader)
-        known = self.acknowledged(reader)
-        with _writing(place, self.site, reader):
-            for parcel in parcels:
-                target = place / _name(parcel.number)
-                if parcel.number > known and not target.exists():
+        """Put copies of parcels where their reader finds them, in order; those that are there stay as they are.
+
+        Copies, since a hard link to a file that is damaged is damaged too.
+        """
+        link = Link(self.site, reader)
+        place = self._place(link)
+        self._hold(link, Role.SENDER, self._ours[link, Role.SENDER])
+        acknowledged = self._acknowledged(link)
+        for parcel in parcels:
+            target = place / _name(parcel.number)
+            if parcel.number > acknowledged and not target.exists():
+                data = _whole(link, parcel)
+                with _writing(place, link):
                     aside = place / f".{uuid.uuid4().hex[:12]}{_PARCEL}"
-                    _copy(parcel.path, aside)
+                    aside.write_bytes(data)
                     os.replace(aside, target)
 
     def acknowledge(self, sender: str, number: int, pace: int) -> None:
         """Tell a sender that its parcels up to a number are durable here, and how far other streams have come."""
-        place = self._link(sender, self.site)
-        if self._known(place) != (number, pace):
-            with _writing(place, sender, self.site):
-                _replace(place / _ACKNOWLEDGED, f"{number} {pace}", self.disk)
-
-    def acknowledged(self, reader: str) -> int:
-        """The last of our parcels that a reader has made durable."""
-        return self._known(self._link(self.site, reader))[0]
-
-    def pace(self, reader: str) -> int:
-        """The latest event time that a reader knows of."""
-        return self._known(self._link(self.site, reader))[1]
-
-    def _known(self, place: Path) -> tuple[int, int]:
-        words = (_read(place / _ACKNOWLEDGED) or "").split()
-        return (int(words[0]), int(words[1])) if len(words) == 2 else (0, UNKNOWN)
+        link = Link(sender, self.site)
+        self._hold(link, Role.READER, replace(self._ours[link, Role.READER], number=number, pace=pace))
 
     def forget_acknowledged(self, reader: str) -> None:
-        """Remove the parcels that their reader no longer needs."""
-        place, known = self._link(self.site, reader), self.acknowledged(reader)
-        with contextlib.suppress(OSError):
-            for path in place.iterdir():
-                number = path.name.removesuffix(_PARCEL)
+        """Remove the parcels that their reader no longer needs, and those that it has put aside."""
+        link = Link(self.site, reader)
+        with contextlib.suppress(OSError, LinkUnreadable):
+            acknowledged = self._acknowledged(link)
+            for path in self._place(link).iterdir():
+                number = re.match(r"\d+(?=\.parcel$|\.damaged-)", path.name)
                 is_aside = path.name.startswith(".") and path.suffix == _PARCEL  # other hidden files are the reader's
-                if is_aside or (number.isdigit() and int(number) <= known):
+                if is_aside or (number is not None and int(number.group()) <= acknowledged):
                     path.unlink(missing_ok=True)
+
+    def _acknowledged(self, link: Link) -> int:
+        end = self.end(link, Role.READER)
+        return 0 if end is None else end.number
 
 
 def _name(number: int) -> str:
     return f"{number:012d}{_PARCEL}"
 
 
-def _make(place: Path, sender: str, reader: str) -> None:
+def _end_path(place: Path, role: Role, epoch: int) -> Path:
+    return place / f"{role}-{epoch:012d}"
+
+
+def _epochs(place: Path, role: Role) -> list[int]:
+    """The epochs of an end whose files are there."""
+    found = (re.fullmatch(rf"{role}-(\d{{12}})", name) for name in os.listdir(place))
+    return sorted(int(one.group(1)) for one in found if one is not None)
+
+
+def _newest(place: Path, role: Role, below: int | None = None) -> int | None:
     try:
-        place.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise LinkUnwritable(
-            f"link {sender} -> {reader} cannot be made: {error.strerror or error} ({place}); "
-            "make the directory writable, or give link_transport another path"
+        return max((epoch for epoch in _epochs(place, role) if below is None or epoch < below), default=None)
+    except FileNotFoundError:
+        return None
+
+
+def _text(end: LinkEnd) -> bytes:
+    return json.dumps(asdict(end)).encode()
+
+
+def _end_of(data: bytes, epoch: int) -> LinkEnd | None:
+    """What a file says of an end; None where it is damaged."""
+    try:
+        found = json.loads(data)
+        end = LinkEnd(**found)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    are_right = all(type(found[field.name]) is field.type for field in fields(LinkEnd))
+    if not are_right or end.epoch != epoch:
+        return None
+    return end if 0 <= end.released <= end.number < 2**63 and UNKNOWN <= end.pace < 2**63 else None
+
+
+def _whole(link: Link, parcel: Sealed) -> bytes:
+    """A parcel from the sender's checkpoint, if it is as it was made."""
+    try:
+        with open(parcel.path, "rb") as file:
+            data = file.read()
+        if (number := index_parcel(data).number) != parcel.number:
+            raise ValueError(f"it has number {number}")
+    except (OSError, ValueError) as error:
+        cause = error.strerror if isinstance(error, OSError) else error
+        raise DamagedParcel(
+            f"{link}: parcel {parcel.number} is damaged in the checkpoint of {link.sender} ({parcel.path}: {cause}); "
+            f"restore the checkpoints of all sites from copies of one moment and remove the links"
         ) from None
+    return data
+
+
+def _fenced(link: Link, role: Role, epoch: int, ours: LinkEnd) -> Fenced:
+    return Fenced(
+        f"{link}: another process runs {link.site(role)} on a copy of its checkpoint (epoch {epoch}, here "
+        f"{ours.epoch}), so this one stops; run each site once, with the checkpoint of the process that goes on"
+    )
 
 
 @contextlib.contextmanager
-def _writing(place: Path, sender: str, reader: str) -> Iterator[None]:
+def _writing(place: Path, link: Link) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise LinkUnwritable(
-            f"link {sender} -> {reader} cannot be written: {error.strerror or error} ({place}); "
+            f"{link} cannot be written: {error.strerror or error} ({place}); "
             "nothing is lost: it goes on when the directory can be written again"
         ) from None
 
 
 @contextlib.contextmanager
-def _reading(place: Path, sender: str, reader: str) -> Iterator[None]:
+def _reading(place: Path, link: Link) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _unreadable(error.strerror or str(error), place, sender, reader) from None
+        raise _unreadable(error.strerror or str(error), place, link) from None
 
 
-def _unreadable(cause: str, place: Path, sender: str, reader: str) -> LinkUnreadable:
+def _unreadable(cause: str, place: Path, link: Link) -> LinkUnreadable:
     return LinkUnreadable(
-        f"link {sender} -> {reader} cannot be read: {cause} ({place}); "
-        "nothing is lost: it goes on when the directory can be read again"
+        f"{link} cannot be read: {cause} ({place}); nothing is lost: it goes on when the directory can be read again"
     )
 
 
-def _copy(source: str, target: Path) -> None:
-    try:
-        os.link(source, target)  # nothing to copy where both lie on one disk: parcels never change
-    except OSError:
-        with open(source, "rb") as ours, open(target, "wb") as theirs:
-            while piece := ours.read(1 << 20):
-                theirs.write(piece)
-            theirs.flush()
-            os.fsync(theirs.fileno())
+def _read(path: Path) -> bytes | None:
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+        return file.read(_MAX_END_BYTES)
+    return None
 
 
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError:
-        return None
-
-
-def _replace(path: Path, text: str, disk: Disk) -> None:
+def _replace(path: Path, data: bytes, disk: Disk) -> None:
     fresh = path.with_name(f".{path.name}")  # there is one writer of each
-    fresh.write_text(text, encoding="utf-8")
-    disk.flush([fresh])  # its name need not survive: both ends put it there again
+    fresh.write_bytes(data)
+    disk.flush([fresh])  # its name need not survive: its writer puts it there again
     os.replace(fresh, path)
