@@ -50,6 +50,10 @@ class RunError(WatersmeetError):
     """The run failed on something outside the query: a file, a sink, the Java virtual machine."""
 
 
+class ExpressionFailed(RunError):
+    """An expression of a query fails for a row, and the query does not say that such rows are left out."""
+
+
 def name_queries(names: Sequence[str]) -> str:
     """How a message names the queries that it is about.
 

@@ -66,7 +66,8 @@ def site_programs(plans: Mapping[str, Chosen], topology: Topology) -> dict[str, 
     """What every site does for some planned queries."""
     names = sorted(plans)  # stored rows depend on the order, and a restart may name the same queries in another one
     starts = {name: topology.query(name).start_us for name in names}
-    return overlay(shared_joins({name: plans[name].plan for name in names}, starts))
+    errors = {name: topology.query(name).errors for name in names}
+    return overlay(shared_joins({name: plans[name].plan for name in names}, starts, errors))
 
 
 def default_checkpoint(topology: Topology) -> Path:

@@ -12,6 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from watersmeet.program.finish.failed import set_failing_aside
+from watersmeet.program.finish.model import Finish
 from watersmeet.program.site.ingest import Ingest
 from watersmeet.program.site.ledger import Ingested
 from watersmeet.program.storage.codec import to_json
@@ -104,3 +106,16 @@ class KeepRows:
         pieces = [batch for batch in batches if batch.num_rows]
         if pieces:
             yield report([self.shelf.put("evaluated", pa.Table.from_batches(pieces))])
+
+
+@dataclass(frozen=True)
+class SetFailingAside:
+    """Put the combinations of a partition on the shelf apart from those for which an expression fails."""
+
+    shelf: FileShelf
+    finish: Finish
+
+    def __call__(self, batches: Batches) -> Batches:
+        pieces = [batch for batch in batches if batch.num_rows]
+        if pieces:
+            yield report([set_failing_aside(self.shelf, self.finish, pa.Table.from_batches(pieces))])
