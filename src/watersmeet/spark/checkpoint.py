@@ -8,6 +8,7 @@ DIR/SITE/identity.json     the queries, schemas and run identity it was made for
          spark/            Spark's own offsets and commits
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -20,6 +21,8 @@ from typing import Any
 from watersmeet.errors import CheckpointMismatch, InputError, RunError
 from watersmeet.program.site.ledger import FORMAT, SiteLedger
 from watersmeet.spark.files import FileShelf
+
+KEPT, SELECT = "kept columns", "select"  # of a query's identity; the select list may be corrected
 
 
 class Checkpoint:
@@ -52,13 +55,14 @@ class Checkpoint:
             ) from None
         try:
             self.is_new, self.run_id = self._identify(identity)
+            try:
+                self.ledger = SiteLedger.from_json(self._ledger_path.read_text(encoding="utf-8"))
+            except FileNotFoundError:
+                self.ledger = SiteLedger()
+            self._take_corrections(identity)
         except BaseException:
             self.close()
             raise
-        try:
-            self.ledger = SiteLedger.from_json(self._ledger_path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            self.ledger = SiteLedger()
         self.forget_unused()
 
     def _identify(self, identity: dict[str, Any]) -> tuple[bool, str]:
@@ -69,6 +73,7 @@ class Checkpoint:
             run_id = uuid.uuid4().hex[:8]
             replace_file(path, json.dumps({**identity, "run_id": run_id}, indent=2))
             return True, run_id
+        self._refuse_unkept(stored.get("queries", {}), identity["queries"])
         differences = list(_differences(stored, identity))
         if differences:
             raise CheckpointMismatch(
@@ -76,6 +81,30 @@ class Checkpoint:
                 "Run the topology it was made for, or give --checkpoint another place"
             )
         return False, stored["run_id"]
+
+    def _refuse_unkept(self, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
+        for name in stored.keys() & wanted.keys():
+            if missing := sorted(set(wanted[name][KEPT]) - set(stored[name].get(KEPT, wanted[name][KEPT]))):
+                raise CheckpointMismatch(
+                    f"query {name!r}: SELECT now needs {', '.join(missing)}, which the windows in checkpoint "
+                    f"{self.directory} do not keep; do without, or give --checkpoint another place"
+                )
+
+    def _take_corrections(self, identity: dict[str, Any]) -> None:
+        """Let select lists be others than before, where all answers given so far have the same columns."""
+        path = self.directory / "identity.json"
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        for name, query in identity["queries"].items():
+            before, now = ([(n, kind) for n, _, kind in one[SELECT]] for one in (stored["queries"][name], query))
+            if before != now and self.ledger.rows_out.get(name):
+                raise CheckpointMismatch(
+                    f"query {name!r}: its answers had the columns {_columns(before)} and now have {_columns(now)}, but "
+                    f"{self.ledger.rows_out[name]:,} answers were given with the old ones; give the columns the same "
+                    "names and types, as with CAST and AS, or give --checkpoint and the sink another place"
+                )
+        fresh = {**identity, "run_id": stored["run_id"]}
+        if fresh != stored:
+            replace_file(path, json.dumps(fresh, indent=2))
 
     def commit(self, ledger: SiteLedger) -> None:
         """Make a ledger the state."""
@@ -94,8 +123,22 @@ class Checkpoint:
         self._lock.close()
 
 
+def _columns(columns: list[tuple[str, str]]) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in columns)
+
+
+def kept_columns(root: Path) -> dict[str, list[str]]:
+    """The columns that the windows of each query keep in the checkpoints that are there."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(root.glob("*/identity.json")):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # refused when it is opened
+            stored = json.loads(path.read_text(encoding="utf-8"))["queries"]
+            found |= {name: query[KEPT] for name, query in stored.items()}
+    return found
+
+
 def _differences(stored: dict[str, Any], wanted: dict[str, Any], path: str = "") -> Any:
-    for name in sorted({*stored, *wanted} - {"run_id"}):
+    for name in sorted({*stored, *wanted} - {"run_id", SELECT}):
         if name not in stored or name not in wanted:
             yield f"{path}{name} {'is new' if name in wanted else 'is missing'}"
             continue
