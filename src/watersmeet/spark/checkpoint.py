@@ -86,7 +86,7 @@ class Checkpoint:
         for name in stored.keys() & wanted.keys():
             if missing := sorted(set(wanted[name][KEPT]) - set(stored[name].get(KEPT, wanted[name][KEPT]))):
                 raise CheckpointMismatch(
-                    f"query {name!r}: SELECT now needs {', '.join(missing)}, which the windows in checkpoint "
+                    f"query {name!r}: it now needs {', '.join(missing)}, which the windows in checkpoint "
                     f"{self.directory} do not keep; do without, or give --checkpoint another place"
                 )
 

@@ -72,10 +72,11 @@ def number_bytes(value: int) -> bytes:
 
 
 def pack_rows(table: pa.Table) -> bytes:
-    """The values of a table, for whoever has its schema."""
+    """The values of a table, for whoever has its schema; it is cut beforehand if a column is too long for Arrow."""
     out = bytearray(number_bytes(table.num_rows))
     for column in table.combine_chunks().columns if table.num_rows else ():
-        _pack(out, column.chunk(0))
+        (whole,) = column.chunks
+        _pack(out, whole)
     return bytes(out)
 
 

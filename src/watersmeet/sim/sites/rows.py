@@ -57,7 +57,7 @@ def lay_out(scan: StreamScan, rows: pa.Table, event_time: str, hash_sql: str = H
         return query_rows(f"SELECT {_aliased(columns)} FROM flat", flat=flat)
     except _duckdb().Error:
         columns = {name: _value(_tried(sql)) for name, sql in columns.items()} | {FAILED: _told(judged, flat)}
-        return query_rows(f"SELECT {_aliased(columns)} FROM flat", flat=flat)
+        return _tried_rows(f"SELECT {_aliased(columns)} FROM flat", flat=flat)
 
 
 def _aliased(columns: Mapping[str, str]) -> str:
@@ -107,7 +107,7 @@ def _with_failing(finish: Finish, combinations: pa.Table) -> pa.Table:
         lambda one: f"{_tried(to_duckdb(one))} IS NULL",
         lambda one: f"coalesce({_value(_tried(to_duckdb(one)))}, false)",
     )
-    return query_rows(
+    return _tried_rows(
         f'SELECT *, CAST({number} AS INTEGER) AS "{FAILING}" FROM combinations', combinations=combinations
     )
 
@@ -135,6 +135,15 @@ def _connection() -> Any:
     connection = _duckdb().connect(config={"threads": 1})
     connection.execute("SET TimeZone = 'UTC'")
     return connection
+
+
+def _tried_rows(sql: str, **tables: pa.Table) -> pa.Table:
+    """The same with attempts in it; what comes twice in one would otherwise be evaluated ahead of it."""
+    _connection().execute("SET disabled_optimizers = 'common_subexpressions'")
+    try:
+        return query_rows(sql, **tables)
+    finally:
+        _connection().execute("RESET disabled_optimizers")
 
 
 def query_rows(sql: str, **tables: pa.Table) -> pa.Table:
