@@ -72,8 +72,11 @@ def test_a_query_that_fails_is_corrected_and_goes_on(spark: Any, tmp_path: Path,
     with pytest.raises(ExpressionFailed) as failed:
         scene.run(spark)
     text = str(failed.value)
-    assert text.startswith("query 'q': SELECT CAST(b.s AS INT) fails for {") and '"b.s": "x"' in text
-    assert "correct the SELECT list, or give the query `errors: drop` or `errors: keep`" in text
+    assert text.startswith("query 'q' failed: SELECT CAST(b.s AS INT) fails for {") and '"b.s": "x"' in text
+    assert (
+        "cannot be cast" in text
+        and "correct the SELECT list, or give the query `errors: drop` or `errors: keep`" in text
+    )
     with pytest.raises(ExpressionFailed):
         scene.run(spark)
     given = by_arrow(scene.sink())
@@ -125,7 +128,7 @@ def test_rows_whose_filters_keys_or_predicates_fail(
     plain = f"SELECT a.id AS a_id, b.id AS b_id {JOIN} AND"
     wrong, sound = (f"{plain} {condition}" for condition in INGESTED[kind])
     scene = make_scene(tmp_path, wrong, **where)
-    with pytest.raises(ExpressionFailed, match=r"^query 'q': .*b\.id \* CASE WHEN .* fails for \{.*x"):
+    with pytest.raises(ExpressionFailed, match=r"^query 'q' failed: .*b\.id \* CASE WHEN .* fails for \{.*x"):
         scene.run(spark)
     scene = replace(scene, errors="keep")
     run = scene.run(spark)

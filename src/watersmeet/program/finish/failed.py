@@ -56,13 +56,13 @@ def described(queries: Sequence[str], reasons: Sequence[str], rows: Sequence[Any
     return pa.table([pa.array(queries), pa.array(reasons), pa.array(inputs)], schema=DESCRIBED)
 
 
-def refuse_failed(query: str, table: pa.Table, count: int) -> None:
+def refuse_failed(query: str, table: pa.Table, count: int, cause: str = "") -> None:
     """Say which expression of a query fails, for which row, and what can be done."""
     first = table.filter(pc.equal(table.column("query"), query)).slice(0, 1).to_pylist()[0]
-    more = f" and {count - 1:,} more" if count > 1 else ""
+    more = (f" and {count - 1:,} more" if count > 1 else "") + (f" ({cause})" if cause else "")
     cure = "correct the SELECT list, or give" if first["reason"].startswith("SELECT ") else "give"
     raise ExpressionFailed(
-        f"query {query!r}: {first['reason']} for {first['inputs'][:_LONGEST_INPUTS]}{more}; {cure} the query "
+        f"query {query!r} failed: {first['reason']} for {first['inputs'][:_LONGEST_INPUTS]}{more}; {cure} the query "
         "`errors: drop` or `errors: keep`, and start it again with the same checkpoint: nothing is lost"
     )
 

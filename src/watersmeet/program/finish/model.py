@@ -44,6 +44,7 @@ class Evaluated:
     paths: tuple[str, ...]  # of the results
     failed: int = 0  # combinations for which an expression fails; they have no results
     failed_paths: tuple[str, ...] = ()  # which they are and why (see program.finish.failed)
+    cause: str = ""  # what was said of one of them
 
 
 class Evaluator(Protocol):

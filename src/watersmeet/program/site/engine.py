@@ -326,7 +326,7 @@ class SiteEngine:
             paths = tuple(one.results for one in results if one.results is not None)
             answers, evaluated = self._finished(finish, paths, rows, ledger)
             if evaluated.failed:
-                self._refuse_failed(finish.query, evaluated.failed, evaluated.failed_paths)
+                self._refuse_failed(finish.query, evaluated.failed, evaluated.failed_paths, evaluated.cause)
                 failed[finish.query] = failed.get(finish.query, 0) + evaluated.failed
                 failed_paths += evaluated.failed_paths
             if answers is None:
@@ -354,9 +354,9 @@ class SiteEngine:
         columns = tuple((answer_column(number), name) for number, name in enumerate(finish.names))
         return Answers(ledger.number, evaluated.paths, columns, left) if left else None, evaluated
 
-    def _refuse_failed(self, query: str, count: int, paths: Sequence[str | None]) -> None:
+    def _refuse_failed(self, query: str, count: int, paths: Sequence[str | None], cause: str = "") -> None:
         if self.program.errors[query] == "fail":
-            refuse_failed(query, pa.concat_tables(self._tables(paths)), count)
+            refuse_failed(query, pa.concat_tables(self._tables(paths)), count, cause)
 
     def _kept_failed(self, number: int, paths: Sequence[str | None]) -> Iterator[tuple[str, Answers]]:
         """By query, where it keeps them: rows and combinations of a micro-batch for which an expression fails."""

@@ -5,9 +5,13 @@ Text with 64-bit offsets would cost every row 4 bytes more; it is used only wher
 
 from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
 
 MAX_COLUMN_BYTES = 1 << 30  # of one column of a file, a message or a merge
+
+_WIDE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
+_NARROW = {wide: narrow for narrow, wide in _WIDE.items()}
 
 
 def split_rows(table: pa.Table) -> list[pa.Table]:
@@ -15,7 +19,9 @@ def split_rows(table: pa.Table) -> list[pa.Table]:
     if table.num_rows > 1 and any(column.nbytes > MAX_COLUMN_BYTES for column in table.columns):
         half = table.num_rows // 2
         return [*split_rows(table.slice(0, half)), *split_rows(table.slice(half))]
-    return [_cast(table, {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()})]
+    if any(kind in _NARROW for kind in table.schema.types):
+        table = _cast(table.take(pa.array(np.arange(table.num_rows))), _NARROW)  # a copy of its own
+    return [table]
 
 
 def take_rows(table: pa.Table, places: pa.Array) -> pa.Table:
@@ -23,7 +29,7 @@ def take_rows(table: pa.Table, places: pa.Array) -> pa.Table:
     try:
         return table.take(places)
     except pa.ArrowInvalid:
-        return _cast(table, {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}).take(places)
+        return _cast(table, _WIDE).take(places)
 
 
 def united(tables: Sequence[pa.Table]) -> pa.Table:
@@ -33,6 +39,4 @@ def united(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def _cast(table: pa.Table, to: dict[pa.DataType, pa.DataType]) -> pa.Table:
-    if not any(kind in to for kind in table.schema.types):
-        return table
     return table.cast(pa.schema([field.with_type(to.get(field.type, field.type)) for field in table.schema]))

@@ -14,7 +14,7 @@ from watersmeet.program.storage.codec import decode
 from watersmeet.program.storage.segments import class_column
 from watersmeet.program.storage.shelf import Part
 from watersmeet.spark.binding import Bound, is_collated, tried_sql
-from watersmeet.spark.failures import raise_explained
+from watersmeet.spark.failures import explain, raise_explained
 from watersmeet.spark.files import FileShelf
 from watersmeet.spark.jobs import map_rows, numbers, reports
 from watersmeet.spark.tasks import KeepRows, ReadRows, SetFailingAside
@@ -44,6 +44,8 @@ class SparkEvaluator:
                     raise_explained(error, finish.query)
                 if not tried.failed:
                     raise_explained(error, finish.query)
+                said = str(explain(error, finish.query)).removeprefix(f"query {finish.query!r} failed: ")
+                tried = replace(tried, cause=said.split(". ")[0])
         else:
             tried = self._tried(finish, paths)
         (self._failing.add if tried.failed else self._failing.discard)(finish.query)
