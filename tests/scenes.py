@@ -166,6 +166,7 @@ class Scene:
     max_pending: int = 256_000_000
     idle_timeout: str = "5 minutes"
     options: Mapping[str, Any] = field(default_factory=dict)  # of all sources
+    errors: str | None = None  # of all queries
 
     # -- as a user has it
 
@@ -261,6 +262,10 @@ class Scene:
         for query in queries.values():
             if self.start is not None:
                 query["start"] = self.start
+            if self.errors is not None:
+                query["errors"] = self.errors
+            if self.errors == "keep":
+                query["failed"] = {"format": "parquet", "path": "out/failed"}
             if self.plan is not None:
                 query["plan"] = {head: [dict(step) for step in steps] for head, steps in self.plan.items()}
         transport = {"kind": "directory", "path": "links", "max_pending": f"{self.max_pending} B"}

@@ -66,6 +66,10 @@ class DamagedParcel(RunError):
     """A parcel from another site is not what that site has made."""
 
 
+class ExpressionFailed(RunError):
+    """An expression of a query fails for a row, and the query does not say that such rows are left out."""
+
+
 def name_queries(names: Sequence[str]) -> str:
     """How a message names the queries that it is about.
 

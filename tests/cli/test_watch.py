@@ -191,12 +191,12 @@ def test_a_run_tells_all_that_it_does(
 
     rows = {"q": scene.rows("a") + scene.rows("b"), "r": scene.rows("a") + scene.rows("c")}
     table = re.sub(r"[│┃\s]+", " ", shown.out)
-    assert " queries ┏" in table and "query rows in answers late state rows state shipped" in table
+    assert " queries ┏" in table and "query rows in answers late failed state rows state shipped" in table
     for query in QUERIES:
         late = sum(reasons[name]["late"] for name in ("ab" if query == "q" else "ac"))
-        assert f" {query} {rows[query]:,} {answers[query]:,} {late} " in table
+        assert f" {query} {rows[query]:,} {answers[query]:,} {late} 0 " in table
     late = sum(found["late"] for found in reasons.values())
-    assert f" all, shared counted once {sum(map(scene.rows, batches)):,} {sum(answers.values()):,} {late} " in table
+    assert f" all, shared counted once {sum(map(scene.rows, batches)):,} {sum(answers.values()):,} {late} 0 " in table
     assert f"total {sum(links.values()):,} " in table or not links
 
     # Nothing new: the run says so, and its events are added to those that are there.

@@ -17,6 +17,7 @@ def _micro_batch(site: str = "ams", batch: int = 0) -> MicroBatchCompleted:
         late={"a": 2},
         malformed={"b": 1},
         null_keys=3,
+        failed={"q": 4},
         answers={"q": 7, "uncounted": None},
         watermarks={"a": 1_500_000, "b": None},
         state_rows=40,

@@ -83,6 +83,7 @@ def test_all_figures_of_a_run(
         'watersmeet_late_rows_total{site="ams",stream="a"}': 4,
         'watersmeet_malformed_rows_total{site="ams",stream="b"}': 2,
         'watersmeet_null_key_rows_total{site="ams"}': 6,
+        'watersmeet_failed_rows_total{query="q",site="ams"}': 8,
         'watersmeet_answers_total{query="q",site="ams"}': 14,
         'watersmeet_watermark_timestamp_seconds{site="ams",stream="a"}': 1.5,
         'watersmeet_state_rows{site="ams"}': 40,

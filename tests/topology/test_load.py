@@ -236,8 +236,8 @@ def test_sites_are_a_list_or_a_mapping(tmp_path: Path, sites: str, names: list[s
         (with_stream(f"    schema: {SCHEMA}\n    event_time: ts\n    source: {{format: csv}}\n    late: {{to: x}}"),
          ["line 6: unknown key 'to' in late of stream 'a'; known: format, options, path"]),
         (with_query("    SQL: SELECT"), ["line 8: unknown key 'SQL' in query 'q'; did you mean 'sql'? ",
-                                         "known: allow_cross, assume_defaults, checkpoint, limits, objective, "
-                                         "partition, parts, plan, planner, sink, site, sql, start"]),
+                                         "known: allow_cross, assume_defaults, checkpoint, errors, failed, limits, "
+                                         "objective, partition, parts, plan, planner, sink, site, sql, start"]),
         (with_query("    sql: SELECT\n    sink: {fromat: parquet}"),
          ["line 9: unknown key 'fromat' in the sink of query 'q'; did you mean 'format'?"]),
         (f"sites:\n  here: {{cores: 4}}\nstreams:\n{STREAM}{QUERIES}",

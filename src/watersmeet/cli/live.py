@@ -52,6 +52,7 @@ def _progress_line(run: "StreamingRun", began: float) -> Text:
     if last is None:
         return Text(f"{run_title(run)}: waiting for data ({time.monotonic() - began:.0f} s)")
     usage = run.usage()
+    counts = ((usage.late, "late"), (usage.malformed, "malformed"), (usage.failed, "failed"))
     parts = [
         f"{run_title(run)}: micro-batch {last.batch}",
         f"rows in {usage.rows_in:,}",
@@ -59,7 +60,7 @@ def _progress_line(run: "StreamingRun", began: float) -> Text:
         f"{sum(last.rows_in.values()) / max(last.seconds, 1e-9):,.0f} rows/s",
         f"state {last.state_rows:,} rows, {megabytes(last.state_bytes)}",
         *_shipped(run),
-        *(f"{count:,} {what}" for count, what in ((usage.late, "late"), (usage.malformed, "malformed")) if count),
+        *(f"{count:,} {what}" for count, what in counts if count),
     ]
     return Text("  ".join(parts))
 

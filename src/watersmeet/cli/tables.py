@@ -49,13 +49,20 @@ def summary_table(query: Query, usage: "Usage", batches: int, seconds: float, *,
     if query.foreach_batch is None and is_answered:
         table.add_row("answers", f"{usage.rows_out:,} ({usage.rows_out / seconds:,.0f} a second)")
     table.add_row("micro-batches", f"{batches:,} in {seconds:.1f} s")
-    counts = ((usage.late, "late rows"), (usage.malformed, "malformed rows"), (usage.null_keys, "rows with a NULL key"))
+    counts = (
+        (usage.late, "late rows"),
+        (usage.malformed, "malformed rows"),
+        (usage.null_keys, "rows with a NULL key"),
+        (usage.failed, "left out: an expression fails"),
+    )
     for count, what in counts:
         if count:
             table.add_row(what, f"{count:,}")
     table.add_row("state", f"{usage.state_rows:,} rows, {megabytes(usage.state_bytes)}")
     if query.sink.path and is_answered:
         table.add_row("output path", query.sink.path)
+    if usage.failed and query.failed is not None:
+        table.add_row("failed rows in", str(query.failed.path))
     return table
 
 
@@ -63,11 +70,11 @@ def queries_table(usages: "Mapping[str, Usage]", whole: "Usage") -> Table:
     """What each of several queries has taken and given, and all together: what they share counts once there."""
     table = Table(title="queries", title_justify="left")
     table.add_column("query")
-    for heading in ("rows in", "answers", "late", "state rows", "state", "shipped"):
+    for heading in ("rows in", "answers", "late", "failed", "state rows", "state", "shipped"):
         table.add_column(heading, justify="right")
     for name, usage in (*usages.items(), ("all, shared counted once", whole)):
         sizes = megabytes(usage.state_bytes), f"{usage.bytes_shipped:,}"
-        counts = (usage.rows_in, usage.rows_out, usage.late, usage.state_rows)
+        counts = (usage.rows_in, usage.rows_out, usage.late, usage.failed, usage.state_rows)
         table.add_row(name, *(f"{count:,}" for count in counts), *sizes)
     return table
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from watersmeet.cost.price import Units
 from watersmeet.plan.nodes import HeadPlan, Hop, JoinPlan, Kept, KeyClass, Linear, Scan
-from watersmeet.program.finish.model import Finish
+from watersmeet.program.finish.model import Evaluated, Finish
 from watersmeet.program.join.axis import Axis
 from watersmeet.program.join.match import Side, pairs
 from watersmeet.program.join.probe import Relation, Run, Visibility
@@ -219,7 +219,7 @@ class _Site:
         return found
 
 
-def _no_expressions(finish: Finish, paths: Sequence[str], rows: int) -> list[str]:
+def _no_expressions(finish: Finish, paths: Sequence[str], rows: int) -> Evaluated:
     raise AssertionError("answers are columns as they are")
 
 

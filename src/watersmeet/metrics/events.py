@@ -42,6 +42,7 @@ class MicroBatchCompleted:
     late: Mapping[str, int]
     malformed: Mapping[str, int]
     null_keys: int
+    failed: Mapping[str, int]  # by query: rows and combinations for which an expression fails
     answers: Mapping[str, int | None]  # None where the sink does not count
     watermarks: Mapping[str, int | None]  # microseconds since 1970; None before the first row
     state_rows: int

@@ -92,6 +92,9 @@ class _Metrics:
         self.late = counter("late_rows_total", "Rows behind the watermark.", "site", "stream")
         self.malformed = counter("malformed_rows_total", "Rows that do not parse.", "site", "stream")
         self.null_keys = counter("null_key_rows_total", "Rows that never join because a key is NULL.", "site")
+        self.failed = counter(
+            "failed_rows_total", "Rows and combinations for which an expression fails.", "site", "query"
+        )
         self.answers = counter("answers_total", "Answers delivered, where the sink counts.", "site", "query")
         self.watermark = gauge(
             "watermark_timestamp_seconds", "Watermark of the stream, in event time.", "site", "stream"
@@ -139,6 +142,8 @@ class _Metrics:
             for stream, count in rows.items():
                 counter.labels(site, stream).inc(count)
         self.null_keys.labels(site).inc(event.null_keys)
+        for query, count in event.failed.items():
+            self.failed.labels(site, query).inc(count)
         for query, answers in event.answers.items():
             if answers is not None:
                 self.answers.labels(site, query).inc(answers)

@@ -18,6 +18,7 @@ class Usage:
     late: int = 0
     malformed: int = 0
     null_keys: int = 0
+    failed: int = 0
     state_rows: int = 0
     state_bytes: int = 0
     bytes_shipped: int = 0
@@ -58,6 +59,7 @@ def _at_site(program: SiteProgram, ledger: SiteLedger, query: str | None) -> Usa
         late=sum(state.late for state in states),
         malformed=sum(state.malformed for state in states),
         null_keys=_count(ledger.null_keys, query),
+        failed=_count(ledger.failed, query),
         state_rows=sum(segment.rows for segment in kept),
         state_bytes=sum(segment.bytes for segment in kept),
         bytes_shipped=sum(sizes),

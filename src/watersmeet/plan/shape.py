@@ -26,7 +26,7 @@ def shape_of(query: JoinQuery, columns: Mapping[str, Sequence[str]]) -> QuerySha
         column
         for expression in (*query.residuals, *(item.expression for item in query.select))
         for column in expression.columns
-    }
+    } | set(query.also_kept)
     scans = []
     for source in query.sources:
         own = [Column(source.alias, name) for name in columns[source.stream]]

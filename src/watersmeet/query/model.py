@@ -83,6 +83,7 @@ class JoinQuery:
     residuals: tuple[Expression, ...]
     select: tuple[SelectItem, ...]
     distinct: bool = False
+    also_kept: tuple[Column, ...] = ()  # columns that windows keep although nothing asks for them any more
 
     @property
     def aliases(self) -> tuple[str, ...]:

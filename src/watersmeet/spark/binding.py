@@ -75,7 +75,9 @@ def bind(spark: SparkSession, topology: Topology, query: Query) -> Bound:
                 raise TypeMismatch(f"DISTINCT cannot compare column {item.name!r} of type {item.expression.type}")
     _check_kept(bound, schemas, topology)
     if any(is_collated(kind) for kind in types.values()):
-        _define_collation_key(spark)
+        # What Spark's own joins compare of collated strings.
+        _define_function(spark, "collation_key", "CollationKey")
+    _define_function(spark, _TRY, "TryEval")
     return Bound(bound, schemas)
 
 
@@ -167,12 +169,23 @@ def _key_value(side: Expression, common: str) -> Expression:
     return value
 
 
-def _define_collation_key(spark: SparkSession) -> None:
-    """Give SQL a name for what Spark's own joins compare of collated strings; it has the expression but no function."""
+def tried_sql(sql: str) -> str:
+    """A struct with the value `v` of an expression; NULL where it fails.
+
+    Behind a condition that Spark does not know the value of: it would evaluate what comes twice in the expression
+    ahead of the attempt, and the attempt again wherever its result is used.
+    """
+    return f"{_TRY}(IF(spark_partition_id() < 0, NULL, named_struct('v', {sql})))"
+
+
+_TRY = "watersmeet_try"
+
+
+def _define_function(spark: SparkSession, name: str, expression_name: str) -> None:
+    """Give SQL a name for an expression that Spark has, but no function for."""
     jvm: Any = spark._jvm
-    expression = jvm.java.lang.Class.forName("org.apache.spark.sql.catalyst.expressions.CollationKey")
+    expression = jvm.java.lang.Class.forName(f"org.apache.spark.sql.catalyst.expressions.{expression_name}")
     tag = jvm.scala.reflect.ClassTag.apply(expression)
-    name = "collation_key"
     built = jvm.org.apache.spark.sql.catalyst.analysis.FunctionRegistryBase.build(name, jvm.scala.Option.empty(), tag)
     functions = spark._jsparkSession.sessionState().functionRegistry()
     functions.createOrReplaceTempFunction(name, built._2(), "built-in")

@@ -8,6 +8,7 @@ DIR/SITE/identity.json     the queries, schemas and run identity it was made for
          spark/            Spark's own offsets and commits
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -29,6 +30,8 @@ _OLD_FORMS = {
     1: "with one checkpoint a query; this version has one a site for all queries",
     2: "without checksums; this version has them",
 }
+
+KEPT, SELECT = "kept columns", "select"  # of a query's identity; the select list may be corrected
 
 
 class Checkpoint:
@@ -67,6 +70,7 @@ class Checkpoint:
             self.shelf.verify_again()
             for torn in check_whole(self.directory, self.ledger):
                 torn.unlink()
+            self._take_corrections(identity)
         except BaseException:
             self.close()
             raise
@@ -81,6 +85,7 @@ class Checkpoint:
             self._disk.replace(self.directory / IDENTITY, sealed(text))
             return True, run_id
         stored = read_identity(self.directory)
+        self._refuse_unkept(stored.get("queries", {}), identity["queries"])
         differences = list(_differences(stored, identity))
         if differences:
             raise CheckpointMismatch(
@@ -88,6 +93,29 @@ class Checkpoint:
                 "Run the topology it was made for, or give --checkpoint another place"
             )
         return False, stored["run_id"]
+
+    def _refuse_unkept(self, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
+        for name in stored.keys() & wanted.keys():
+            if missing := sorted(set(wanted[name][KEPT]) - set(stored[name].get(KEPT, wanted[name][KEPT]))):
+                raise CheckpointMismatch(
+                    f"query {name!r}: it now needs {', '.join(missing)}, which the windows in checkpoint "
+                    f"{self.directory} do not keep; do without, or give --checkpoint another place"
+                )
+
+    def _take_corrections(self, identity: dict[str, Any]) -> None:
+        """Let select lists be others than before, where all answers given so far have the same columns."""
+        stored = read_identity(self.directory)
+        for name, query in identity["queries"].items():
+            before, now = ([(n, kind) for n, _, kind in one[SELECT]] for one in (stored["queries"][name], query))
+            if before != now and self.ledger.rows_out.get(name):
+                raise CheckpointMismatch(
+                    f"query {name!r}: its answers had the columns {_columns(before)} and now have {_columns(now)}, but "
+                    f"{self.ledger.rows_out[name]:,} answers were given with the old ones; give the columns the same "
+                    "names and types, as with CAST and AS, or give --checkpoint and the sink another place"
+                )
+        fresh = {**identity, "run_id": stored["run_id"]}
+        if fresh != stored:
+            self._disk.replace(self.directory / IDENTITY, sealed(json.dumps(fresh, indent=2)))
 
     def commit(self, ledger: SiteLedger) -> None:
         """Make a ledger the state: what it names is flushed first, and of Spark's log what it relies on."""
@@ -171,8 +199,22 @@ def _is_unused(directory: Path) -> bool:
     return not (directory / LEDGER).exists() or read_ledger(directory) == SiteLedger()
 
 
+def _columns(columns: list[tuple[str, str]]) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in columns)
+
+
+def kept_columns(root: Path) -> dict[str, list[str]]:
+    """The columns that the windows of each query keep in the checkpoints that are there."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(root.glob("*/identity.json")):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # refused when it is opened
+            stored = json.loads(path.read_text(encoding="utf-8"))["queries"]
+            found |= {name: query[KEPT] for name, query in stored.items()}
+    return found
+
+
 def _differences(stored: dict[str, Any], wanted: dict[str, Any], path: str = "") -> Any:
-    for name in sorted({*stored, *wanted} - {"run_id"}):
+    for name in sorted({*stored, *wanted} - {"run_id", SELECT}):
         if name not in stored or name not in wanted:
             yield f"{path}{name} {'is new' if name in wanted else 'is missing'}"
             continue

@@ -20,10 +20,11 @@ from watersmeet.planners.choose import Chosen, choose
 from watersmeet.program.site.ledger import FORMAT
 from watersmeet.program.site.program import SiteProgram, overlay, shared_joins
 from watersmeet.program.storage.wire import VERSION
+from watersmeet.query.model import Column
 from watersmeet.query.sql import canonical_sql
 from watersmeet.query.windows import parse_duration
 from watersmeet.spark.binding import Bound, bind
-from watersmeet.spark.checkpoint import Checkpoint, refuse_old_forms
+from watersmeet.spark.checkpoint import KEPT, SELECT, Checkpoint, kept_columns, refuse_old_forms
 from watersmeet.spark.deliver.sinks import FileWriter, Writer, check_sink, open_sink
 from watersmeet.spark.durable import Disk
 from watersmeet.spark.failures import refusal
@@ -38,9 +39,17 @@ from watersmeet.topology.model import Query, Topology
 _MIN_INTERVAL_MS = 50  # between micro-batches of a site that has links, where no trigger is given
 
 
-def plan_query(spark: SparkSession, topology: Topology, query: Query, *, every: bool = False) -> tuple[Bound, Chosen]:
-    """Check a query against its streams and plan it, by every planner if asked for; nothing is read or written."""
+def plan_query(
+    spark: SparkSession, topology: Topology, query: Query, *, every: bool = False, kept: Sequence[str] = ()
+) -> tuple[Bound, Chosen]:
+    """Check a query against its streams and plan it, by every planner if asked for; nothing is read or written.
+
+    `kept` are columns that its windows keep in any case, by flat name.
+    """
     bound = bind(spark, topology, query)
+    columns = (Column(s.alias, name) for s in bound.query.sources for name in topology.columns[s.stream])
+    also_kept = tuple(column for column in columns if column.flat in kept)
+    bound = replace(bound, query=replace(bound.query, also_kept=also_kept))
     return bound, choose(topology, query, bound.query, every=every)
 
 
@@ -51,9 +60,10 @@ def check_query(
     *,
     once: bool = False,
     site: str | None = None,
+    kept: Sequence[str] = (),
 ) -> tuple[Bound, Chosen]:
     """Everything that can be found wrong with a query, or with its part at one site, before it runs."""
-    bound, chosen = plan_query(spark, topology, query)
+    bound, chosen = plan_query(spark, topology, query, kept=kept)
     for source in bound.query.sources:
         stream = topology.stream(source.stream)
         if site is None or stream.site == site:
@@ -67,7 +77,8 @@ def site_programs(plans: Mapping[str, Chosen], topology: Topology) -> dict[str, 
     """What every site does for some planned queries."""
     names = sorted(plans)  # stored rows depend on the order, and a restart may name the same queries in another one
     starts = {name: topology.query(name).start_us for name in names}
-    return overlay(shared_joins({name: plans[name].plan for name in names}, starts))
+    errors = {name: topology.query(name).errors for name in names}
+    return overlay(shared_joins({name: plans[name].plan for name in names}, starts, errors))
 
 
 def default_checkpoint(topology: Topology) -> Path:
@@ -145,10 +156,11 @@ def _start(
     bus = events or EventBus()
     if warn is not None:
         bus.subscribe(lambda at, event: _pass_on(event, warn))
-    bounds, plans = {}, {}
+    bounds, plans, kept = {}, {}, kept_columns(root)
     for one in asked:
         with _refusing([one.name]):
-            bounds[one.name], plans[one.name] = check_query(session, topology, one, once=once, site=site)
+            found = check_query(session, topology, one, once=once, site=site, kept=kept.get(one.name, ()))
+            bounds[one.name], plans[one.name] = found
     programs = site_programs(plans, topology)
     _check_sites(programs, asked, site)
     launch = _Launch(session, topology, root, bounds, plans, programs, bus, trigger_us, once, show, site is not None)
@@ -297,8 +309,11 @@ class _Launch:
 
     @property
     def _digest(self) -> str:
-        """What tells sites that run different plans apart."""
-        told = {name: [explain_text(chosen.plan), repr(_partition(chosen))] for name, chosen in self.plans.items()}
+        """What tells sites that run different plans apart; what follows the join is done at one site only."""
+        told = {
+            name: [explain_text(join_plan_of(chosen.plan)), repr(_partition(chosen))]
+            for name, chosen in self.plans.items()
+        }
         return hashlib.sha256(json.dumps([told, VERSION], sort_keys=True).encode()).hexdigest()[:12]
 
     def _identity(self, program: SiteProgram) -> dict[str, Any]:
@@ -309,10 +324,12 @@ class _Launch:
             "site": program.site,
             "queries": {
                 name: {
-                    "sql": canonical_sql(bound.query),
+                    "sql": canonical_sql(replace(bound.query, select=())),
                     "start": self.topology.query(name).start,
-                    "plan": explain_text(self.plans[name].plan),
+                    "plan": explain_text(join_plan_of(self.plans[name].plan)),
                     "partition": _partition_digest(self.plans[name]),
+                    KEPT: list(join_plan_of(self.plans[name].plan).output),
+                    SELECT: [[i.name, i.expression.sql, i.expression.type] for i in bound.query.select],
                 }
                 for name, bound in self.bounds.items()
             },

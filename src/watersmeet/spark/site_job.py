@@ -19,20 +19,22 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from watersmeet.errors import CheckpointMismatch, DamagedParcel, WatersmeetError
 from watersmeet.metrics.bus import EventBus
 from watersmeet.metrics.events import LinkCounts, MicroBatchCompleted, RunWarning
+from watersmeet.program.finish.failed import failed_sink
+from watersmeet.program.finish.model import Finish
 from watersmeet.program.site.engine import Arrivals, SiteEngine, traffic_by_purpose
-from watersmeet.program.site.ledger import Ingested, SiteLedger
+from watersmeet.program.site.ledger import Ingested, SiteLedger, failed_counts
 from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.storage.wire import UNKNOWN, ParcelIndex, index_parcel
 from watersmeet.spark.binding import Bound
 from watersmeet.spark.checkpoint import Checkpoint
-from watersmeet.spark.deliver.delivery import Delivery, LateRows
+from watersmeet.spark.deliver.delivery import FAILED_SCHEMA, Delivery, LateRows
 from watersmeet.spark.deliver.evaluate import SparkEvaluator
-from watersmeet.spark.deliver.sinks import Writer
+from watersmeet.spark.deliver.sinks import FileWriter, Writer
 from watersmeet.spark.durable import UNFLUSHED
 from watersmeet.spark.ingest.intake import Intake
 from watersmeet.spark.ingest.new_files import InputFile, NewFiles
@@ -52,7 +54,7 @@ from watersmeet.spark.links.protocol import (
 )
 from watersmeet.stats.model import Stats
 from watersmeet.stats.observe import Observer
-from watersmeet.topology.model import Topology
+from watersmeet.topology.model import Sink, Topology
 
 MAX_BYTES_PER_STEP = 16_000_000  # of parcels taken in one micro-batch, about
 MAX_DAMAGED = 3  # times that a parcel is asked for again because it came damaged
@@ -133,11 +135,16 @@ class SiteJob:
         listings = self._intake.listings
         self._new_files = None if listings is None else NewFiles(listings, shelf, self.ledger.inputs)
         self._deliveries = [
-            Delivery(spark, finish, evaluator.answer_schema(finish), writers[finish.query], shelf)
+            Delivery(spark, finish.query, _named(evaluator.answer_schema(finish), finish), writers[finish.query], shelf)
             for _, finish in program.finishes
         ]
+        run_id = f"{program.site}-{self._checkpoint.run_id}"
+        disk = Disk(settings.topology.survives_power_cuts)
+        for query, sink in self._failed_sinks.items():
+            writer = FileWriter(spark, sink, f"{query}-{run_id}", disk)
+            self._deliveries.append(Delivery(spark, failed_sink(query), FAILED_SCHEMA, writer, shelf))
         local = {name: schema for name, schema in self._schemas.items() if name in self._delays_us}
-        self._late = LateRows(spark, settings.topology, local, shelf, f"{program.site}-{self._checkpoint.run_id}")
+        self._late = LateRows(spark, settings.topology, local, shelf, run_id)
         self._reported: dict[str, str] = {}  # troubles, each said once
         self._rejected: dict[str, int] = {}  # the last parcel of each site that came damaged
         epoch, run_id = self.ledger.epoch + 1, settings.checkpoint.run_id
@@ -169,6 +176,13 @@ class SiteJob:
     @cached_property
     def _schemas(self) -> dict[str, StructType]:
         return {name: schema for bound in self._settings.bounds.values() for name, schema in bound.schemas.items()}
+
+    @property
+    def _failed_sinks(self) -> dict[str, Sink]:
+        """Where queries that have a part here keep rows for which an expression fails."""
+        queries = sorted({query for part in self.program.parts for query in part.queries})
+        found = {query: self._settings.topology.query(query).failed for query in queries}
+        return {query: sink for query, sink in found.items() if sink is not None}
 
     # -- what Spark calls
 
@@ -336,6 +350,10 @@ class SiteJob:
                 ledger = with_reader(self._engine.acknowledged(ledger, reader, end.number), reader, end)
         for delivery in self._deliveries:
             ledger = self._engine.delivered(ledger, delivery.query, delivery.delivered)
+        known = {delivery.query for delivery in self._deliveries}
+        if not ledger.undelivered.keys() <= known:  # of queries that no longer keep what fails
+            rest = {name: waiting for name, waiting in ledger.undelivered.items() if name in known}
+            ledger = replace(ledger, undelivered=rest)
         return ledger
 
     def _forget_unused(self) -> None:
@@ -616,6 +634,7 @@ class SiteJob:
             late=counts["late"],
             malformed=counts["malformed"],
             null_keys=nulls,
+            failed=failed_counts(before, ledger),
             answers={query: ledger.rows_out.get(query, 0) - before.rows_out.get(query, 0) for query in sorted(queries)},
             watermarks=self._engine.watermarks(ledger),
             state_rows=sum(segment.rows for segment in segments),
@@ -662,6 +681,13 @@ class SiteJob:
                 self._checkpoint.forget_unused()
         finally:
             self._checkpoint.close()
+
+
+def _named(schema: StructType, finish: Finish) -> StructType:
+    """The row type of answers under their own names."""
+    return StructType(
+        [StructField(name, field.dataType) for name, field in zip(finish.names, schema.fields, strict=True)]
+    )
 
 
 def _are_done(futures: Sequence[Future[Any] | None], timeout_s: float) -> bool:

@@ -12,8 +12,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from watersmeet.program.finish.failed import set_failing_aside
+from watersmeet.program.finish.model import Finish
 from watersmeet.program.site.ingest import Ingest
 from watersmeet.program.site.ledger import Ingested
+from watersmeet.program.storage import sizes
 from watersmeet.program.storage.codec import to_json
 from watersmeet.program.storage.segments import TS
 from watersmeet.spark.files import FileShelf
@@ -22,6 +25,7 @@ from watersmeet.stats.observe import observe
 REPORT = "report string"  # the schema of what tasks report to the driver: one JSON value a row
 
 _FLUSH_ROWS = 1 << 21  # rows of one partition that become one segment
+_BATCH_BYTES = 64 << 20  # that are handed to Spark at once, about
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -63,18 +67,21 @@ class IngestRows:
     def __call__(self, batches: Batches) -> Batches:
         late_before = json.loads(Path(self.watermarks_path).read_text(encoding="utf-8"))[self.ingest.scan.stream]
         waiting: list[pa.RecordBatch] = []
-        rows = 0
+        rows = size = 0
         for batch in batches:
             waiting.append(batch)
             rows += batch.num_rows
-            if rows >= _FLUSH_ROWS:
-                yield report([self._ingested(waiting, late_before)])
-                waiting, rows = [], 0
+            size += batch.nbytes
+            if rows >= _FLUSH_ROWS or size > sizes.MAX_COLUMN_BYTES:
+                yield report(self._all_ingested(waiting, late_before))
+                waiting, rows, size = [], 0, 0
         if rows:
-            yield report([self._ingested(waiting, late_before)])
+            yield report(self._all_ingested(waiting, late_before))
 
-    def _ingested(self, batches: Sequence[pa.RecordBatch], late_before: int | None) -> Ingested:
-        table = pa.Table.from_batches(batches)
+    def _all_ingested(self, batches: Sequence[pa.RecordBatch], late_before: int | None) -> list[Ingested]:
+        return [self._ingested(table, late_before) for table in sizes.split_rows(pa.Table.from_batches(batches))]
+
+    def _ingested(self, table: pa.Table, late_before: int | None) -> Ingested:
         found = self.ingest(table, late_before)
         sketch = observe(self.ingest.scan, table.filter(table.column(TS).is_valid()))
         return replace(found, observed=json.dumps(sketch.to_data()))
@@ -91,7 +98,9 @@ class ReadRows:
     def __call__(self, batches: Batches) -> Batches:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from self.shelf.get(self.paths[number]).select(list(self.columns)).to_batches()
+                table = self.shelf.get(self.paths[number]).select(list(self.columns))
+                most = max(1, _BATCH_BYTES * table.num_rows // max(table.nbytes, 1))
+                yield from table.to_batches(max_chunksize=most)
 
 
 @dataclass(frozen=True)
@@ -104,3 +113,16 @@ class KeepRows:
         pieces = [batch for batch in batches if batch.num_rows]
         if pieces:
             yield report([self.shelf.put("evaluated", pa.Table.from_batches(pieces))])
+
+
+@dataclass(frozen=True)
+class SetFailingAside:
+    """Put the combinations of a partition on the shelf apart from those for which an expression fails."""
+
+    shelf: FileShelf
+    finish: Finish
+
+    def __call__(self, batches: Batches) -> Batches:
+        pieces = [batch for batch in batches if batch.num_rows]
+        if pieces:
+            yield report([set_failing_aside(self.shelf, self.finish, pa.Table.from_batches(pieces))])

@@ -47,6 +47,8 @@ _QUERY_KEYS = (
     "parts",
     "partition",
     "assume_defaults",
+    "errors",
+    "failed",
     "sink",
     "allow_cross",
     "start",
@@ -241,6 +243,8 @@ def _query(name: str, entry: Entry, directory: Path, sites: Sequence[str]) -> Qu
         parts=_whole(keys["parts"], "parts") if "parts" in keys else 16,
         partition=keys["partition"].text("partition") if "partition" in keys else None,
         assume_defaults=keys["assume_defaults"].flag("assume_defaults") if "assume_defaults" in keys else False,
+        errors=keys["errors"].text("errors") if "errors" in keys else "fail",
+        failed=Sink(**_endpoint(keys["failed"], f"failed of {what}", directory)) if "failed" in keys else None,
         **(_limits(keys["limits"], what, sites) if "limits" in keys else {}),
     )
 

@@ -27,6 +27,10 @@ OBJECTIVES = ("bytes", "money", "latency", "work")
 # How PMJoin partitions the values of a key: by hash, by range, or by their rates in each stream.
 PARTITIONS = ("hash", "range", "rate")
 
+# What becomes of a row or combination for which an expression of a query fails: it ends the run, is left out and
+# counted, or is also written where `failed` says.
+ERRORS = ("fail", "drop", "keep")
+
 
 # What a run survives: that its processes are killed, or also that the machine loses power.
 DURABILITIES = ("process", "power")
@@ -217,9 +221,21 @@ class Query:
     parts: int = 16  # the most parts of the key space that get a plan of their own
     partition: str | None = None  # how pmjoin makes parts; the cheapest if None
     assume_defaults: bool = False  # whether planners use defaults for statistics that are missing
+    errors: str = "fail"  # what becomes of rows for which an expression fails
+    failed: Sink | None = None  # where errors: keep writes them
 
     def __post_init__(self) -> None:
         check_name(self.name, "query")
+        if self.errors not in ERRORS:
+            raise TopologyError(
+                f"query {self.name!r}: unknown errors {self.errors!r}; {did_you_mean(self.errors, ERRORS)}"
+            )
+        if self.errors == "keep" and (self.failed is None or self.failed.format == "console" or not self.failed.path):
+            raise TopologyError(
+                f"query {self.name!r}: errors: keep needs to know where; give it failed: {{format: parquet, path: ...}}"
+            )
+        if self.errors != "keep" and self.failed is not None:
+            raise TopologyError(f"query {self.name!r}: failed is for errors: keep; add that or remove it")
         if self.parts < 1:
             raise TopologyError(f"query {self.name!r}: parts must be 1 or more, not {self.parts}")
         if self.partition is not None and self.partition not in PARTITIONS:

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pyarrow as pa
 
 from watersmeet.plan.nodes import Plan
-from watersmeet.program.finish.model import Finish
 from watersmeet.program.site.engine import Arrivals, SiteEngine
 from watersmeet.program.site.ingest import Ingest
 from watersmeet.program.site.ledger import Ingested, SiteLedger
@@ -14,7 +13,7 @@ from watersmeet.program.site.program import overlay, shared_joins
 from watersmeet.program.storage.shelf import MemoryShelf
 from watersmeet.program.storage.wire import index_parcel
 from watersmeet.query.bags import Bag, bag_of
-from watersmeet.sim.sites.rows import evaluate, lay_out
+from watersmeet.sim.sites.rows import DuckEvaluator, lay_out
 from watersmeet.sim.sites.site import run_here
 
 QUERY = "q"
@@ -29,13 +28,14 @@ class Engines:
         delay_us: int = 0,
         starts_us: Mapping[str, int | None] | None = None,
         buckets: int = 1,
+        errors: Mapping[str, str] | None = None,
     ) -> None:
         by_query: Mapping[str, Plan] = plans if isinstance(plans, Mapping) else {QUERY: plans}
-        programs = overlay(shared_joins(by_query, starts_us or {}))
+        programs = overlay(shared_joins(by_query, starts_us or {}, errors))
         delays = {scan.stream: delay_us for program in programs.values() for scan in program.streams}
         self.shelves = {name: MemoryShelf() for name in programs}
         self.engines = {
-            name: SiteEngine(program, delays, shelf, run_here, Evaluated(shelf), buckets=buckets, rows_a_bucket=1)
+            name: SiteEngine(program, delays, shelf, run_here, DuckEvaluator(shelf), buckets=buckets, rows_a_bucket=1)
             for (name, program), shelf in zip(programs.items(), self.shelves.values(), strict=True)
         }
         self.ledgers = dict.fromkeys(self.engines, SiteLedger())
@@ -82,14 +82,3 @@ class Engines:
                 for path in one.paths:
                     found += bag_of(self.shelves[site].get(path).select([name for name, _ in one.columns]))
         return found
-
-
-class Evaluated:
-    """Expressions over combinations by DuckDB."""
-
-    def __init__(self, shelf: MemoryShelf) -> None:
-        self._shelf = shelf
-
-    def __call__(self, finish: Finish, paths: Sequence[str], rows: int) -> list[str]:
-        table = evaluate(finish, pa.concat_tables([self._shelf.get(path) for path in paths]))
-        return [self._shelf.put("evaluated", table).path]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from program.site.engines import Engines, Evaluated
+from program.site.engines import Engines
 from sim.sites.streams import SECOND, answers_of, at, parsed, table
 
 from watersmeet.errors import CheckpointMismatch, DamagedParcel
@@ -24,7 +24,7 @@ from watersmeet.program.storage.shelf import MemoryShelf
 from watersmeet.program.storage.wire import Message, Parcel, index_parcel, pack_schema, unpack_schema
 from watersmeet.query.bags import Bag
 from watersmeet.query.model import JoinQuery
-from watersmeet.sim.sites.rows import lay_out
+from watersmeet.sim.sites.rows import DuckEvaluator, lay_out
 from watersmeet.sim.sites.site import SimulatedSites, run_here
 from watersmeet.sim.sites.trial import SCHEMA
 
@@ -368,7 +368,7 @@ def rounds(sql: str, plan_of: Callable[[JoinQuery], Plan]) -> list[int]:
 
     program = overlay(shared_joins({"q": plan_of(parsed(sql, "abc"))}, {}))["n1"]
     shelf = MemoryShelf()
-    engine = SiteEngine(program, dict.fromkeys("abc", 0), shelf, counting, Evaluated(shelf))
+    engine = SiteEngine(program, dict.fromkeys("abc", 0), shelf, counting, DuckEvaluator(shelf))
     found = [Ingest(program, shelf, scan)(lay_out(scan, at(1), "ts"), None) for scan in program.streams]
     engine.run(engine.ingest(SiteLedger(), 0, found), Arrivals())
     return seen

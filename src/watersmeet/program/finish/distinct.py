@@ -9,6 +9,7 @@ from watersmeet.program.join.values import same_values
 from watersmeet.program.site.filing import bucket_rows
 from watersmeet.program.storage.segments import KEY, TS, bucket_bounds, class_column, column
 from watersmeet.program.storage.shelf import Part, Segment, Shelf
+from watersmeet.program.storage.sizes import split_rows, take_rows
 
 _HASH = class_column(0)
 
@@ -47,7 +48,8 @@ class KeepUnseen:
             right = np.arange(count.sum()) + np.repeat(start - (np.cumsum(count) - count), count)
             same = np.ones(len(left), bool)
             for name in self.compared:
-                same &= same_values(fresh.column(name).take(pa.array(left)), given.column(name).take(pa.array(right)))
+                ours = take_rows(fresh.select([name]), pa.array(left)).column(0)
+                same &= same_values(ours, take_rows(given.select([name]), pa.array(right)).column(0))
             unseen[left[same]] = False
         if not unseen.any():
             return []
@@ -55,6 +57,6 @@ class KeepUnseen:
         keys = column(rows, _HASH).view(np.uint64)
         rows = rows.drop_columns([_HASH]).append_column(KEY, pa.array(keys))
         rows = rows.append_column(TS, pa.array(np.zeros(len(keys), np.int64)))
-        rows = rows.take(pa.array(np.argsort(keys, kind="stable")))
-        part = self.shelf.put("seen", rows)
-        return [Segment((Part(part.path, part.rows, part.bytes, low, high),), 0, 0)]
+        rows = take_rows(rows, pa.array(np.argsort(keys, kind="stable")))
+        parts = [self.shelf.put("seen", some) for some in split_rows(rows)]
+        return [Segment((Part(part.path, part.rows, part.bytes, low, high),), 0, 0) for part in parts]

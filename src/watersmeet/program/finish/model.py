@@ -17,6 +17,7 @@ class Finish:
     predicates: tuple[Expression, ...]
     select: tuple[SelectItem, ...]
     distinct: bool
+    errors: str = "fail"  # what becomes of combinations for which an expression fails
 
     @property
     def plain(self) -> tuple[tuple[str, str], ...] | None:
@@ -36,10 +37,20 @@ def answer_column(number: int) -> str:
     return f"c{number}"
 
 
+@dataclass(frozen=True)
+class Evaluated:
+    """What expressions come to over some combinations."""
+
+    paths: tuple[str, ...]  # of the results
+    failed: int = 0  # combinations for which an expression fails; they have no results
+    failed_paths: tuple[str, ...] = ()  # which they are and why (see program.finish.failed)
+    cause: str = ""  # what was said of one of them
+
+
 class Evaluator(Protocol):
     """Evaluates expressions over combinations: Spark does on Spark, DuckDB in the simulator."""
 
-    def __call__(self, finish: Finish, paths: Sequence[str], rows: int) -> list[str]:
+    def __call__(self, finish: Finish, paths: Sequence[str], rows: int) -> Evaluated:
         """Apply predicates and select to the combinations at some paths, `rows` in all; where the results are.
 
         Results have the columns `answer_column(0)`, ...; with DISTINCT they are free of duplicates among themselves
@@ -47,10 +58,10 @@ class Evaluator(Protocol):
         """
 
 
-def finish_of(query: str, plan: Plan) -> Finish:
+def finish_of(query: str, plan: Plan, errors: str = "fail") -> Finish:
     """What stands above the join in the plan of a query."""
     distinct = isinstance(plan, Distinct)
     top = plan.child if isinstance(plan, Distinct) else plan
     assert isinstance(top, Project), "a plan projects its answers"
     predicates = top.child.predicates if isinstance(top.child, Restrict) else ()
-    return Finish(query, join_plan_of(plan).output, predicates, top.select, distinct)
+    return Finish(query, join_plan_of(plan).output, predicates, top.select, distinct, errors)

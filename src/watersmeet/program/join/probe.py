@@ -15,6 +15,7 @@ import pyarrow as pa
 from watersmeet.program.join import kernels
 from watersmeet.program.join.kernels import LONG_AGO, NEVER
 from watersmeet.program.storage.segments import I64, KEY, U64, class_column, column
+from watersmeet.program.storage.sizes import take_rows, united
 
 LATEST = "#latest"  # int64, the latest begin of a partial combination that moves to another key
 LIMIT = "#limit"  # int64, its earliest end
@@ -102,7 +103,7 @@ class Relation:
         if not names:
             return []
         if len(self.runs) == 1:
-            taken = self.runs[0].rows.select(list(names)).take(pa.array(positions))
+            taken = take_rows(self.runs[0].rows.select(list(names)), pa.array(positions))
             return [_one_chunk(taken.column(name)) for name in names]
         columns = {name: self._numbers(positions, name) for name in names}
         rest = [name for name, values in columns.items() if values is None]
@@ -111,13 +112,13 @@ class Relation:
             order = np.argsort(run_of, kind="stable")
             edges = np.searchsorted(run_of[order], np.arange(len(self.runs) + 1))
             pieces = [
-                run.rows.select(rest).take(pa.array(positions[order[low:high]] - offset))
+                take_rows(run.rows.select(rest), pa.array(positions[order[low:high]] - offset))
                 for run, offset, low, high in zip(self.runs, self.offsets, edges, edges[1:], strict=False)
                 if low < high
             ]
             back = np.empty_like(order)
             back[order] = np.arange(len(order))
-            taken = pa.concat_tables(pieces).combine_chunks().take(pa.array(back))
+            taken = take_rows(united(pieces).combine_chunks(), pa.array(back))
             columns |= {name: _one_chunk(taken.column(name)) for name in rest}
         return [columns[name] for name in names]
 

@@ -5,15 +5,17 @@ leaves parcels in the outbox and answers to be delivered. The ledger that it ret
 it durable first and delivers after that.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from watersmeet.errors import CheckpointMismatch
 from watersmeet.program.finish.distinct import KeepUnseen
-from watersmeet.program.finish.model import Evaluator, Finish, answer_column
+from watersmeet.program.finish.failed import failed_sink, refuse_failed
+from watersmeet.program.finish.model import Evaluated, Evaluator, Finish, answer_column
 from watersmeet.program.join.axis import Clock
 from watersmeet.program.operators import Form, Operator, Purpose
 from watersmeet.program.site.filing import Made, payload_name, shelve
@@ -117,6 +119,7 @@ class SiteEngine:
         assert ledger.is_complete, "the rows of the micro-batch before would be lost"
         ledger = self._declare(ledger, idle or {})
         streams, central, null_keys = dict(ledger.streams), dict(ledger.central), dict(ledger.null_keys)
+        failed = dict(ledger.failed)
         queries = {part.name: part.queries for part in self.program.parts}
         for one in found:
             state = streams.get(one.stream, StreamState())
@@ -132,6 +135,9 @@ class SiteEngine:
             for join, count in one.null_keys.items():
                 for query in queries[join]:
                     null_keys[query] = null_keys.get(query, 0) + count
+            for query, count in one.failed.items():
+                self._refuse_failed(query, count, [one.failed_file])
+                failed[query] = failed.get(query, 0) + count
         return replace(
             ledger,
             ingested_batch=batch,
@@ -139,6 +145,7 @@ class SiteEngine:
             streams=streams,
             central=central,
             null_keys=null_keys,
+            failed=failed,
         )
 
     def run(self, before: SiteLedger, arrivals: Arrivals) -> SiteLedger:
@@ -167,7 +174,7 @@ class SiteEngine:
         made = self._run_rounds(before, ledger, made, marks)
         ledger = replace(ledger, watermarks=self._paced(marks, made))
         ledger = self._send(ledger, made)
-        ledger = self._answer(ledger, made)
+        ledger = self._answer(ledger, made, [one.failed_file for one in before.ingested])
         return self._tidy(ledger, _segments_made(made))
 
     def _take(
@@ -343,16 +350,24 @@ class SiteEngine:
             links[to] = link
         return replace(ledger, links=links)
 
-    def _answer(self, ledger: SiteLedger, made: Sequence[Made]) -> SiteLedger:
-        """Finish the combinations of this micro-batch for every query that is answered here."""
+    def _answer(self, ledger: SiteLedger, made: Sequence[Made], failed_rows: Sequence[str | None]) -> SiteLedger:
+        """Finish the combinations of this micro-batch for every query that is answered here.
+
+        What their expressions fail for goes where the query keeps it, together with rows that failed as they came.
+        """
         undelivered, seen, rows_out = dict(ledger.undelivered), dict(ledger.seen), dict(ledger.rows_out)
+        failed, failed_paths = dict(ledger.failed), list(failed_rows)
         for part, finish in self.program.finishes:
             results = [one for one in made if one.results is not None and _is_result_of(part, one.flow)]
             rows = sum(one.rows for one in results)
             if not rows:
                 continue
             paths = tuple(one.results for one in results if one.results is not None)
-            answers = self._finished(finish, paths, rows, ledger)
+            answers, evaluated = self._finished(finish, paths, rows, ledger)
+            if evaluated.failed:
+                self._refuse_failed(finish.query, evaluated.failed, evaluated.failed_paths, evaluated.cause)
+                failed[finish.query] = failed.get(finish.query, 0) + evaluated.failed
+                failed_paths += evaluated.failed_paths
             if answers is None:
                 continue
             if finish.distinct:
@@ -364,15 +379,37 @@ class SiteEngine:
                 answers = replace(answers, paths=given, rows=sum(segment.rows for segment in fresh))
             undelivered[finish.query] = (*undelivered.get(finish.query, ()), answers)
             rows_out[finish.query] = rows_out.get(finish.query, 0) + answers.rows
-        return replace(ledger, undelivered=undelivered, seen=seen, rows_out=rows_out)
+        for query, answers in self._kept_failed(ledger.number, failed_paths):
+            undelivered[failed_sink(query)] = (*undelivered.get(failed_sink(query), ()), answers)
+        return replace(ledger, undelivered=undelivered, seen=seen, rows_out=rows_out, failed=failed)
 
-    def _finished(self, finish: Finish, paths: tuple[str, ...], rows: int, ledger: SiteLedger) -> Answers | None:
+    def _finished(
+        self, finish: Finish, paths: tuple[str, ...], rows: int, ledger: SiteLedger
+    ) -> tuple[Answers | None, Evaluated]:
         if finish.plain is not None:
-            return Answers(ledger.number, paths, finish.plain, rows)
-        evaluated = tuple(self._evaluate(finish, paths, rows))
-        left = sum(self.shelf.get(path).num_rows for path in evaluated)
+            return Answers(ledger.number, paths, finish.plain, rows), Evaluated(paths)
+        evaluated = self._evaluate(finish, paths, rows)
+        left = sum(self.shelf.get(path).num_rows for path in evaluated.paths)
         columns = tuple((answer_column(number), name) for number, name in enumerate(finish.names))
-        return Answers(ledger.number, evaluated, columns, left) if left else None
+        return Answers(ledger.number, evaluated.paths, columns, left) if left else None, evaluated
+
+    def _refuse_failed(self, query: str, count: int, paths: Sequence[str | None], cause: str = "") -> None:
+        if self.program.errors[query] == "fail":
+            refuse_failed(query, pa.concat_tables(self._tables(paths)), count, cause)
+
+    def _kept_failed(self, number: int, paths: Sequence[str | None]) -> Iterator[tuple[str, Answers]]:
+        """By query, where it keeps them: rows and combinations of a micro-batch for which an expression fails."""
+        tables = self._tables(paths)
+        for query in sorted(query for query, errors in self.program.errors.items() if errors == "keep" and tables):
+            found = pa.concat_tables(tables)
+            rows = found.filter(pc.equal(found.column("query"), query))
+            if rows.num_rows:
+                rows = rows.add_column(1, "batch", pa.repeat(pa.scalar(number, pa.int64()), rows.num_rows))
+                columns = tuple((name, name) for name in rows.column_names)
+                yield query, Answers(number, (self.shelf.put("failed", rows).path,), columns, rows.num_rows)
+
+    def _tables(self, paths: Sequence[str | None]) -> list[pa.Table]:
+        return [self.shelf.get(path) for path in paths if path is not None]
 
     def _unseen(self, finish: Finish, paths: tuple[str, ...], rows: int, seen: tuple[Segment, ...]) -> list[Segment]:
         buckets = self._buckets_for(rows)

@@ -1,12 +1,14 @@
 """New rows of a stream: malformed and late ones set aside, the rest judged by every selection, filed and packed."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from watersmeet.program.finish.failed import described, shown
 from watersmeet.program.site.filing import Mask, file_flow, shelve, where, with_selected
 from watersmeet.program.site.ledger import Ingested, Traffic
 from watersmeet.program.site.program import SiteProgram
@@ -17,6 +19,7 @@ from watersmeet.program.storage.shelf import Shelf
 from watersmeet.program.storage.wire import MESSAGE_BYTES
 
 MALFORMED = "#malformed"  # bool, whether the source could not make sense of the row
+FAILED = "#failed"  # text, NULL where no expression fails: JSON with the columns whose expressions do, and the row
 REASON = "_reason"
 _SAMPLE_ROWS = 2_000
 
@@ -26,7 +29,8 @@ class Ingest:
     """Files the new rows of one stream at its home.
 
     A table has the event time, the key columns, one column for each selection with filters, whether the row is
-    malformed, and the values to keep; all columns but the event time may be NULL.
+    malformed, which expressions fail, and the values to keep; all columns but the event time may be NULL. An
+    expression that fails is NULL, so whoever needs it does not see the row.
     """
 
     program: SiteProgram
@@ -54,8 +58,13 @@ class Ingest:
             table = table.filter(pc.invert(early))
         if not table.num_rows:
             return found
-        masks = [_fulfilled(table, selection, number) for number, selection in enumerate(self.scan.selections)]
-        found = replace(found, null_keys=self._null_keys(table, masks))
+        masks = self._masks(table)
+        if FAILED in table.column_names and table.column(FAILED).null_count < table.num_rows:
+            found = self._with_failed(found, table)
+            clean = table.filter(pc.is_null(table.column(FAILED)))
+            found = replace(found, null_keys=self._null_keys(clean, self._masks(clean)))
+        else:
+            found = replace(found, null_keys=self._null_keys(table, masks))
         table = self._kept(table)
         found = replace(found, central=self._central(table, masks))
         if self.scan.stream in self.program.ordered:
@@ -68,6 +77,9 @@ class Ingest:
             table = with_selected(table, masks)
         table = where(table, _any([m for m, s in zip(masks, self.scan.selections, strict=True) if s.count is None]))
         return replace(found, made=file_flow(self.program, self.shelf, self.scan.stream, table))
+
+    def _masks(self, table: pa.Table) -> list[Mask | None]:
+        return [_fulfilled(table, selection, number) for number, selection in enumerate(self.scan.selections)]
 
     def _kept(self, table: pa.Table) -> pa.Table:
         """The columns that windows need; a key that is NULL belongs to rows of other selections."""
@@ -87,6 +99,39 @@ class Ingest:
         rows = rows.rename_columns([name.removeprefix(f"{self.scan.stream}.") for name in rows.column_names])
         rows = rows.append_column(REASON, pa.array([reason] * rows.num_rows))
         return self.shelf.put(reason, rows).path
+
+    def _with_failed(self, found: Ingested, table: pa.Table) -> Ingested:
+        """What was found, and the rows that queries do not see because an expression fails, each counted once."""
+        rows = table.filter(pc.is_valid(table.column(FAILED)))
+        told = [json.loads(text) for text in rows.column(FAILED).to_pylist()]
+        reasons: dict[str, dict[int, str]] = {}  # by query and row
+        for part in self.program.parts:
+            for view in part.views.values():
+                if view.stream == self.scan.stream:
+                    for row, sql in self._failures(rows, [one["failed"] for one in told], view.selection):
+                        for query in part.queries:
+                            reasons.setdefault(query, {}).setdefault(row, f"{shown(sql)} fails")
+        kept = [
+            (query, reason, told[row]["row"])
+            for query, by_row in sorted(reasons.items())
+            if self.program.errors[query] != "drop"
+            for row, reason in sorted(by_row.items())
+        ]
+        path = self.shelf.put("failed", described(*zip(*kept, strict=True))).path if kept else None
+        return replace(found, failed={query: len(by_row) for query, by_row in reasons.items()}, failed_file=path)
+
+    def _failures(self, rows: pa.Table, failed: Sequence[Sequence[str]], number: int) -> Iterator[tuple[int, str]]:
+        """Rows for which the filters of a selection fail, or a key where they hold, and which expression does."""
+        selection = self.scan.selections[number]
+        keys = {class_column(key): self.scan.keys[key].expression.sql for key in selection.keys}
+        begun = _fulfilled(rows, replace(selection, keys=(), filters=()), number)
+        passed = _fulfilled(rows, replace(selection, keys=()), number)
+        for row, names in enumerate(failed):
+            if keep_column(number) in names:
+                if begun is None or begun[row]:
+                    yield row, selection.condition
+            elif passed is None or passed[row]:
+                yield from ((row, keys[name]) for name in sorted(keys.keys() & set(names))[:1])
 
     def _null_keys(self, table: pa.Table, masks: "Sequence[Mask | None]") -> dict[str, int]:
         """For each query, rows that pass the filters of an alias but have a NULL among its keys."""

@@ -88,6 +88,8 @@ class Ingested:
     central: Traffic = Traffic()  # what shipping these rows whole would take
     late_file: str | None = None
     malformed_file: str | None = None
+    failed: Mapping[str, int] = field(default_factory=dict)  # by query: rows for which a key or filter fails
+    failed_file: str | None = None  # which they are and why, for queries that do not just leave them out
     observed: str = ""  # a sketch of the rows, as JSON
 
     @property
@@ -97,7 +99,7 @@ class Ingested:
             yield from (part.path for segment in self.made.segments.values() for part in segment.parts)
             yield from (payload.path for payload in self.made.payloads.values())
         yield from (part.path for part in (self.pending.parts if self.pending else ()))
-        yield from (path for path in (self.late_file, self.malformed_file) if path is not None)
+        yield from (path for path in (self.late_file, self.malformed_file, self.failed_file) if path is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,7 @@ class SiteLedger:
     undelivered: Mapping[str, tuple[Answers, ...]] = field(default_factory=dict)  # by query
     null_keys: Mapping[str, int] = field(default_factory=dict)  # by query
     rows_out: Mapping[str, int] = field(default_factory=dict)  # by query
+    failed: Mapping[str, int] = field(default_factory=dict)  # by query: rows and combinations whose expressions fail
 
     @property
     def segments(self) -> Iterable[Segment]:
@@ -172,6 +175,15 @@ class SiteLedger:
     @staticmethod
     def from_json(text: str) -> "SiteLedger":
         return from_json(SiteLedger, text)
+
+
+def failed_counts(ingested: SiteLedger, completed: SiteLedger) -> dict[str, int]:
+    """By query, the rows and combinations of one micro-batch for which an expression fails."""
+    counts = {query: count - ingested.failed.get(query, 0) for query, count in completed.failed.items()}
+    for found in ingested.ingested:
+        for query, count in found.failed.items():
+            counts[query] = counts.get(query, 0) + count
+    return {query: count for query, count in sorted(counts.items()) if count}
 
 
 def watermark(state: StreamState | None, delay_us: int) -> int | None:

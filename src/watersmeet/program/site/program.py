@@ -152,6 +152,7 @@ class SiteProgram:
     shipments: tuple[Shipment, ...] = ()
     inbound: tuple[tuple[str, Shipment], ...] = ()  # sender, shipment
     away: frozenset[str] = frozenset()  # local streams that some query would need elsewhere if all went to one place
+    errors: Mapping[str, str] = field(default_factory=dict)  # by query: what becomes of rows whose expressions fail
 
     def part(self, name: str) -> JoinPart:
         return self._parts[name]
@@ -277,7 +278,9 @@ class Joined:
     finishes: tuple[Finish, ...]
 
 
-def shared_joins(plans: Mapping[str, Plan], starts_us: Mapping[str, int | None]) -> list[Joined]:
+def shared_joins(
+    plans: Mapping[str, Plan], starts_us: Mapping[str, int | None], errors: Mapping[str, str] | None = None
+) -> list[Joined]:
     """The different joins of some queries: queries that differ only above the join, or in what they keep, share one."""
     found: dict[tuple[JoinPlan, int | None], list[str]] = {}
     for query in plans:
@@ -291,7 +294,7 @@ def shared_joins(plans: Mapping[str, Plan], starts_us: Mapping[str, int | None])
                 queries[0],
                 _united([join_plan_of(plans[query]) for query in queries]),
                 start_us,
-                tuple(finish_of(query, plans[query]) for query in queries),
+                tuple(finish_of(query, plans[query], (errors or {}).get(query, "fail")) for query in queries),
             )
         )
     return joins
@@ -326,6 +329,7 @@ def overlay(joins: Iterable[Joined], sites: Iterable[str] = (), *, answers: bool
             finishes = one.finishes if program.is_query_site else ()
             parts[site].append(JoinPart(one.name, program, own, queries, finishes))
     shipments = {site: _shipments(site, parts[site]) for site in names}
+    errors = {finish.query: finish.errors for one in joins for finish in one.finishes}
     made = {}
     for site in names:
         inbound = tuple((origin, one) for origin in names for one in shipments[origin] if one.to == site)
@@ -342,7 +346,7 @@ def overlay(joins: Iterable[Joined], sites: Iterable[str] = (), *, answers: bool
             for scan in one.join.scans
             if homes[scan.stream] == site and one.join.site not in (None, site)
         )
-        made[site] = SiteProgram(site, tuple(parts[site]), local, stored, shipments[site], inbound, away)
+        made[site] = SiteProgram(site, tuple(parts[site]), local, stored, shipments[site], inbound, away, errors)
     return made
 
 

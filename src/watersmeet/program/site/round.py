@@ -84,6 +84,7 @@ from watersmeet.program.storage.segments import (
     selected_column,
 )
 from watersmeet.program.storage.shelf import Part, Segment, Shelf
+from watersmeet.program.storage.sizes import split_rows, take_rows, united
 from watersmeet.program.storage.wire import UNKNOWN, naming_damage, unpack_schema
 from watersmeet.query.windows import Rows
 
@@ -153,13 +154,14 @@ class Release:
         if not any(piece.num_rows for piece in pieces):
             return []
         table = pa.concat_tables(pieces).combine_chunks()
-        table = table.take(pa.array(np.argsort(column(table, TS), kind="stable")))
+        table = take_rows(table, pa.array(np.argsort(column(table, TS), kind="stable")))
         first = self.ordinals.get(stream, 0)
         clock, ticks = clock_flow(stream), pa.table({TS: table.column(TS)})
         payloads = pack_for_others(self.program, self.shelf, clock, ticks)
         made = Made(clock, table.num_rows, payloads=payloads, ticks=shelve(self.shelf, "clock", ticks))
         table = table.append_column(ORDINAL, pa.array(np.arange(first, first + table.num_rows)))
-        return [made, file_flow(self.program, self.shelf, ordered_flow(stream), self._counted(stream, table))]
+        rows = split_rows(self._counted(stream, table))
+        return [made, *(file_flow(self.program, self.shelf, ordered_flow(stream), some) for some in rows)]
 
     def _counted(self, stream: str, table: pa.Table) -> pa.Table:
         """The rows that are ever in a ROWS window: others of their own timestamp may push them out at once."""
@@ -200,7 +202,7 @@ class Round:
             part = self.program.part(name)
             table = work.run(part, operator)
             if table is not None and table.num_rows:
-                made.append(work.file(part, operator, table))
+                made += [work.file(part, operator, rows) for rows in split_rows(table)]
         return made
 
 
@@ -287,7 +289,7 @@ class _Bucket:
             self._extended(part, operator, combinations, relations, names, owners)
             for combinations in join(carrier, lookups)
         ]
-        return pa.concat_tables(tables) if tables else None
+        return united(tables) if tables else None
 
     def probe_together(self, group: ProbeGroup) -> list[Made]:
         """Probe once for several joins; what each of them finds."""
@@ -315,7 +317,9 @@ class _Bucket:
                 if len(which):
                     some = found.take(which)
                     tables.setdefault(number, []).append(_columns_of(own, probe, some, relations))
-        return [self.file(*members[number], pa.concat_tables(some)) for number, some in tables.items()]
+        return [
+            self.file(*members[number], rows) for number, some in tables.items() for rows in split_rows(united(some))
+        ]
 
     def _shared_window(
         self, members: "Sequence[tuple[JoinPart, Probe]]", position: int, flow: Flow, *, new: bool, old: bool
@@ -405,7 +409,7 @@ class _Bucket:
                 times = {} if operator.out.form is Form.RESULT else {TS: found.left.gather(left_rows, [TS])[0]}
                 sides = (found.left, left_rows, operator.bound), (found.right, right_rows, (operator.alias,))
                 tables.append(self._combined(part, operator, times, *sides))
-        return pa.concat_tables(tables) if tables else None
+        return united(tables) if tables else None
 
     def _run_pair(self, part: JoinPart, operator: Pair) -> pa.Table | None:
         left = self._side(part, operator, operator.left)
@@ -418,7 +422,7 @@ class _Bucket:
                 (found.right, found.right_rows, operator.right_bound),
             )
             tables.append(self._combined(part, operator, times, *sides))
-        return pa.concat_tables(tables) if tables else None
+        return united(tables) if tables else None
 
     def _combined(
         self,
@@ -452,7 +456,7 @@ class _Bucket:
             tables.append(pa.table(dict(zip(names, relation.gather(rows, names), strict=True))))
         if not tables:
             return None
-        table = pa.concat_tables(tables)
+        table = united(tables)
         spare = {Form.SPAN: [], Form.ROW: [KEY]}.get(operator.out.form, [KEY, ORDINAL])
         return table.drop_columns([name for name in spare if name in table.column_names])
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from watersmeet.program.storage import sizes
 from watersmeet.program.storage.segments import ORDINAL
 from watersmeet.program.storage.shelf import Part, Segment
 
@@ -15,7 +16,8 @@ def choose_merges(
     """Groups of segments to merge now; `extent` is how far the longest window reaches on the axis, None without end.
 
     Level by level, as soon as there are FAN_OUT of them, but never into one that spans more than half the window:
-    it would keep dead rows for too long. A segment from one large batch is rewritten by itself once mostly dead.
+    it would keep dead rows for too long; nor into one that is too long for Arrow. A segment from one large batch is
+    rewritten by itself once mostly dead.
     """
     groups: list[tuple[Segment, ...]] = []
     for level in sorted({segment.level for segment in segments}):
@@ -25,7 +27,8 @@ def choose_merges(
         while len(same) >= FAN_OUT:
             group, same = tuple(same[:FAN_OUT]), same[FAN_OUT:]
             span = max(segment.high(axis) for segment in group) - group[0].low(axis)
-            if extent is None or span <= extent // 2 or _tiny(group):
+            size = sum(segment.bytes for segment in group)
+            if size <= sizes.MAX_COLUMN_BYTES and (extent is None or span <= extent // 2 or _tiny(group)):
                 groups.append(group)
     merged = {segment for group in groups for segment in group}
     groups += [

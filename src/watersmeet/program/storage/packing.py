@@ -92,10 +92,11 @@ def number_bytes(value: int) -> bytes:
 
 
 def pack_rows(table: pa.Table) -> bytes:
-    """The values of a table, for whoever has its schema."""
+    """The values of a table, for whoever has its schema; it is cut beforehand if a column is too long for Arrow."""
     out = bytearray(number_bytes(table.num_rows))
     for column in table.combine_chunks().columns if table.num_rows else ():
-        _pack(out, column.chunk(0))
+        (whole,) = column.chunks
+        _pack(out, whole)
     spare = 8 * table.num_rows * table.num_columns
     if 2 * (table.get_total_buffer_size() + spare) > _FREE_BYTES:
         used = 2 * (table.nbytes + spare)  # at most, when it is unpacked

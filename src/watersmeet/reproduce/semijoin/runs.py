@@ -16,7 +16,7 @@ import pyarrow as pa
 from watersmeet.cost.price import Units
 from watersmeet.plan.nodes import Linear
 from watersmeet.planners.problem import Objective, Problem, problem_of
-from watersmeet.program.finish.model import Finish
+from watersmeet.program.finish.model import Evaluated, Finish
 from watersmeet.program.operators import Announce, Flow, Form, Join, Operator, Ship
 from watersmeet.program.site.engine import SiteEngine
 from watersmeet.program.site.program import JoinPart, SiteProgram
@@ -270,7 +270,7 @@ def _feed(sites: SimulatedSites, tables: Mapping[str, pa.Table], edges_us: Seque
     sites.run()
 
 
-def _no_expressions(finish: Finish, paths: Sequence[str], rows: int) -> list[str]:
+def _no_expressions(finish: Finish, paths: Sequence[str], rows: int) -> Evaluated:
     raise AssertionError("answers are columns as they are")
 
 

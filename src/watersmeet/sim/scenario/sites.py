@@ -22,7 +22,7 @@ from watersmeet.plan.nodes import join_plan_of
 from watersmeet.planners.choose import Chosen, choose
 from watersmeet.program.rjoin.compiled import Longs
 from watersmeet.program.site.engine import traffic_by_purpose
-from watersmeet.program.site.ledger import SiteLedger
+from watersmeet.program.site.ledger import SiteLedger, failed_counts
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.sql import parse_query, to_duckdb
 from watersmeet.sim.internet.links import LinkModel
@@ -72,6 +72,7 @@ def simulate_sites(
         aligned=True,
         completed=report.completed,
         start_us={name: one.query.start_us for name, one in asked.items()},
+        errors={name: one.query.errors for name, one in asked.items()},
         # Readers acknowledge when they have completed a micro-batch: nothing is lost that would be sent again sooner.
         retry_us=RETRY_US + 2 * (scenario.trigger_us + longest_us),
     )
@@ -219,6 +220,7 @@ class _Report:
                 late={name: sum(one.late for one in found if one.stream == name) for name in names},
                 malformed={name: sum(one.malformed for one in found if one.stream == name) for name in names},
                 null_keys=sum(sum(one.null_keys.values()) for one in found),
+                failed=failed_counts(before, ledger),
                 answers={query: ledger.rows_out.get(query, 0) - before.rows_out.get(query, 0) for query in queries},
                 watermarks=site.engine.watermarks(ledger),
                 state_rows=sum(segment.rows for segment in segments),

@@ -1,6 +1,6 @@
 """Expressions without Spark: DuckDB lays out the rows of streams and finishes combinations, in this process."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -8,9 +8,12 @@ from typing import Any
 import pyarrow as pa
 
 from watersmeet.plan.shape import key_classes
-from watersmeet.program.finish.model import Finish, answer_column
+from watersmeet.program.finish.failed import FAILING, first_failing, set_failing_aside
+from watersmeet.program.finish.model import Evaluated, Finish, answer_column
+from watersmeet.program.site.ingest import FAILED
 from watersmeet.program.site.streams import StreamScan
 from watersmeet.program.storage.segments import TS, class_column, keep_column
+from watersmeet.program.storage.shelf import Shelf
 from watersmeet.query.model import Equality, Expression, JoinQuery
 from watersmeet.query.sql import to_duckdb
 
@@ -35,21 +38,78 @@ def typed(query: JoinQuery, schemas: Mapping[str, pa.Schema]) -> JoinQuery:
 
 
 def lay_out(scan: StreamScan, rows: pa.Table, event_time: str, hash_sql: str = HASH) -> pa.Table:
-    """New rows of a stream as they are ingested: event time, keys and conditions as numbers, values to keep."""
+    """New rows of a stream as they are ingested: event time, keys and conditions as numbers, values to keep.
+
+    Only where an expression fails is each one tried row by row, and told which fail.
+    """
     flat = rows.rename_columns([f"{scan.stream}.{name}" for name in rows.column_names])
-    columns = [f'epoch_us("{scan.stream}.{event_time}") AS "{TS}"']
+    judged: dict[str, str] = {}  # keys and conditions
     for number, key in enumerate(scan.keys):
         value = to_duckdb(key.expression)
         number_sql = value if key.expression.type == "bigint" else hash_sql.format(value)
-        columns.append(
-            f'CASE WHEN ({value}) IS NOT NULL THEN CAST({number_sql} AS BIGINT) END AS "{class_column(number)}"'
-        )
+        judged[class_column(number)] = f"CASE WHEN ({value}) IS NOT NULL THEN CAST({number_sql} AS BIGINT) END"
     for number, selection in enumerate(scan.selections):
         if selection.filters:
-            condition = " AND ".join(f"({to_duckdb(expression)})" for expression in selection.filters)
-            columns.append(f'{condition} AS "{keep_column(number)}"')
-    columns += [f'{to_duckdb(item.expression)} AS "{item.name}"' for item in scan.kept]
-    return query_rows(f"SELECT {', '.join(columns)} FROM flat", flat=flat)
+            judged[keep_column(number)] = " AND ".join(f"({to_duckdb(one)})" for one in selection.filters)
+    columns = {TS: f'epoch_us("{scan.stream}.{event_time}")', **judged}
+    columns |= {item.name: to_duckdb(item.expression) for item in scan.kept}
+    try:
+        return query_rows(f"SELECT {_aliased(columns)} FROM flat", flat=flat)
+    except _duckdb().Error:
+        columns = {name: _value(_tried(sql)) for name, sql in columns.items()} | {FAILED: _told(judged, flat)}
+        return _tried_rows(f"SELECT {_aliased(columns)} FROM flat", flat=flat)
+
+
+def _aliased(columns: Mapping[str, str]) -> str:
+    return ", ".join(f'{sql} AS "{name}"' for name, sql in columns.items())
+
+
+def _told(judged: Mapping[str, str], flat: pa.Table) -> str:
+    """Which of some expressions fail for a row, and the row, as JSON; NULL where none does."""
+    names = ", ".join(f"CASE WHEN {_tried(sql)} IS NULL THEN '{name}' END" for name, sql in judged.items())
+    row = ", ".join(f"""'{name.replace("'", "''")}': CAST("{name}" AS VARCHAR)""" for name in flat.column_names)
+    told = f"{{'failed': list_filter([{names}], lambda name: name IS NOT NULL), 'row': {{{row}}}}}"
+    is_wrong = " OR ".join(f"{_tried(sql)} IS NULL" for sql in judged.values()) or "false"
+    return f"CASE WHEN {is_wrong} THEN CAST(to_json({told}) AS VARCHAR) END"
+
+
+def _tried(sql: str) -> str:
+    """A struct with the value of an expression; NULL where it fails."""
+    return f"TRY({{'v': {sql}}})"
+
+
+def _value(tried: str) -> str:
+    return f"({tried}).v"
+
+
+class DuckEvaluator:
+    """The evaluator of a site without Spark (see program.finish.model)."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf = shelf
+
+    def __call__(self, finish: Finish, paths: Sequence[str], rows: int) -> Evaluated:
+        combinations = pa.concat_tables([self._shelf.get(path) for path in paths])
+        tried = Evaluated(tuple(paths))
+        try:
+            table = evaluate(finish, combinations)
+        except _duckdb().Error:
+            tried = set_failing_aside(self._shelf, finish, _with_failing(finish, combinations))
+            table = evaluate(finish, pa.concat_tables([combinations.slice(0, 0), *map(self._shelf.get, tried.paths)]))
+        made = (self._shelf.put("evaluated", table).path,) if table.num_rows else ()
+        return replace(tried, paths=made)
+
+
+def _with_failing(finish: Finish, combinations: pa.Table) -> pa.Table:
+    """Combinations and, beside each, which expression fails for it first."""
+    number = first_failing(
+        finish,
+        lambda one: f"{_tried(to_duckdb(one))} IS NULL",
+        lambda one: f"coalesce({_value(_tried(to_duckdb(one)))}, false)",
+    )
+    return _tried_rows(
+        f'SELECT *, CAST({number} AS INTEGER) AS "{FAILING}" FROM combinations', combinations=combinations
+    )
 
 
 def evaluate(finish: Finish, combinations: pa.Table) -> pa.Table:
@@ -64,13 +124,26 @@ def evaluate(finish: Finish, combinations: pa.Table) -> pa.Table:
     return query_rows(sql, combinations=combinations)
 
 
-@cache
-def _connection() -> Any:
+def _duckdb() -> Any:
     import duckdb
 
-    connection = duckdb.connect(config={"threads": 1})
+    return duckdb
+
+
+@cache
+def _connection() -> Any:
+    connection = _duckdb().connect(config={"threads": 1})
     connection.execute("SET TimeZone = 'UTC'")
     return connection
+
+
+def _tried_rows(sql: str, **tables: pa.Table) -> pa.Table:
+    """The same with attempts in it; what comes twice in one would otherwise be evaluated ahead of it."""
+    _connection().execute("SET disabled_optimizers = 'common_subexpressions'")
+    try:
+        return query_rows(sql, **tables)
+    finally:
+        _connection().execute("RESET disabled_optimizers")
 
 
 def query_rows(sql: str, **tables: pa.Table) -> pa.Table:

@@ -4,14 +4,13 @@ A site has a disk, which survives a crash (its ledger and what the ledger names)
 that arrived and wait for the next micro-batch). Sources can be read again from any batch, as on Spark.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from watersmeet.plan.nodes import Plan
-from watersmeet.program.finish.model import Evaluator, Finish
 from watersmeet.program.operators import Purpose
 from watersmeet.program.site.engine import Arrivals, SiteEngine, traffic_by_purpose
 from watersmeet.program.site.ingest import Ingest
@@ -21,7 +20,7 @@ from watersmeet.program.storage.shelf import MemoryShelf
 from watersmeet.program.storage.wire import index_parcel
 from watersmeet.sim.internet.links import LinkModel, Network
 from watersmeet.sim.kernel import Kernel
-from watersmeet.sim.sites.rows import HASH, evaluate, lay_out
+from watersmeet.sim.sites.rows import HASH, DuckEvaluator, lay_out
 
 BATCH_INTERVAL_US = 100_000  # between micro-batches of a site, if nobody says
 RETRY_US = 1_000_000  # after which a parcel that nobody acknowledged is sent again
@@ -185,12 +184,13 @@ class SimulatedSites:
         hash_sql: str = HASH,
         retry_us: int | None = RETRY_US,
         answers: bool = True,
+        errors: Mapping[str, str] | None = None,
     ) -> None:
         self.kernel = Kernel(seed)
         self.network = Network(self.kernel, model_of, retry_us)
         by_query: Mapping[str, Plan] = plans if isinstance(plans, Mapping) else {"q": plans}
         starts = start_us if isinstance(start_us, Mapping) else dict.fromkeys(by_query, start_us)
-        programs = overlay(shared_joins(by_query, starts), answers=answers)
+        programs = overlay(shared_joins(by_query, starts, errors), answers=answers)
         scans = {scan.stream: scan for program in programs.values() for scan in program.streams}
         delays = {stream: (delays_us or {}).get(stream, 0) for stream in scans}
 
@@ -202,7 +202,7 @@ class SimulatedSites:
         for name, program in programs.items():
             interval = interval_us if isinstance(interval_us, int) else interval_us[name]
             shelf = MemoryShelf()
-            engine = SiteEngine(program, delays, shelf, run_here, _evaluator(shelf), buckets, rows_a_bucket=1)
+            engine = SiteEngine(program, delays, shelf, run_here, DuckEvaluator(shelf), buckets, rows_a_bucket=1)
             site = SimulatedSite(engine, self.kernel, self.network, laid_out, delays, interval, aligned, completed)
             self.sites[name] = site
             site.start()
@@ -269,11 +269,3 @@ class SimulatedSites:
     def bytes_central(self) -> int:
         """What shipping every stream whole to the query's site would have taken, by a sample of each batch."""
         return sum(count.bytes for site in self.sites.values() for count in site.ledger.central.values())
-
-
-def _evaluator(shelf: MemoryShelf) -> Evaluator:
-    def evaluated(finish: Finish, paths: Sequence[str], rows: int) -> list[str]:
-        table = evaluate(finish, pa.concat_tables([shelf.get(path) for path in paths]))
-        return [shelf.put("evaluated", table).path] if table.num_rows else []
-
-    return evaluated

@@ -10,7 +10,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.types import StringType, StructField, StructType
 
-from watersmeet.program.finish.model import Finish
 from watersmeet.program.site.ingest import REASON
 from watersmeet.program.site.ledger import Answers, Ingested
 from watersmeet.spark.binding import CORRUPT_FIELD
@@ -21,6 +20,11 @@ from watersmeet.spark.files import FileShelf
 from watersmeet.spark.ingest.sources import catches_malformed
 from watersmeet.spark.jobs import read_rows
 from watersmeet.topology.model import Topology
+
+FAILED_SCHEMA = StructType(  # of rows and combinations for which an expression fails
+    [StructField("query", StringType()), StructField("batch", T.LongType())]
+    + [StructField(name, StringType()) for name in ("reason", "inputs")]
+)
 
 # Types that Arrow and Spark write to Parquet alike.
 _DIRECT_TYPES = (
@@ -35,26 +39,20 @@ class Delivery:
     What a crash left undelivered is in the ledger, and is given again: a file sink replaces what it has of it.
     """
 
-    def __init__(
-        self, spark: SparkSession, finish: Finish, schema: StructType, writer: Writer, shelf: FileShelf
-    ) -> None:
+    def __init__(self, spark: SparkSession, query: str, schema: StructType, writer: Writer, shelf: FileShelf) -> None:
+        self.query = query
         self._spark = spark
-        self._finish = finish
         self._schema = schema
         self._writer = writer
         self._shelf = shelf
         self._compression = writer.direct_compression if isinstance(writer, FileWriter) else None
         if not all(isinstance(field.dataType, _DIRECT_TYPES) for field in schema.fields):
             self._compression = None
-        self._thread = ThreadPoolExecutor(1, f"deliver-{finish.query}")
+        self._thread = ThreadPoolExecutor(1, f"deliver-{query}")
         self._queued = self._delivered = -1
         self._given = self._done = 0
         self._has_failed = False
         self.last: Future[None] | None = None  # what is done when the sink has all that was given
-
-    @property
-    def query(self) -> str:
-        return self._finish.query
 
     @property
     def delivered(self) -> int:
@@ -109,14 +107,14 @@ class Delivery:
             rows = read_rows(self._spark, self._shelf, answers.paths, plain)
             places = [unique.index(name) for name in stored.names]
             numbered = rows.toDF(*(f"c{number}" for number in range(len(unique))))
-            frame = numbered.select([numbered[f"c{place}"] for place in places]).toDF(*self._finish.names)
+            frame = numbered.select([numbered[f"c{place}"] for place in places]).toDF(*self._schema.names)
             self._writer.write(frame, answers.batch, replay=replay)
 
     def _write_files(self, path: str, answers: Answers) -> int:
         """Write answers straight into a Parquet file: Spark SQL would do nothing but pass them on."""
         stored = [name for name, _ in answers.columns]
         table = pa.concat_tables([self._shelf.get(one).select(stored) for one in answers.paths])
-        table = table.rename_columns(list(self._finish.names))
+        table = table.rename_columns(list(self._schema.names))
         name = f"part-00000.{self._compression}.parquet"
         pq.write_table(table, os.path.join(path, name), compression=self._compression)
         return int(table.num_rows)

@@ -1,20 +1,23 @@
 """Expressions over combinations, evaluated by Spark: the rest of WHERE, the select list, and hashes for DISTINCT."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from watersmeet.program.finish.combine import ROW
-from watersmeet.program.finish.model import Finish, answer_column
+from watersmeet.program.finish.failed import FAILING, first_failing
+from watersmeet.program.finish.model import Evaluated, Finish, answer_column
+from watersmeet.program.storage.codec import decode
 from watersmeet.program.storage.segments import class_column
 from watersmeet.program.storage.shelf import Part
-from watersmeet.spark.binding import Bound, is_collated
-from watersmeet.spark.failures import raise_explained
+from watersmeet.spark.binding import Bound, is_collated, tried_sql
+from watersmeet.spark.failures import explain, raise_explained
 from watersmeet.spark.files import FileShelf
 from watersmeet.spark.jobs import map_rows, numbers, reports
-from watersmeet.spark.tasks import KeepRows, ReadRows
+from watersmeet.spark.tasks import KeepRows, ReadRows, SetFailingAside
 
 
 class SparkEvaluator:
@@ -24,20 +27,60 @@ class SparkEvaluator:
         self._spark = spark
         self._bounds = bounds
         self._shelf = shelf
+        self._failing: set[str] = set()  # queries whose last combinations had some for which an expression fails
 
-    def __call__(self, finish: Finish, paths: Sequence[str], rows: int) -> list[str]:
-        """Evaluate a query's predicates and select list over combinations; where the results are."""
-        columns = finish.columns or (ROW,)
-        schema = self.combination(finish)
-        task = ReadRows(self._shelf, tuple(paths), columns)
-        combinations = numbers(self._spark, len(paths)).mapInArrow(task, schema)
-        answers = self._evaluated(finish, combinations)
-        if finish.distinct:
-            answers = self._hashed(finish, answers.dropDuplicates())
+    def __call__(self, finish: Finish, paths: Sequence[str], rows: int) -> Evaluated:
+        """Evaluate a query's predicates and select list over combinations; where the results are.
+
+        All combinations at once; only if that fails, those for which an expression fails are looked for and left out.
+        """
+        if finish.query not in self._failing:
+            try:
+                return Evaluated(self._answers(finish, paths))
+            except Exception as error:
+                try:
+                    tried = self._tried(finish, paths)
+                except Exception:
+                    raise_explained(error, finish.query)
+                if not tried.failed:
+                    raise_explained(error, finish.query)
+                said = str(explain(error, finish.query)).removeprefix(f"query {finish.query!r} failed: ")
+                tried = replace(tried, cause=said.split(". ")[0])
+        else:
+            tried = self._tried(finish, paths)
+        (self._failing.add if tried.failed else self._failing.discard)(finish.query)
         try:
-            return [Part(**row).path for row in reports(map_rows(answers, KeepRows(self._shelf)))]
+            return replace(tried, paths=self._answers(finish, tried.paths))
         except Exception as error:
             raise_explained(error, finish.query)
+
+    def _answers(self, finish: Finish, paths: Sequence[str]) -> tuple[str, ...]:
+        if not paths:
+            return ()
+        answers = self._evaluated(finish, self._combinations(finish, paths))
+        if finish.distinct:
+            answers = self._hashed(finish, answers.dropDuplicates())
+        return tuple(Part(**row).path for row in reports(map_rows(answers, KeepRows(self._shelf))))
+
+    def _combinations(self, finish: Finish, paths: Sequence[str]) -> DataFrame:
+        task = ReadRows(self._shelf, tuple(paths), finish.columns or (ROW,))
+        return numbers(self._spark, len(paths)).mapInArrow(task, self.combination(finish))
+
+    def _tried(self, finish: Finish, paths: Sequence[str]) -> Evaluated:
+        """The combinations for which no expression fails, and the others."""
+        number = first_failing(
+            finish,
+            lambda one: f"{tried_sql(one.sql)} IS NULL",
+            lambda one: f"coalesce({tried_sql(one.sql)}.v, false)",
+        )
+        combinations = self._combinations(finish, paths)
+        judged = combinations.withColumn(FAILING, F.expr(f"CAST({number} AS INT)"))
+        found = [decode(Evaluated, row) for row in reports(map_rows(judged, SetFailingAside(self._shelf, finish)))]
+        return Evaluated(
+            tuple(path for one in found for path in one.paths),
+            sum(one.failed for one in found),
+            tuple(path for one in found for path in one.failed_paths),
+        )
 
     def combination(self, finish: Finish) -> StructType | str:
         """The row type of the combinations that a query is answered from."""

@@ -10,11 +10,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from watersmeet.errors import InputError, TopologyError
-from watersmeet.program.site.ingest import MALFORMED
+from watersmeet.program.site.ingest import FAILED, MALFORMED
 from watersmeet.program.site.streams import StreamScan
 from watersmeet.program.storage.segments import TS, class_column, keep_column
-from watersmeet.query.model import Expression
-from watersmeet.spark.binding import CORRUPT, CORRUPT_FIELD, class_key_sql, micros_sql, readable
+from watersmeet.spark.binding import CORRUPT, CORRUPT_FIELD, class_key_sql, micros_sql, readable, tried_sql
 from watersmeet.spark.ingest import generator
 from watersmeet.spark.ingest.new_files import FILE_FORMATS, is_local, local_path, reader_options
 from watersmeet.topology.model import Source, Stream
@@ -122,15 +121,28 @@ def ingest_columns(rows: DataFrame, stream: Stream, schema: StructType, scan: St
     time_column = stream.event_time_column
     kind = schema[time_column].dataType.simpleString()
     laid_out = [F.expr(micros_sql(f"`{_quoted(f'{stream.name}.{time_column}')}`", kind)).alias(TS)]
+    tried = {}  # expressions that may fail: each is tried once, and its value is NULL where it does
     for number, key in enumerate(scan.keys):
         sql = class_key_sql(key.expression, exact=key.exact)
-        laid_out.append(_guarded(sql, key.expression, scan, f"#{number}").alias(class_column(number)))
+        if key.expression.is_plain:
+            laid_out.append(F.expr(sql).alias(class_column(number)))
+        else:
+            tried[class_column(number)] = _guarded(sql, scan, f"#{number}")
     for number, selection in enumerate(scan.selections):
         if selection.filters:
-            laid_out.append(F.expr(selection.condition).alias(keep_column(number)))
+            tried[keep_column(number)] = selection.condition
+    judged = list(tried)
+    tried |= {i.name: _guarded(i.expression.sql, scan, i.name) for i in scan.kept if not i.expression.is_plain}
+    if tried:
+        laid_out += [F.col(f"`{_attempt(name)}`.v").alias(name) for name in judged]
+        laid_out.append(_failures(judged, flat.columns).alias(FAILED))
+        flat = flat.select("*", *(F.expr(tried_sql(sql)).alias(_attempt(name)) for name, sql in tried.items()))
     if marks_malformed:
         laid_out.append(F.col(f"`{_quoted(f'{stream.name}.{CORRUPT}')}`").isNotNull().alias(MALFORMED))
-    kept = {i.name: _guarded(i.expression.sql, i.expression, scan, i.name).alias(i.name) for i in scan.kept}
+    kept = {
+        i.name: F.expr(f"`{_quoted(_attempt(i.name))}`.v" if i.name in tried else i.expression.sql).alias(i.name)
+        for i in scan.kept
+    }
     # Text formats parse only what is asked for: asking for everything makes a row malformed whatever the query.
     extra = names if raw_columns(stream) else stream.columns if marks_malformed else ()
     for name in (f"{stream.name}.{column}" for column in extra):
@@ -138,12 +150,24 @@ def ingest_columns(rows: DataFrame, stream: Stream, schema: StructType, scan: St
     return flat.select(*laid_out, *kept.values())
 
 
-def _guarded(sql: str, expression: Expression, scan: StreamScan, name: str) -> Column:
+def _guarded(sql: str, scan: StreamScan, name: str) -> str:
     """A value of the rows that pass the filters of those who need it: on others it may fail, as a cast would."""
     conditions = {scan.selections[number].condition for number in scan.users.get(name, ())}
-    if expression.is_plain or not conditions or "" in conditions:
-        return F.expr(sql)
-    return F.expr(f"IF({' OR '.join(f'({condition})' for condition in sorted(conditions))}, {sql}, NULL)")
+    if not conditions or "" in conditions:
+        return sql
+    return f"IF({' OR '.join(f'({condition})' for condition in sorted(conditions))}, {sql}, NULL)"
+
+
+def _attempt(name: str) -> str:
+    return f"#tried {name}"
+
+
+def _failures(names: Sequence[str], columns: Sequence[str]) -> Column:
+    """Which of some attempts have failed for a row, and the row, as JSON; NULL where none has."""
+    failed = [F.when(F.col(f"`{_attempt(name)}`").isNull(), F.lit(name)) for name in names]
+    row = F.struct(*(F.col(f"`{_quoted(name)}`").cast("string").alias(name) for name in columns))
+    told = F.to_json(F.struct(F.array_compact(F.array(*failed)).alias("failed"), row.alias("row")))
+    return F.when(F.coalesce(*failed).isNotNull(), told)
 
 
 def _quoted(name: str) -> str:
