@@ -191,7 +191,9 @@ def test_a_long_name_and_one_with_a_control_character(tmp_path: Path) -> None:
     assert "has 300 characters; 64 is the limit" in load_error(
         tmp_path, EXAMPLE.replace(f" {name[1]}:", f" {'x' * 300}:")
     )
-    assert "control character U+0000" in load_error(tmp_path, re.sub(r"path: [^}\n]*", 'path: "a\\\\0b"', EXAMPLE, count=1))
+    assert "control character U+0000" in load_error(
+        tmp_path, re.sub(r"path: [^}\n]*", 'path: "a\\\\0b"', EXAMPLE, count=1)
+    )
 
 
 # ---- mutations of what people write

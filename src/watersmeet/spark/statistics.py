@@ -23,6 +23,7 @@ from pyspark.sql.types import DataType
 from watersmeet.errors import RunError, WatersmeetError
 from watersmeet.plan.shape import shape_of
 from watersmeet.program.storage.segments import TS, column
+from watersmeet.query.windows import FIRST_US, LAST_US
 from watersmeet.spark.binding import CORRUPT, bind, micros_sql, readable, stream_schema
 from watersmeet.spark.ingest import generator
 from watersmeet.spark.ingest.sources import FILE_FORMATS, catches_malformed, check_source, open_stream
@@ -237,7 +238,7 @@ class _Sampler:
         laid_out = [F.expr(micros_sql(f"`#{_quoted(ts)}`", kind)).alias(TS)]
         laid_out += [F.expr(one.sql).alias(_predicate_name(n)) for n, one in enumerate(self._predicates)]
         laid_out += [F.col(f"`#{_quoted(name)}`").alias(name) for name in names]
-        return flat.where(F.col(f"`#{_quoted(ts)}`").isNotNull()).select(*laid_out)
+        return flat.select(*laid_out).where(F.col(f"`{TS}`").between(FIRST_US, LAST_US))
 
 
 def _quoted(name: str) -> str:

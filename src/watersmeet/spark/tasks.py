@@ -12,10 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from watersmeet.program.site.ingest import Ingest
+from watersmeet.program.site.ingest import Ingest, has_event_time
 from watersmeet.program.site.ledger import Ingested
 from watersmeet.program.storage.codec import to_json
-from watersmeet.program.storage.segments import TS
 from watersmeet.spark.files import FileShelf
 from watersmeet.stats.observe import observe
 
@@ -76,7 +75,7 @@ class IngestRows:
     def _ingested(self, batches: Sequence[pa.RecordBatch], late_before: int | None) -> Ingested:
         table = pa.Table.from_batches(batches)
         found = self.ingest(table, late_before)
-        sketch = observe(self.ingest.scan, table.filter(table.column(TS).is_valid()))
+        sketch = observe(self.ingest.scan, table.filter(has_event_time(table)))
         return replace(found, observed=json.dumps(sketch.to_data()))
 
 
