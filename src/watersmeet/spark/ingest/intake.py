@@ -16,6 +16,7 @@ from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.site.streams import StreamScan
 from watersmeet.program.storage.codec import decode
 from watersmeet.spark.files import FileShelf
+from watersmeet.spark.ingest.nanoseconds import read_files
 from watersmeet.spark.ingest.parquet_files import FILE, FILE_SCHEMA, UNFIT, FileColumn, IngestFiles, file_columns
 from watersmeet.spark.ingest.sources import ingest_columns, open_stream, raw_columns
 from watersmeet.spark.jobs import TaskRunner, map_rows, reports
@@ -113,10 +114,13 @@ class Intake:
     def _read_by_spark(self, name: str, paths: Sequence[str]) -> DataFrame:
         source = self.topology.stream(name).source
         assert source is not None and source.path is not None, "only files are read by tasks"
-        reader = self.spark.read.format(source.format).schema(self.schemas[name])
+        reader = self.spark.read.format(source.format)
         if os.path.isdir(source.path):
             reader = reader.option("basePath", source.path)  # for columns that are names of directories
-        return self._ingested(reader.load(list(paths)), self._scan(name), None)
+        files = read_files(
+            self.spark, lambda schema, some: reader.schema(schema).load(list(some)), self.schemas[name], paths
+        )
+        return self._ingested(files, self._scan(name), None)
 
 
 @dataclass(frozen=True)
