@@ -4,12 +4,16 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 _MOST_NAMED = 5
+_LONGEST_MESSAGE = 4_000  # characters: a message may quote what a user wrote, however long it is
 
 
 class WatersmeetError(Exception):
     """Base of everything Watersmeet raises on purpose; `exit_code` is what the command line ends with."""
 
     exit_code = 1
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(shortened(message))
 
 
 class InputError(WatersmeetError):
@@ -68,6 +72,16 @@ class DamagedParcel(RunError):
 
 class ExpressionFailed(RunError):
     """An expression of a query fails for a row, and the query does not say that such rows are left out."""
+
+
+def shortened(text: str, most: int = _LONGEST_MESSAGE) -> str:
+    """A text without its middle if it is too long.
+
+    >>> shortened("abcdefghijklmno", 9)
+    'ab ... no'
+    """
+    side = (most - 5) // 2
+    return text if len(text) <= most else f"{text[:side]} ... {text[-side:]}"
 
 
 def name_queries(names: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from json import JSONDecodeError
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from py4j.protocol import Py4JNetworkError
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 from scenes import ledger_of
@@ -253,6 +255,30 @@ def test_with_debug_the_stack_is_shown_too(tmp_path: Path, command: Run) -> None
     assert code == 2
     assert "Traceback" in err
     assert err.splitlines()[-1].endswith("none.yaml: there is no such file")
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (Py4JNetworkError("Answer from Java side is empty"), "Spark's Java process ended unexpectedly"),
+        (ConnectionRefusedError(111, "Connection refused"), "Spark's Java process ended unexpectedly"),
+        (JSONDecodeError("Expecting value", "{", 1), "a JSON file is damaged (line 1, column 2: Expecting value)"),
+        (PermissionError(13, "Permission denied", "/x/y"), "/x/y: Permission denied; check the path"),
+        (OSError(28, "No space left on device", "/x/y"), "/x/y: no space is left; make room"),
+        (MemoryError(), "there is not enough memory"),
+    ],
+)
+def test_known_causes_are_told_wherever_they_come_up(
+    tmp_path: Path, command: Run, monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
+) -> None:
+    def fail(path: Path) -> None:
+        raise error
+
+    monkeypatch.setattr("watersmeet.cli.run.load_topology", fail)
+    code, out, err = command("run", tmp_path / "topology.yaml")
+    assert (code, out) == (1, "")
+    assert_one_sentence(err)
+    assert message in err and "unexpected Py" not in err
 
 
 def test_what_nobody_foresaw_is_one_sentence_as_well(
@@ -859,7 +885,10 @@ def test_a_process_that_meets_a_damaged_file_and_a_run_that_goes_on(
     assert place.answers() == expected(without=[("a", 1)])
 
 
-def test_ctrl_c_ends_a_run_cleanly_and_the_next_one_resumes(spark: SparkSession, tmp_path: Path, command: Run) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_signal_ends_a_run_cleanly_and_the_next_one_resumes(
+    spark: SparkSession, tmp_path: Path, command: Run, number: signal.Signals
+) -> None:
     place = Place(tmp_path)
     rows = 2_000
     for name, seed in (("a", "1"), ("b", "2")):
@@ -884,7 +913,7 @@ def test_ctrl_c_ends_a_run_cleanly_and_the_next_one_resumes(spark: SparkSession,
         assert_one_sentence(err)
         assert f"checkpoint {checkpoint}/here is in use by another run; stop that one or give another" in err
         assert running.poll() is None
-        os.killpg(running.pid, signal.SIGINT)
+        os.killpg(running.pid, number)
         out, err = running.communicate(timeout=30)
     finally:
         if running.poll() is None:

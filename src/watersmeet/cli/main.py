@@ -1,6 +1,8 @@
 """The command line: exit codes are 0 for success, 1 for a failure while running, 2 for bad input."""
 
 import argparse
+import errno
+import json
 import os
 import sys
 import traceback
@@ -8,7 +10,7 @@ from collections.abc import Sequence
 
 from watersmeet import __version__
 from watersmeet.cli import calibrate, check, explain, reproduce, run, simulate, site, stats, warm_up
-from watersmeet.errors import WatersmeetError
+from watersmeet.errors import WatersmeetError, shortened
 
 # They import planners, Spark and the simulator only when they run, so that help and wrong options take no time.
 COMMANDS = (run, site, explain, stats, check, warm_up, calibrate, reproduce, simulate)
@@ -55,8 +57,33 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        print(f"watersmeet: unexpected {type(error).__name__}: {error} (--debug shows where)", file=sys.stderr)
+        print(f"watersmeet: {_known(error) or _unforeseen(error)}", file=sys.stderr)
         return 1
+
+
+def _known(error: BaseException) -> str | None:
+    """A sentence for what has a known cause outside of this program, wherever it came up."""
+    if type(error).__module__.startswith("py4j.") or isinstance(error, ConnectionError):
+        return "Spark's Java process ended unexpectedly or cannot be reached; start the command again to resume"
+    match error:
+        case json.JSONDecodeError():
+            place = f"line {error.lineno}, column {error.colno}"
+            return (
+                f"a JSON file is damaged ({place}: {error.msg}); restore the checkpoint from a copy, or start a new one"
+            )
+        case OSError(errno=number) if number == errno.ENOSPC:
+            return f"{error.filename or 'a disk'}: no space is left; make room and start the command again"
+        case OSError(filename=name, strerror=cause) if name and cause:
+            return f"{name}: {cause}; check the path and its permissions"
+        case MemoryError():
+            return "there is not enough memory; take smaller micro-batches (maxFilesPerTrigger) or shorter windows"
+        case RecursionError():
+            return "the input is nested too deeply; simplify it"
+    return None
+
+
+def _unforeseen(error: Exception) -> str:
+    return shortened(f"unexpected {type(error).__name__}: {error} (--debug shows where)")
 
 
 def _parser() -> argparse.ArgumentParser:

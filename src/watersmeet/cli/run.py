@@ -55,7 +55,12 @@ def run(options: argparse.Namespace) -> int:
     check_file("--events", options.events)
     check_port("--metrics-port", options.metrics_port)
     console = Console(stderr=False, highlight=False)
-    with spark_session(options, topology) as spark, stop_on_signals() as stop, contextlib.ExitStack() as readers:
+    with contextlib.ExitStack() as readers:
+        stop = readers.enter_context(stop_on_signals())
+        spark = readers.enter_context(spark_session(options, topology))
+        readers.enter_context(stop_on_signals(stop))
+        if stop.is_set():  # while Spark started; nothing has begun
+            return 0
         bus = EventBus()
         readers.enter_context(_watch(bus, options))
         began = time.monotonic()

@@ -68,7 +68,11 @@ def _settings(options: argparse.Namespace) -> dict[str, str]:
 
 
 def _silence_loggers() -> None:
+    from pyspark import accumulators
     from pyspark.logger import PySparkLogger
+
+    for server in (accumulators.AccumulatorTCPServer, accumulators.AccumulatorUnixServer):
+        setattr(server, "handle_error", lambda *_: None)  # noqa: B010 - they print a stack trace when Java ends
 
     logging.getLogger().setLevel(logging.CRITICAL)  # py4j tells of a lost connection on the root logger
     for name in ("py4j", "pyspark", "py4j.clientserver"):
@@ -92,9 +96,12 @@ def _child_stderr_to(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def stop_on_signals() -> Iterator[threading.Event]:
-    """The first Ctrl-C lets the current micro-batch complete; the second exits at once, and the next start resumes."""
-    stop = threading.Event()
+def stop_on_signals(stop: threading.Event | None = None) -> Iterator[threading.Event]:
+    """The first Ctrl-C lets the current micro-batch complete; the second exits at once, and the next start resumes.
+
+    PySpark sets a handler of its own when a session starts: give the event to set ours again.
+    """
+    stop = stop or threading.Event()
 
     def handle(number: int, frame: Any) -> None:
         if stop.is_set():

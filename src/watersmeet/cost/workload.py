@@ -465,23 +465,25 @@ def _nested(distinct: Mapping[int, float], members: NDArray[np.bool_]) -> Domain
     for number, count in distinct.items():
         inside = np.array(edges) <= count
         shares[number, inside] = size[inside] / count
-    low = np.concatenate([[0.0], edges[:-1]]).astype(np.int64) if edges else np.empty(0, np.int64)
-    high = np.array(edges, np.int64) - 1
+    known = np.minimum(edges, 2.0**62)
+    low = np.concatenate([[0.0], known[:-1]]).astype(np.int64) if edges else np.empty(0, np.int64)
+    high = known.astype(np.int64) - 1
     return Domain(low, np.maximum(high, low), size, shares, members, is_known=False)
 
 
 def _aligned(histograms: Mapping[int, Histogram], distinct: Mapping[int, float], members: NDArray[np.bool_]) -> Domain:
     """Cells between all edges of all histograms; the rows of a bin spread evenly over it."""
-    starts = np.unique(
-        [edge for histogram in histograms.values() for bin_ in histogram.bins for edge in (bin_.low, bin_.high + 1)]
-    )
-    low, high = starts[:-1], starts[1:] - 1
+    bins = [bin_ for histogram in histograms.values() for bin_ in histogram.bins]
+    top = max(one.high for one in bins)
+    low = np.array(sorted({edge for one in bins for edge in (one.low, one.high + 1) if edge <= top}), np.int64)
+    high = np.append(low[1:] - 1, top)
+    values = (high.view(np.uint64) - low.view(np.uint64)).astype(float) + 1.0  # up to 2^64 of them in a cell
     shares = np.zeros((len(members), len(low)))
     sizes = np.zeros((len(members), len(low)))
     for number, histogram in histograms.items():
         for bin_ in histogram.bins:
             first, last = np.searchsorted(low, bin_.low), np.searchsorted(high, bin_.high, "left")
-            width = (high[first : last + 1] - low[first : last + 1] + 1) / (bin_.high - bin_.low + 1)
+            width = values[first : last + 1] / values[first : last + 1].sum()
             shares[number, first : last + 1] += bin_.share * width
             sizes[number, first : last + 1] += bin_.distinct * width
     size = np.maximum(sizes.max(axis=0), 1e-9)

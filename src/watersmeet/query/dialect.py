@@ -5,6 +5,7 @@ from functools import lru_cache
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 
+from watersmeet.errors import SqlError
 from watersmeet.query.model import Expression
 
 SPARK = Spark()
@@ -25,7 +26,10 @@ def to_duckdb(expression: Expression) -> str:
     >>> to_duckdb(Expression("`r.a` <=> 1", ()))
     '"r.a" IS NOT DISTINCT FROM 1'
     """
-    return str(syntax_tree(expression).transform(_whole_units).sql(dialect="duckdb"))
+    try:
+        return str(syntax_tree(expression).transform(_whole_units).sql(dialect="duckdb"))
+    except RecursionError:
+        raise SqlError(f"an expression is nested too deeply to be simulated: {expression.sql}") from None
 
 
 def _whole_units(node: exp.Expr) -> exp.Expr:

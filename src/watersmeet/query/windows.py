@@ -25,10 +25,14 @@ UNIT_US = {
     "week": 604_800_000_000,
 }
 _SHORT_UNITS = {"us": "microsecond", "ms": "millisecond", "s": "second", "sec": "second", "min": "minute", "h": "hour"}
-_PART = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*([a-zA-Z]+)\s*")
+_PART = re.compile(r"\s*([+-]?\d{1,18}(?:\.\d{1,18})?)\s*([a-zA-Z]+)\s*")
 
-# No stream is older than the Gregorian calendar: a longer window can only be a mistake, and sums stay inside 64 bits.
-LONGEST_US = 10_000 * 365 * UNIT_US["day"]
+# Event times are those of the calendar, from the year 1 to 9999; a row outside is malformed. With windows of at most
+# 1,000 years and 32 streams, (event time + window) * streams fits 64 bits: engines add and multiply without a check.
+FIRST_US, LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
+LONGEST_US = 1_000 * 365 * UNIT_US["day"]
+MOST_STREAMS = 32
+MOST_ROWS = 10**12
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +101,7 @@ def parse_duration(text: str) -> int:
     if total.denominator != 1:
         raise InputError(f"duration {text!r} is finer than a microsecond; round it to whole microseconds")
     if abs(total) > LONGEST_US:
-        raise InputError(f"duration {text!r} is longer than 10,000 years; use UNBOUNDED or a shorter one")
+        raise InputError(f"duration {text!r} is longer than 1,000 years; use UNBOUNDED or a shorter one")
     return int(total)
 
 

@@ -1,9 +1,11 @@
 """A query bound to real schemas: Spark's analyser gives every expression its type, and equalities one common type."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -14,6 +16,7 @@ from watersmeet.errors import InputError, TopologyError, TypeMismatch
 from watersmeet.plan.nodes import EXACT_KEY_TYPES
 from watersmeet.query.model import Column, Equality, Expression, JoinQuery
 from watersmeet.query.sql import parse_query
+from watersmeet.query.sql.functions import calls_java, moving_date, not_deterministic, tells_of_partitions
 from watersmeet.spark.session import first_line
 from watersmeet.topology.model import Query, Stream, Topology
 
@@ -21,6 +24,7 @@ _INTEGRAL = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}  # with the d
 _FLOATING = ("float", "double")
 _DECIMAL_DIGITS = 38  # the longest decimal of Spark
 _NOT_COMPARABLE = ("map", "variant", "void", "geometry", "geography")
+_DATE_TYPES = ("date", "timestamp", "timestamp_ntz")
 _SIMPLE = EXACT_KEY_TYPES | {"float", "double", "string", "binary"}
 _FAMILIES = ("string", "interval")  # types that Spark itself reconciles: collations, units of intervals
 _COLLATED = re.compile(r"string collate (?!UTF8_BINARY\b)", re.IGNORECASE)
@@ -62,6 +66,7 @@ def bind(spark: SparkSession, topology: Topology, query: Query) -> Bound:
     )
     rows = spark.createDataFrame([], flat)
     types = _types(rows, _expressions(parsed))
+    _check_functions(rows, parsed)
     bound = replace(
         parsed,
         equalities=tuple(_typed_equality(rows, equality, types) for equality in parsed.equalities),
@@ -118,11 +123,77 @@ def _types(rows: DataFrame, expressions: list[Expression]) -> dict[str, str]:
     texts = sorted({expression.sql for expression in expressions})
     try:
         fields = rows.select([F.expr(sql) for sql in texts]).schema.fields
-    except (AnalysisException, ParseException) as error:
+    except (PySparkException, Py4JJavaError) as error:
         if len(texts) > 1:
             return {sql: kind for sql in texts for sql, kind in _types(rows, [Expression(sql, ())]).items()}
         raise InputError(f"{texts[0].replace('`', '')}: {readable(error)}") from None
     return {sql: field.dataType.simpleString() for sql, field in zip(texts, fields, strict=True)}
+
+
+# Deterministic to Spark, since they have one value throughout one of its own queries (or, aes_encrypt, by mistake).
+_VOLATILE = {
+    *("CurrentTimestamp", "Now", "CurrentDate", "CurrentTime", "LocalTimestamp", "CurrentTimeZone", "CurrentUser"),
+    *("CurrentDatabase", "CurrentCatalog", "SparkVersion", "VariableReference", "AesEncrypt"),
+}
+_JAVA_CALLS = {"CallMethodViaReflection", "TryReflect"}
+_BY_PARTITION = {
+    *("InputFileName", "InputFileBlockStart", "InputFileBlockLength"),
+    *("MonotonicallyIncreasingID", "SparkPartitionID"),
+}
+
+
+def _check_functions(rows: DataFrame, query: JoinQuery) -> None:
+    """Refuse functions by what Spark's analyser makes of them, whatever the text calls them."""
+    exact = [(expression, "WHERE or ON") for expression in _expressions(replace(query, select=()))]
+    select = [(item.expression, "SELECT DISTINCT" if query.distinct else "") for item in query.select]
+    asked = {expression.sql: clause for expression, clause in (*select, *exact) if not expression.is_plain}
+    if not asked:
+        return
+    frame = rows.select([F.expr(sql).alias(str(number)) for number, sql in enumerate(asked)])
+    plan, source = (one._jdf.queryExecution().analyzed() for one in (frame, rows))
+    if plan.nodeName() != "Project" or plan.child().nodeName() != source.nodeName():
+        raise InputError("aggregates, generators and window functions are not supported; use them downstream")
+    jvm: Any = rows.sparkSession._jvm
+    catalyst = jvm.org.apache.spark.sql.catalyst
+    replaced = catalyst.optimizer.ReplaceExpressions.apply(plan)
+    patterns = catalyst.trees.TreePattern
+    suspects = [patterns.CURRENT_LIKE(), patterns.RUNTIME_REPLACEABLE()]
+    for number, (sql, clause) in enumerate(asked.items()):
+        looked_for = [*suspects, patterns.CAST()] if "'" in sql or '"' in sql else suspects  # only texts become dates
+        for columns in (plan.projectList(), replaced.projectList()):
+            for node in _suspicious(columns.apply(number), looked_for):
+                _check_function(node, clause)
+
+
+def _suspicious(expression: Any, patterns: Sequence[Any]) -> list[Any]:
+    """The parts of an expression of Spark that are not deterministic or have a pattern in them, the innermost first."""
+    found, waiting = [], [expression]
+    while waiting:
+        node = waiting.pop()
+        if not node.deterministic() or any(node.containsPattern(pattern) for pattern in patterns):
+            found.append(node)
+            children = node.children()
+            waiting += [children.apply(number) for number in range(children.size())]
+    return found[::-1]
+
+
+def _check_function(node: Any, exact_clause: str) -> None:
+    kind = node.getClass().getSimpleName()
+    if kind in _JAVA_CALLS:
+        raise InputError(calls_java(node.prettyName()))
+    if kind in _BY_PARTITION:
+        raise InputError(tells_of_partitions(node.prettyName()))
+    if exact_clause and (kind in _VOLATILE or not node.deterministic()):
+        raise InputError(not_deterministic(node.prettyName(), exact_clause))
+    if exact_clause and kind == "Cast" and _is_moving(node):
+        raise InputError(not_deterministic(str(node.sql()), exact_clause))
+
+
+def _is_moving(cast: Any) -> bool:
+    """Whether a constant such as 'today' is made a date."""
+    text = cast.child()
+    kinds = cast.dataType().typeName(), text.dataType().typeName()
+    return kinds[0] in _DATE_TYPES and kinds[1] == "string" and text.foldable() and moving_date(str(text.eval(None)))
 
 
 def _typed(expression: Expression, types: dict[str, str]) -> Expression:

@@ -29,6 +29,7 @@ from watersmeet.spark.deliver.sinks import FileWriter, Writer, check_sink, open_
 from watersmeet.spark.durable import Disk
 from watersmeet.spark.failures import refusal
 from watersmeet.spark.handle import SiteQuery, StreamingRun
+from watersmeet.spark.ingest.nanoseconds import nanosecond_warning
 from watersmeet.spark.ingest.source_log import missing_inputs, strike_out_unplanned
 from watersmeet.spark.ingest.sources import check_source, has_rows_in_java
 from watersmeet.spark.links.directory import DirectoryLinks
@@ -230,6 +231,11 @@ class _Launch:
         for name, chosen in self.plans.items():
             expected = None if chosen.cost is None else chosen.cost.bytes_s
             self.events.publish(PlanInForce(name, chosen.planner, explain_text(chosen.plan), expected, 1))
+        schemas = {name: schema for bound in self.bounds.values() for name, schema in bound.schemas.items()}
+        for name, schema in sorted(schemas.items()):
+            stream = self.topology.stream(name)
+            if stream.site in sites and (text := nanosecond_warning(stream, schema)) is not None:
+                self.events.publish(RunWarning(stream.site, None, text))
         started: list[SiteQuery] = []
         try:
             for site in sites:

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from importlib import import_module, resources
 from pathlib import Path
 
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from watersmeet.errors import RunError
@@ -113,6 +115,7 @@ def start_session(
     for name, value in (chosen | (settings or {})).items():
         builder = builder.config(name, value)
     try:
+        _start_java(chosen | {"spark.master": master} | (settings or {}))
         session = builder.getOrCreate()
     except Exception as error:
         check_version()
@@ -123,6 +126,14 @@ def start_session(
     ship_package(session)
     threading.Thread(target=_start_workers, args=(session,), daemon=True).start()
     return session
+
+
+def _start_java(settings: dict[str, str]) -> None:
+    """Start Java in a process group of its own: a signal to ours must not end it before the run has stopped."""
+    if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+        gateway = launch_gateway(conf, {"process_group": 0})  # type: ignore[no-untyped-call]
+        SparkContext._ensure_initialized(gateway=gateway, conf=conf)
 
 
 def _import_engine() -> None:

@@ -35,7 +35,7 @@ from watersmeet.spark.checkpoint import Checkpoint
 from watersmeet.spark.deliver.delivery import FAILED_SCHEMA, Delivery, LateRows
 from watersmeet.spark.deliver.evaluate import SparkEvaluator
 from watersmeet.spark.deliver.sinks import FileWriter, Writer
-from watersmeet.spark.durable import UNFLUSHED
+from watersmeet.spark.durable import UNFLUSHED, Disk
 from watersmeet.spark.ingest.intake import Intake
 from watersmeet.spark.ingest.new_files import InputFile, NewFiles
 from watersmeet.spark.jobs import TaskRunner

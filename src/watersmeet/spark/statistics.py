@@ -18,13 +18,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import DataType
+from pyspark.sql.types import DataType, StructType
 
 from watersmeet.errors import RunError, WatersmeetError
 from watersmeet.plan.shape import shape_of
 from watersmeet.program.storage.segments import TS, column
+from watersmeet.query.windows import FIRST_US, LAST_US
 from watersmeet.spark.binding import CORRUPT, bind, micros_sql, readable, stream_schema
 from watersmeet.spark.ingest import generator
+from watersmeet.spark.ingest.nanoseconds import read_files
 from watersmeet.spark.ingest.new_files import FILE_FORMATS
 from watersmeet.spark.ingest.sources import catches_malformed, check_source, open_stream
 from watersmeet.spark.jobs import map_rows, reports
@@ -162,10 +164,21 @@ class _Sampler:
         taken = 0
         while taken < len(files) and not self._is_enough:
             group = files[taken : taken + max(taken, 1)]  # as many again each time
-            names = [*group, *(file.replace("file:///", "file:/") for file in group)]  # Spark itself has two spellings
-            self._take(opened.where(F.col("_metadata.file_path").isin(names)))
+            self._take(self._opened_files(opened, group))
             taken += len(group)
         return taken / len(files) if files else 0.0
+
+    def _opened_files(self, opened: DataFrame, files: Sequence[str]) -> DataFrame:
+        assert self._stream.source is not None, "it has files"
+
+        def read(schema: StructType, some: Sequence[str]) -> DataFrame:
+            names = [*some, *(file.replace("file:///", "file:/") for file in some)]  # Spark itself has two spellings
+            rows = opened if schema == self._schema else open_stream(self._spark, self._stream, schema, batch=True)
+            return rows.where(F.col("_metadata.file_path").isin(names))
+
+        if self._stream.source.format != "parquet":
+            return read(self._schema, files)
+        return read_files(self._spark, read, self._schema, files)
 
     def _generate(self, options: Mapping[str, str]) -> float:
         """Rows of a generator are the same however many are asked for and however fast."""
@@ -238,7 +251,7 @@ class _Sampler:
         laid_out = [F.expr(micros_sql(f"`#{_quoted(ts)}`", kind)).alias(TS)]
         laid_out += [F.expr(one.sql).alias(_predicate_name(n)) for n, one in enumerate(self._predicates)]
         laid_out += [F.col(f"`#{_quoted(name)}`").alias(name) for name in names]
-        return flat.where(F.col(f"`#{_quoted(ts)}`").isNotNull()).select(*laid_out)
+        return flat.select(*laid_out).where(F.col(f"`{TS}`").between(FIRST_US, LAST_US))
 
 
 def _quoted(name: str) -> str:

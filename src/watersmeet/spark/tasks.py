@@ -14,11 +14,10 @@ import pyarrow as pa
 
 from watersmeet.program.finish.failed import set_failing_aside
 from watersmeet.program.finish.model import Finish
-from watersmeet.program.site.ingest import Ingest
+from watersmeet.program.site.ingest import Ingest, has_event_time
 from watersmeet.program.site.ledger import Ingested
 from watersmeet.program.storage import sizes
 from watersmeet.program.storage.codec import to_json
-from watersmeet.program.storage.segments import TS
 from watersmeet.spark.files import FileShelf
 from watersmeet.stats.observe import observe
 
@@ -83,7 +82,7 @@ class IngestRows:
 
     def _ingested(self, table: pa.Table, late_before: int | None) -> Ingested:
         found = self.ingest(table, late_before)
-        sketch = observe(self.ingest.scan, table.filter(table.column(TS).is_valid()))
+        sketch = observe(self.ingest.scan, table.filter(has_event_time(table)))
         return replace(found, observed=json.dumps(sketch.to_data()))
 
 

@@ -240,7 +240,7 @@ def _query(name: str, entry: Entry, directory: Path, sites: Sequence[str]) -> Qu
         plan=_plan(keys["plan"], f"the plan of {what}", sites) if "plan" in keys else None,
         planner=keys["planner"].text("planner") if "planner" in keys else None,
         objective=_objective(keys["objective"], what) if "objective" in keys else (),
-        parts=_whole(keys["parts"], "parts") if "parts" in keys else 16,
+        parts=keys["parts"].whole("parts") if "parts" in keys else 16,
         partition=keys["partition"].text("partition") if "partition" in keys else None,
         assume_defaults=keys["assume_defaults"].flag("assume_defaults") if "assume_defaults" in keys else False,
         errors=keys["errors"].text("errors") if "errors" in keys else "fail",
@@ -266,13 +266,6 @@ def _limits(entry: Entry, what: str, sites: Sequence[str]) -> dict[str, Any]:
         names = keys["barred"].sequence(where, "barred: [nyc]")
         limits["barred"] = tuple(_site_of(name, where, sites, "barred") for name in names)
     return limits
-
-
-def _whole(entry: Entry, what: str) -> int:
-    number = entry.number(what)
-    if number != int(number):
-        raise entry.fail(f"{what} must be a whole number, not {entry.value!r}")
-    return int(number)
 
 
 def _plan(entry: Entry, what: str, sites: Sequence[str]) -> tuple[HeadSteps, ...]:

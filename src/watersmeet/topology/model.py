@@ -15,6 +15,7 @@ from watersmeet.stats.model import Stats
 from watersmeet.topology.schema import parse_schema
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LONGEST_NAME = 64  # names of files and directories are made of them
 _TIMESTAMP_TYPES = ("timestamp", "timestamp_ntz", "timestamp_ltz")
 
 # One-way joins: simple or semijoin, at the site of the rows so far (S) or of the other stream (D), in one step or two.
@@ -456,6 +457,8 @@ def check_name(name: str, what: str) -> str:
     """The name if it is a plain word; `what` is the kind of thing it names."""
     if not _NAME.fullmatch(name):
         raise TopologyError(f"{what} name {name!r} must be letters, digits and underscores, not starting with a digit")
+    if len(name) > _LONGEST_NAME:
+        raise TopologyError(f"{what} name {name!r} has {len(name)} characters; {_LONGEST_NAME} is the limit")
     return name
 
 

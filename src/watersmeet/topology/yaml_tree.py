@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,12 @@ import yaml
 from watersmeet.errors import InputError, TopologyError, did_you_mean
 
 SIZE_BYTES = {"B": 1, "kB": 1_000, "MB": 1_000_000, "GB": 1_000_000_000}
+MAX_FILE_BYTES = 4_000_000
+MAX_DEPTH = 50  # of lists and mappings in each other
+MAX_VALUES = 200_000  # of a file, each alias counted as all that it stands for
+MAX_WHOLE = 2**53  # beyond it not every whole number is a float
 _AMOUNT = re.compile(r"\s*([+-]?\d{1,18}(?:\.\d{1,18})?)\s*([a-zA-Z]+)\s*")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,8 @@ class Entry:
         """This value as text; numbers, booleans and dates are taken as they were written."""
         if isinstance(self.value, dict | list) or self.value is None:
             raise self.fail(f"{what} must be a single value")
+        if control := _CONTROL.search(self.value):
+            raise self.fail(f"{what} has the control character U+{ord(control[0]):04X}; remove it")
         return str(self.value)
 
     def flag(self, what: str) -> bool:
@@ -56,6 +64,13 @@ class Entry:
             return float(self.text(what))
         except ValueError:
             raise self.fail(f"{what} must be a number, not {self.value!r}") from None
+
+    def whole(self, what: str) -> int:
+        """This value as a whole number."""
+        number = self.number(what)
+        if not isfinite(number) or number != int(number) or abs(number) > MAX_WHOLE:
+            raise self.fail(f"{what} must be a whole number, not {self.value!r}")
+        return int(number)
 
     def sequence(self, what: str, example: str) -> list["Entry"]:
         """This value as a list."""
@@ -91,17 +106,9 @@ def dump(value: Any) -> str:
 
 def read(path: Path, needs: str = "it needs at least `streams` and `queries`") -> Entry:
     """Parse one YAML file; scalars stay text, so that `1.10` is never 1.1 and `no` never false."""
+    text = _read_text(path)
     try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise TopologyError(f"{path}: there is no such file") from None
-    except UnicodeDecodeError as error:
-        place = f"byte {error.start}: {error.reason}"
-        raise TopologyError(f"{path}: not text in UTF-8 ({place}); save it as UTF-8") from None
-    except OSError as error:
-        raise TopologyError(f"{path}: cannot be read: {error.strerror}") from None
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        node = yaml.compose(text, Loader=_BoundedLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -114,38 +121,88 @@ def read(path: Path, needs: str = "it needs at least `streams` and `queries`") -
         ) from None
     if node is None:
         raise TopologyError(f"{path}: the file is empty; {needs}")
-    return _convert(node, str(path))
+    return _Conversion(str(path)).entry(node)
 
 
-def _convert(node: yaml.Node, file: str, line: int | None = None, around: tuple[yaml.Node, ...] = ()) -> Entry:
-    line = node.start_mark.line + 1 if line is None else line
-    if any(node is outer for outer in around):
-        raise TopologyError(f"{file}, line {line}: the anchor contains itself; refer to another one with `*`")
-    around = (*around, node)
-    match node:
-        case yaml.ScalarNode():
-            is_null = node.tag == "tag:yaml.org,2002:null"
-            is_bool = node.tag == "tag:yaml.org,2002:bool"
-            return Entry(None if is_null else node.value.lower() if is_bool else node.value, file, line)
-        case yaml.SequenceNode():
-            return Entry([_convert(item, file, None, around) for item in node.value], file, line)
-        case yaml.MappingNode():
-            merged: dict[str, Entry] = {}
-            values: dict[str, Entry] = {}
-            for key_node, value_node in node.value:
-                key, key_line = str(key_node.value), key_node.start_mark.line + 1
-                if not isinstance(key_node, yaml.ScalarNode):
-                    raise TopologyError(f"{file}, line {key_line}: a key must be one word, not a list or a mapping")
-                if key_node.tag == "tag:yaml.org,2002:merge":
-                    bases = value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]
-                    for base in reversed(bases):
-                        merged |= _convert(base, file, key_line, around).mapping("what is merged with <<")
-                    continue
-                if key in values:
-                    raise TopologyError(
-                        f"{file}, line {key_line}: duplicate name {key!r}, first given on line {values[key].line}"
-                    )
-                values[key] = _convert(value_node, file, key_line, around)
-            values = merged | values
-            return Entry(values, file, line)
-    raise AssertionError(f"unexpected YAML node {node!r}")
+def _read_text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
+            raise TopologyError(f"{path}: the file is longer than {MAX_FILE_BYTES // 1_000_000} MB; split it")
+        return data.decode("utf-8").replace("\r\n", "\n")
+    except FileNotFoundError:
+        raise TopologyError(f"{path}: there is no such file") from None
+    except UnicodeDecodeError as error:
+        place = f"byte {error.start}: {error.reason}"
+        raise TopologyError(f"{path}: not text in UTF-8 ({place}); save it as UTF-8") from None
+    except OSError as error:
+        raise TopologyError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+class _BoundedLoader(yaml.SafeLoader):
+    """Refuses what is nested too deeply before Python's stack ends."""
+
+    _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(None, None, _TOO_DEEP, event.start_mark)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+
+_TOO_DEEP = f"lists and mappings are nested more than {MAX_DEPTH} deep; take some out of the others"
+
+
+class _Conversion:
+    """Nodes of one file to entries; aliases are written out, so their number is bounded."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._count = 0
+
+    def entry(self, node: yaml.Node, line: int | None = None, around: tuple[yaml.Node, ...] = ()) -> Entry:
+        """A node with all that is in it."""
+        line = node.start_mark.line + 1 if line is None else line
+        if any(node is outer for outer in around):
+            raise self._error(line, "the anchor contains itself; refer to another one with `*`")
+        self._count += 1
+        if self._count > MAX_VALUES:
+            raise self._error(line, f"the file has more than {MAX_VALUES:,} values, aliases written out; use fewer")
+        around = (*around, node)
+        if len(around) > MAX_DEPTH:
+            raise self._error(line, _TOO_DEEP)
+        match node:
+            case yaml.ScalarNode():
+                is_null = node.tag == "tag:yaml.org,2002:null"
+                is_bool = node.tag == "tag:yaml.org,2002:bool"
+                return Entry(None if is_null else node.value.lower() if is_bool else node.value, self._file, line)
+            case yaml.SequenceNode():
+                return Entry([self.entry(item, None, around) for item in node.value], self._file, line)
+            case yaml.MappingNode():
+                return Entry(self._mapping(node, around), self._file, line)
+        raise AssertionError(f"unexpected YAML node {node!r}")
+
+    def _mapping(self, node: yaml.MappingNode, around: tuple[yaml.Node, ...]) -> dict[str, Entry]:
+        merged: dict[str, Entry] = {}
+        values: dict[str, Entry] = {}
+        for key_node, value_node in node.value:
+            key, line = str(key_node.value), key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise self._error(line, "a key must be one word, not a list or a mapping")
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                bases = value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]
+                for base in reversed(bases):
+                    merged |= self.entry(base, line, around).mapping("what is merged with <<")
+                continue
+            if key in values:
+                raise self._error(line, f"duplicate name {key!r}, first given on line {values[key].line}")
+            values[key] = self.entry(value_node, line, around)
+        return merged | values
+
+    def _error(self, line: int, message: str) -> TopologyError:
+        return TopologyError(f"{self._file}, line {line}: {message}")

@@ -10,11 +10,13 @@ from sim.sites.streams import SECOND, at, parsed, table
 from watersmeet.plan.nodes import Plan
 from watersmeet.planners.local import local
 from watersmeet.planners.sited import central
+from watersmeet.program.join.axis import Axis
 from watersmeet.program.site.ingest import MALFORMED, REASON, Ingest
 from watersmeet.program.site.ledger import Ingested, Traffic
 from watersmeet.program.site.program import SiteProgram, overlay, shared_joins
 from watersmeet.program.storage.segments import KEY, TS, class_column, column, selected_column
 from watersmeet.program.storage.shelf import MemoryShelf, Segment
+from watersmeet.query.windows import FIRST_US, LAST_US, LONGEST_US, MOST_STREAMS, Range, Tumble
 from watersmeet.sim.sites.rows import lay_out
 from watersmeet.sim.sites.trial import SCHEMA
 
@@ -58,6 +60,31 @@ class Home:
 def ids(rows: pa.Table) -> list[int]:
     found: list[int] = rows.column("a.id").to_pylist()
     return found
+
+
+@pytest.mark.parametrize("sql", [f"SELECT a.id AS a {JOIN}", f"SELECT a.id AS a {COUNTED}"])
+def test_event_times_that_no_calendar_has_are_malformed(sql: str) -> None:
+    home = Home(sql)
+    times = [FIRST_US - 1, FIRST_US, LAST_US, LAST_US + 1, 2**63 - 1, -(2**63) + 1, None]
+    rows = pa.table({"k": [1] * 7, "ts": pa.array(times, pa.timestamp("us")), "id": range(7)})
+    laid_out = table((1, 1, "x", n) for n in range(7))
+    laid_out = lay_out(home.scan, laid_out, "ts").set_column(0, TS, rows.column("ts").cast(pa.int64()))
+    found = home._ingest(laid_out, None)
+    assert (found.rows, found.malformed, found.max_ts) == (7, 5, LAST_US)
+
+
+def test_windows_of_event_times_at_the_edge_do_not_overflow() -> None:
+    longest, streams = Range(LONGEST_US), MOST_STREAMS
+    ts = np.array([FIRST_US, LAST_US])
+    for window in (longest, Tumble(LONGEST_US)):
+        axis = Axis(window, streams - 1, streams)
+        seen = axis.rows(ts, None)
+        begins = [int(one) * streams + streams - 1 for one in ts]
+        assert seen.begins().tolist() == begins
+        assert all(
+            begin <= end <= (LAST_US + LONGEST_US + 1) * streams
+            for begin, end in zip(begins, seen.ends().tolist(), strict=True)
+        )
 
 
 def test_rows_are_filed_sorted_by_key_and_time() -> None:

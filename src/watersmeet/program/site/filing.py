@@ -1,5 +1,6 @@
 """How the rows of a flow are filed at a site: sorted for those who look them up here, packed for those elsewhere."""
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -335,4 +336,4 @@ def _filter_row(table: pa.Table) -> pa.Table:
 
 
 def _stem(name: str) -> str:
-    return "".join(char if char.isalnum() else "-" for char in name)[:80]
+    return re.sub(r"[^A-Za-z0-9]", "-", name)[:80]

@@ -17,6 +17,7 @@ from watersmeet.program.storage.packing import pack_rows
 from watersmeet.program.storage.segments import CLASS, TS, class_column, column, keep_column
 from watersmeet.program.storage.shelf import Shelf
 from watersmeet.program.storage.wire import MESSAGE_BYTES
+from watersmeet.query.windows import FIRST_US, LAST_US
 
 MALFORMED = "#malformed"  # bool, whether the source could not make sense of the row
 FAILED = "#failed"  # text, NULL where no expression fails: JSON with the columns whose expressions do, and the row
@@ -42,7 +43,7 @@ class Ingest:
         rows = table.num_rows
         table = table.combine_chunks()
         found = Ingested(self.scan.stream, rows)
-        wrong = pc.is_null(table.column(TS))
+        wrong = pc.invert(has_event_time(table))
         if MALFORMED in table.column_names:
             wrong = pc.or_(wrong, table.column(MALFORMED))
             table = table.drop_columns([MALFORMED])
@@ -166,6 +167,15 @@ class Ingest:
         }
         size = len(pack_rows(sample.drop_columns([name for name in sample.column_names if name in spare])))
         return Traffic(MESSAGE_BYTES + size * table.num_rows // sample.num_rows, 1, table.num_rows)
+
+
+def has_event_time(table: pa.Table) -> pa.Array | pa.ChunkedArray:
+    """Which rows have an event time that engines can compute with."""
+    ts = table.column(TS)
+    first, last = pc.min_max(ts).values()
+    if not ts.null_count and (not len(ts) or (first.as_py() >= FIRST_US and last.as_py() <= LAST_US)):
+        return pa.array(np.ones(len(ts), bool))
+    return pc.fill_null(pc.and_(pc.greater_equal(ts, FIRST_US), pc.less_equal(ts, LAST_US)), False)
 
 
 def _count(mask: pa.Array | pa.ChunkedArray) -> int:

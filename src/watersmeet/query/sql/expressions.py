@@ -59,6 +59,10 @@ def parse_expressions(scope: Scope, tokens: Tokens) -> list[exp.Expr]:
         statements = _PlainParser(dialect=SPARK).parse([scope.opening.raw, *(token.raw for token in tokens)], text.sql)
     except ParseError as error:
         raise _explained(text, tokens, error) from None
+    except RecursionError:
+        raise text.error(
+            tokens[0], f"an expression is nested too deeply; simplify it, {text.excerpt_of(tokens[:8])}"
+        ) from None
     (statement,) = statements
     if not isinstance(statement, exp.Select):
         raise text.unexpected(tokens[-1])
@@ -165,10 +169,11 @@ def make_expression(tokens: Tokens, references: Iterable[ColumnReference]) -> Ex
 
 def _field_name(tokens: Tokens, i: int, reference: ColumnReference) -> str:
     """` AS name` for a column that stands alone in struct(...), where Spark makes a field name of the column's."""
-    after = next((token for token in tokens[i:] if token.start > reference.end), None)
+    if not i or tokens[i - 1].kind not in (T.COMMA, T.L_PAREN):
+        return ""
+    after = next((tokens[j] for j in range(i, len(tokens)) if tokens[j].start > reference.end), None)
     opening = next((j for j in range(i - 1, 0, -1) if tokens[j].depth < tokens[i].depth), None)
     is_last = after is not None and after.kind in (T.COMMA, T.R_PAREN)
-    is_argument = is_last and tokens[i - 1].kind in (T.COMMA, T.L_PAREN)
-    if opening and is_argument and tokens[opening - 1].name.casefold() == "struct":
+    if opening and is_last and tokens[opening - 1].name.casefold() == "struct":
         return f" AS {quoted(reference.column.name)}"
     return ""

@@ -9,10 +9,20 @@ from sqlglot.tokenizer_core import TokenType as T
 from watersmeet.errors import InputError, SqlError, UnknownStream, did_you_mean
 from watersmeet.query.model import StreamRef
 from watersmeet.query.sql.tokens import CLOSING_BRACKET, SqlText, Token, Tokens, is_name, kinds
-from watersmeet.query.windows import Range, Rows, Tumble, Unbounded, Window, parse_duration
+from watersmeet.query.windows import (
+    MOST_ROWS,
+    MOST_STREAMS,
+    Range,
+    Rows,
+    Tumble,
+    Unbounded,
+    Window,
+    parse_duration,
+)
 
 _JOIN_KINDS = kinds("JOIN INNER CROSS LEFT RIGHT FULL OUTER SEMI ANTI NATURAL ASOF STRAIGHT_JOIN")
 _BRACKETS = {*CLOSING_BRACKET, *CLOSING_BRACKET.values()}
+_LONGEST_ALIAS = 64
 _NOT_A_NAME = _JOIN_KINDS | _BRACKETS | kinds("ON USING COMMA DOT ALIAS STRING NUMBER")
 
 
@@ -66,6 +76,9 @@ def resolve_streams(
             raise text.error(item.token, f"two streams in FROM have the alias {item.alias!r}; {cure}")
         if "." in item.alias or "`" in item.alias:
             raise text.error(item.token, f"{item.alias!r} cannot be an alias; add AS with a plain name")
+        if len(item.alias) > _LONGEST_ALIAS:
+            message = f"the alias has {len(item.alias)} characters; add AS with a name of at most {_LONGEST_ALIAS}"
+            raise text.error(item.token, message)
         if item.window is None:
             cure = f"add one, e.g. {item.alias} [RANGE 1 MINUTE] or {item.alias} [UNBOUNDED]"
             raise text.error(item.token, f"stream {item.alias!r} has no window; {cure}")
@@ -73,6 +86,8 @@ def resolve_streams(
         sources.append(StreamRef(item.alias, stream, item.window))
     if len(sources) == 1:
         raise SqlError("a join needs at least two streams; filter a single one in Spark itself")
+    if len(sources) > MOST_STREAMS:
+        raise SqlError(f"FROM has {len(sources)} streams; {MOST_STREAMS} is the limit of one query")
     return tuple(sources)
 
 
@@ -198,6 +213,9 @@ def _read_window(cursor: _Cursor) -> Window:
                 raise text.error(inside[0], f"ROWS takes a whole number of rows, not {amount!r}; write [ROWS 100]")
             if (count := int(amount.replace(" ", ""))) < 1:
                 raise text.error(inside[0], f"ROWS must be positive, not {count}")
+            if count > MOST_ROWS:
+                message = f"ROWS {count} is more than {MOST_ROWS:,} rows; use UNBOUNDED or fewer"
+                raise text.error(inside[0], message)
             return Rows(count)
         case "unbounded" if not amount:
             return Unbounded()

@@ -1,4 +1,5 @@
-"""Functions that are refused: what is not evaluated row by row, and in predicates what is not deterministic."""
+"""Functions that are refused: what is not evaluated row by row, what calls Java, and in predicates what is not
+deterministic. Only names are known here; `spark/binding.py` asks Spark's analyser what they stand for."""
 
 from collections.abc import Iterable
 
@@ -13,9 +14,15 @@ _GENERATORS = names(
 )
 _NON_DETERMINISTIC = names(
     "rand randn random randstr uniform uuid shuffle now current_timestamp current_date curdate current_time "
-    "localtimestamp localtime current_user session_user monotonically_increasing_id spark_partition_id "
-    "input_file_name input_file_block_start input_file_block_length"
+    "localtimestamp localtime current_user session_user user current_database current_schema current_catalog "
+    "current_timezone version"
 )
+_NEVER = names("reflect java_method try_reflect")  # they call any static method of Java
+_BY_PARTITION = names(
+    "monotonically_increasing_id spark_partition_id input_file_name input_file_block_start input_file_block_length"
+)
+_DATE_LITERALS = names("date timestamp timestamp_ntz timestamp_ltz")
+_MOVING_DATES = names("now today tomorrow yesterday")
 _AGGREGATES = names(
     "any some every mean std collect_list collect_set listagg string_agg percentile percentile_approx "
     "approx_percentile bit_and bit_or bit_xor count_min_sketch histogram_numeric hll_sketch_agg hll_union_agg "
@@ -23,15 +30,19 @@ _AGGREGATES = names(
 ) | {name.lower() for name, function in exp.FUNCTION_BY_NAME.items() if issubclass(function, exp.AggFunc)}
 
 
-def refuse_functions(text: SqlText, tokens: Tokens, nodes: Iterable[exp.Expr], *, is_predicate: bool) -> None:
-    """Refuse what cannot be evaluated row by row; by name, since sqlglot has no class for some of it."""
+def refuse_functions(text: SqlText, tokens: Tokens, nodes: Iterable[exp.Expr], exact_clause: str | None) -> None:
+    """Refuse what cannot be evaluated row by row; by name, since sqlglot has no class for some of it.
+
+    `exact_clause` is the clause if only what is deterministic can be there.
+    """
     if any(node.find(exp.Window, exp.WithinGroup) for node in nodes):
         raise text.error(tokens[0], f"window functions are not supported, {text.excerpt_of(tokens)}")
     for i, token in enumerate(tokens):
         name = token.name.casefold()
-        after_dot = i > 0 and tokens[i - 1].kind is T.DOT
         is_call = i + 1 < len(tokens) and tokens[i + 1].kind is T.L_PAREN
-        if after_dot or not (is_call or token.kind.name.startswith(("CURRENT_", "LOCALTIME"))):
+        if exact_clause and name in _DATE_LITERALS and moving_date(_string_at(tokens, i + 1)):
+            raise text.error(token, not_deterministic(f"{name} {tokens[i + 1].text}", exact_clause))
+        if _is_field(tokens, i) or not (is_call or token.kind.name.startswith(("CURRENT_", "LOCALTIME"))):
             continue
         quantifies = name in ("any", "some") and i > 0 and tokens[i - 1].kind in (T.LIKE, T.ILIKE)
         is_clock = name == "unix_timestamp" and tokens[i + 2].kind is T.R_PAREN
@@ -41,10 +52,44 @@ def refuse_functions(text: SqlText, tokens: Tokens, nodes: Iterable[exp.Expr], *
             raise text.error(token, f"{name}() is not supported; write the window after the stream, in brackets")
         if name in _AGGREGATES and not quantifies:
             raise text.error(token, f"the aggregate {name} is not supported yet; aggregate the answers downstream")
-        if is_predicate and (name in _NON_DETERMINISTIC or is_clock):
-            raise text.error(token, f"{name} is not deterministic and so cannot be in WHERE or ON")
+        if name in _NEVER:
+            raise text.error(token, calls_java(name))
+        if name in _BY_PARTITION:
+            raise text.error(token, tells_of_partitions(name))
+        if exact_clause and (name in _NON_DETERMINISTIC or is_clock):
+            raise text.error(token, not_deterministic(name, exact_clause))
     for node in nodes:
         if (star := node.find(exp.Star)) and star is not node and not isinstance(star.parent, exp.Column):
             raise text.error(
                 tokens[0], f"* inside an expression is not supported; name the columns, {text.excerpt_of(tokens)}"
             )
+
+
+def not_deterministic(name: str, clause: str) -> str:
+    """Why a function cannot be in a clause."""
+    return f"{name} is not deterministic and so cannot be in {clause}"
+
+
+def calls_java(name: str) -> str:
+    """Why a function is never allowed."""
+    return f"{name} calls Java methods, which may do anything, and is not allowed; use a function of Spark SQL"
+
+
+def tells_of_partitions(name: str) -> str:
+    """Why a function means nothing in a join of streams."""
+    return f"{name} tells how Spark reads its input, which answers do not depend on; add it as a column in the source"
+
+
+def moving_date(text: str | None) -> bool:
+    """Whether Spark reads a text as a time that depends on when it is read, as it does `now` or `today UTC`."""
+    words = (text or "").casefold().split()
+    return bool(words) and words[0] in _MOVING_DATES
+
+
+def _string_at(tokens: Tokens, i: int) -> str | None:
+    return tokens[i].name if i < len(tokens) and tokens[i].kind in (T.STRING, T.RAW_STRING) else None
+
+
+def _is_field(tokens: Tokens, i: int) -> bool:
+    """Whether a name follows a dot, other than one behind the catalog of Spark's own functions."""
+    return i > 0 and tokens[i - 1].kind is T.DOT and not (i > 1 and tokens[i - 2].name.casefold() == "builtin")

@@ -25,7 +25,7 @@ def parse_query(sql: str, columns: Mapping[str, Sequence[str]], *, allow_cross: 
     items, conditions = read_from(text, clauses.sources)
     sources = resolve_streams(text, items, columns)
     scope = make_scope(text, clauses.opening, sources, columns)
-    select = read_select(scope, clauses.select)
+    select = read_select(scope, clauses.select, distinct=clauses.distinct)
     if clauses.where:
         conditions.append(clauses.where)
     conjuncts = [conjunct for condition in conditions for conjunct in split_conjuncts(condition)]

@@ -25,7 +25,7 @@ class _OutputColumn:
     starred: Column | None = None
 
 
-def read_select(scope: Scope, tokens: Tokens) -> tuple[SelectItem, ...]:
+def read_select(scope: Scope, tokens: Tokens, *, distinct: bool = False) -> tuple[SelectItem, ...]:
     """The output columns; a column of `*` whose name another one has is called alias_name."""
     parts = split_at(tokens, [i for i, token in outside_brackets(tokens) if token.kind is T.COMMA])
     for edge in (tokens[0], tokens[-1]):
@@ -34,7 +34,9 @@ def read_select(scope: Scope, tokens: Tokens) -> tuple[SelectItem, ...]:
     nodes = parse_expressions(scope, tokens)
     if len(nodes) != len(parts):
         raise scope.text.unexpected(tokens[-1])
-    outputs = [output for part, node in zip(parts, nodes, strict=True) for output in _read_item(scope, part, node)]
+    clause = "SELECT DISTINCT" if distinct else None
+    pairs = zip(parts, nodes, strict=True)
+    outputs = [output for part, node in pairs for output in _read_item(scope, part, node, clause)]
     uses = Counter(output.name.casefold() for output in outputs)
     items: dict[str, SelectItem] = {}
     for output in outputs:
@@ -48,7 +50,7 @@ def read_select(scope: Scope, tokens: Tokens) -> tuple[SelectItem, ...]:
     return tuple(items.values())
 
 
-def _read_item(scope: Scope, tokens: Tokens, node: exp.Expr) -> list[_OutputColumn]:
+def _read_item(scope: Scope, tokens: Tokens, node: exp.Expr, exact_clause: str | None) -> list[_OutputColumn]:
     text = scope.text
     if tokens[-1].kind is T.STAR and (len(tokens) == 1 or tokens[-2].kind is T.DOT):
         return _expand_star(scope, tokens)
@@ -64,7 +66,7 @@ def _read_item(scope: Scope, tokens: Tokens, node: exp.Expr) -> list[_OutputColu
         tokens = [token for token in tokens if token.start < start]
         tokens = tokens[:-1] if tokens[-1].kind is T.ALIAS else tokens
         node = node.this
-    refuse_functions(text, tokens, [node], is_predicate=False)
+    refuse_functions(text, tokens, [node], exact_clause)
     references = column_references(scope, tokens, [node])
     expression = make_expression(tokens, references)
     return [_OutputColumn(tokens[0], name or _implied_name(text, tokens, references), expression)]

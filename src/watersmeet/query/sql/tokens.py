@@ -1,6 +1,7 @@
 """The user's text as tokens that know their place in it and their depth in brackets; sqlglot finds the tokens."""
 
 import re
+import sys
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,11 +13,21 @@ from sqlglot.tokenizer_core import TokenType as T
 from watersmeet.errors import SqlError
 from watersmeet.query.dialect import SPARK
 
+MAX_CHARACTERS = 200_000
+MAX_TOKENS = 20_000
+MAX_DEPTH = 100  # of brackets, CASE, NOT, minus and the like in each other
+MAX_NUMBER = 100  # characters of a number: the longest that Spark can read is a decimal of 38 digits
+_ORDINARY_DEPTH = 20  # up to which Python's default stack is enough for sqlglot, which takes up to 25 frames a level
+_DEEP_STACK = 6_000
+
 SIMPLE_NAME = re.compile(r"[A-Za-z_]\w*")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _UNCLOSED_QUOTE = re.compile(
     r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|`[^`]*`|--[^\n]*|/\*.*?\*/|(?P<open>['"`]|/\*)|.""", re.DOTALL
 )
 
+_NESTED_TYPES = (T.ARRAY, T.MAP, T.STRUCT)
+_PREFIXES = (T.NOT, T.DASH, T.PLUS, T.TILDE, T.INTERVAL)
 CLOSING_BRACKET = {T.L_PAREN: T.R_PAREN, T.L_BRACKET: T.R_BRACKET, T.L_BRACE: T.R_BRACE, T.CASE: T.END}
 
 
@@ -92,9 +103,11 @@ class SqlText:
 
 
 def tokenize(text: SqlText) -> list[Token]:
-    """The tokens of the text; brackets and quotes that do not match are refused."""
+    """The tokens of the text; brackets and quotes that do not match are refused, and what no parser should be given."""
     tokens: list[Token] = []
     unclosed: list[Token] = []
+    prefixes = 0  # operators in a row of which each takes all that follows
+    types = 0  # open angle brackets of types
     for raw in _raw_tokens(text):
         follows_dot = bool(tokens) and tokens[-1].kind is T.DOT
         kind = T.VAR if follows_dot and raw.token_type is not T.STAR else raw.token_type
@@ -109,6 +122,15 @@ def tokenize(text: SqlText) -> list[Token]:
         tokens.append(Token(raw, kind, len(unclosed), written))
         if kind in CLOSING_BRACKET:
             unclosed.append(tokens[-1])
+        prefixes = prefixes + 1 if kind in _PREFIXES else 0
+        types += kind is T.LT and len(tokens) > 1 and tokens[-2].kind in _NESTED_TYPES
+        types -= kind is T.GT and types > 0
+        if len(unclosed) + prefixes + types > MAX_DEPTH:
+            raise text.error(raw.start, f"the query is nested more than {MAX_DEPTH} deep; simplify it")
+        if kind is T.NUMBER and len(written) > MAX_NUMBER:
+            raise text.error(raw.start, f"a number has {len(written):,} characters; {MAX_NUMBER} is the limit")
+    if any(token.depth > _ORDINARY_DEPTH for token in tokens):
+        sys.setrecursionlimit(max(sys.getrecursionlimit(), _DEEP_STACK))
     if unclosed:
         opening = unclosed[-1]
         raise text.error(opening, f"{opening.text!r} is opened and never closed, {text.excerpt_of([opening])}")
@@ -116,8 +138,16 @@ def tokenize(text: SqlText) -> list[Token]:
 
 
 def _raw_tokens(text: SqlText) -> list[RawToken]:
+    if len(text.sql) > MAX_CHARACTERS:
+        raise SqlError(f"the query has {len(text.sql):,} characters; {MAX_CHARACTERS:,} is the limit")
+    if control := _CONTROL.search(text.sql):
+        message = f"the control character U+{ord(control[0]):04X} is not allowed; remove it"
+        raise text.error(control.start(), message)
     try:
-        return SPARK.tokenize(text.sql)
+        tokens = SPARK.tokenize(text.sql)
+        if len(tokens) > MAX_TOKENS:
+            raise SqlError(f"the query has {len(tokens):,} words and signs; {MAX_TOKENS:,} is the limit")
+        return tokens
     except TokenError:
         unclosed = next((found for found in _UNCLOSED_QUOTE.finditer(text.sql) if found["open"]), None)
         if unclosed is None:

@@ -41,7 +41,7 @@ def read_conjunct(scope: Scope, tokens: Tokens) -> Equality | Expression:
     if len(nodes) != 1 or isinstance(nodes[0], exp.Alias | exp.Aliases):
         culprit = next((token for _, token in outside_brackets(tokens) if token.kind is T.COMMA), tokens[-1])
         raise scope.text.unexpected(culprit)
-    refuse_functions(scope.text, tokens, nodes, is_predicate=True)
+    refuse_functions(scope.text, tokens, nodes, "WHERE or ON")
     references = column_references(scope, tokens, nodes)
     operators = [(i, token) for i, token in outside_brackets(tokens) if token.kind in LOW_PRECEDENCE]
     if [token.kind for _, token in operators] == [T.EQ]:

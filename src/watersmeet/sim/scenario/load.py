@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from difflib import get_close_matches
 from enum import Enum
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +114,7 @@ def _is_topology(keys: Mapping[str, Entry]) -> bool:
 
 def _network(entry: Entry) -> NetworkSettings:
     keys = entry.mapping("network", _NETWORK_KEYS)
-    settings: dict[str, Any] = {name: _whole(keys[name], name) for name in ("nodes", "seed") if name in keys}
+    settings: dict[str, Any] = {name: keys[name].whole(name) for name in ("nodes", "seed") if name in keys}
     settings |= _members(keys, {"overlay": OverlayKind, "latency": LatencyKind})
     if "hop" in keys:
         settings["hop_us"] = _duration(keys["hop"], "hop")
@@ -161,7 +160,7 @@ def _churn(entry: Entry) -> ChurnSettings:
     if "graceful_fraction" in keys:
         settings["graceful_fraction"] = keys["graceful_fraction"].number("graceful_fraction")
     if "stable_nodes" in keys:
-        settings["stable_nodes"] = _whole(keys["stable_nodes"], "stable_nodes")
+        settings["stable_nodes"] = keys["stable_nodes"].whole("stable_nodes")
     with _blamed(keys, entry):
         return ChurnSettings(**settings)
 
@@ -176,7 +175,7 @@ def _rjoin(entry: Entry) -> RJoinSettings:
     if "rate_age" in keys:
         settings["rate_age_us"] = _duration_or_none(keys["rate_age"], "rate_age")
     if "replicas" in keys:
-        settings["replicas"] = _whole(keys["replicas"], "replicas")
+        settings["replicas"] = keys["replicas"].whole("replicas")
     if "renew" in keys:
         settings["renew_us"] = _duration_or_none(keys["renew"], "renew")
     with _blamed(keys, entry):
@@ -188,7 +187,7 @@ def _workload(entry: Entry) -> ZipfLoad:
     kind = keys["kind"].text("kind") if "kind" in keys else "zipf"
     if kind != "zipf":
         raise keys["kind"].fail(f"unknown kind of workload {kind!r}; {did_you_mean(kind, ['zipf'])}")
-    settings: dict[str, Any] = {name: _whole(keys[name], name) for name in _COUNTS if name in keys}
+    settings: dict[str, Any] = {name: keys[name].whole(name) for name in _COUNTS if name in keys}
     settings |= {name: keys[name].number(name) for name in ("theta", "rate") if name in keys}
     if "ranking" in keys:
         ranking = keys["ranking"].text("ranking")
@@ -271,13 +270,6 @@ def _members(keys: Mapping[str, Entry], kinds: Mapping[str, type[Enum]]) -> dict
             with _located(keys[name]):
                 found[name] = named(kind, keys[name].text(name), name)
     return found
-
-
-def _whole(entry: Entry, what: str) -> int:
-    number = entry.number(what)
-    if not isfinite(number) or number != int(number):
-        raise entry.fail(f"{what} must be a whole number, not {entry.value!r}")
-    return int(number)
 
 
 def _duration(entry: Entry, what: str) -> int:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from watersmeet.errors import InputError
 from watersmeet.program.rjoin.compiled import Longs
+from watersmeet.query.windows import FIRST_US, LAST_US
 from watersmeet.sim.sites.rows import query_rows
 from watersmeet.topology import generate
 from watersmeet.topology.model import Source, Stream
@@ -62,7 +63,7 @@ def check_source(stream: Stream) -> None:
 
 
 def read_stream(stream: Stream) -> pa.Table:
-    """All rows that have an event time, in the order in which they arrive."""
+    """All rows that have an event time, from the year 1 to 9999, in the order in which they arrive."""
     source = stream.source
     assert source is not None, "a stream that has been checked has a source"
     schema = schema_of(stream)
@@ -74,7 +75,8 @@ def read_stream(stream: Stream) -> pa.Table:
         assert source.path is not None, "a file source that has been checked has a path"
         parts = [_read_file(stream, source, path, schema) for path in _files(source.path)]
         rows = pa.concat_tables(parts).combine_chunks()
-    return rows.filter(pc.is_valid(rows.column(stream.event_time_column)))
+    times = rows.column(stream.event_time_column).cast(pa.int64())
+    return rows.filter(pc.and_(pc.greater_equal(times, FIRST_US), pc.less_equal(times, LAST_US)))
 
 
 def read_arrivals(stream: Stream, most_rows: int | None = None) -> tuple[pa.Table, Longs]:

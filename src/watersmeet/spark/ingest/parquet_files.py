@@ -18,6 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from watersmeet.program.site.streams import StreamScan
 from watersmeet.program.storage.segments import TS, class_column
+from watersmeet.spark.ingest.nanoseconds import floored, nanosecond_columns
 from watersmeet.spark.ingest.new_files import reader_options
 from watersmeet.spark.tasks import IngestRows
 from watersmeet.topology.model import Source, Stream
@@ -95,14 +96,20 @@ class IngestFiles:
                 return False
             with pq.ParquetFile(path) as file:
                 schema, metadata = file.schema_arrow, file.metadata.metadata or {}
+                nanoseconds = nanosecond_columns(file)
         except (pa.ArrowException, OSError):
             return False
         if _OLD_CALENDAR in metadata or metadata.get(_SPARK_VERSION, b"3") < b"3":
             return False  # days long ago have other numbers there
         return all(
-            schema.names.count(column.name) == 1 and schema.field(column.name).type == column.type
+            schema.names.count(column.name) == 1
+            and (schema.field(column.name).type == column.type or column.name in nanoseconds & self._times)
             for column in self.columns
         )
+
+    @property
+    def _times(self) -> set[str]:
+        return {column.name for column in self.columns if pa.types.is_timestamp(column.type)}
 
     def _rows(self, paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
         names = list(dict.fromkeys(column.name for column in self.columns))
@@ -112,10 +119,13 @@ class IngestFiles:
                     yield self._laid_out(batch)
 
     def _laid_out(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays(
-            [_number(batch.column(c.name)) if c.is_number else batch.column(c.name) for c in self.columns],
-            names=[c.to for c in self.columns],
-        )
+        arrays = []
+        for column in self.columns:
+            values = batch.column(column.name)
+            if values.type != column.type:
+                values = floored(values, column.type)
+            arrays.append(_number(values) if column.is_number else values)
+        return pa.RecordBatch.from_arrays(arrays, names=[column.to for column in self.columns])
 
 
 def _number(values: pa.Array) -> pa.Array:

@@ -15,6 +15,7 @@ from watersmeet.program.site.streams import StreamScan
 from watersmeet.program.storage.segments import TS, class_column, keep_column
 from watersmeet.spark.binding import CORRUPT, CORRUPT_FIELD, class_key_sql, micros_sql, readable, tried_sql
 from watersmeet.spark.ingest import generator
+from watersmeet.spark.ingest.nanoseconds import read_files
 from watersmeet.spark.ingest.new_files import FILE_FORMATS, is_local, local_path, reader_options
 from watersmeet.topology.model import Source, Stream
 
@@ -75,11 +76,14 @@ def open_files(spark: SparkSession, stream: Stream, schema: StructType, paths: S
     """The rows of some of a stream's files, as `open_stream` has them."""
     source = stream.source
     assert source is not None and source.path is not None, "only streams of files have files"
-    reader = _reader(spark.read, source, schema).options(**reader_options(source))
-    reader = reader.option("__globPaths__", "false")  # they are names, whatever characters are in them
+    options = {**reader_options(source), "__globPaths__": "false"}  # they are names, whatever characters are in them
     if os.path.isdir(local_path(source.path)):
-        reader = reader.option("basePath", source.path)  # for columns that are names of directories
-    return _loaded(stream, reader, list(paths))
+        options["basePath"] = source.path  # for columns that are names of directories
+
+    def read(schema: StructType, some: Sequence[str]) -> DataFrame:
+        return _loaded(stream, _reader(spark.read, source, schema).options(**options), list(some))
+
+    return read_files(spark, read, schema, paths) if source.format == "parquet" else read(schema, paths)
 
 
 def _reader(reader: Any, source: Source, schema: StructType) -> Any:
