@@ -27,20 +27,32 @@ class CommandProcess:
     def __enter__(self) -> "CommandProcess":
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: object, *error: object) -> None:
+        if kind is not None:
+            self.tell_where()
         self.close()
 
     def start(self) -> None:
         """Start it, again if it has died."""
         command = [sys.executable, "-m", "watersmeet", *self._arguments]
         with open(self._log, "ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+            environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, env=environment)
         self._family.append(psutil.Process(self._process.pid))
 
     @property
     def told(self) -> list[str]:
         """Everything that it has printed, in all its lives."""
         return self._log.read_text(encoding="utf-8").splitlines()
+
+    def tell_where(self) -> None:
+        """Where all threads of Python and Java are, when something takes too long."""
+        if self._process.poll() is None:
+            self._look_around()
+            self._signal(signal.SIGQUIT, "java")
+            self._process.send_signal(signal.SIGABRT)
+            self._process.wait(PATIENCE_S)
+            print("\n".join(self.told))
 
     def check(self) -> None:
         """That it still runs."""
@@ -100,7 +112,8 @@ class CommandProcess:
             children = psutil.Process(self._process.pid).children(recursive=True)
             self._family += [process for process in children if process not in self._family]
 
-    def _signal(self, number: signal.Signals) -> None:
+    def _signal(self, number: signal.Signals, name: str | None = None) -> None:
         for process in self._family:
             with contextlib.suppress(psutil.NoSuchProcess):
-                process.send_signal(number)
+                if name in (None, process.name()):
+                    process.send_signal(number)

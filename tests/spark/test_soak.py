@@ -23,6 +23,8 @@ from watersmeet.topology.load import load_topology
 SOAK_S = float(os.environ.get("WATERSMEET_SOAK_S", "180"))
 SLACK = 1.15  # how much more the second half of a steady run may hold than the first
 WARM_UP = 1 / 3  # of the run: windows fill, Spark's logs reach the length they keep, Java's heap its size
+ONE, THREE = ("here",), ("ams", "fra", "nyc")
+CHECKPOINT, LINKS = "checkpoint", ".watersmeet/links"
 RETAIN = ("spark.sql.streaming.minBatchesToRetain", "7")  # Spark keeps the logs of 100 batches unless told
 
 
@@ -33,19 +35,32 @@ class Sample:
     batch: int
     state_rows: int
     state_bytes: int
-    files: int  # in the whole checkpoint, Spark's part included
+    files: int  # in checkpoints, Spark's part included, and in links
+    file_bytes: int
     rss_bytes: int
 
 
-def sample(checkpoint: Path, rss_bytes: int = 0) -> Sample:
-    ledger = ledger_of(checkpoint / "here")
+def sample(place: Path, sites: Sequence[str], rss_bytes: int = 0) -> Sample:
+    ledgers = [ledger_of(place / CHECKPOINT / site) for site in sites]
+    segments = [segment for ledger in ledgers for segment in ledger.segments]
+    kept = [
+        Path(root) / name for part in (CHECKPOINT, LINKS) for root, _, names in os.walk(place / part) for name in names
+    ]
     return Sample(
-        batch=ledger.batch,
-        state_rows=sum(segment.rows for segment in ledger.segments),
-        state_bytes=sum(segment.bytes for segment in ledger.segments),
-        files=sum(len(names) for _, _, names in os.walk(checkpoint)),
+        batch=min(ledger.batch for ledger in ledgers),
+        state_rows=sum(segment.rows for segment in segments),
+        state_bytes=sum(segment.bytes for segment in segments),
+        files=len(kept),
+        file_bytes=sum(size_of(path) for path in kept),
         rss_bytes=rss_bytes,
     )
+
+
+def size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:  # since it was listed
+        return 0
 
 
 def check_flat(samples: Sequence[Sample]) -> None:
@@ -64,11 +79,11 @@ def check_flat(samples: Sequence[Sample]) -> None:
     assert not grown, "; ".join(grown)
 
 
-def write_topology(directory: Path, first_seed: int = 0, **traffic: object) -> Path:
-    """Three generated streams, joined within a minute."""
+def write_topology(directory: Path, sites: Sequence[str], first_seed: int = 0, **traffic: object) -> Path:
+    """Three generated streams, at one site or at three, joined within a minute."""
     streams = {
         name: {
-            "site": "here",
+            "site": sites[number % len(sites)],
             "schema": "ts timestamp, id long, k long",
             "event_time": "ts",
             "watermark": "1 second",
@@ -77,14 +92,14 @@ def write_topology(directory: Path, first_seed: int = 0, **traffic: object) -> P
                 "options": {
                     "rows_per_second": 200,
                     "disorder": "1 second",
-                    "seed": seed,
+                    "seed": first_seed + number,
                     "column.id": "sequence",
                     "column.k": "uniform 0 10000",
                     **traffic,
                 },
             },
         }
-        for seed, name in enumerate("abc", first_seed)
+        for number, name in enumerate("abc")
     }
     window = "[RANGE 1 MINUTE]"
     sql = (
@@ -92,8 +107,9 @@ def write_topology(directory: Path, first_seed: int = 0, **traffic: object) -> P
         "WHERE a.k = b.k AND b.k = c.k"
     )
     path = directory / "topology.yaml"
-    queries = {"steady": {"sql": sql, "sink": {"format": "parquet", "path": "out/steady"}}}
-    path.write_text(yaml.safe_dump({"sites": ["here"], "streams": streams, "queries": queries}), encoding="utf-8")
+    queries = {"steady": {"sql": sql, "site": sites[-1], "sink": {"format": "parquet", "path": "out/steady"}}}
+    given = {"sites": list(sites), "streams": streams, "queries": queries}
+    path.write_text(yaml.safe_dump(given), encoding="utf-8")
     return path
 
 
@@ -104,18 +120,20 @@ def short_logs(spark: SparkSession) -> Iterator[SparkSession]:
     spark.conf.unset(RETAIN[0])
 
 
-def test_state_and_files_are_flat_over_dozens_of_batches(short_logs: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sites", [ONE, THREE], ids=len)
+def test_state_and_files_are_flat_over_dozens_of_batches(
+    short_logs: SparkSession, tmp_path: Path, sites: Sequence[str]
+) -> None:
     batches, rows_per_batch = 28, 3_000  # fifteen seconds of event time each: a window is four batches
-    topology = load_topology(
-        write_topology(tmp_path, rows=batches * rows_per_batch, rows_per_batch=rows_per_batch, pace="max")
-    )
+    traffic = {"rows": batches * rows_per_batch, "rows_per_batch": rows_per_batch, "pace": "max"}
+    topology = load_topology(write_topology(tmp_path, sites, **traffic))
     samples: dict[int, Sample] = {}
-    handle = start(topology, spark=short_logs, checkpoint=tmp_path / "checkpoint", once=True)
+    handle = start(topology, spark=short_logs, checkpoint=tmp_path / CHECKPOINT, once=True)
     while not handle.awaitTermination(0.05):
         if handle.last_batch is not None:
-            taken = sample(tmp_path / "checkpoint")
+            taken = sample(tmp_path, sites)
             samples[taken.batch] = taken
-    assert handle.micro_batches == batches
+    assert handle.micro_batches == batches * len(sites)
     usage = handle.usage("steady")
     assert (usage.rows_in, usage.late) == (3 * batches * rows_per_batch, 0)
     assert len(samples) > batches // 2, "too few samples"
@@ -126,20 +144,20 @@ def test_state_and_files_are_flat_over_dozens_of_batches(short_logs: SparkSessio
 
 @pytest.mark.soak
 @pytest.mark.skipif(not os.environ.get("WATERSMEET_SOAK"), reason="long; run by `make soak`")
-def test_a_long_run_is_flat(tmp_path: Path, fresh_seeds: FreshSeeds) -> None:
+@pytest.mark.parametrize("sites", [ONE, THREE], ids=len)
+def test_a_long_run_is_flat(tmp_path: Path, fresh_seeds: FreshSeeds, sites: Sequence[str]) -> None:
     for seed in fresh_seeds.take(1):
-        check_that_a_long_run_is_flat(write_topology(tmp_path, seed, pace=10), tmp_path)
+        check_that_a_long_run_is_flat(write_topology(tmp_path, sites, seed, pace=10), tmp_path, sites)
 
 
-def check_that_a_long_run_is_flat(topology: Path, place: Path) -> None:
-    checkpoint = place / "checkpoint"
+def check_that_a_long_run_is_flat(topology: Path, place: Path, sites: Sequence[str]) -> None:
     command = [sys.executable, "-m", "watersmeet", "run", str(topology), "--quiet"]
-    command += ["--master", "local[2]", "--checkpoint", str(checkpoint), "--trigger", "500 milliseconds"]
+    command += ["--master", "local[2]", "--checkpoint", str(place / CHECKPOINT), "--trigger", "500 milliseconds"]
     # A small heap is soon as large as it gets.
     command += ["--conf", "=".join(RETAIN), "--conf", "spark.driver.memory=512m"]
     with open(place / "log.txt", "wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
         try:
-            samples = list(watch(process, checkpoint))
+            samples = list(watch(process, place, sites))
         finally:
             process.send_signal(signal.SIGINT)
             code = process.wait(timeout=60)
@@ -148,16 +166,16 @@ def check_that_a_long_run_is_flat(topology: Path, place: Path) -> None:
     check_flat(samples)
 
 
-def watch(process: subprocess.Popen[bytes], checkpoint: Path) -> Iterator[Sample]:
+def watch(process: subprocess.Popen[bytes], place: Path, sites: Sequence[str]) -> Iterator[Sample]:
     """A sample every second, from the first batch on."""
     deadline = time.monotonic() + 60
-    while ledger_of(checkpoint / "here").batch < 0:
+    while min(ledger_of(place / CHECKPOINT / site).batch for site in sites) < 0:
         assert process.poll() is None and time.monotonic() < deadline, "it never began"
         time.sleep(0.2)
     end = time.monotonic() + SOAK_S
     while time.monotonic() < end:
         assert process.poll() is None, "ended by itself"
-        yield sample(checkpoint, rss_of_tree(process.pid))
+        yield sample(place, sites, rss_of_tree(process.pid))
         time.sleep(1)
 
 
