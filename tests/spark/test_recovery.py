@@ -179,7 +179,7 @@ class Tripwire:
         self._hook(Delivery, "_write", lambda *_: ("", DELIVER))
         self._hook(Delivery, "_write", self._after_a_commit)
         for name in ("make", "move", "remove"):
-            self._hook(LocalStorage, name, lambda *_, name=name: ("", f"{name} in a sink"))
+            self._hook(LocalStorage, name, lambda *_, name=name, **__: ("", f"{name} in a sink"))
         for name in (PUBLISH, ACKNOWLEDGE, "forget_acknowledged"):
             self._hook(DirectoryLinks, name, lambda links, *_, name=name: (links.site, name))
         self._patch.setattr(SiteJob, "open", self._around_open(SiteJob.open))

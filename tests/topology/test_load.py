@@ -227,7 +227,9 @@ def test_sites_are_a_list_or_a_mapping(tmp_path: Path, sites: str, names: list[s
         # Unknown keys
         (f"sights: [here]\nstreams:\n{STREAM}{QUERIES}",
          ["line 1: unknown key 'sights' in the topology; did you mean 'sites'? ",
-          "known: default_link, link_transport, links, queries, sites, stats_file, streams"]),
+          "known: default_link, durability, link_transport, links, queries, sites, stats_file, streams"]),
+        (f"durability: disk\nstreams:\n{STREAM}{QUERIES}",
+         ["line 1: unknown durability 'disk'; known: power, process"]),
         (with_stream("    schema: x\n    event_tme: ts"),
          ["line 4: unknown key 'event_tme' in stream 'a'; did you mean 'event_time'? ",
           "known: event_time, idle_timeout, late, schema, site, source, stats, watermark"]),
