@@ -17,6 +17,7 @@ from watersmeet.program.storage.shelf import Shelf
 from watersmeet.query.model import Equality, Expression, JoinQuery
 from watersmeet.query.sql import to_duckdb
 
+_HASHED = "any"  # a type of values whose hashes are compared
 HASH = "hash(CAST({} AS VARCHAR)) >> 1"  # how a value that is no plain whole number becomes one
 
 
@@ -32,7 +33,7 @@ def typed(query: JoinQuery, schemas: Mapping[str, pa.Schema]) -> JoinQuery:
     hashed = {number for side, number in class_of.items() if not is_whole(side)}
 
     def with_type(side: Expression) -> Expression:
-        return replace(side, type="string" if class_of[side] in hashed else "bigint")
+        return replace(side, type=_HASHED if class_of[side] in hashed else "bigint")
 
     return replace(query, equalities=tuple(Equality(with_type(e.left), with_type(e.right)) for e in query.equalities))
 
