@@ -126,7 +126,7 @@ def test_state_and_files_are_flat_over_dozens_of_batches(
 ) -> None:
     batches, rows_per_batch = 28, 3_000  # fifteen seconds of event time each: a window is four batches
     traffic = {"rows": batches * rows_per_batch, "rows_per_batch": rows_per_batch, "pace": "max"}
-    topology = load_topology(write_topology(tmp_path, sites, **traffic))
+    topology = load_topology(write_topology(tmp_path, sites, 0, **traffic))
     samples: dict[int, Sample] = {}
     handle = start(topology, spark=short_logs, checkpoint=tmp_path / CHECKPOINT, once=True)
     while not handle.awaitTermination(0.05):
