@@ -132,14 +132,15 @@ class NetworkBehaviour:
     jitter_us: int = 0
     loss: float = 0.0
     duplicate: float = 0.0
+    damage: float = 0.0
     crashes: int = 0
 
 
 NETWORKS = {
     "reliable": NetworkBehaviour(),
     "reordering": NetworkBehaviour(jitter_us=900_000),
-    "loss": NetworkBehaviour(loss=0.3),
+    "loss": NetworkBehaviour(loss=0.3, damage=0.2),
     "duplication": NetworkBehaviour(duplicate=0.4, jitter_us=100_000),
     "crashes": NetworkBehaviour(crashes=3),
-    "everything": NetworkBehaviour(jitter_us=400_000, loss=0.2, duplicate=0.2, crashes=2),
+    "everything": NetworkBehaviour(jitter_us=400_000, loss=0.2, duplicate=0.2, damage=0.1, crashes=2),
 }

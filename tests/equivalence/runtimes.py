@@ -149,6 +149,7 @@ def _sites(scene: Scene, network: NetworkBehaviour, random: Random) -> Simulated
         jitter_us=network.jitter_us,
         loss=network.loss,
         duplicate=network.duplicate,
+        damage=network.damage,
     )
     return SimulatedSites(
         plans_of(scene),

@@ -152,6 +152,30 @@ def test_duplicates_happen_and_are_counted() -> None:
     assert any(len(set(twice)) == 2 for twice in times)  # a duplicate has a jitter of its own
 
 
+def test_bytes_are_damaged_on_the_way_and_counted() -> None:
+    kernel, whole, arrived = Kernel(1), bytes(range(100)), list[bytes]()
+    network = Network(kernel, lambda sender, receiver: LinkModel(damage=0.3), retry_us=1_000)
+
+    def receive(sender: str, message: object) -> None:
+        assert isinstance(message, bytes)
+        arrived.append(message)
+        if message == whole:
+            network.acknowledge("b", "a", 1_000)  # all of them, or the rest would come again
+
+    network.connect("a", lambda sender, message: None)
+    network.connect("b", receive)
+    for number in range(200):
+        network.send("a", "b", number, whole, 100)
+    kernel.run()
+    damaged = [message for message in arrived if message != whole]
+    assert 30 < len(damaged) == network.traffic("a", "b").damaged < 100
+    assert {len(message) == 100 for message in damaged} == {True, False}, "a bit is flipped, or the end is missing"
+    assert all(
+        message == whole[: len(message)] or sum(x != y for x, y in zip(message, whole, strict=True)) == 1
+        for message in damaged
+    )
+
+
 def test_jitter_stays_in_its_bounds_and_reorders() -> None:
     pair = Pair(LinkModel(latency_us=100, jitter_us=20))
     for number in range(300):
@@ -278,6 +302,7 @@ def test_same_seed_same_trace(model: LinkModel) -> None:
         {"loss": 1.0},
         {"loss": -0.1},
         {"duplicate": 1.1},
+        {"damage": 1.0},
     ],
 )
 def test_a_wrong_model_is_refused(wrong: dict[str, Any]) -> None:

@@ -52,7 +52,7 @@ def test_answers_of_random_trials_are_those_of_the_reference(chunk: int) -> None
 
 @pytest.mark.soak
 @pytest.mark.skipif(not os.environ.get("WATERSMEET_SOAK"), reason="long; run by `make soak`")
-@pytest.mark.parametrize("chunk", range(20))
+@pytest.mark.parametrize("chunk", range(50))
 def test_answers_of_thousands_of_random_trials_are_those_of_the_reference(chunk: int) -> None:
     check_seeds(range(10_000 + chunk * 200, 10_000 + (chunk + 1) * 200))
 

@@ -1,4 +1,4 @@
-"""Links between named sites: at least once, perhaps reordered, perhaps twice, as a store-and-retry transport gives.
+"""Links between named sites: at least once, perhaps reordered, twice or damaged, as a store-and-retry transport gives.
 
 A message takes size * 8 / bandwidth to leave, one at a time in each direction of a link, then the latency and a jitter
 of its own. The sender keeps it, and sends it again every retry interval, until an acknowledgement covers its number.
@@ -22,6 +22,7 @@ class LinkModel:
     jitter_us: int = 0
     loss: float = 0.0
     duplicate: float = 0.0
+    damage: float = 0.0  # of messages that are bytes: how often one comes cut short or with a bit flipped
 
     def __post_init__(self) -> None:
         if self.latency_us < 0 or self.jitter_us < 0:
@@ -34,6 +35,8 @@ class LinkModel:
             )
         if not 0 <= self.duplicate <= 1:
             raise ValueError(f"duplicate must be in [0, 1]: {self}")
+        if not 0 <= self.damage < 1:
+            raise ValueError(f"damage must be in [0, 1), or nothing would ever arrive whole: {self}")
 
 
 @dataclass(slots=True)
@@ -44,6 +47,7 @@ class LinkTraffic:
     retransmitted: int = 0
     lost: int = 0  # on the way, or at a site that was not there
     duplicated: int = 0
+    damaged: int = 0
     bytes_first: int = 0  # payload sent the first time
     bytes_all: int = 0  # and with retransmissions
 
@@ -182,13 +186,24 @@ class Network:
         if model.loss and kernel.random.random() < model.loss:
             traffic.lost += 1
         else:
-            kernel.after(self._delay_us(model), self._arrive, link, kept.message)
+            kernel.after(self._delay_us(model), self._arrive, link, self._carried(link, kept.message))
             if model.duplicate and kernel.random.random() < model.duplicate:
                 traffic.duplicated += 1
-                kernel.after(self._delay_us(model), self._arrive, link, kept.message)
+                kernel.after(self._delay_us(model), self._arrive, link, self._carried(link, kept.message))
         if kept.number > link.acknowledged:
             # From here and not from `send`, or a long queue would be sent twice before its first half has left.
             kept.timer = kernel.after(link.retry_us, self._retry, link, kept)
+
+    def _carried(self, link: _Link, message: object) -> object:
+        """A message as it comes out of the link."""
+        random = self._kernel.random
+        if not link.model.damage or not isinstance(message, bytes) or random.random() >= link.model.damage:
+            return message
+        link.traffic.damaged += 1
+        place = random.randrange(len(message))
+        if random.random() < 0.5:
+            return message[:place]
+        return message[:place] + bytes([message[place] ^ (1 << random.randrange(8))]) + message[place + 1 :]
 
     def _delay_us(self, model: LinkModel) -> int:
         if not model.jitter_us:

@@ -85,7 +85,10 @@ class SimulatedSite:
 
     def _receive(self, sender: str, data: object) -> None:
         assert isinstance(data, bytes)
-        index = index_parcel(data)
+        try:
+            index = index_parcel(data)
+        except ValueError:
+            return  # it came damaged: it is not acknowledged, so it is sent again
         if index.number <= self.ledger.received.get(sender, 0):
             self.network.acknowledge(self.name, sender, self.ledger.received[sender])
             return

@@ -547,13 +547,14 @@ def _links(random: Random, sites: Sequence[str]) -> dict[tuple[str, str], LinkMo
 
 
 def _link(random: Random) -> LinkModel:
-    return LinkModel(
+    drawn = LinkModel(
         latency_us=random.choice([0, 25_000, 500_000]),
         bandwidth_bps=random.choice([None, None, 1e5]),
         jitter_us=random.choice([0, 0, 400_000]),
         loss=random.choice([0.0, 0.0, 0.3]),
         duplicate=random.choice([0.0, 0.0, 0.3]),
     )
+    return replace(drawn, damage=0.2) if drawn.loss or drawn.duplicate else drawn
 
 
 def _feeds(random: Random, tables: Mapping[str, pa.Table], count: int) -> Iterator[Feed]:
