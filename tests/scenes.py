@@ -167,6 +167,7 @@ class Scene:
     idle_timeout: str = "5 minutes"
     options: Mapping[str, Any] = field(default_factory=dict)  # of all sources
     errors: str | None = None  # of all queries
+    durability: str = "process"
 
     # -- as a user has it
 
@@ -270,7 +271,13 @@ class Scene:
                 query["plan"] = {head: [dict(step) for step in steps] for head, steps in self.plan.items()}
         transport = {"kind": "directory", "path": "links", "max_pending": f"{self.max_pending} B"}
         return yaml.safe_dump(
-            {"sites": list(self.sites), "streams": streams, "queries": queries, "link_transport": transport}
+            {
+                "sites": list(self.sites),
+                "durability": self.durability,
+                "streams": streams,
+                "queries": queries,
+                "link_transport": transport,
+            }
         )
 
     # -- what is true of it
@@ -338,7 +345,7 @@ class Scene:
             for to, link in ledger.links.items():
                 assert self.ledger(to).received.get(site, 0) == link.number, "something is still on the way"
                 left = {path.name.rstrip("0123456789") for path in (self.links / to / site).iterdir()}
-                assert left == {"sender-", "reader-"}
+                assert left == {"sender-", "reader-"}, left
 
     def check_what_readers_see_now(self, answers: Mapping[str, Bag]) -> None:
         """That a reader finds nothing but whole files with answers, none of them too often, whatever has died."""

@@ -27,7 +27,7 @@ CURE = (
 
 def write_scene(directory: Path, count: int = 4) -> Scene:
     batches = {name: make_batches(seed, count, 40, keys=12) for seed, name in enumerate("ab")}
-    return Scene(directory, batches, {"q": SQL}, late=["a"]).write()
+    return Scene(directory, batches, {"q": SQL}, late=["a"], durability="power").write()
 
 
 def add_rows(scene: Scene) -> None:

@@ -173,7 +173,8 @@ def cut_and_resume(
     batches = {
         name: make_batches(seed + number, count, 40, keys=20, texts=5, late_by_s=5) for number, name in enumerate("ab")
     }
-    scene = Scene(directory / "scene", batches, QUERIES, late=["a"], delay_us=2 * SECOND_US, **where).write()
+    settings = {"late": ["a"], "delay_us": 2 * SECOND_US, "durability": "power", **where}
+    scene = Scene(directory / "scene", batches, QUERIES, **settings).write()
     assert scene.topology.durability == "power"
     recorder = Recorder(patch, scene.directory, directory / "kept")
     answers = {query: scene.expected(query) for query in scene.queries}

@@ -22,12 +22,14 @@ from scenes import SCHEMA, SECOND_US, Bag, Scene, Steps, by_arrow, latest_us, ma
 
 import watersmeet as wm
 from watersmeet.plan.nodes import Method
+from watersmeet.program.site.ledger import SiteLedger
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.sites.site import SimulatedSites
 from watersmeet.spark.handle import SiteQuery
 from watersmeet.spark.links.directory import DirectoryLinks
 from watersmeet.spark.links.protocol import Fenced, Link, Role, Sealed
+from watersmeet.spark.links.site_links import SiteLinks
 from watersmeet.spark.run import plan_query
 from watersmeet.spark.site_job import SiteJob
 from watersmeet.testing import bag
@@ -258,18 +260,18 @@ def test_the_simulator_ships_the_same_bytes(spark: Any, tmp_path: Path, monkeypa
     scene = make_scene(tmp_path, way=("SM-D1", False), sql=f"SELECT {IDS}, b.s FROM a {R}, b {R}, c {R} {SAME_K}")
     scene.batches.update({name: make_batches(11 + n, rows=400, keys=400) for n, name in enumerate(APART)})
     scene.write()
-    arrived, take = SiteJob._arrived, wm.StreamingRun._take_parcels
+    arrived, take = SiteLinks._arrived, wm.StreamingRun._take_parcels
     are_batches_over = False
 
-    def when_over(job: SiteJob, sender: str, after: int, runs: dict[str, str]) -> Iterator[Any]:
-        return arrived(job, sender, after, runs) if are_batches_over else iter(())
+    def when_over(links: SiteLinks, sender: str, ledger: SiteLedger, runs: dict[str, str]) -> Iterator[Any]:
+        return arrived(links, sender, ledger, runs) if are_batches_over else iter(())
 
     def taking(handle: wm.StreamingRun, sites: Sequence[SiteQuery]) -> bool:
         nonlocal are_batches_over
         are_batches_over = len(sites) == len(APART)
         return take(handle, sites) if are_batches_over else False
 
-    monkeypatch.setattr(SiteJob, "_arrived", when_over)
+    monkeypatch.setattr(SiteLinks, "_arrived", when_over)
     monkeypatch.setattr(wm.StreamingRun, "_take_parcels", taking)
     handle = scene.run(spark)
     assert by_arrow(scene.sink()) == scene.expected()
@@ -534,13 +536,13 @@ def begin(spark: Any) -> Iterator[Begin]:
 def looks(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often each site has looked whether there is room for new rows."""
     counts: Counter[str] = Counter()
-    waiting_bytes = SiteJob._waiting_bytes
+    waiting_bytes = SiteLinks.waiting_bytes
 
-    def looking(job: SiteJob) -> int:
-        counts[job.site] += 1
-        return waiting_bytes(job)
+    def looking(links: SiteLinks, ledger: SiteLedger) -> int:
+        counts[links.site] += 1
+        return waiting_bytes(links, ledger)
 
-    monkeypatch.setattr(SiteJob, "_waiting_bytes", looking)
+    monkeypatch.setattr(SiteLinks, "waiting_bytes", looking)
     return counts
 
 

@@ -117,3 +117,22 @@ def _key(event: Event) -> _Key:
             return event.site, event.query
         case _:
             assert_never(event)
+
+
+class Warnings:
+    """Warnings of a site, each said once and not at every attempt, until what it is about is over."""
+
+    def __init__(self, events: EventBus, site: str) -> None:
+        self._events = events
+        self._site = site
+        self._said: dict[str, str] = {}
+
+    def say(self, about: str, text: str) -> None:
+        """Say what is wrong, unless that was the last thing said about it."""
+        if self._said.get(about) != text:
+            self._said[about] = text
+            self._events.publish(RunWarning(self._site, None, text))
+
+    def forget(self, about: str) -> None:
+        """It is over: the next time it is said again."""
+        self._said.pop(about, None)

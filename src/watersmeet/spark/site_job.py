@@ -11,7 +11,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,15 +21,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from watersmeet.errors import CheckpointMismatch, DamagedParcel, WatersmeetError
-from watersmeet.metrics.bus import EventBus
-from watersmeet.metrics.events import LinkCounts, MicroBatchCompleted, RunWarning
+from watersmeet.errors import CheckpointMismatch, WatersmeetError
+from watersmeet.metrics.bus import EventBus, Warnings
+from watersmeet.metrics.events import LinkCounts, MicroBatchCompleted
 from watersmeet.program.finish.failed import failed_sink
 from watersmeet.program.finish.model import Finish
 from watersmeet.program.site.engine import Arrivals, SiteEngine, traffic_by_purpose
 from watersmeet.program.site.ledger import Ingested, SiteLedger, failed_counts
 from watersmeet.program.site.program import SiteProgram
-from watersmeet.program.storage.wire import UNKNOWN, ParcelIndex, index_parcel
+from watersmeet.program.storage.wire import UNKNOWN
 from watersmeet.spark.binding import Bound
 from watersmeet.spark.checkpoint import Checkpoint
 from watersmeet.spark.deliver.delivery import FAILED_SCHEMA, Delivery, LateRows
@@ -39,25 +39,12 @@ from watersmeet.spark.durable import UNFLUSHED, Disk
 from watersmeet.spark.ingest.intake import Intake
 from watersmeet.spark.ingest.new_files import InputFile, NewFiles
 from watersmeet.spark.jobs import TaskRunner
-from watersmeet.spark.links.protocol import (
-    Link,
-    LinkEnd,
-    Links,
-    LinkUnreadable,
-    LinkUnwritable,
-    Role,
-    Sealed,
-    check_reader,
-    check_sender,
-    open_links,
-    with_reader,
-)
+from watersmeet.spark.links.protocol import LinkEnd, Links, with_reader
+from watersmeet.spark.links.site_links import SiteLinks
 from watersmeet.stats.model import Stats
 from watersmeet.stats.observe import Observer
 from watersmeet.topology.model import Sink, Topology
 
-MAX_BYTES_PER_STEP = 16_000_000  # of parcels taken in one micro-batch, about
-MAX_DAMAGED = 3  # times that a parcel is asked for again because it came damaged
 MAX_UNDELIVERED = 8  # micro-batches that a slow sink may be behind before new rows wait for it
 _LIST_S = 0.01  # how often it is looked for new files, where no trigger is given and looking does not take long
 _LIST_SHARE = 10  # looking takes at most one part of so many of the time
@@ -116,7 +103,10 @@ class SiteJob:
         self.program = program
         self._settings = settings
         self._checkpoint = settings.checkpoint
-        self._links = settings.links
+        self._warnings = Warnings(settings.events, program.site)
+        checkpoint = settings.checkpoint
+        end = LinkEnd(checkpoint.run_id, settings.programs_digest, checkpoint.ledger.epoch + 1, uuid.uuid4().hex[:8])
+        self._links = SiteLinks(settings.links, program, checkpoint.shelf, end, self._warnings)
         self._lock = threading.RLock()  # of ledger, links and reports: micro-batches and the watcher change them
         self._files = threading.Lock()  # of the next three
         self._is_ingesting = False  # tasks write files that no ledger names yet: nothing is deleted
@@ -145,10 +135,6 @@ class SiteJob:
             self._deliveries.append(Delivery(spark, failed_sink(query), FAILED_SCHEMA, writer, shelf))
         local = {name: schema for name, schema in self._schemas.items() if name in self._delays_us}
         self._late = LateRows(spark, settings.topology, local, shelf, run_id)
-        self._reported: dict[str, str] = {}  # troubles, each said once
-        self._rejected: dict[str, int] = {}  # the last parcel of each site that came damaged
-        epoch, run_id = self.ledger.epoch + 1, settings.checkpoint.run_id
-        self._end = LinkEnd(run_id, settings.programs_digest, epoch, uuid.uuid4().hex[:8])
         self._last_rows = dict.fromkeys(sorted(self._delays_us), time.monotonic())
         self._worker = ThreadPoolExecutor(1, f"join-{program.site}")
         self._completing: Future[bool] | None = None
@@ -201,9 +187,8 @@ class SiteJob:
         self._failed = failed
         if self._new_files is not None:
             self._new_files.look()
-        peers = (self.program.peers_in, self.program.peers_out)
-        self._end = open_links(self._links, self.site, *peers, self._end, self.ledger, self._checkpoint.commit)
-        self._check_peers()
+        self._links.open(self.ledger, self._checkpoint.commit)
+        self._links.check_peers(self.ledger)
         self._checkpoint.write_watermarks(self._engine.watermarks(self.ledger))
         self._late.roll_back(self.ledger.ingested_batch)
         for delivery in self._deliveries:
@@ -252,7 +237,7 @@ class SiteJob:
             return self._intake.ingested(frame) if self.program.streams else []
         there = {stream: [file for file in some if os.path.exists(file.path)] for stream, some in files.items()}
         for path in sorted(file.path for stream, some in files.items() for file in some if file not in there[stream]):
-            self._warn(path, f"input file {path} was removed before it was read; going on without it")
+            self._warnings.say(path, f"input file {path} was removed before it was read; going on without it")
         return self._intake.ingested_files(there)
 
     def _ingest(self, frame: DataFrame, files: Mapping[str, Sequence[InputFile]], batch: int, began: float) -> None:
@@ -323,7 +308,7 @@ class SiteJob:
     def _join(self, timer: PhaseTimer) -> bool:
         before = self.ledger
         ledger = self._released(before)
-        parcels, runs = self._parcels(ledger)
+        parcels, runs = self._links.parcels(ledger)
         idle = self._declare_idle()
         if not parcels and not idle and before.is_complete:
             return False
@@ -345,9 +330,8 @@ class SiteJob:
 
     def _released(self, ledger: SiteLedger) -> SiteLedger:
         """The ledger without what readers and sinks have made durable."""
-        for reader in self.program.peers_out:
-            if (end := self._reader(reader)) is not None:
-                ledger = with_reader(self._engine.acknowledged(ledger, reader, end.number), reader, end)
+        for reader, end in self._links.readers(self.ledger).items():
+            ledger = with_reader(self._engine.acknowledged(ledger, reader, end.number), reader, end)
         for delivery in self._deliveries:
             ledger = self._engine.delivered(ledger, delivery.query, delivery.delivered)
         known = {delivery.query for delivery in self._deliveries}
@@ -366,131 +350,18 @@ class SiteJob:
 
     # -- links
 
-    def _parcels(self, ledger: SiteLedger) -> tuple[list[tuple[str, str, ParcelIndex]], dict[str, str]]:
-        """What has come over the links and is taken now, from every sender in turn, and whose runs it is of."""
-        runs: dict[str, str] = {}
-        waiting = [
-            iter(self._arrived(sender, ledger.received.get(sender, 0), runs)) for sender in self.program.peers_in
-        ]
-        parcels, size = [], 0
-        while waiting and size <= MAX_BYTES_PER_STEP:
-            for from_one_site in list(waiting):
-                parcel = next(from_one_site, None)
-                if parcel is None:
-                    waiting.remove(from_one_site)
-                else:
-                    sender, data, index = parcel
-                    parcels.append((sender, self._checkpoint.shelf.put_bytes("parcel", data), index))
-                    size += len(data)
-        return parcels, runs
+    def _publish(self) -> None:
+        with self._lock:  # the outbox's files stay while they are copied
+            self._links.publish(self.ledger)
 
-    def _arrived(self, sender: str, after: int, runs: dict[str, str]) -> Iterator[tuple[str, bytes, ParcelIndex]]:
-        """Parcels from a site up to the first that is damaged; none while its link cannot be read."""
-        end = self._sender(sender)
-        if end is None:
-            return
-        with self._reading(sender):
-            for number, data in self._links.arrived(sender, after):
-                try:
-                    index = index_parcel(data)
-                    if index.number != number:
-                        raise ValueError(f"it has number {index.number}")
-                except ValueError as error:
-                    self._reject(sender, number, str(error))
-                    return
-                runs[sender] = end.run
-                yield sender, data, index
-
-    def _reject(self, sender: str, number: int, cause: str) -> None:
-        """Have a damaged parcel published anew, a few times."""
-        what = f"{Link(sender, self.site)}: parcel {number} is damaged ({cause})"
-        with self._writing(f"from {sender}"):
-            times = self._links.reject(sender, number)
-            if times > MAX_DAMAGED:
-                raise DamagedParcel(
-                    f"{what}, and was so {times - 1} times before; check the disks of the links and of {sender}'s "
-                    "checkpoint, then start again"
-                )
-            self._rejected[sender] = number
-            self._warn(f"damaged {sender} {number} {times}", f"{what}; it is put aside, and {sender} publishes it anew")
+    def _acknowledge(self) -> None:
+        with self._lock:  # micro-batches and the watcher both acknowledge; a transport has one writer at a time
+            self._links.acknowledge(self.ledger, self._pace())
 
     @property
     def awaits_parcels(self) -> bool:
         """Whether a parcel that came damaged is still to come anew, from a site that runs here too."""
-        received = self.ledger.received
-        is_missing = any(number > received.get(sender, 0) for sender, number in self._rejected.items())
-        return is_missing and not self._settings.alone
-
-    def _sender(self, sender: str) -> LinkEnd | None:
-        """What a site that writes to us says of itself, if it may be read from."""
-        link = Link(sender, self.site)
-        with self._reading(sender):
-            end = self._links.end(link, Role.SENDER)
-            if end is not None:
-                check_sender(link, end, self._end, self.ledger)
-            return end
-        return None
-
-    def _reader(self, reader: str) -> LinkEnd | None:
-        """What a site that reads from us says of itself, if it may be believed."""
-        link = Link(self.site, reader)
-        with self._reading(reader):
-            end = self._links.end(link, Role.READER)
-            if end is not None:
-                check_reader(link, end, self._end, self.ledger)
-            return end
-        return None
-
-    def _check_peers(self) -> None:
-        """Whether the sites at the other ends are those that were there before, whatever there is to be read."""
-        for sender in self.program.peers_in:
-            self._sender(sender)
-        for reader in self.program.peers_out:
-            self._reader(reader)
-
-    @contextlib.contextmanager
-    def _reading(self, other: str) -> Iterator[None]:
-        """Say once that a link cannot be read, and go on without what is there."""
-        try:
-            yield
-            self._reported.pop(f"reading {other}", None)
-        except LinkUnreadable as error:
-            self._warn(f"reading {other}", str(error))
-
-    @contextlib.contextmanager
-    def _writing(self, about: str) -> Iterator[None]:
-        """The same of a link that cannot be written."""
-        try:
-            yield
-            self._reported.pop(about, None)
-        except (LinkUnwritable, LinkUnreadable) as error:
-            self._warn(about, str(error))
-
-    @property
-    def _has_parcels(self) -> bool:
-        taken = self.ledger.received
-        return any(self._has_arrived(sender, taken.get(sender, 0)) for sender in self.program.peers_in)
-
-    def _has_arrived(self, sender: str, after: int) -> bool:
-        with self._reading(sender):
-            return self._links.has_arrived(sender, after)
-        return False
-
-    def _publish(self) -> None:
-        shelf = self._checkpoint.shelf
-        with self._lock:  # the outbox's files stay while they are copied
-            for reader, link in self.ledger.links.items():
-                parcels = [Sealed(parcel.number, shelf.path_of(parcel.path)) for parcel in link.outbox]
-                with self._writing(f"to {reader}"):
-                    self._links.publish(reader, parcels)
-                    self._links.forget_acknowledged(reader)
-
-    def _acknowledge(self) -> None:
-        with self._lock:  # micro-batches and the watcher both acknowledge; a transport has one writer at a time
-            pace = self._pace()
-            for sender in self.program.peers_in:
-                with self._writing(f"from {sender}"):
-                    self._links.acknowledge(sender, self.ledger.received.get(sender, 0), pace)
+        return not self._settings.alone and self._links.awaits_parcels(self.ledger)
 
     def _wait_for_room(self) -> None:
         """Ingest no new rows while too much waits for readers or sinks.
@@ -498,23 +369,17 @@ class SiteJob:
         Parcels are taken meanwhile: two sites that wait for each other would wait for ever.
         """
         limit = self._settings.topology.link_transport.max_pending_bytes
-        while self._settings.waits_for_room and self._waiting_bytes() > limit and not self._closing.is_set():
-            self._warn(
-                "room", f"site {self.site}: {limit:,} bytes wait for other sites; new rows wait until they are taken"
-            )
+        waits = self._settings.waits_for_room
+        while waits and self._links.waiting_bytes(self.ledger) > limit and not self._closing.is_set():
+            text = f"site {self.site}: {limit:,} bytes wait for other sites; new rows wait until they are taken"
+            self._warnings.say("room", text)
             self._publish()
             if not self.take_parcels():
                 time.sleep(_POLL_S)
-        self._reported.pop("room", None)
+        self._warnings.forget("room")
         for delivery in self._deliveries:
             while delivery.backlog > MAX_UNDELIVERED and not self._closing.is_set():
                 time.sleep(_POLL_S / 10)
-
-    def _waiting_bytes(self) -> int:
-        ends = {reader: self._reader(reader) for reader in self.ledger.links}
-        taken = {reader: 0 if end is None else end.number for reader, end in ends.items()}
-        links = self.ledger.links.items()
-        return sum(one.bytes for reader, link in links for one in link.outbox if one.number > taken.get(reader, 0))
 
     def _watch(self) -> None:
         """Between micro-batches: take parcels as they come, deliver what could not be delivered, advance idle streams.
@@ -528,14 +393,15 @@ class SiteJob:
                 self._links.wake(_POLL_S)
                 polls += 1
                 is_slow = polls % _SLOW_POLLS == 0
-                due = (not self._settings.once and self._has_parcels) or (is_slow and self._idle_between_batches())
+                has_parcels = not self._settings.once and self._links.have_parcels(self.ledger)
+                due = has_parcels or (is_slow and self._idle_between_batches())
                 if due and self._lock.acquire(blocking=False):
                     try:
                         self.take_parcels()
                     finally:
                         self._lock.release()
                 if is_slow:
-                    self._check_peers()
+                    self._links.check_peers(self.ledger)
                     self._publish()
                     self._acknowledge()
             except Exception as error:
@@ -578,8 +444,7 @@ class SiteJob:
         """The farthest that any other stream is known here to have come."""
         others = [self._mark(other) for other in self._delays_us if other != stream]
         others += [self.ledger.watermarks.get(one.arrives_as, UNKNOWN) for _, one in self.program.inbound]
-        ends = (self._reader(reader) for reader in self.program.peers_out)
-        others += [end.pace for end in ends if end is not None]
+        others += [end.pace for end in self._links.readers(self.ledger).values()]
         return max(others, default=UNKNOWN)
 
     # -- statistics and reports
@@ -648,12 +513,6 @@ class SiteJob:
                 counted = (traffic.bytes, traffic.batches, traffic.tuples)
                 events.publish(LinkCounts(self.site, to, purpose.value, *counted))
 
-    def _warn(self, about: str, text: str) -> None:
-        """Say what is wrong once, not at every attempt."""
-        if self._reported.get(about) != text:
-            self._reported[about] = text
-            self._settings.events.publish(RunWarning(self.site, None, text))
-
     # -- the end
 
     def stop_waiting(self) -> None:
@@ -674,8 +533,7 @@ class SiteJob:
                     ledger = self._released(self.ledger)
                     if ledger is not self.ledger:
                         self._checkpoint.commit(ledger)
-                for reader in self.program.peers_out:
-                    self._links.forget_acknowledged(reader)
+                self._links.forget_acknowledged()
                 self._late.close()
                 self._keep_observed()
                 self._checkpoint.forget_unused()

@@ -81,7 +81,7 @@ class DirectoryLinks:
     def claim(self, link: Link, role: Role, end: LinkEnd) -> None:
         """Create the file of our epoch, which nobody else can do then."""
         place = self._place(link)
-        path, aside = _end_path(place, role, end.epoch), place / f".{uuid.uuid4().hex[:12]}"
+        path, aside = _end_path(place, role, end.epoch), place / f".{role}-{uuid.uuid4().hex[:12]}"
         with _writing(place, link):
             newest = _newest(place, role)
             if newest is not None and newest >= end.epoch:
@@ -108,9 +108,11 @@ class DirectoryLinks:
             _end_path(self._place(link), role, self._ours.pop((link, role)).epoch).unlink()
 
     def settle(self, link: Link, role: Role) -> None:
-        """Remove the files of epochs before ours."""
+        """Remove the files of epochs before ours, and what a killed process has left half written."""
         place = self._place(link)
         with contextlib.suppress(OSError):
+            for path in place.glob(f".{role}-*"):
+                path.unlink(missing_ok=True)
             for epoch in _epochs(place, role):
                 if epoch < self._ours[link, role].epoch:
                     _end_path(place, role, epoch).unlink(missing_ok=True)

@@ -1,0 +1,193 @@
+"""The links of one site: what it takes from others, what it publishes, and whether the others are who they were.
+
+A link that cannot be read or written is said once; it goes on when it can be used again.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from watersmeet.errors import DamagedParcel
+from watersmeet.metrics.bus import Warnings
+from watersmeet.program.site.ledger import SiteLedger
+from watersmeet.program.site.program import SiteProgram
+from watersmeet.program.storage.wire import ParcelIndex, index_parcel
+from watersmeet.spark.files import FileShelf
+from watersmeet.spark.links.protocol import (
+    Link,
+    LinkEnd,
+    Links,
+    LinkUnreadable,
+    LinkUnwritable,
+    Role,
+    Sealed,
+    check_reader,
+    check_sender,
+    open_links,
+)
+
+MAX_BYTES_PER_STEP = 16_000_000  # of parcels taken in one micro-batch, about
+MAX_DAMAGED = 3  # times that a parcel is asked for again because it came damaged
+
+
+@dataclass
+class SiteLinks:
+    """Both directions of all links of a site, over some transport."""
+
+    transport: Links
+    program: SiteProgram
+    shelf: FileShelf
+    end: LinkEnd  # what this process says of itself
+    warnings: Warnings
+    _rejected: dict[str, int] = field(default_factory=dict)  # the last parcel of each site that came damaged
+
+    @property
+    def site(self) -> str:
+        return self.program.site
+
+    def open(self, ledger: SiteLedger, commit: Callable[[SiteLedger], None]) -> None:
+        """Claim our ends; a process that did so before is fenced."""
+        peers = (self.program.peers_in, self.program.peers_out)
+        self.end = open_links(self.transport, self.site, *peers, self.end, ledger, commit)
+
+    def check_peers(self, ledger: SiteLedger) -> None:
+        """Whether the sites at the other ends are those that were there before, whatever there is to be read."""
+        for sender in self.program.peers_in:
+            self._sender(sender, ledger)
+        self.readers(ledger)
+
+    def wake(self, timeout_s: float) -> None:
+        """Wait for something to come, for so long at most."""
+        self.transport.wake(timeout_s)
+
+    # -- from others
+
+    def have_parcels(self, ledger: SiteLedger) -> bool:
+        """Whether there is something to be taken."""
+        return any(self._has_arrived(sender, ledger.received.get(sender, 0)) for sender in self.program.peers_in)
+
+    def _has_arrived(self, sender: str, after: int) -> bool:
+        with self._reading(sender):
+            return self.transport.has_arrived(sender, after)
+        return False
+
+    def parcels(self, ledger: SiteLedger) -> tuple[list[tuple[str, str, ParcelIndex]], dict[str, str]]:
+        """What has come and is taken now, from every sender in turn, and whose runs it is of."""
+        runs: dict[str, str] = {}
+        waiting = [self._arrived(sender, ledger, runs) for sender in self.program.peers_in]
+        parcels, size = [], 0
+        while waiting and size <= MAX_BYTES_PER_STEP:
+            for from_one_site in list(waiting):
+                parcel = next(from_one_site, None)
+                if parcel is None:
+                    waiting.remove(from_one_site)
+                else:
+                    sender, data, index = parcel
+                    parcels.append((sender, self.shelf.put_bytes("parcel", data), index))
+                    size += len(data)
+        return parcels, runs
+
+    def _arrived(
+        self, sender: str, ledger: SiteLedger, runs: dict[str, str]
+    ) -> Iterator[tuple[str, bytes, ParcelIndex]]:
+        """Parcels from a site up to the first that is damaged; none while its link cannot be read."""
+        end = self._sender(sender, ledger)
+        if end is None:
+            return
+        with self._reading(sender):
+            for number, data in self.transport.arrived(sender, ledger.received.get(sender, 0)):
+                try:
+                    index = index_parcel(data)
+                    if index.number != number:
+                        raise ValueError(f"it has number {index.number}")
+                except ValueError as error:
+                    self._reject(sender, number, str(error))
+                    return
+                runs[sender] = end.run
+                yield sender, data, index
+
+    def _reject(self, sender: str, number: int, cause: str) -> None:
+        """Have a damaged parcel published anew, a few times."""
+        what = f"{Link(sender, self.site)}: parcel {number} is damaged ({cause})"
+        with self._writing(f"from {sender}"):
+            times = self.transport.reject(sender, number)
+            if times > MAX_DAMAGED:
+                raise DamagedParcel(
+                    f"{what}, and was so {times - 1} times before; check the disks of the links and of {sender}'s "
+                    "checkpoint, then start again"
+                )
+            self._rejected[sender] = number
+            text = f"{what}; it is put aside, and {sender} publishes it anew"
+            self.warnings.say(f"damaged {sender} {number} {times}", text)
+
+    def awaits_parcels(self, ledger: SiteLedger) -> bool:
+        """Whether a parcel that came damaged is still to come anew."""
+        return any(number > ledger.received.get(sender, 0) for sender, number in self._rejected.items())
+
+    def acknowledge(self, ledger: SiteLedger, pace: int) -> None:
+        """Tell senders what is durable here, and how far other streams have come."""
+        for sender in self.program.peers_in:
+            with self._writing(f"from {sender}"):
+                self.transport.acknowledge(sender, ledger.received.get(sender, 0), pace)
+
+    # -- to others
+
+    def publish(self, ledger: SiteLedger) -> None:
+        """Put what is in the outbox where its readers find it."""
+        for reader, link in ledger.links.items():
+            parcels = [Sealed(parcel.number, self.shelf.path_of(parcel.path)) for parcel in link.outbox]
+            with self._writing(f"to {reader}"):
+                self.transport.publish(reader, parcels)
+                self.transport.forget_acknowledged(reader)
+
+    def waiting_bytes(self, ledger: SiteLedger) -> int:
+        """How much readers have not taken yet."""
+        ends = self.readers(ledger)
+        taken = {reader: end.number for reader, end in ends.items()}
+        links = ledger.links.items()
+        return sum(one.bytes for reader, link in links for one in link.outbox if one.number > taken.get(reader, 0))
+
+    def forget_acknowledged(self) -> None:
+        """Remove what readers no longer need."""
+        for reader in self.program.peers_out:
+            self.transport.forget_acknowledged(reader)
+
+    # -- who is there
+
+    def readers(self, ledger: SiteLedger) -> dict[str, LinkEnd]:
+        """What sites that read from us say of themselves, as far as they are there and may be believed."""
+        found = {}
+        for reader in self.program.peers_out:
+            link = Link(self.site, reader)
+            with self._reading(reader):
+                end = self.transport.end(link, Role.READER)
+                if end is not None:
+                    check_reader(link, end, self.end, ledger)
+                    found[reader] = end
+        return found
+
+    def _sender(self, sender: str, ledger: SiteLedger) -> LinkEnd | None:
+        """What a site that writes to us says of itself, if it may be read from."""
+        link = Link(sender, self.site)
+        with self._reading(sender):
+            end = self.transport.end(link, Role.SENDER)
+            if end is not None:
+                check_sender(link, end, self.end, ledger)
+            return end
+        return None
+
+    @contextlib.contextmanager
+    def _reading(self, other: str) -> Iterator[None]:
+        try:
+            yield
+            self.warnings.forget(f"reading {other}")
+        except LinkUnreadable as error:
+            self.warnings.say(f"reading {other}", str(error))
+
+    @contextlib.contextmanager
+    def _writing(self, about: str) -> Iterator[None]:
+        try:
+            yield
+            self.warnings.forget(about)
+        except (LinkUnwritable, LinkUnreadable) as error:
+            self.warnings.say(about, str(error))
