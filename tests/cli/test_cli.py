@@ -885,25 +885,36 @@ def test_a_process_that_meets_a_damaged_file_and_a_run_that_goes_on(
     assert place.answers() == expected(without=[("a", 1)])
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
-def test_a_signal_ends_a_run_cleanly_and_the_next_one_resumes(
-    spark: SparkSession, tmp_path: Path, command: Run, number: signal.Signals
-) -> None:
+def test_signals_end_a_run_cleanly_and_the_next_one_resumes(spark: SparkSession, tmp_path: Path, command: Run) -> None:
     place = Place(tmp_path)
     rows = 2_000
     for name, seed in (("a", "1"), ("b", "2")):
         options = {"rows": str(rows), "rows_per_second": "100", "seed": seed, "column.k": "uniform 0 500"}
         place.set(f"streams.{name}.source", {"format": "generator", "options": options})
         place.set(f"streams.{name}.schema", "k long, id long, ts timestamp")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        end_by_signal(place, tmp_path, command, number)
+
+    assert command("run", place.file, "--once", "--quiet") == (0, "", "")
+    resumed = place.answers()
+    shutil.rmtree(tmp_path / "out")
+    assert command("run", place.file, "--once", "--quiet", "--checkpoint", tmp_path / "undisturbed") == (0, "", "")
+    assert resumed == place.answers()
+    assert resumed.total() > rows
+
+
+def end_by_signal(place: Place, directory: Path, command: Run, number: signal.Signals) -> None:
+    """Run until there is a new micro-batch, then end the run by a signal to all its processes."""
+    checkpoint = directory / ".watersmeet/checkpoints"
+    before = ledger_of(checkpoint / "here").batch
     line = [sys.executable, "-m", "watersmeet", "run", str(place.file), "--trigger", "500 ms", "--master", "local[2]"]
     # Keys pressed at a terminal reach Java and the Python workers as well.
     running = subprocess.Popen(
         line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )  # fmt: skip
     try:
-        checkpoint = tmp_path / ".watersmeet/checkpoints"
         deadline = time.monotonic() + 60
-        while ledger_of(checkpoint / "here").batch < 0:
+        while ledger_of(checkpoint / "here").batch <= before:
             assert running.poll() is None, running.communicate()
             assert time.monotonic() < deadline, "no batch was made"
             time.sleep(0.1)
@@ -923,14 +934,7 @@ def test_a_signal_ends_a_run_cleanly_and_the_next_one_resumes(
     assert "stopping after the current micro-batch" in out
     assert "output path" in out
     assert_no_trace(out)
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["q"]  # nothing temporary
-
-    assert command("run", place.file, "--once", "--quiet") == (0, "", "")
-    resumed = place.answers()
-    shutil.rmtree(tmp_path / "out")
-    assert command("run", place.file, "--once", "--quiet", "--checkpoint", tmp_path / "undisturbed") == (0, "", "")
-    assert resumed == place.answers()
-    assert resumed.total() > rows
+    assert [path.name for path in (directory / "out").iterdir()] == ["q"]  # nothing temporary
 
 
 STATS = {

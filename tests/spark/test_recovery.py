@@ -309,7 +309,7 @@ def crash_before_every_step(
 def test_a_crash_before_any_step_of_a_micro_batch_changes_nothing(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queries: tuple[str, ...], times: tuple[int, ...]
 ) -> None:
-    scene = make_scene(tmp_path, queries, batches=40 * len(times), rows=60, seed=7)
+    scene = make_scene(tmp_path, queries, batches=36 * len(times), rows=60, seed=7)
     steps = ONE_SITE | {("", "Release")}
     if len(queries) > 2:
         steps |= {("", EVALUATE), ("", "KeepUnseen")}
@@ -328,7 +328,7 @@ def test_a_crash_before_any_step_at_two_sites_changes_nothing(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queries: tuple[str, ...], times: tuple[int, ...]
 ) -> None:
     where = {"homes": APART, "site": "nyc", "plan": PLAN}
-    scene = make_scene(tmp_path, queries, batches=80 * len(times) ** 2, rows=60, seed=8, **where)
+    scene = make_scene(tmp_path, queries, batches=64 * len(times) ** 2, rows=60, seed=8, **where)
     crash_before_every_step(spark, monkeypatch, scene, TWO_SITES, times, seed=8)
 
 

@@ -124,7 +124,7 @@ def short_logs(spark: SparkSession) -> Iterator[SparkSession]:
 def test_state_and_files_are_flat_over_dozens_of_batches(
     short_logs: SparkSession, tmp_path: Path, sites: Sequence[str]
 ) -> None:
-    batches, rows_per_batch = 28, 3_000  # fifteen seconds of event time each: a window is four batches
+    batches, rows_per_batch = 22, 3_000  # fifteen seconds of event time each: a window is four batches
     traffic = {"rows": batches * rows_per_batch, "rows_per_batch": rows_per_batch, "pace": "max"}
     topology = load_topology(write_topology(tmp_path, sites, 0, **traffic))
     samples: dict[int, Sample] = {}
