@@ -16,7 +16,7 @@ demo: setup
 	@$(BIN)/watersmeet run examples/routers/topology.yaml --once --checkpoint examples/routers/out/checkpoint
 
 test: check
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 check: setup
 	$(BIN)/ruff check

@@ -887,7 +887,7 @@ def test_a_process_that_meets_a_damaged_file_and_a_run_that_goes_on(
 
 def test_signals_end_a_run_cleanly_and_the_next_one_resumes(spark: SparkSession, tmp_path: Path, command: Run) -> None:
     place = Place(tmp_path)
-    rows = 2_000
+    rows = 8_000  # more than come while two runs begin and end
     for name, seed in (("a", "1"), ("b", "2")):
         options = {"rows": str(rows), "rows_per_second": "100", "seed": seed, "column.k": "uniform 0 500"}
         place.set(f"streams.{name}.source", {"format": "generator", "options": options})
