@@ -185,8 +185,8 @@ class SiteJob:
     def open(self, failed: Callable[[BaseException], object]) -> None:
         """Deliver what an earlier run left undelivered, and complete what it left ingested."""
         self._failed = failed
-        if self._new_files is not None:
-            self._new_files.look()
+        if self._new_files is not None and self._settings.once:
+            self._new_files.look()  # what comes later is left to the next run
         self._links.open(self.ledger, self._checkpoint.commit)
         self._links.check_peers(self.ledger)
         self._checkpoint.write_watermarks(self._engine.watermarks(self.ledger))
@@ -221,15 +221,16 @@ class SiteJob:
         """The files of the next micro-batch, once there are any; nothing where Spark has the rows."""
         if self._new_files is None:
             return {}
-        while not (files := self._new_files.next):
+        while True:
+            began = time.monotonic()
+            if not self._settings.once:  # a stream with many files that wait must not hide new ones of another
+                self._new_files.look()
+            if files := self._new_files.next:
+                return files
             if self._settings.once:
                 raise InputEnded("all files are read")
-            looked = time.monotonic()
-            self._new_files.look()
-            pause = max(self._settings.interval_s, _LIST_S, _LIST_SHARE * (time.monotonic() - looked))
-            if not self._new_files.next and self._closing.wait(pause):
+            if self._closing.wait(max(self._settings.interval_s, _LIST_S, _LIST_SHARE * (time.monotonic() - began))):
                 raise InputEnded("stopping")
-        return files
 
     def _read(self, frame: DataFrame, files: Mapping[str, Sequence[InputFile]]) -> list[Ingested]:
         """File the rows of a micro-batch, be they in files or with Spark."""

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from scenes import wait_for
 
 import watersmeet as wm
 from watersmeet.program.storage.shelf import Part
@@ -196,3 +197,24 @@ def test_a_file_that_is_gone_before_it_is_read_is_named(spark: Any, tmp_path: Pa
     scene.run(warn=warnings.append)
     assert scene.answered == Counter([0, 2])
     assert warnings == [f"input file {tmp_path}/a/1.parquet was removed before it was read; going on without it"]
+
+
+def test_files_that_wait_do_not_hide_new_ones_of_another_stream(spark: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    scene, batches = Scene(spark, tmp_path, maxFilesPerTrigger="1"), list[set[str]]()
+    for number in range(8):
+        rows(tmp_path / "a" / f"{number}.parquet", number)
+    take = NewFiles.take
+
+    def taken(new: NewFiles, batch: Any) -> tuple[Part, ...]:
+        batches.append(set(batch))
+        if len(batches) == 2:
+            rows(tmp_path / "b" / "1.parquet", 100)
+        return take(new, batch)
+
+    monkeypatch.setattr(NewFiles, "take", taken)
+    handle = wm.start(scene.topology, spark=spark, checkpoint=tmp_path / "c")
+    try:
+        wait_for(lambda: len(batches) >= 8, "not all files are read")
+    finally:
+        handle.stop()
+    assert batches == [{"a", "b"}, {"a"}, {"a", "b"}, *[{"a"}] * 5]
