@@ -59,5 +59,9 @@ _LONG = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first, so that no worker is left alone with one of them at the end."""
+    """Skip what is for `make soak`; long files first, so that no worker is left alone with one of them at the end."""
+    if not os.environ.get("WATERSMEET_SOAK"):
+        for item in items:
+            if item.get_closest_marker("soak"):
+                item.add_marker(pytest.mark.skip(reason="long; run by `make soak`"))
     items.sort(key=lambda item: item.path.name not in _LONG)

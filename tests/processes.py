@@ -12,6 +12,8 @@ from pathlib import Path
 import psutil
 from scenes import PATIENCE_S
 
+from watersmeet.spark.site_job import SiteJob
+
 ORPHANS_S = 60  # how long what a killed process leaves behind may take to notice
 
 
@@ -117,3 +119,14 @@ class CommandProcess:
             with contextlib.suppress(psutil.NoSuchProcess):
                 if name in (None, process.name()):
                     process.send_signal(number)
+
+
+def give_up(job: SiteJob) -> None:
+    """End the threads of a site that is taken to be dead, and give up its lock, as a killed process does; no more."""
+    job.stop_waiting()
+    if job._watcher is not None:
+        job._watcher.join()
+    job._worker.shutdown()
+    for delivery in job._deliveries:
+        delivery._thread.shutdown()
+    job._checkpoint.close()

@@ -862,7 +862,6 @@ def test_version_and_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 
 @pytest.mark.soak
-@pytest.mark.skipif(not os.environ.get("WATERSMEET_SOAK"), reason="long; run by `make soak`")
 def test_a_process_that_meets_a_damaged_file_and_a_run_that_goes_on(
     spark: SparkSession, place: Place, command: Run
 ) -> None:

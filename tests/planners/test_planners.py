@@ -1,6 +1,5 @@
 """Every planner: exact answers on the simulator, never better than the optimum of its space, limits kept or named."""
 
-import os
 from collections import Counter
 from dataclasses import replace
 from itertools import product
@@ -22,7 +21,6 @@ from watersmeet.query.bags import bag_of
 from watersmeet.query.oracle import answer
 from watersmeet.stats.model import Stats
 
-LONG = pytest.mark.skipif(not os.environ.get("WATERSMEET_SOAK"), reason="long; run by `make soak`")
 GRAPHS = ("chain", "star", "cycle", "clique")
 
 
@@ -124,7 +122,6 @@ def test_auto_is_never_above_any_planner(graph: str, streams: int) -> None:
 
 
 @pytest.mark.soak
-@LONG
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10_000), graph=st.sampled_from(GRAPHS), streams=st.integers(2, 4))
 def test_auto_is_never_above_any_planner_whatever_the_rates(seed: int, graph: str, streams: int) -> None:

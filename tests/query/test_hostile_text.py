@@ -1,6 +1,5 @@
 """SQL and YAML that nobody means well with: one sentence within a second, whatever the text is."""
 
-import os
 import random
 import re
 import string
@@ -19,7 +18,6 @@ from watersmeet.topology.yaml_tree import MAX_FILE_BYTES
 EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*/topology.yaml"))
 COLUMNS = {"a": ["k", "s", "ts"], "b": ["k", "s", "ts"]}
 SECONDS = 5.0  # a second on an idle machine; tests run beside others
-LONG = pytest.mark.skipif(not os.environ.get("WATERSMEET_SOAK"), reason="long; run by `make soak`")
 
 
 def query(select: str = "a.k", where: str = "true", a: str = "a [ROWS 5]") -> str:
@@ -269,7 +267,6 @@ def test_mutated_files_and_queries(fresh_seeds: FreshSeeds, tmp_path: Path) -> N
 
 
 @pytest.mark.soak
-@LONG
 def test_many_mutated_files_and_queries(fresh_seeds: FreshSeeds, tmp_path: Path) -> None:
     for seed in fresh_seeds.take(200_000):
         survives(random.Random(seed), tmp_path)

@@ -1,6 +1,5 @@
 """Explicit and random queries on Spark, over Parquet streams of several micro-batches, against the DuckDB oracle."""
 
-import os
 import random
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -21,8 +20,6 @@ from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
 from watersmeet.query.windows import Rows
 from watersmeet.testing import bag, split
-
-LONG = pytest.mark.skipif(not os.environ.get("WATERSMEET_SOAK"), reason="long; run by `make soak`")
 
 EPOCH = datetime(2025, 1, 1, tzinfo=UTC)
 DDL = "k long, m int, d decimal(10,2), f float, x double, host string, id long, ts timestamp"
@@ -317,7 +314,6 @@ def test_random_queries_over_random_streams(spark: Any, sql: str, seed: int, bat
 
 
 @pytest.mark.soak
-@LONG
 @settings(repeatable, max_examples=150)
 @given(random_queries(), st.integers(0, 10**6), st.integers(1, 3))
 def test_many_random_queries_over_random_streams(spark: Any, sql: str, seed: int, batches: int) -> None:

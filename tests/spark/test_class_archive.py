@@ -1,6 +1,5 @@
 """The archive of Java's classes: how Java is told of it, and that set-up can make it."""
 
-import os
 import sys
 from pathlib import Path
 
@@ -27,7 +26,6 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.soak
-@pytest.mark.skipif(not os.environ.get("WATERSMEET_SOAK"), reason="long; set-up does it too")
 def test_a_run_makes_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     assert make_archive().stat().st_size > 50_000_000

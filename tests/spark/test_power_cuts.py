@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import give_up
 from pyspark.sql import SparkSession
 from scenes import SECOND_US, Scene, make_batches
 from seeds import FreshSeeds
@@ -25,7 +26,6 @@ from watersmeet.spark.deliver.storage import LocalStorage
 from watersmeet.spark.links.directory import DirectoryLinks
 from watersmeet.spark.site_job import SiteJob
 
-LONG = pytest.mark.skipif(not os.environ.get("WATERSMEET_SOAK"), reason="long; run by `make soak`")
 QUERIES = {
     "plain": "SELECT a.id AS a_id, b.id AS b_id, b.s FROM a [RANGE 9 SECONDS], b [RANGE 9 SECONDS] WHERE a.k = b.k",
     "different": "SELECT DISTINCT a.m, b.m AS b_m, a.k FROM a [RANGE 9 SECONDS], b [RANGE 5 SECONDS] WHERE a.k = b.k",
@@ -101,16 +101,10 @@ class Recorder:
 
     def _around_close(self, function: Callable[[SiteJob], None]) -> Callable[[SiteJob], None]:
         def around(job: SiteJob) -> None:
-            if not self.is_cut:
+            if self.is_cut:
+                give_up(job)
+            else:
                 function(job)
-                return
-            job.stop_waiting()
-            if job._watcher is not None:
-                job._watcher.join()
-            job._worker.shutdown()
-            for delivery in job._deliveries:
-                delivery._thread.shutdown()
-            job._checkpoint.close()
 
         return around
 
@@ -198,7 +192,6 @@ def test_a_power_cut_loses_nothing(
 
 
 @pytest.mark.soak
-@LONG
 @pytest.mark.parametrize("where", [{}, APART], ids=["one site", "two sites"])
 def test_dozens_of_power_cuts(
     spark: SparkSession, tmp_path: Path, fresh_seeds: FreshSeeds, where: Mapping[str, Any]

@@ -5,7 +5,6 @@ before every single step of a micro-batch that leaves a trace on disk, in this p
 """
 
 import contextlib
-import os
 import random
 import threading
 import time
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import CommandProcess
+from processes import CommandProcess, give_up
 from scenes import SECOND_US, Bag, Scene, make_batches, wait_for
 from seeds import FreshSeeds
 
@@ -31,8 +30,6 @@ from watersmeet.spark.files import FileShelf
 from watersmeet.spark.jobs import TaskRunner
 from watersmeet.spark.links.directory import DirectoryLinks
 from watersmeet.spark.site_job import SiteJob
-
-LONG = pytest.mark.skipif(not os.environ.get("WATERSMEET_SOAK"), reason="long; run by `make soak`")
 
 WINDOW = "RANGE 20 SECONDS"
 QUERIES = {
@@ -107,7 +104,7 @@ def kill_and_resume(scene: Scene, victims: Sequence[str], seed: int) -> None:
     ("queries", "victims"),
     [
         (("chain",), ("group",)),  # others crash before every step below
-        pytest.param(tuple(QUERIES), ("python", "group", "java"), marks=[pytest.mark.soak, LONG]),
+        pytest.param(tuple(QUERIES), ("python", "group", "java"), marks=pytest.mark.soak),
     ],
     ids=str,
 )
@@ -119,7 +116,6 @@ def test_killed_runs_leave_exactly_the_answers_of_an_undisturbed_one(
 
 
 @pytest.mark.soak
-@LONG
 @pytest.mark.parametrize("where", [{}, {"homes": APART, "site": "nyc", "plan": PLAN}], ids=["one site", "two sites"])
 def test_dozens_of_kills(tmp_path: Path, fresh_seeds: FreshSeeds, where: Mapping[str, Any]) -> None:
     for seed in fresh_seeds.take(4):
@@ -241,16 +237,10 @@ class Tripwire:
 
     def _around_close(self, function: Callable[[SiteJob], None]) -> Callable[[SiteJob], None]:
         def around(job: SiteJob) -> None:
-            if not self.is_dead:
+            if self.is_dead:
+                give_up(job)
+            else:
                 function(job)
-                return
-            job.stop_waiting()
-            if job._watcher is not None:
-                job._watcher.join()
-            job._worker.shutdown()
-            for delivery in job._deliveries:
-                delivery._thread.shutdown()
-            job._checkpoint.close()  # the lock of a process that is killed is gone
 
         return around
 
@@ -302,7 +292,7 @@ def crash_before_every_step(
     ("queries", "times"),
     [
         (("plain", "counted"), (1,)),
-        pytest.param(tuple(QUERIES), (1, 2), marks=[pytest.mark.soak, LONG]),
+        pytest.param(tuple(QUERIES), (1, 2), marks=pytest.mark.soak),
     ],
     ids=str,
 )
@@ -320,7 +310,7 @@ def test_a_crash_before_any_step_of_a_micro_batch_changes_nothing(
     ("queries", "times"),
     [
         (("plain",), (1,)),
-        pytest.param(("plain", "residual", "counted", "different"), (1, 2), marks=[pytest.mark.soak, LONG]),
+        pytest.param(("plain", "residual", "counted", "different"), (1, 2), marks=pytest.mark.soak),
     ],
     ids=str,
 )
@@ -333,7 +323,6 @@ def test_a_crash_before_any_step_at_two_sites_changes_nothing(
 
 
 @pytest.mark.soak
-@LONG
 def test_crashes_in_other_orders_change_nothing(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_seeds: FreshSeeds
 ) -> None:

@@ -5,7 +5,6 @@ exactly the answers of the law, and meanwhile nothing but answers.
 """
 
 import contextlib
-import os
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -17,8 +16,6 @@ import pytest
 from processes import CommandProcess
 from scenes import Scene, Steps, by_duckdb, make_batches, wait_for, write_batch
 from seeds import FreshSeeds
-
-LONG = pytest.mark.skipif(not os.environ.get("WATERSMEET_SOAK"), reason="long; run by `make soak`")
 
 HOMES = {"a": "ams", "b": "fra", "c": "nyc"}
 SITES = tuple(HOMES.values())
@@ -184,7 +181,6 @@ def test_sites_that_die_freeze_and_lose_a_link_leave_exactly_the_answers(make_si
 
 
 @pytest.mark.soak
-@LONG
 def test_dozens_of_kills(make_sites: MakeSites, fresh_seeds: FreshSeeds) -> None:
     rounds = 8
     for seed in fresh_seeds.take(5):
@@ -197,7 +193,6 @@ def test_dozens_of_kills(make_sites: MakeSites, fresh_seeds: FreshSeeds) -> None
 
 
 @pytest.mark.soak
-@LONG
 def test_a_link_that_is_away_time_and_again(make_sites: MakeSites, fresh_seeds: FreshSeeds) -> None:
     for seed in fresh_seeds.take(1):
         sites = make_sites(stages=9, seed=seed)
@@ -211,7 +206,6 @@ def test_a_link_that_is_away_time_and_again(make_sites: MakeSites, fresh_seeds: 
 
 
 @pytest.mark.soak
-@LONG
 @pytest.mark.parametrize("name", SITES)
 def test_a_site_that_stands_still_for_a_minute(make_sites: MakeSites, fresh_seeds: FreshSeeds, name: str) -> None:
     for seed in fresh_seeds.take(1):

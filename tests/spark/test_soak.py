@@ -143,7 +143,6 @@ def test_state_and_files_are_flat_over_dozens_of_batches(
 
 
 @pytest.mark.soak
-@pytest.mark.skipif(not os.environ.get("WATERSMEET_SOAK"), reason="long; run by `make soak`")
 @pytest.mark.parametrize("sites", [ONE, THREE], ids=len)
 def test_a_long_run_is_flat(tmp_path: Path, fresh_seeds: FreshSeeds, sites: Sequence[str]) -> None:
     for seed in fresh_seeds.take(1):

@@ -4,7 +4,7 @@ import argparse
 import contextlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -124,18 +124,8 @@ def _run_peers(scenario: "Scenario", options: argparse.Namespace) -> int:
         trace = None
         if options.trace is not None:
             trace = Trace(stack.enter_context(open(options.trace, "w", encoding="utf-8")))
-        progress = stack.enter_context(
-            progress_bar(
-                TextColumn(f"{scenario.network.nodes:,} peers, seed {scenario.network.seed}"),
-                TextColumn("{task.completed:,} of {task.total:,} tuples"),
-                TimeRemainingColumn(),
-                is_hidden=options.quiet,
-            )
-        )
-        bar = progress.add_task("", total=1)
-        outcome = simulate(
-            scenario, progress=lambda done, total: progress.update(bar, completed=done, total=total), trace=trace
-        )
+        title = f"{scenario.network.nodes:,} peers, seed {scenario.network.seed}"
+        outcome = simulate(scenario, progress=stack.enter_context(_tuples_done(title, options)), trace=trace)
     wall_s = time.monotonic() - began
     written = _write(outcome, options)
     summary = outcome.summary
@@ -150,6 +140,15 @@ def _run_peers(scenario: "Scenario", options: argparse.Namespace) -> int:
         for path in written:
             console.print(f"written to {path}", soft_wrap=True)
     return 0
+
+
+@contextlib.contextmanager
+def _tuples_done(title: str, options: argparse.Namespace) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar, and what moves it on: called with the tuples that are done, of how many."""
+    columns = (TextColumn(title), TextColumn("{task.completed:,} of {task.total:,} tuples"), TimeRemainingColumn())
+    with progress_bar(*columns, is_hidden=options.quiet) as progress:
+        bar = progress.add_task("", total=1)
+        yield lambda done, total: progress.update(bar, completed=done, total=total)
 
 
 def _run_sites(scenario: "SitesScenario", options: argparse.Namespace) -> int:
@@ -170,18 +169,8 @@ def _run_sites(scenario: "SitesScenario", options: argparse.Namespace) -> int:
             def events(at: float, event: "Event") -> None:
                 trace.write(to_json(event, at) + "\n")
 
-        progress = stack.enter_context(
-            progress_bar(
-                TextColumn(f"{len(scenario.topology.sites):,} sites, seed {scenario.seed}"),
-                TextColumn("{task.completed:,} of {task.total:,} tuples"),
-                TimeRemainingColumn(),
-                is_hidden=options.quiet,
-            )
-        )
-        bar = progress.add_task("", total=1)
-        outcome = simulate(
-            scenario, progress=lambda done, total: progress.update(bar, completed=done, total=total), events=events
-        )
+        title = f"{len(scenario.topology.sites):,} sites, seed {scenario.seed}"
+        outcome = simulate(scenario, progress=stack.enter_context(_tuples_done(title, options)), events=events)
     wall_s = time.monotonic() - began
     written = _write_answers(outcome, options)
     summary = outcome.summary

@@ -226,7 +226,7 @@ class StreamingRun:
         self._directory = directory
         self._once = once
         self._is_stopped = False
-        self._has_told_end = False
+        self._has_reported_end = False
         self._expected: tuple[int, dict[str, Cost]] = (-1, {})
 
     @property
@@ -366,7 +366,7 @@ class StreamingRun:
                     return False
         except BaseException as error:
             self._end("failed", str(error))
-            with suppress(WatersmeetError):  # the cause is told, not what came of it
+            with suppress(WatersmeetError):  # the cause is reported, not what followed from it
                 self.stop()
             raise
         self._close("stopped" if self._is_stopped else "completed")
@@ -427,6 +427,6 @@ class StreamingRun:
         self._end(reason)
 
     def _end(self, reason: Any, message: str = "") -> None:
-        if not self._has_told_end:
-            self._has_told_end = True
+        if not self._has_reported_end:
+            self._has_reported_end = True
             self.events.publish(RunEnded(reason, message))

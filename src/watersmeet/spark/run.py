@@ -316,11 +316,11 @@ class _Launch:
     @property
     def _digest(self) -> str:
         """What tells sites that run different plans apart; what follows the join is done at one site only."""
-        told = {
+        plans = {
             name: [explain_text(join_plan_of(chosen.plan)), repr(_partition(chosen))]
             for name, chosen in self.plans.items()
         }
-        return hashlib.sha256(json.dumps([told, VERSION], sort_keys=True).encode()).hexdigest()[:12]
+        return hashlib.sha256(json.dumps([plans, VERSION], sort_keys=True).encode()).hexdigest()[:12]
 
     def _identity(self, program: SiteProgram) -> dict[str, Any]:
         """What must be the same for a checkpoint to be resumed."""

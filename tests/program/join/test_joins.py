@@ -1,6 +1,5 @@
 """Symmetric joins of random queries over random streams at one simulated site, against the DuckDB oracle."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,7 +23,6 @@ from watersmeet.sim.sites.site import SimulatedSite, SimulatedSites
 from watersmeet.sim.sites.trial import horizon
 from watersmeet.testing import split
 
-LONG = pytest.mark.skipif(not os.environ.get("WATERSMEET_SOAK"), reason="long; run by `make soak`")
 repeatable = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 SECOND = 1_000_000
@@ -172,7 +170,6 @@ def test_random_queries_give_the_answers_of_the_reference_semantics(case: Case) 
 
 
 @pytest.mark.soak
-@LONG
 @settings(repeatable, max_examples=1_500)
 @given(cases())
 def test_a_thousand_random_queries_give_the_answers_of_the_reference_semantics(case: Case) -> None:

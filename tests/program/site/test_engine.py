@@ -146,7 +146,7 @@ def with_columns(change: Callable[[pa.Table], pa.Table]) -> Callable[[Parcel], P
         (in_message(schema=b""), "rows of .* come before their schema"),
         (in_message(schema=b"something else"), "a schema is damaged"),
         (in_message(rows=0), r"0 rows of .* have \d+ bytes"),
-        (in_message(rows=3), "2 rows are where 3 were told of"),
+        (in_message(rows=3), "2 rows were found where 3 were declared"),
         (in_message(payload=b"\x02garbage"), "left"),
         (with_columns(lambda rows: rows.drop_columns([TS])), "has no column '#ts'"),
         (with_columns(lambda rows: rows.append_column("more", pa.nulls(2))), "has a column 'more' that nobody asked"),

@@ -1,7 +1,5 @@
 """Tables whose text is longer than 32-bit offsets reach; the limit is lowered here, and real in the soak tests."""
 
-import os
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -13,8 +11,6 @@ from watersmeet.program.storage.packing import pack_rows, unpack_rows
 from watersmeet.program.storage.segments import TS
 from watersmeet.program.storage.shelf import Part, Segment
 from watersmeet.program.storage.sizes import split_rows, take_rows, united
-
-LONG = pytest.mark.skipif(not os.environ.get("WATERSMEET_SOAK"), reason="long; run by `make soak`")
 
 
 def texts(count: int, size: int = 100) -> pa.Table:
@@ -48,7 +44,6 @@ def test_segments_that_would_be_too_long_are_not_merged(monkeypatch: pytest.Monk
     assert choose_merges(segments, None, TS, None) == ()
 
 
-@LONG
 @pytest.mark.soak
 def test_more_than_2_gib_of_text() -> None:
     value = "x" * 1_000_000

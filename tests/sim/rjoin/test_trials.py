@@ -1,6 +1,5 @@
 """Theorems 1 and 2 at random: whatever the query, the network and the delays, every answer of the law comes once."""
 
-import os
 from collections import Counter
 from collections.abc import Iterable
 
@@ -9,8 +8,6 @@ from seeds import FreshSeeds
 
 from watersmeet.program.rjoin.shard import Strategy
 from watersmeet.sim.rjoin.trial import main, run
-
-LONG = pytest.mark.skipif(not os.environ.get("WATERSMEET_SOAK"), reason="long; run by `make soak`")
 
 
 def test_random_trials_give_the_answers_of_the_law() -> None:
@@ -47,7 +44,6 @@ def test_trials_of_fresh_seeds(fresh_seeds: FreshSeeds) -> None:
 
 
 @pytest.mark.soak
-@LONG
 @pytest.mark.parametrize("chunk", range(15))
 def test_many_trials_of_fresh_seeds(chunk: int, fresh_seeds: FreshSeeds) -> None:
     check(fresh_seeds.take(100))

@@ -1,6 +1,5 @@
 """Simulated sites against the oracle: every method on every shape of join graph, links and crashes, what is kept."""
 
-import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -173,7 +172,6 @@ def test_heads_of_a_five_way_join_may_go_different_ways(number: int) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.skipif(not os.environ.get("WATERSMEET_SOAK"), reason="long; run by `make soak`")
 @pytest.mark.usefixtures("laid_out_once")
 @pytest.mark.parametrize(
     ("topology", "count", "window", "kind"), [one for one in EVERYTHING if not is_in_the_normal_run(*one)]

@@ -1,6 +1,5 @@
 """Random trials of sites against the oracle, what they try, and how they are replayed."""
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -51,14 +50,12 @@ def test_answers_of_random_trials_are_those_of_the_reference(chunk: int) -> None
 
 
 @pytest.mark.soak
-@pytest.mark.skipif(not os.environ.get("WATERSMEET_SOAK"), reason="long; run by `make soak`")
 @pytest.mark.parametrize("chunk", range(50))
 def test_answers_of_thousands_of_random_trials_are_those_of_the_reference(chunk: int) -> None:
     check_seeds(range(10_000 + chunk * 200, 10_000 + (chunk + 1) * 200))
 
 
 @pytest.mark.soak
-@pytest.mark.skipif(not os.environ.get("WATERSMEET_SOAK"), reason="long; run by `make soak`")
 @pytest.mark.parametrize("chunk", range(10))
 def test_answers_of_hundreds_of_larger_trials_are_those_of_the_reference(chunk: int) -> None:
     check_seeds(range(chunk * 100, (chunk + 1) * 100), "large")

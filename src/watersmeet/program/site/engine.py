@@ -5,6 +5,7 @@ leaves parcels in the outbox and answers to be delivered. The ledger that it ret
 it durable first and delivers after that.
 """
 
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -183,6 +184,7 @@ class SiteEngine:
         """Note what has come over the links; second deliveries and what is behind a gap are left alone."""
         received, checksums, schemas = dict(ledger.received), dict(ledger.checksums), dict(ledger.schemas)
         reported: dict[str, int] = {}
+        watermarks = ChainMap(reported, dict(ledger.watermarks))
         messages: list[Packed] = []
         for sender, path, parcel in sorted(parcels, key=lambda found: (found[0], found[2].number)):
             if parcel.number != received.get(sender, 0) + 1:
@@ -197,7 +199,7 @@ class SiteEngine:
             shipments = self.program.flows_from(sender)
             for entry in parcel.entries:
                 with naming_damage(sender, self.program.site, parcel.number):
-                    shipment = self._check(shipments, entry, schemas, {**ledger.watermarks, **reported})
+                    shipment = self._check(shipments, entry, schemas, watermarks)
                 flow = shipment.arrives_as
                 if entry.schema:
                     schemas[flow] = entry.schema.hex()
@@ -400,8 +402,10 @@ class SiteEngine:
     def _kept_failed(self, number: int, paths: Sequence[str | None]) -> Iterator[tuple[str, Answers]]:
         """By query, where it keeps them: rows and combinations of a micro-batch for which an expression fails."""
         tables = self._tables(paths)
-        for query in sorted(query for query, errors in self.program.errors.items() if errors == "keep" and tables):
-            found = pa.concat_tables(tables)
+        if not tables:
+            return
+        found = pa.concat_tables(tables)
+        for query in sorted(query for query, errors in self.program.errors.items() if errors == "keep"):
             rows = found.filter(pc.equal(found.column("query"), query))
             if rows.num_rows:
                 rows = rows.add_column(1, "batch", pa.repeat(pa.scalar(number, pa.int64()), rows.num_rows))

@@ -104,16 +104,16 @@ class Ingest:
     def _with_failed(self, found: Ingested, table: pa.Table) -> Ingested:
         """What was found, and the rows that queries do not see because an expression fails, each counted once."""
         rows = table.filter(pc.is_valid(table.column(FAILED)))
-        told = [json.loads(text) for text in rows.column(FAILED).to_pylist()]
+        reports = [json.loads(text) for text in rows.column(FAILED).to_pylist()]
         reasons: dict[str, dict[int, str]] = {}  # by query and row
         for part in self.program.parts:
             for view in part.views.values():
                 if view.stream == self.scan.stream:
-                    for row, sql in self._failures(rows, [one["failed"] for one in told], view.selection):
+                    for row, sql in self._failures(rows, [one["failed"] for one in reports], view.selection):
                         for query in part.queries:
                             reasons.setdefault(query, {}).setdefault(row, f"{shown(sql)} fails")
         kept = [
-            (query, reason, told[row]["row"])
+            (query, reason, reports[row]["row"])
             for query, by_row in sorted(reasons.items())
             if self.program.errors[query] != "drop"
             for row, reason in sorted(by_row.items())

@@ -114,7 +114,7 @@ def unpack_rows(packed: bytes | memoryview | pa.Buffer, schema: pa.Schema, rows:
     reader = Reader(packed)
     found = reader.number()
     if rows not in (None, found):
-        raise ValueError(f"{found:,} rows are where {rows:,} were told of")
+        raise ValueError(f"{found:,} rows were found where {rows:,} were declared")
     table = pa.Table.from_arrays(
         [_unpack(reader, field.type, found) if found else pa.array([], field.type) for field in schema], schema=schema
     )

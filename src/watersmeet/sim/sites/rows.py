@@ -41,7 +41,7 @@ def typed(query: JoinQuery, schemas: Mapping[str, pa.Schema]) -> JoinQuery:
 def lay_out(scan: StreamScan, rows: pa.Table, event_time: str, hash_sql: str = HASH) -> pa.Table:
     """New rows of a stream as they are ingested: event time, keys and conditions as numbers, values to keep.
 
-    Only where an expression fails is each one tried row by row, and told which fail.
+    Only where an expression fails is each one tried row by row, with a report of those that fail.
     """
     flat = rows.rename_columns([f"{scan.stream}.{name}" for name in rows.column_names])
     judged: dict[str, str] = {}  # keys and conditions
@@ -57,7 +57,7 @@ def lay_out(scan: StreamScan, rows: pa.Table, event_time: str, hash_sql: str = H
     try:
         return query_rows(f"SELECT {_aliased(columns)} FROM flat", flat=flat)
     except _duckdb().Error:
-        columns = {name: _value(_tried(sql)) for name, sql in columns.items()} | {FAILED: _told(judged, flat)}
+        columns = {name: _value(_tried(sql)) for name, sql in columns.items()} | {FAILED: _report(judged, flat)}
         return _tried_rows(f"SELECT {_aliased(columns)} FROM flat", flat=flat)
 
 
@@ -65,13 +65,13 @@ def _aliased(columns: Mapping[str, str]) -> str:
     return ", ".join(f'{sql} AS "{name}"' for name, sql in columns.items())
 
 
-def _told(judged: Mapping[str, str], flat: pa.Table) -> str:
+def _report(judged: Mapping[str, str], flat: pa.Table) -> str:
     """Which of some expressions fail for a row, and the row, as JSON; NULL where none does."""
     names = ", ".join(f"CASE WHEN {_tried(sql)} IS NULL THEN '{name}' END" for name, sql in judged.items())
     row = ", ".join(f"""'{name.replace("'", "''")}': CAST("{name}" AS VARCHAR)""" for name in flat.column_names)
-    told = f"{{'failed': list_filter([{names}], lambda name: name IS NOT NULL), 'row': {{{row}}}}}"
+    report = f"{{'failed': list_filter([{names}], lambda name: name IS NOT NULL), 'row': {{{row}}}}}"
     is_wrong = " OR ".join(f"{_tried(sql)} IS NULL" for sql in judged.values()) or "false"
-    return f"CASE WHEN {is_wrong} THEN CAST(to_json({told}) AS VARCHAR) END"
+    return f"CASE WHEN {is_wrong} THEN CAST(to_json({report}) AS VARCHAR) END"
 
 
 def _tried(sql: str) -> str:

@@ -19,7 +19,7 @@ from watersmeet.spark.ingest.nanoseconds import read_files
 from watersmeet.spark.ingest.new_files import FILE_FORMATS, is_local, local_path, reader_options
 from watersmeet.topology.model import Source, Stream
 
-_OWN_SCHEMA_FORMATS = ("rate", "rate-micro-batch", "socket", "kafka")  # they refuse to be told what they deliver
+_OWN_SCHEMA_FORMATS = ("rate", "rate-micro-batch", "socket", "kafka")  # they refuse a schema
 _LIGHT_FORMATS = ("parquet", generator.FORMAT)
 _NO_AGE = "36500d"  # Spark leaves out files that are older than the newest one by more than a week, without a word
 _PARSED_FORMATS = ("json", "csv", "xml")  # their rows can be malformed one by one
@@ -170,8 +170,8 @@ def _failures(names: Sequence[str], columns: Sequence[str]) -> Column:
     """Which of some attempts have failed for a row, and the row, as JSON; NULL where none has."""
     failed = [F.when(F.col(f"`{_attempt(name)}`").isNull(), F.lit(name)) for name in names]
     row = F.struct(*(F.col(f"`{_quoted(name)}`").cast("string").alias(name) for name in columns))
-    told = F.to_json(F.struct(F.array_compact(F.array(*failed)).alias("failed"), row.alias("row")))
-    return F.when(F.coalesce(*failed).isNotNull(), told)
+    report = F.to_json(F.struct(F.array_compact(F.array(*failed)).alias("failed"), row.alias("row")))
+    return F.when(F.coalesce(*failed).isNotNull(), report)
 
 
 def _quoted(name: str) -> str:
