@@ -47,14 +47,28 @@ def write_stream(tmp_path: Path) -> Callable[[str, Sequence[pa.Table]], Path]:
     return write
 
 
+# By what they take, most first.
 _LONG = (
-    "test_recovery.py",
     "test_site_faults.py",
-    "test_sites.py",
-    "test_planned.py",
-    "test_cli.py",
-    "test_recordings.py",
+    "test_recovery.py",
+    "test_kills.py",
+    "test_readme.py",
     "test_queries.py",
+    "test_sites.py",
+    "test_cli.py",
+    "test_planners.py",
+    "test_spark.py",
+    "test_answers.py",
+    "test_simulated.py",
+    "test_planned.py",
+    "test_power_cuts.py",
+    "test_keys.py",
+    "test_pmjoin.py",
+    "test_benchmarks.py",
+    "test_program.py",
+    "test_handle.py",
+    "test_trial.py",
+    "test_recordings.py",
 )
 
 
@@ -64,4 +78,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("soak"):
                 item.add_marker(pytest.mark.skip(reason="long; run by `make soak`"))
-    items.sort(key=lambda item: item.path.name not in _LONG)
+    ranks = {name: rank for rank, name in enumerate(_LONG)}
+    items.sort(key=lambda item: ranks.get(item.path.name, len(ranks)))

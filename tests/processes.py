@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 from scenes import PATIENCE_S
 
+from watersmeet.spark.deliver.sinks import FileWriter
 from watersmeet.spark.site_job import SiteJob
 
 ORPHANS_S = 60  # how long what a killed process leaves behind may take to notice
@@ -99,8 +100,10 @@ class CommandProcess:
         self.check_no_orphans()
 
     def check_no_orphans(self) -> None:
-        _, alive = psutil.wait_procs(self._family, timeout=ORPHANS_S)
-        assert not alive, "something outlived its run"
+        deadline = time.monotonic() + ORPHANS_S
+        while alive := [process for process in self._family if _is_alive(process)]:
+            assert time.monotonic() < deadline, f"outlived its run: {alive}"
+            time.sleep(0.05)
 
     def close(self) -> None:
         """Let no process outlive the test."""
@@ -121,12 +124,23 @@ class CommandProcess:
                     process.send_signal(number)
 
 
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
 def give_up(job: SiteJob) -> None:
-    """End the threads of a site that is taken to be dead, and give up its lock, as a killed process does; no more."""
+    """End the threads of a site that is taken to be dead, and give up its locks, as a killed process does; no more."""
     job.stop_waiting()
     if job._watcher is not None:
         job._watcher.join()
     job._worker.shutdown()
     for delivery in job._deliveries:
         delivery._thread.shutdown()
+    writers = [delivery._writer for delivery in job._deliveries]
+    for writer in (*writers, *(late for late, _ in job._late._writers.values())):
+        if isinstance(writer, FileWriter):
+            writer.let_go()
     job._checkpoint.close()

@@ -325,7 +325,8 @@ class Scene:
             assert {reason for *_, reason in kept} == {"late", "malformed"}
             for read in (by_duckdb, by_arrow):
                 assert read(self.late_sink(name)) == kept, f"late rows of {name} as read {read.__name__}"
-        assert sorted(os.listdir(self.directory / "out")) == sorted(sinks), "staging left behind"
+        left = sorted(os.listdir(self.directory / "out"))
+        assert left == sorted(sinks), f"staging left behind: {left}"
         for path in (self.directory / "out").rglob("*"):
             assert path.is_dir() or (path.name.startswith("part-") and path.suffix == ".parquet"), path
         self.check_ledgers()

@@ -7,7 +7,7 @@ such test run with this seed only.
 import os
 import shlex
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -21,13 +21,16 @@ class FreshSeeds:
 
     node_id: str
     current: int | None = None
+    passed: list[int] = field(default_factory=list)
 
     def take(self, count: int) -> Iterator[int]:
         """So many random seeds one after the other, or the one that the environment asks for."""
         asked = os.environ.get(SEED_VARIABLE)
         seeds = (int(asked),) if asked else (random_seed() for _ in range(count))
-        for self.current in seeds:
-            yield self.current
+        for seed in seeds:
+            self.current = seed
+            yield seed
+            self.passed.append(seed)
         self.current = None  # all of them passed
 
     @property
@@ -42,15 +45,19 @@ def random_seed() -> int:
     return int.from_bytes(os.urandom(4)) >> 1
 
 
+_MOST_SHOWN = 20  # seeds of a soak test that passed
 _KEY = pytest.StashKey[FreshSeeds]()
 
 
 @pytest.fixture
-def fresh_seeds(request: pytest.FixtureRequest) -> FreshSeeds:
-    """Seeds that are drawn anew for each run of a test."""
+def fresh_seeds(request: pytest.FixtureRequest) -> Iterator[FreshSeeds]:
+    """Seeds that are drawn anew for each run of a test; a soak test says which."""
     seeds = FreshSeeds(request.node.nodeid)
     request.node.stash[_KEY] = seeds
-    return seeds
+    yield seeds
+    if os.environ.get(SOAK_VARIABLE):
+        shown = " ".join(map(str, seeds.passed[:_MOST_SHOWN])) + (" ..." if len(seeds.passed) > _MOST_SHOWN else "")
+        print(f"\n{seeds.node_id}: {len(seeds.passed):,} seeds passed: {shown}")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -10,6 +10,7 @@ from watersmeet.errors import CheckpointDamaged, CheckpointMismatch, InputError,
 from watersmeet.stats.model import Bin, ColumnStats, Histogram, Number, Stats, StreamStats
 from watersmeet.topology.load import load_topology
 from watersmeet.topology.model import (
+    Adapt,
     HeadSteps,
     Link,
     LinkTransport,
@@ -23,6 +24,7 @@ from watersmeet.topology.model import (
 )
 
 if TYPE_CHECKING:
+    from watersmeet.spark.frames import JoinedStream, sql
     from watersmeet.spark.handle import QueryHandle, StreamingRun
     from watersmeet.spark.run import start, start_site
     from watersmeet.spark.session import start_session
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Adapt",
     "Bin",
     "CheckpointDamaged",
     "CheckpointMismatch",
@@ -37,6 +40,7 @@ __all__ = [
     "HeadSteps",
     "Histogram",
     "InputError",
+    "JoinedStream",
     "Link",
     "LinkTransport",
     "Number",
@@ -55,12 +59,15 @@ __all__ = [
     "WatersmeetError",
     "__version__",
     "load_topology",
+    "sql",
     "start",
     "start_session",
     "start_site",
 ]
 
 _FROM_SPARK = {
+    "JoinedStream": "frames",
+    "sql": "frames",
     "QueryHandle": "handle",
     "StreamingRun": "handle",
     "start": "run",

@@ -30,6 +30,10 @@ class SqlError(InputError):
     """The SQL text does not parse or asks for something that is not supported."""
 
 
+class UflError(InputError):
+    """The UFL text of a query does not parse, or its op-graphs cannot be run."""
+
+
 class UnknownStream(SqlError):
     """A query names a stream that the topology does not have."""
 

@@ -4,6 +4,7 @@ Commands run in this process with the tests' Spark session, which the command li
 processes of their own, to see what really reaches a terminal.
 """
 
+import io
 import json
 import logging
 import os
@@ -13,7 +14,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -29,7 +29,7 @@ import yaml
 from py4j.protocol import Py4JNetworkError
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
-from scenes import ledger_of
+from scenes import PATIENCE_S, ledger_of, wait_for
 
 from watersmeet import __version__
 from watersmeet.cli.main import run_command
@@ -271,10 +271,10 @@ def test_with_debug_the_stack_is_shown_too(tmp_path: Path, command: Run) -> None
 def test_known_causes_are_told_wherever_they_come_up(
     tmp_path: Path, command: Run, monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
 ) -> None:
-    def fail(path: Path) -> None:
+    def fail(path: Path, parameters: object) -> None:
         raise error
 
-    monkeypatch.setattr("watersmeet.cli.run.load_topology", fail)
+    monkeypatch.setattr("watersmeet.cli.options.load_topology", fail)
     code, out, err = command("run", tmp_path / "topology.yaml")
     assert (code, out) == (1, "")
     assert_one_sentence(err)
@@ -284,10 +284,10 @@ def test_known_causes_are_told_wherever_they_come_up(
 def test_what_nobody_foresaw_is_one_sentence_as_well(
     tmp_path: Path, command: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_: object) -> None:
+    def fail(path: Path, parameters: object) -> None:
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr("watersmeet.cli.check.load_topology", fail)
+    monkeypatch.setattr("watersmeet.cli.options.load_topology", fail)
     assert command("check", "x.yaml") == (
         1, "", "watersmeet: unexpected ZeroDivisionError: by zero (--debug shows where)\n",
     )  # fmt: skip
@@ -495,12 +495,16 @@ def test_a_run_at_three_sites_and_its_links(
     (central,) = re.findall(rf"central would ship about {number} ([\d.]+)", shown)[-1:]
     assert 0 < int(central[0].replace(",", "")) < 10_000
 
-    # Nothing new, and another planner is another plan.
+    # Nothing new; and another planner is another plan, which the sites go over to.
     assert command("run", place.file, "--once")[1] == "q: nothing new since the last run with this checkpoint\n"
-    code, out, err = command("run", place.file, "--once", "--planner", "central")
-    assert (code, out) == (2, "")
-    assert_one_sentence(err)
-    assert "belongs to other queries: query q plan had " in err
+    before = place.answers()
+    code, _, err = command("run", place.file, "--once", "--planner", "central")
+    assert (code, err) == (0, "")
+    assert place.answers() == before
+    assert (
+        "version q~2 of q"
+        in command("explain", place.file, "--running", place.directory / ".watersmeet/checkpoints")[1]
+    )
 
 
 def test_sites_one_after_the_other(spark: SparkSession, place: Place, command: Run) -> None:
@@ -552,6 +556,8 @@ def test_check_of_a_good_topology(spark: SparkSession, place: Place, command: Ru
         ("streams.a.source", {"format": "parquet"}, ["stream 'a': its source of format parquet needs a path"]),
         ("streams.a.source", {"format": "generator", "options": {"rws": "3"}},
          ["stream 'a': ", "rws", "did you mean 'rows'"]),
+        ("streams.a.schema", SCHEMA.replace("s string", "text string"),
+         ["stream 'a': its schema has a column 'text' that its files, such as ", "known: id, k, s, ts"]),
         # A stream that no query asks for is looked at all the same.
         ("streams.spare", {"schema": SCHEMA, "event_time": "ts", "source": {"format": "parquet", "path": "nowhere"}},
          ["stream 'spare': source path ", "/nowhere does not exist"]),
@@ -680,16 +686,24 @@ def test_a_run_its_summary_and_a_second_one_with_nothing_new(
             assert fragment in err
     assert place.answers() == expected()
 
-    # Told in other words it is the same query; and with another checkpoint it starts anew, with a warning.
+    # Told in other words it is the same query; with another checkpoint it is refused, or begins anew if asked to.
     Place(place.directory).set("queries.q.sql", SQL.lower().replace("[range 1 minute]", "[RANGE 60 SECONDS]"))
     assert command("run", place.file, "--once", "--quiet") == (0, "", "")
     code, out, err = command("run", place.file, "--once", "--quiet", "--checkpoint", place.directory / "other")
+    assert (code, out) == (2, "")
+    assert_one_sentence(err)
+    assert f"query 'q': {place.directory}/out/q holds {FILES} files of answers of an earlier run" in err
+    assert place.answers() == expected()
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    code, out, err = command("run", place.file, "--once", "--quiet", "--fresh")
+    assert (code, out) == (2, "")
+    assert "watersmeet: begin anew: checkpoint: " in err and "there is nobody to ask; add --yes" in err
+    assert place.answers() == expected()
+    code, out, err = command("run", place.file, "--once", "--quiet", "--fresh", "--yes")
     assert (code, out) == (0, "")
-    assert err == (
-        f"watersmeet: warning: query 'q': {place.directory}/out/q holds files of earlier runs; "
-        "new answers are added to them\n"
-    )
-    assert place.answers() == expected() + expected()
+    assert len(err.splitlines()) == 2 and f"answers of q: {FILES} files of {place.directory}/out/q -> " in err
+    assert place.answers() == expected(), "what was there is moved aside, not added to"
+    assert len(list((place.directory / "out").glob("q.before-*/*.parquet"))) == FILES
 
 
 def test_all_queries_run_or_the_one_asked_for(spark: SparkSession, place: Place, command: Run) -> None:
@@ -814,7 +828,7 @@ def test_a_checkpoint_that_cannot_be(spark: SparkSession, place: Place, command:
 
 def process(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-m", "watersmeet", *map(str, arguments)]
-    return subprocess.run(line, capture_output=True, text=True, check=False, timeout=120, **options)
+    return subprocess.run(line, capture_output=True, text=True, check=False, timeout=PATIENCE_S, **options)
 
 
 def test_version_and_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -886,9 +900,10 @@ def test_a_process_that_meets_a_damaged_file_and_a_run_that_goes_on(
 
 def test_signals_end_a_run_cleanly_and_the_next_one_resumes(spark: SparkSession, tmp_path: Path, command: Run) -> None:
     place = Place(tmp_path)
-    rows = 8_000  # more than come while two runs begin and end
+    rows = 3_000  # in twenty micro-batches: more than two runs complete before they end
     for name, seed in (("a", "1"), ("b", "2")):
-        options = {"rows": str(rows), "rows_per_second": "100", "seed": seed, "column.k": "uniform 0 500"}
+        options = {"rows": str(rows), "rows_per_second": "100", "pace": "max", "rows_per_batch": str(rows // 20)}
+        options |= {"seed": seed, "column.k": "uniform 0 500"}
         place.set(f"streams.{name}.source", {"format": "generator", "options": options})
         place.set(f"streams.{name}.schema", "k long, id long, ts timestamp")
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -906,17 +921,27 @@ def end_by_signal(place: Place, directory: Path, command: Run, number: signal.Si
     """Run until there is a new micro-batch, then end the run by a signal to all its processes."""
     checkpoint = directory / ".watersmeet/checkpoints"
     before = ledger_of(checkpoint / "here").batch
-    line = [sys.executable, "-m", "watersmeet", "run", str(place.file), "--trigger", "500 ms", "--master", "local[2]"]
+    line = [
+        sys.executable,
+        "-m",
+        "watersmeet",
+        "run",
+        str(place.file),
+        "--trigger",
+        "2 seconds",
+        "--master",
+        "local[2]",
+    ]
     # Keys pressed at a terminal reach Java and the Python workers as well.
     running = subprocess.Popen(
         line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )  # fmt: skip
     try:
-        deadline = time.monotonic() + 60
-        while ledger_of(checkpoint / "here").batch <= before:
+
+        def check() -> None:
             assert running.poll() is None, running.communicate()
-            assert time.monotonic() < deadline, "no batch was made"
-            time.sleep(0.1)
+
+        wait_for(lambda: ledger_of(checkpoint / "here").batch > before, "no micro-batch is completed", check)
         # While it runs, nobody else gets its checkpoint.
         code, _, err = command("run", place.file, "--once")
         assert code == 2
@@ -924,7 +949,7 @@ def end_by_signal(place: Place, directory: Path, command: Run, number: signal.Si
         assert f"checkpoint {checkpoint}/here is in use by another run; stop that one or give another" in err
         assert running.poll() is None
         os.killpg(running.pid, number)
-        out, err = running.communicate(timeout=30)
+        out, err = running.communicate(timeout=PATIENCE_S)
     finally:
         if running.poll() is None:
             os.killpg(running.pid, signal.SIGKILL)

@@ -57,7 +57,8 @@ def expected_table(scene: Scene, query: SceneQuery, *, waits_for_all: bool = Fal
     """Every answer that is due once all micro-batches have been processed.
 
     A ROWS window is known only up to the watermark of its stream: combinations with a later tuple are still to come.
-    With `waits_for_all` they also wait for the watermarks of the other streams.
+    With `waits_for_all` they also wait for the watermarks of the other streams. An output window is answered once the
+    watermarks of all streams have passed its end.
     """
     parsed = scene.parsed(query)
     is_counting = any(isinstance(source.window, Rows) for source in parsed.sources)
@@ -66,13 +67,20 @@ def expected_table(scene: Scene, query: SceneQuery, *, waits_for_all: bool = Fal
         for source in parsed.sources
         if is_counting and (waits_for_all or isinstance(source.window, Rows))
     ]
+    ended = None
+    if parsed.grouping is not None:
+        ended = min(watermark_us(scene.stream(source.stream)) for source in parsed.sources)
     used = tuple({source.stream: scene.stream(source.stream) for source in parsed.sources}.values())
-    return _answers(parsed, used, query.start_us, min(marks, default=None))
+    return _answers(parsed, used, query.start_us, min(marks, default=None), ended)
 
 
 @lru_cache(maxsize=2_048)
 def _answers(
-    parsed: JoinQuery, streams: tuple[SceneStream, ...], start_us: int | None, heads_before_us: int | None
+    parsed: JoinQuery,
+    streams: tuple[SceneStream, ...],
+    start_us: int | None,
+    heads_before_us: int | None,
+    watermark: int | None,
 ) -> pa.Table:
     return answer(
         parsed,
@@ -80,6 +88,7 @@ def _answers(
         {stream.name: stream.event_time for stream in streams},
         start_us=start_us,
         heads_before_us=heads_before_us,
+        watermark_us=watermark,
     )
 
 

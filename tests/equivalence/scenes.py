@@ -85,6 +85,28 @@ _ITEMS = (
     "lower({a}.s)",
 )
 _COARSE_ITEMS = ("{a}.m", "{a}.s", "{a}.d", "lower({a}.s)", "{a}.id % 2", "{a}.m + {b}.m", "coalesce({a}.s, '?')", "1")
+_GROUP_KEYS = ("{a}.m", "{a}.s", "{a}.d", "lower({a}.s)", "{a}.id % 2", "{a}.k", "{a}.v", "coalesce({a}.s, {b}.s)")
+_AGGREGATES = (
+    "count(*)",
+    "count({a}.m)",
+    "count(DISTINCT {a}.s)",
+    "count(DISTINCT {a}.k)",
+    "sum({a}.id)",
+    "sum({a}.m + {b}.id) * 2",
+    "sum(CASE WHEN {a}.v BETWEEN -10 AND 10 THEN {a}.v END)",
+    "avg({a}.m)",
+    "avg(CASE WHEN {a}.v BETWEEN -10 AND 10 THEN {a}.v END)",
+    "min({a}.v)",
+    "max({a}.v)",
+    "max({a}.s)",
+    "min({a}.d)",
+    "max({a}.{ta})",
+    "round(var_samp({a}.id), 6)",
+    "round(stddev_pop({a}.m + {b}.m), 6)",
+    "max({a}.id) - min({b}.id) + count(*)",
+    "CASE WHEN count(*) > 2 THEN 'many' ELSE lower(min({a}.s)) END",
+)
+_HAVINGS = ("count(*) > 1", "max({a}.id) <> 7 AND count(*) < 9", "sum({a}.m) >= 1 OR min({b}.s) IS NULL")
 
 
 @lru_cache(maxsize=512)
@@ -286,7 +308,12 @@ def _draw_over(random: Random, scene: Scene, name: str, join: _Join) -> SceneQue
     froms = ", ".join(f"{stream} [{windows[alias]}] AS {alias}" for alias, stream in join.stream_of.items())
     sql = f"SELECT {'DISTINCT ' if is_distinct else ''}{', '.join(items)} FROM {froms}"
     sql += f" WHERE {' AND '.join(f'({one})' if ' OR ' in one else one for one in where)}" if where else ""
+    own = Random(f"{scene.seed} {sql}")
+    if not is_distinct and own.random() < 0.35:
+        sql = _draw_groups(own, scene, join, sql[sql.index(" FROM ") :])
     plan = _draw_plan(random, aliases, scene.sites) if random.random() < 0.3 else None
+    if own.random() < 0.08:
+        sql, plan = _draw_single(own, scene, join, windows), None
     names = ("central",) if join.is_cross else ORDERED_PLANNERS if "ROWS" in froms else NAMES
     planner = None if plan is not None else random.choice(names)
     return SceneQuery(
@@ -315,7 +342,7 @@ def _draw_window(random: Random, kind: str, aliases: int) -> str:
 
 
 def _filled(random: Random, scene: Scene, join: _Join, template: str) -> str:
-    one, other = random.sample(join.aliases, 2)
+    one, other = random.sample(join.aliases, 2) if len(join.aliases) > 1 else join.aliases * 2
     times = {alias: scene.stream(stream).event_time for alias, stream in join.stream_of.items()}
     return template.format(a=one, b=other, ta=times[one], tb=times[other])
 
@@ -329,6 +356,41 @@ def _draw_items(random: Random, scene: Scene, join: _Join, *, is_distinct: bool)
         ids = random.sample(ids, random.randint(1, len(ids)))  # fewer columns, so that answers repeat
     more = random.sample(_ITEMS, random.choice([0, 0, 1, 2, 3]))
     return [*ids, *(f"{_filled(random, scene, join, item)} AS x{number}" for number, item in enumerate(more))]
+
+
+def _draw_single(random: Random, scene: Scene, join: _Join, windows: Mapping[str, str]) -> str:
+    """A query over one of the streams alone."""
+    alias = random.choice(join.aliases)
+    single = _Join({alias: join.stream_of[alias]}, (), is_cross=False)
+    rest = f" FROM {join.stream_of[alias]}{random.choice(['', f' [{windows[alias]}]'])} AS {alias}"
+    if random.random() < 0.7:
+        rest += f" WHERE {_filled(random, scene, single, random.choice(_FILTERS))}"
+    if random.random() < 0.8:
+        return _draw_groups(random, scene, single, rest)
+    return f"SELECT {', '.join(_draw_items(random, scene, single, is_distinct=False))}{rest}"
+
+
+def _draw_groups(random: Random, scene: Scene, join: _Join, rest: str) -> str:
+    """A query that groups the answers of another by some keys and an output window."""
+    keys = random.sample(_GROUP_KEYS, random.choice([0, 1, 1, 2]))
+    values = random.sample(_AGGREGATES, random.randint(1, 4))
+    slide = random.choice([1, 2, 5, 30])
+    window = random.choice(
+        [f"TUMBLE({slide} SECONDS)", f"HOP({slide * random.randint(1, 4)} SECONDS, {slide} SECONDS)"]
+    )
+    window = random.choice([window, window, "HOP(5 SECONDS, 3 SECONDS)", "TUMBLE(1 HOUR)"])
+    items = [f"{_filled(random, scene, join, item)} AS k{number}" for number, item in enumerate(keys)]
+    by = [item.rsplit(" AS ", 1)[0] for item in items]
+    items += [f"{_filled(random, scene, join, item)} AS v{number}" for number, item in enumerate(values)]
+    items += random.choice([[], ["window_start"], ["window_start", "window_end"]])
+    random.shuffle(items)
+    sql = f"SELECT {', '.join(items)}{rest} GROUP BY {', '.join([*by, window])}"
+    if random.random() < 0.3:
+        sql += f" HAVING {_filled(random, scene, join, random.choice(_HAVINGS))}"
+    if random.random() < 0.3:
+        order = [f"v0 {random.choice(['', 'DESC', 'DESC NULLS FIRST', 'ASC NULLS LAST'])}", *random.sample(by, len(by))]
+        sql += f" ORDER BY {', '.join(order)} LIMIT {random.randint(1, 3)}"
+    return sql
 
 
 def _draw_plan(random: Random, aliases: Sequence[str], sites: Sequence[str]) -> tuple[wm.HeadSteps, ...]:

@@ -17,7 +17,7 @@ from watersmeet.planners.choose import NAMES
 from watersmeet.topology.model import METHODS
 
 # Beyond the first hundred, seeds that make every planner meet every behaviour of the network.
-SEEDS = (*range(100), 100, 128, 129, 133, 154, 161, 163, 285)
+SEEDS = (*range(100), 100, 128, 129, 133, 154, 161, 163, 285, 346, 323)
 
 
 def network_of(seed: int) -> str:
@@ -82,13 +82,14 @@ def test_the_table_tries_everything() -> None:
         *(f"only {kind}" for kind in WINDOWS),
         *(f"step {method}" for method in METHODS),
         *(f"step {method} Bloom" for method in METHODS if method.startswith("SM")),
-        *(f"{count} aliases" for count in (2, 3, 4)),
+        *(f"{count} aliases" for count in (1, 2, 3, 4)),
         *(f"{count} queries" for count in (1, 2, 3, 4)),
         *(f"key {kind}" for kind in ("int64", "int32", "string", "date32[day]")),
         *("mixed windows", "DISTINCT", "self-join", "residual", "filter", "expression key", "composite key"),
         *("repeated answers", "cycle", "cross product", "start", "one site", "several sites", "a site without streams"),
         *("late rows", "no event time", "NULL key", "ties", "ties across streams", "disorder", "an empty batch"),
         *("odd keys", "empty text", "Unicode text", "NaN", "closed", "open", "without statistics", "before 1970"),
+        *("GROUP BY", "overlapping windows", "HAVING", "LIMIT"),
         *("equal joins", "a step elsewhere", "expression in SELECT"),
     }
     assert {kind: counts[kind] for kind in sorted(wanted) if not counts[kind]} == {}
@@ -100,7 +101,7 @@ def test_a_query_at_one_site_is_a_symmetric_join_and_no_other_is() -> None:
         plans = plans_of(scene)
         for query in scene.queries:
             kinds = {isinstance(one, Symmetric) for one in join_plan_of(plans[query.name]).sub_plans}
-            assert kinds == {scene.is_at_one_site(query)}, query.sql
+            assert kinds == {scene.is_at_one_site(query) or len(scene.parsed(query).sources) == 1}, query.sql
 
 
 def test_a_seed_is_always_the_same_scene() -> None:

@@ -58,6 +58,8 @@ def test_the_scenes_try_everything() -> None:
         "filter",
         "cross product",
         "start",
+        "GROUP BY",
+        "LIMIT",
         "expression key",
         "several sites",
     }

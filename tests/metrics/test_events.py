@@ -11,10 +11,13 @@ from watersmeet.metrics.events import (
     Event,
     LinkCounts,
     MicroBatchCompleted,
+    PlanChangeProposed,
+    PlanDecision,
     PlanInForce,
     RunEnded,
     RunStarted,
     RunWarning,
+    VersionDropped,
     from_json,
     kind_of,
     to_json,
@@ -28,6 +31,11 @@ EVENTS: dict[type[Event], st.SearchStrategy[Event]] = {
     RunStarted: st.builds(
         RunStarted, st.lists(NAMES, max_size=3).map(tuple), st.lists(NAMES, max_size=3).map(tuple), NAMES
     ),
+    PlanDecision: st.builds(
+        PlanDecision, NAMES, NAMES, COUNTS, st.booleans(), NAMES, NAMES, SECONDS, SECONDS, SECONDS, SECONDS, SECONDS
+    ),
+    PlanChangeProposed: st.builds(PlanChangeProposed, st.lists(NAMES, max_size=3).map(tuple), NAMES, COUNTS),
+    VersionDropped: st.builds(VersionDropped, NAMES, NAMES),
     PlanInForce: st.builds(PlanInForce, NAMES, NAMES, NAMES, st.none() | SECONDS, COUNTS),
     MicroBatchCompleted: st.builds(
         MicroBatchCompleted,

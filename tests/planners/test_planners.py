@@ -48,7 +48,10 @@ def assert_exact(of: Scene, problem: Problem, planner: str) -> None:
 @pytest.mark.parametrize("planner", [*PLANNERS, "auto"])
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_every_planner_gives_the_answers_of_the_law(planner: str, graph: str) -> None:
-    for seed, one_key in ((1, True), (2, False)):
+    drawn = [(1, True), (2, False)]
+    if planner == "auto":  # it makes all plans of the others
+        drawn = [drawn[GRAPHS.index(graph) % 2]]
+    for seed, one_key in drawn:
         of = small(graph, seed, one_key=one_key)
         assert_exact(of, of.problem("n1"), planner)
 

@@ -90,6 +90,15 @@ def test_sizes_in_from(source: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "words", ["JOIN b [ROWS 5] b{} ", "JOIN b [ROWS 5] b{} ON true ", "CROSS JOIN b [ROWS 5] b{} "]
+)
+def test_many_joins(words: str) -> None:
+    """Joins without ON can be nested in exponentially many ways."""
+    joins = "".join(words.format(n) for n in range(500))
+    assert "the limit of one query" in refusal(f"SELECT * FROM a [ROWS 5] {joins}")
+
+
+@pytest.mark.parametrize(
     ("where", "name"),
     [
         ("builtin.rand() < 0.5", "rand"),

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from watersmeet.errors import SqlError, UnknownColumn, UnknownStream
-from watersmeet.query.model import Column, Expression, JoinQuery
+from watersmeet.query.model import Column, Expression, Grouping, JoinQuery
 from watersmeet.query.sql import canonical_sql, parse_query
-from watersmeet.query.windows import Range, Rows, Tumble, Unbounded, Window
+from watersmeet.query.windows import Hop, Range, Rows, Tumble, Unbounded, Window
 
 COLUMNS = {
     "packets_ams": ["ts", "host", "bytes", "s", "xs"],
@@ -95,6 +95,20 @@ def test_every_way_to_join_gives_the_same_query(sources: str) -> None:
     assert [source.window for source in query.sources] == [Rows(1), Rows(2), Rows(3)]
     assert {(e.left.sql, e.right.sql) for e in query.equalities} == {("`a.host`", "`b.host`"), ("`b.port`", "`c.port`")}
     assert query.filters == query.residuals == ()
+
+
+def test_using_makes_columns_one() -> None:
+    sources = "packets_ams a [ROWS 1] JOIN b [ROWS 2] USING (host, ts) JOIN c [ROWS 3] USING (ts)"
+    query = parse(f"SELECT * FROM {sources}")
+    assert {(e.left.sql, e.right.sql) for e in query.equalities} == {
+        ("`a.host`", "`b.host`"),
+        ("`a.ts`", "`b.ts`"),
+        ("`a.ts`", "`c.ts`"),
+    }
+    assert [item.name for item in query.select][:2] == ["host", "ts"]
+    assert len(query.select) == 5 + 3 + 5 - 3
+    assert parse(f"SELECT host, TS FROM {sources}").select[1].expression.sql == "`a.ts`"
+    assert "column 'port' is ambiguous" in str(refusal(f"SELECT port FROM {sources}"))
 
 
 def test_one_stream_can_take_part_twice() -> None:
@@ -300,6 +314,76 @@ def test_a_function_named_like_a_join_can_stand_in_on() -> None:
     assert query.equalities[0].left.sql == "left(`a.host`, 2)"
 
 
+# ---- GROUP BY
+
+
+def grouped(sql: str) -> tuple[list[str], Grouping]:
+    query = parse(sql)
+    assert query.grouping is not None
+    assert query.output == query.grouping.select
+    return [item.expression.sql for item in query.select], query.grouping
+
+
+def test_groups_of_a_join() -> None:
+    items, grouping = grouped(
+        f"SELECT a.host, COUNT(*) AS n, sum(bytes + b.port) / count(DISTINCT port) AS per_port, window_start {AB} "
+        "GROUP BY a.host, HOP(5 MINUTES, 1 MINUTE) HAVING n > 1 AND max(bytes) < 9 ORDER BY n DESC, host LIMIT 3"
+    )
+    assert items == ["`a.host`", "`a.bytes` + `b.port`", "`b.port`", "`a.bytes`", "`.time`"]
+    assert grouping.window == Hop(300_000_000, 60_000_000)
+    assert [(one.sql, one.item) for one in grouping.aggregates] == [
+        ("count(*)", None),
+        ("sum(`a.bytes` + `b.port`)", 1),
+        ("count(DISTINCT `b.port`)", 2),
+        ("max(`a.bytes`)", 3),
+    ]
+    assert [(item.name, item.expression.sql) for item in grouping.select] == [
+        ("host", "`group.key0`"),
+        ("n", "`group.value0`"),
+        ("per_port", "`group.value1` / `group.value2`"),
+        ("window_start", "`group.window_start`"),
+    ]
+    assert [one.sql for one in grouping.having] == ["(`group.value0`) > 1", "`group.value3` < 9"]
+    assert [(key.expression.sql, key.descending, key.nulls_first) for key in grouping.order] == [
+        ("(`group.value0`)", True, False),
+        ("(`group.key0`)", False, True),
+    ]
+    assert grouping.limit == 3
+
+
+def test_keys_are_found_in_expressions_and_by_number_or_name() -> None:
+    for keys in ("lower(host), bytes % 10", "1, 2", "h, bucket", "LOWER( a.host ), bytes%10"):
+        items, grouping = grouped(
+            "SELECT lower(a.host) || '!' AS x, lower(a.host) AS h, bytes % 10 AS bucket, upper(lower(host)) AS u "
+            f"FROM packets_ams a GROUP BY {keys.replace('1, 2', '2, 3')}, TUMBLE(INTERVAL '1' HOUR)"
+        )
+        assert items[2:] == ["`.time`"]
+        assert [item.expression.sql for item in grouping.select] == [
+            "`group.key0` || '!'",
+            "`group.key0`",
+            "`group.key1`",
+            "upper(`group.key0`)",
+        ]
+
+
+def test_a_single_stream_needs_no_window() -> None:
+    query = parse("SELECT port FROM b WHERE port > 3")
+    assert [source.window for source in query.sources] == [Unbounded()]
+    assert [one.sql for one in query.filters] == ["`b.port` > 3"]
+
+
+def test_canonical_text_of_groups_tells_queries_apart() -> None:
+    sql = f"SELECT count(*) AS n {AB} GROUP BY a.host, TUMBLE(1 HOUR)"
+    others = (
+        sql.replace("HOUR", "DAY"),
+        sql.replace("*", "port"),
+        f"{sql} HAVING n > 1",
+        f"{sql} ORDER BY n LIMIT 1",
+        sql.replace("a.host,", ""),
+    )
+    assert len({canonical_sql(parse(one)) for one in (sql, *others)}) == 6
+
+
 # ---- what is refused
 
 
@@ -320,10 +404,11 @@ def test_a_function_named_like_a_join_can_stand_in_on() -> None:
         ("a.s.*", "* of a struct is not supported; name the fields"),
         ("* EXCEPT (host)", "* with EXCEPT or the like is not supported; name the columns"),
         ("struct(*) AS x", "* inside an expression is not supported; name the columns"),
-        ("sum(a.bytes) AS x", "line 1, column 8: the aggregate sum is not supported yet"),
-        ("count(*) AS n", "the aggregate count is not supported yet"),
-        ("collect_list(a.bytes) AS x", "the aggregate collect_list is not supported yet"),
-        ("any(a.s) AS x", "the aggregate any is not supported yet"),
+        ("sum(a.bytes) AS x", "line 1, column 8: a group never ends without an output window; add one, as in GROUP BY"),
+        ("count(*) AS n", "a group never ends without an output window"),
+        ("collect_list(a.bytes) AS x", "the aggregate collect_list is not supported; use avg, count, max, min"),
+        ("builtin.sum(a.bytes) AS x", "the aggregate sum is not supported; use avg"),
+        ("any(a.s) AS x", "the aggregate any is not supported; use avg, count"),
         ("row_number() OVER (ORDER BY a.ts) AS n", "line 1, column 8: window functions are not supported"),
         ("explode(a.xs) AS x", "the generator explode is not supported; use it before the stream is joined"),
         ("window(a.ts, '1 minute') AS w", "window() is not supported; write the window after the stream"),
@@ -350,8 +435,34 @@ def test_bad_select(select: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("tail", "message"),
     [
-        ("GROUP BY a.host", "line 2, column 1: GROUP BY is not supported yet"),
-        ("HAVING a.host = 1", "line 2, column 1: HAVING is not supported yet"),
+        ("GROUP BY a.ts", "line 2, column 1: a group never ends without an output window"),
+        ("GROUP BY", "GROUP BY lacks a column or expression"),
+        ("GROUP BY TUMBLE(1 HOUR)", "column a.ts is neither in GROUP BY nor inside an aggregate; add it to GROUP BY"),
+        (
+            "GROUP BY a.ts, TUMBLE(1 HOUR), TUMBLE(2 HOURS)",
+            "line 2, column 32: GROUP BY has two output windows",
+        ),
+        ("GROUP BY a.ts, TUMBLE(1 MONTH)", "TUMBLE window: duration '1 MONTH': a month has no fixed length"),
+        ("GROUP BY a.ts, HOP(1 HOUR)", "an output window is TUMBLE(5 MINUTES), or HOP(5 MINUTES, 1 MINUTE)"),
+        ("GROUP BY a.ts, HOP(1 MINUTE, 1 HOUR)", "HOP leaves gaps"),
+        ("GROUP BY a.ts, HOP(1 DAY, 1 MS)", "HOP has windows of more than 1,000 slides"),
+        ("GROUP BY ROLLUP(a.ts)", "GROUP BY ROLLUP is not supported; run one query for each set"),
+        ("GROUP BY a.ts, sum(a.bytes), TUMBLE(1 DAY)", "the aggregate sum cannot be in GROUP BY"),
+        ("GROUP BY a.ts, rand(), TUMBLE(1 DAY)", "rand is not deterministic and so cannot be in GROUP BY"),
+        ("GROUP BY 2, TUMBLE(1 DAY)", "the select list has no column 2"),
+        ("GROUP BY a.ts, TUMBLE(1 DAY) HAVING", "line 2, column 30: HAVING has no condition"),
+        ("GROUP BY a.ts, TUMBLE(1 DAY) HAVING sum(max(bytes)) > 1", "the aggregate max cannot be in an aggregate"),
+        ("GROUP BY a.ts, TUMBLE(1 DAY) HAVING sum(a.bytes, 1) > 1", "sum takes one argument"),
+        ("GROUP BY a.ts, TUMBLE(1 DAY) HAVING sum(*) > 1", "sum takes a column or expression"),
+        ("GROUP BY a.ts, TUMBLE(1 DAY) HAVING sum(DISTINCT bytes) > 1", "sum(DISTINCT ...) is not supported"),
+        ("GROUP BY a.ts, TUMBLE(1 DAY) HAVING count(window_end) > 1", "what a group has cannot be inside an aggregate"),
+        ("GROUP BY a.ts, TUMBLE(1 DAY) HAVING count(*) FILTER (WHERE bytes > 1) > 1", "FILTER after an aggregate"),
+        ("GROUP BY a.ts, TUMBLE(1 DAY) ORDER BY a.ts", "line 2, column 30: ORDER BY needs LIMIT"),
+        ("GROUP BY a.ts, TUMBLE(1 DAY) LIMIT 3", "line 2, column 30: LIMIT needs ORDER BY"),
+        ("GROUP BY a.ts, TUMBLE(1 DAY) ORDER BY a.ts LIMIT 0", "LIMIT takes a whole number from 1"),
+        ("GROUP BY a.ts, TUMBLE(1 DAY) ORDER BY b.port LIMIT 3", "column b.port is neither in GROUP BY"),
+        ("GROUP BY a.ts, TUMBLE(1 DAY) EMIT CHANGES", "EMIT CHANGES is not supported yet"),
+        ("HAVING a.host = 1", "a group never ends without an output window"),
         ("ORDER BY 1", "line 2, column 1: ORDER BY is not supported"),
         ("SORT BY a.host", "SORT BY is not supported"),
         ("LIMIT 3", "line 2, column 1: LIMIT is not supported"),
@@ -373,7 +484,7 @@ def test_bad_select(select: str, message: str) -> None:
         ("AND a.ts > current_timestamp", "current_timestamp is not deterministic"),
         ("AND a.ts > CURRENT_TIMESTAMP()", "current_timestamp is not deterministic"),
         ("AND unix_timestamp() > 1", "unix_timestamp is not deterministic"),
-        ("AND max(a.bytes) > 1", "line 2, column 5: the aggregate max is not supported yet"),
+        ("AND max(a.bytes) > 1", "line 2, column 5: the aggregate max cannot be in WHERE or ON; write the condition"),
         ("AND", "line 2, column 1: an operand is missing near 'AND', in: ... 0] WHERE a.host = b.host AND"),
         ("AND a.host = = 3", "line 2, column 14: an operand is missing near '='"),
         ("AND a.host foo", "line 2, column 12: unexpected 'foo'"),
@@ -409,7 +520,6 @@ def test_bad_tail(tail: str, message: str) -> None:
         ("b [UNBOUNDED 3], c [ROWS 1]", "'[UNBOUNDED 3]' is not a window"),
         ("b [ROWS 1] x [ROWS 1], c [ROWS 1]", "line 1, column 28: 'x' has two windows; keep one"),
         ("b [ROWS 1", "line 1, column 17: '[' is opened and never closed"),
-        ("b [ROWS 1]", "a join needs at least two streams; filter a single one in Spark itself"),
         (
             "b [ROWS 1], B [ROWS 1]",
             "line 1, column 27: two streams in FROM have the alias 'B'; give one another name with AS",
@@ -425,7 +535,9 @@ def test_bad_tail(tail: str, message: str) -> None:
         ),
         ("b [ROWS 1] LEFT ANTI JOIN c [ROWS 1]", "an anti join is not supported"),
         ("b [ROWS 1] NATURAL JOIN c [ROWS 1]", "NATURAL JOIN is not supported; write JOIN ... ON"),
-        ("b [ROWS 1] JOIN c [ROWS 1] USING (port)", "line 1, column 42: USING is not supported; write ON"),
+        ("b [ROWS 1] JOIN c [ROWS 1] USING (host)", "line 1, column 49: 'c' has no column 'host'"),
+        ("c [ROWS 1] JOIN b [ROWS 1] USING (host)", "line 1, column 49: no stream in FROM has a column 'host'"),
+        ("b [ROWS 1], c [ROWS 1] USING (port)", "line 1, column 38: unexpected 'USING'"),
         ("b [ROWS 1] JOIN c [ROWS 1] ON", "line 1, column 42: ON has no condition"),
         ("b [ROWS 1], c [ROWS 1] ON b.port = c.port", "line 1, column 38: unexpected 'ON'"),
         ("b [ROWS 1] JOIN", "a stream name is missing"),
@@ -485,8 +597,10 @@ def test_columns_that_differ_only_in_case() -> None:
 
 
 WORDS = """
+TUMBLE( sum( count(*) HAVING ORDER LIMIT USING EMIT CHANGES
 SELECT FROM WHERE JOIN ON AND OR NOT = < ( ) [ ] , . * + a b c host port ts AS x 1 'y' BETWEEN IN CASE WHEN THEN END
-ROWS RANGE MINUTE -> :: ; GROUP BY LEFT INTERVAL lower cast DISTINCT IS NULL LIKE `q` struct ? / - 10L OVER a.ts b.port
+ROWS RANGE MINUTE ->
+:: ; GROUP BY LEFT INTERVAL lower cast DISTINCT IS NULL LIKE `q` struct ? / - 10L OVER a.ts b.port
 """
 PLACES = [f"SELECT {{}} {AB}", f"SELECT a.ts {AB} AND {{}}", "SELECT b.ts FROM b [ROWS 1], {}", "{}"]
 

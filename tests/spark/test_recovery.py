@@ -1,23 +1,21 @@
-"""A run that is killed and started again ends with exactly the answers of an undisturbed one, as any reader sees them.
+"""A run that crashes before any step of a micro-batch that leaves a trace on disk goes on to exactly its answers.
 
-Two ways of dying: SIGKILL from outside at seeded random moments, of a whole run of the command line; and a failure
-before every single step of a micro-batch that leaves a trace on disk, in this process.
+The crash is a failure in this process after which no thread gets any further; `test_kills.py` kills real ones.
 """
 
-import contextlib
 import random
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import CommandProcess, give_up
-from scenes import SECOND_US, Bag, Scene, make_batches, wait_for
+from processes import give_up
+from scenes import Scene, wait_for
 from seeds import FreshSeeds
+from spark.recovery import APART, PLAN, QUERIES, all_answers, make_scene
 
 from watersmeet.errors import WatersmeetError
 from watersmeet.program.site.engine import SiteEngine
@@ -30,104 +28,6 @@ from watersmeet.spark.files import FileShelf
 from watersmeet.spark.jobs import TaskRunner
 from watersmeet.spark.links.directory import DirectoryLinks
 from watersmeet.spark.site_job import SiteJob
-
-WINDOW = "RANGE 20 SECONDS"
-QUERIES = {
-    # Plain columns: they are written without Spark SQL.
-    "plain": f"""SELECT a.id AS a_id, b.id AS b_id, c.id AS c_id, a.ts AS a_ts, b.s
-        FROM a [{WINDOW}], b [{WINDOW}], c [{WINDOW}] WHERE a.k = b.k AND b.k = c.k""",
-    # Expressions and a residual: Spark SQL evaluates them.
-    "residual": f"""SELECT a.id AS a_id, b.id AS b_id, c.id AS c_id, a.v + b.v AS sum, upper(c.s) AS name
-        FROM a [{WINDOW}], b [{WINDOW}], c [{WINDOW}] WHERE a.k = b.k AND b.k = c.k AND a.v < b.v""",
-    # Two keys, so two rounds.
-    "chain": f"""SELECT a.id AS a_id, b.id AS b_id, c.id AS c_id
-        FROM a [RANGE 10 SECONDS], b [TUMBLE 15 SECONDS], c [{WINDOW}] WHERE a.k = b.k AND b.m = c.m""",
-    # Rows taken in order, behind the watermark.
-    "counted": """SELECT a.id AS a_id, b.id AS b_id, c.id AS c_id
-        FROM a [ROWS 300], b [ROWS 80], c [RANGE 10 SECONDS] WHERE a.k = b.k AND b.k = c.k""",
-    # Answers remembered for ever.
-    "different": f"""SELECT DISTINCT a.k, b.m, c.s
-        FROM a [{WINDOW}], b [{WINDOW}], c [{WINDOW}] WHERE a.k = b.k AND b.k = c.k""",
-}
-# Keys travel one way and tuples the other.
-PLAN = {
-    "a": [{"join": "b", "method": "SM-S1"}, {"join": "c", "method": "SP-D"}],
-    "b": [{"join": "a", "method": "SM-D1"}, {"join": "c", "method": "SP-D"}],
-    "c": [{"join": "b", "method": "SM-S2"}, {"join": "a", "method": "SP-S"}],
-}
-APART = {"a": "ams", "b": "nyc", "c": "nyc"}
-
-
-def make_scene(directory: Path, queries: Sequence[str], *, batches: int, rows: int, seed: int, **where: Any) -> Scene:
-    """Rows that are late are so by a little: by the watermark of a micro-batch before they would not be."""
-    data = {
-        name: make_batches(seed * 10 + number, batches, rows, keys=150, kinds=60, texts=5, late_by_s=5, trouble=0.03)
-        for number, name in enumerate("abc")
-    }
-    asked = {name: QUERIES[name] for name in queries}
-    return Scene(directory, data, asked, late=["a"], delay_us=2 * SECOND_US, **where).write()
-
-
-def all_answers(scene: Scene) -> dict[str, Bag]:
-    """All that is ever an answer, whatever has been processed yet."""
-    return {query: scene.expected(query) for query in scene.queries}
-
-
-# Killed from outside --------------------------------------------------------------------------------------------------
-
-
-def kill_and_resume(scene: Scene, victims: Sequence[str], seed: int) -> None:
-    chance, answers = random.Random(seed), all_answers(scene)
-    command = ["run", str(scene.topology_path), "--once", "--quiet", "--master", "local[2]"]
-    command += ["--checkpoint", str(scene.checkpoint)]
-
-    def progress() -> list[tuple[int, int]]:
-        return [(ledger.number, ledger.ingested_batch) for ledger in map(scene.ledger, scene.sites)]
-
-    with contextlib.ExitStack() as runs:
-        killed = []
-        for victim in victims:
-            # The next run starts at once: what the killed one leaves behind may not be quite dead yet.
-            before, run = progress(), runs.enter_context(CommandProcess(command, scene.directory / "log.txt"))
-            wait_for(lambda: progress() != before, "no micro-batch is ever completed", run.check)  # noqa: B023
-            time.sleep(chance.uniform(0, 0.7))
-            run.kill(victim)
-            killed.append(run)
-            scene.check_what_readers_see_now(answers)
-        runs.enter_context(CommandProcess(command, scene.directory / "log.txt")).finish()
-        scene.check()
-        for run in killed:
-            run.check_no_orphans()
-
-
-@pytest.mark.parametrize(
-    ("queries", "victims"),
-    [
-        (("chain",), ("group",)),  # others crash before every step below
-        pytest.param(tuple(QUERIES), ("python", "group", "java"), marks=pytest.mark.soak),
-    ],
-    ids=str,
-)
-def test_killed_runs_leave_exactly_the_answers_of_an_undisturbed_one(
-    tmp_path: Path, queries: tuple[str, ...], victims: tuple[str, ...]
-) -> None:
-    scene = make_scene(tmp_path, queries, batches=12, rows=150, seed=1)
-    kill_and_resume(scene, victims, seed=1)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("where", [{}, {"homes": APART, "site": "nyc", "plan": PLAN}], ids=["one site", "two sites"])
-def test_dozens_of_kills(tmp_path: Path, fresh_seeds: FreshSeeds, where: Mapping[str, Any]) -> None:
-    for seed in fresh_seeds.take(4):
-        queries = [name for name in QUERIES if not where or name != "chain"]  # its streams have no key in common
-        (tmp_path / str(seed)).mkdir()
-        scene = make_scene(tmp_path / str(seed), queries, batches=60, rows=150, seed=seed, **where)
-        victims = random.Random(seed).choices(["python", "group", "java"], [3, 2, 1], k=12)
-        kill_and_resume(scene, victims, seed)
-        kill_and_resume(scene, (), seed)  # nothing is left to do
-
-
-# A crash before every step --------------------------------------------------------------------------------------------
 
 
 class Crash(WatersmeetError):
@@ -288,22 +188,22 @@ def crash_before_every_step(
     scene.check()
 
 
-@pytest.mark.parametrize(
-    ("queries", "times"),
-    [
-        (("plain", "counted"), (1,)),
-        pytest.param(tuple(QUERIES), (1, 2), marks=pytest.mark.soak),
-    ],
-    ids=str,
-)
-def test_a_crash_before_any_step_of_a_micro_batch_changes_nothing(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queries: tuple[str, ...], times: tuple[int, ...]
+def test_a_crash_before_a_step_at_one_site_changes_nothing(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scene = make_scene(tmp_path, queries, batches=36 * len(times), rows=60, seed=7)
-    steps = ONE_SITE | {("", "Release")}
-    if len(queries) > 2:
-        steps |= {("", EVALUATE), ("", "KeepUnseen")}
-    crash_before_every_step(spark, monkeypatch, scene, steps, times, seed=7)
+    """Only those that are not the same at two sites, where all are tried."""
+    scene = make_scene(tmp_path, ["plain", "counted"], batches=16, rows=60, seed=7)
+    commits = {("here", name) for name in (INGEST_COMMIT, SPARKS_COMMIT, JOIN_COMMIT, DELIVERED_COMMIT)}
+    crash_before_every_step(spark, monkeypatch, scene, commits | {("", "Release"), ("", SLOW_DELIVERY)}, (1,), seed=7)
+
+
+@pytest.mark.soak
+def test_a_crash_before_any_step_at_one_site_changes_nothing(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = make_scene(tmp_path, tuple(QUERIES), batches=72, rows=60, seed=7)
+    steps = ONE_SITE | {("", "Release"), ("", EVALUATE), ("", "KeepUnseen")}
+    crash_before_every_step(spark, monkeypatch, scene, steps, (1, 2), seed=7)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from watersmeet.topology.load import load_topology
 from watersmeet.topology.model import (
     EVERY_PAIR,
     METHODS,
+    Adapt,
     HeadSteps,
     Link,
     LinkTransport,
@@ -227,9 +228,25 @@ def test_sites_are_a_list_or_a_mapping(tmp_path: Path, sites: str, names: list[s
         # Unknown keys
         (f"sights: [here]\nstreams:\n{STREAM}{QUERIES}",
          ["line 1: unknown key 'sights' in the topology; did you mean 'sites'? ",
-          "known: default_link, durability, link_transport, links, queries, sites, stats_file, streams"]),
+          "known: adapt, default_link, durability, link_transport, links, queries, sites, stats_file, streams"]),
         (f"durability: disk\nstreams:\n{STREAM}{QUERIES}",
          ["line 1: unknown durability 'disk'; known: power, process"]),
+        (f"adapt: {{mode: dno}}\nstreams:\n{STREAM}{QUERIES}",
+         ["line 1: adapt: unknown mode 'dno'; did you mean 'dnu'? known: cnu, dnu, off, planner"]),
+        (f"adapt: {{threshold: 1}}\nstreams:\n{STREAM}{QUERIES}",
+         ["line 1: adapt of the topology has no mode; write mode: cnu, dnu, planner or off"]),
+        (with_query("    sql: SELECT\n    adapt: {mode: cnu, treshold: 1}"),
+         ["line 9: unknown key 'treshold' in adapt of query 'q'; did you mean 'threshold'?"]),
+        (with_query("    sql: SELECT\n    adapt: {mode: cnu, threshold: 0}"),
+         ["line 9: adapt: threshold must be positive, not 0; 0.2 means that a cost has changed by 20%"]),
+        (with_query("    sql: SELECT\n    adapt: {mode: cnu, min_interval: soon}"),
+         ["line 9: adapt: min_interval: "]),
+        (with_query("    sql: SELECT\n    adapt: {mode: cnu, min_interval: 0 s}"),
+         ["line 9: adapt: min_interval '0 s' must be positive"]),
+        (with_query("    sql: SELECT\n    adapt: cnu\n    planner: greedy"),
+         ["query 'q': adapt mode cnu makes its own plans; remove planner, or set mode: planner"]),
+        (with_query("    sql: SELECT\n    adapt: planner\n    plan: {a: [{join: b}]}"),
+         ["query 'q' has a plan, which does not change by itself; remove plan, or set adapt: {mode: off}"]),
         (with_stream("    schema: x\n    event_tme: ts"),
          ["line 4: unknown key 'event_tme' in stream 'a'; did you mean 'event_time'? ",
           "known: event_time, idle_timeout, late, schema, site, source, stats, watermark"]),
@@ -238,10 +255,10 @@ def test_sites_are_a_list_or_a_mapping(tmp_path: Path, sites: str, names: list[s
         (with_stream(f"    schema: {SCHEMA}\n    event_time: ts\n    source: {{format: csv}}\n    late: {{to: x}}"),
          ["line 6: unknown key 'to' in late of stream 'a'; known: format, options, path"]),
         (with_query("    SQL: SELECT"), ["line 8: unknown key 'SQL' in query 'q'; did you mean 'sql'? ",
-                                         "known: allow_cross, assume_defaults, checkpoint, errors, failed, limits, "
-                                         "objective, partition, parts, plan, planner, sink, site, sql, start"]),
+                                         "known: adapt, allow_cross, assume_defaults, checkpoint, errors, failed, "
+                                         "limits, objective, partition, parts, plan, planner, sink, site, sql, start"]),
         (with_query("    sql: SELECT\n    sink: {fromat: parquet}"),
-         ["line 9: unknown key 'fromat' in the sink of query 'q'; did you mean 'format'?"]),
+         ["line 9: unknown key 'fromat' in the sink of query 'q'; did you mean 'format' or 'compact'?"]),
         (f"sites:\n  here: {{cores: 4}}\nstreams:\n{STREAM}{QUERIES}",
          ["line 2: unknown key 'cores' in site 'here'; none are known"]),
         (f"streams:\n{STREAM.replace('a:', 'a: &a', 1)}  b:\n    <<: *a\n    waterMark: 1 second\n{QUERIES}",
@@ -622,3 +639,18 @@ def test_the_former_path_of_load_topology_still_works() -> None:
     assert model.load_topology is load_topology
     with pytest.raises(AttributeError, match="has no attribute 'load_toplogy'"):
         _ = model.load_toplogy
+
+
+def test_adapt_is_read_for_all_queries_and_for_one(tmp_path: Path) -> None:
+    path = tmp_path / "topology.yaml"
+    path.write_text(
+        f"adapt: {{mode: planner, threshold: 0.3, min_interval: 2 minutes}}\nstreams:\n{STREAM}queries:\n"
+        "  p: {sql: SELECT a.k FROM a}\n"
+        "  q: {sql: SELECT a.k FROM a, adapt: off}\n"
+        "  r: {sql: SELECT a.k FROM a, adapt: {mode: dnu}}\n"
+        "  s: {sql: SELECT a.k FROM a, plan: {a: [{join: b}]}}\n"
+    )
+    topology = load_topology(path)
+    assert topology.adapt == Adapt("planner", 0.3, "2 minutes")
+    assert [topology.adapt_of(query).mode for query in topology.queries] == ["planner", "off", "dnu", "off"]
+    assert not model.Topology(topology.streams).adapt.is_on

@@ -5,11 +5,10 @@ import sys
 from pathlib import Path
 
 from watersmeet.cli.inputs import check_queries, errors_naming, selected_queries
-from watersmeet.cli.options import Subparsers, topology_options
+from watersmeet.cli.options import Subparsers, topology_of, topology_options
 from watersmeet.cli.session import spark_session
 from watersmeet.cli.tables import counted
-from watersmeet.errors import InputError
-from watersmeet.topology.model import load_topology
+from watersmeet.errors import InputError, TopologyError
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -44,11 +43,12 @@ def run(options: argparse.Namespace) -> int:
 
 def _check_topology(options: argparse.Namespace) -> None:
     """Check the file, then with Spark the types of queries and the sources of all streams."""
-    topology = load_topology(options.topology)
+    topology = topology_of(options)
     queries = selected_queries(topology, options)
     check_queries(topology, queries)
     with spark_session(options) as spark:
         from watersmeet.spark.binding import stream_schema
+        from watersmeet.spark.ingest.file_columns import unknown_column
         from watersmeet.spark.ingest.sources import check_source, open_stream
         from watersmeet.spark.run import check_query
 
@@ -59,8 +59,17 @@ def _check_topology(options: argparse.Namespace) -> None:
             schema = stream_schema(spark, stream)
             check_source(stream, schema, once=False)
             open_stream(spark, stream, schema)
+            if (wrong := unknown_column(stream)) is not None:
+                raise TopologyError(wrong)
     counts = counted(len(topology.streams), "stream", "streams"), counted(len(queries), "query", "queries")
     print(f"{options.topology}: {' and '.join(counts)}, nothing wrong")
+    for query in queries:
+        if (adapt := topology.adapt_of(query)).is_on:
+            when = f"when a cost changes by more than {adapt.threshold:.0%}, at most every {adapt.min_interval}"
+            print(
+                f"query {query.name!r}: other plans are considered (adapt mode {adapt.mode}) {when}; "
+                "simulations report the decisions, no run carries them out yet"
+            )
 
 
 def _verify(root: Path, *, repair: bool) -> bool:

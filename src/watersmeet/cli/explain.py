@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from watersmeet.cli.inputs import check_queries, errors_naming, selected_queries
-from watersmeet.cli.options import Subparsers, check_trigger, planner_options, topology_options
+from watersmeet.cli.options import Subparsers, check_trigger, planner_options, topology_of, topology_options
 from watersmeet.cli.session import spark_session
 from watersmeet.errors import InputError
 from watersmeet.query.windows import parse_duration
-from watersmeet.topology.load import load_topology
 from watersmeet.topology.model import Topology
 
 if TYPE_CHECKING:
@@ -28,6 +27,14 @@ def add_parser(subparsers: Subparsers) -> None:
         help="show the plan of each query and its estimated cost",
     )
     parser.add_argument("--format", choices=("text", "json"), default="text", help="(default: %(default)s)")
+    parser.add_argument(
+        "--running",
+        metavar="CHECKPOINT",
+        help="show instead the versions of plans that a run with this checkpoint has, when each took over and why",
+    )
+    parser.add_argument(
+        "--ufl", action="store_true", help="show the op-graphs of PIER that each query becomes, also of a scenario"
+    )
     parser.add_argument("--every", action="store_true", help="run every planner and show the cost by planner")
     parser.add_argument("--draw", metavar="FILE", help="also draw the plan (.svg or .png); one file a query")
     parser.add_argument(
@@ -43,7 +50,14 @@ def run(options: argparse.Namespace) -> int:
     """Print the plans, and what several queries share, as text or JSON."""
     from watersmeet.planners.choose import estimate
 
-    topology = load_topology(options.topology)
+    if options.running is not None:
+        from watersmeet.spark.versions_text import running_text
+
+        print(running_text(Path(options.running)))
+        return 0
+    if options.ufl:
+        return _explain_ufl(options)
+    topology = topology_of(options)
     queries = selected_queries(topology, options)
     check_queries(topology, queries)
     check_trigger(options.trigger)
@@ -66,6 +80,26 @@ def run(options: argparse.Namespace) -> int:
         texts = [_text(name, chosen, cost, interval_s) for name, chosen, cost in priced]
         shared = _shared(topology, dict(plans))
         print("\n\n".join([*texts, *([shared] if shared else [])]))
+    return 0
+
+
+def _explain_ufl(options: argparse.Namespace) -> int:
+    """Print UFL; it needs no Spark."""
+    from watersmeet.errors import did_you_mean
+    from watersmeet.program.pier.ufl.format import format_ufl
+    from watersmeet.sim.scenario.load import load_scenario
+    from watersmeet.sim.scenario.pier.simulate import ufl_of
+
+    queries = ufl_of(load_scenario(options.topology))
+    wanted = options.query
+    if wanted is not None:
+        if wanted not in queries:
+            raise InputError(f"unknown query {wanted!r}; {did_you_mean(wanted, queries)}")
+        queries = {wanted: queries[wanted]}
+    if options.format == "json":
+        print(json.dumps({name: format_ufl(graphs) for name, graphs in queries.items()}, indent=2))
+    else:
+        print("\n\n".join(f"# query {name}\n{format_ufl(graphs)}" for name, graphs in queries.items()))
     return 0
 
 

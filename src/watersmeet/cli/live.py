@@ -4,6 +4,7 @@ import contextlib
 import sys
 import threading
 import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
@@ -29,16 +30,30 @@ def progress_bar(before: ProgressColumn, *after: ProgressColumn, is_hidden: bool
     )
 
 
+_LINE_S = 60.0  # how often there is a line where nobody watches
+
+
 def follow(run: "StreamingRun", stop: threading.Event, console: Console, began: float, *, quiet: bool) -> None:
-    """Show a run until it has ended or a signal stops it."""
-    live = Live(console=console, refresh_per_second=4, transient=not console.is_terminal) if not quiet else None
+    """Show a run until it has ended or a signal stops it: live at a terminal, elsewhere a line a minute."""
+    live = Live(console=console, refresh_per_second=4) if console.is_terminal and not quiet else None
+    next_line = began + _LINE_S
     with live or contextlib.nullcontext():
         while not stop.is_set() and not run.awaitTermination(0.2):
             if live is not None:
                 live.update(_progress(run, began))
+            elif not quiet and time.monotonic() >= next_line:
+                next_line = time.monotonic() + _LINE_S
+                _print_line(run, began, console)
         if stop.is_set():
             console.print("stopping after the current micro-batch")
             run.stop()
+
+
+def _print_line(run: "StreamingRun", began: float, console: Console) -> None:
+    """Print where a run has come to, at once and on one line however long."""
+    at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    console.print(Text(f"{at}  {_progress_line(run, began)}"), soft_wrap=True)
+    console.file.flush()
 
 
 def _progress(run: "StreamingRun", began: float) -> RenderableType:

@@ -9,17 +9,20 @@ import traceback
 from collections.abc import Sequence
 
 from watersmeet import __version__
-from watersmeet.cli import calibrate, check, explain, reproduce, run, simulate, site, stats, warm_up
+from watersmeet.cli import calibrate, check, explain, init, reproduce, run, simulate, site, sql, stats, tail, warm_up
 from watersmeet.errors import WatersmeetError, shortened
 
 # They import planners, Spark and the simulator only when they run, so that help and wrong options take no time.
-COMMANDS = (run, site, explain, stats, check, warm_up, calibrate, reproduce, simulate)
+COMMANDS = (init, run, site, tail, sql, explain, stats, check, warm_up, calibrate, reproduce, simulate)
 
 _EXAMPLES = """\
 examples:
+  watersmeet init data                         write a topology file for the files in data
   watersmeet run topology.yaml --once          process the data available now, then exit
   watersmeet run topology.yaml                 run until Ctrl-C
   watersmeet site ams topology.yaml            run one site in a Spark application of its own
+  watersmeet tail NAME                         follow the answers of a query
+  watersmeet sql topology.yaml                 a prompt: type queries, see plans and first answers
   watersmeet explain topology.yaml             show the plan of each query
   watersmeet check topology.yaml               validate the file
   watersmeet check --checkpoint DIR            verify the checkpoints of all sites

@@ -6,7 +6,9 @@ from typing import TypeAlias
 
 from watersmeet.errors import InputError
 from watersmeet.query.windows import parse_duration
-from watersmeet.topology.model import OBJECTIVES
+from watersmeet.topology.load import load_topology
+from watersmeet.topology.model import OBJECTIVES, Topology
+from watersmeet.topology.parameters import parse_settings
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -32,7 +34,25 @@ def topology_options(*, is_needed: bool = True) -> argparse.ArgumentParser:
     count = None if is_needed else "?"
     parser.add_argument("topology", nargs=count, help="the topology file (YAML): sites, streams and queries")
     parser.add_argument("--query", metavar="NAME", help="only this query (default: all of them)")
+    add_parameters(parser)
     return parser
+
+
+def add_parameters(parser: argparse.ArgumentParser) -> None:
+    """`--set NAME=VALUE` of a command that reads a topology."""
+    parser.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        dest="parameters",
+        help="a parameter of the topology file (`${NAME}` there); repeatable",
+    )
+
+
+def topology_of(options: argparse.Namespace) -> Topology:
+    """The topology that the options name, with their parameters."""
+    return load_topology(options.topology, parse_settings(options.parameters))
 
 
 def planner_options() -> argparse.ArgumentParser:
@@ -56,6 +76,11 @@ def run_options() -> argparse.ArgumentParser:
     """Options of the commands that run queries."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--once", action="store_true", help="process all data available now, then exit")
+    parser.add_argument(
+        "--drain",
+        action="store_true",
+        help="with --once: take the end of the input for the end of time, so that no answer of a ROWS window waits",
+    )
     parser.add_argument(
         "--trigger",
         metavar="INTERVAL",

@@ -5,6 +5,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +20,22 @@ from watersmeet.cli.options import (
     check_trigger,
     planner_options,
     run_options,
+    topology_of,
     topology_options,
 )
 from watersmeet.cli.session import spark_session, stop_on_signals
-from watersmeet.cli.tables import MOST_NAMED, links_table, queries_table, run_title, sample_table, summary_table
+from watersmeet.cli.tables import (
+    MOST_NAMED,
+    links_table,
+    print_table,
+    queries_table,
+    run_title,
+    sample_table,
+    summary_table,
+)
 from watersmeet.errors import InputError, did_you_mean
 from watersmeet.metrics.bus import EventBus
-from watersmeet.topology.model import Query, Topology, load_topology
+from watersmeet.topology.model import Query, Topology
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,17 +51,25 @@ def add_parser(subparsers: Subparsers) -> None:
         parents=[topology_options(), planner_options(), run_options()],
         help="run the queries of a topology, all sites in one Spark application",
     )
+    parser.add_argument(
+        "--fresh",
+        action="store_true",
+        help="begin anew: checkpoint, links and answers of earlier runs are moved aside, which is asked for first",
+    )
+    parser.add_argument("--yes", action="store_true", help="with --fresh: do not ask")
     parser.set_defaults(command=run, site=None)
 
 
 def run(options: argparse.Namespace) -> int:
     """Run queries until they end or are stopped: those of all sites, or of `options.site`."""
-    topology = load_topology(options.topology)
+    topology = topology_of(options)
     queries = selected_queries(topology, options)
     if options.site is not None and options.site not in topology.site_names:
         raise InputError(f"unknown site {options.site!r}; {did_you_mean(options.site, topology.site_names)}")
     check_queries(topology, queries)
     check_trigger(options.trigger)
+    if options.drain and not options.once:
+        raise InputError("--drain is for runs that end with their input; add --once")
     check_file("--events", options.events)
     check_port("--metrics-port", options.metrics_port)
     console = Console(stderr=False, highlight=False)
@@ -63,6 +81,8 @@ def run(options: argparse.Namespace) -> int:
             return 0
         bus = EventBus()
         readers.enter_context(_watch(bus, options))
+        if options.fresh:
+            _begin_anew(replace(topology, queries=queries), options, spark)
         began = time.monotonic()
         handle = _started(topology, queries, options, spark, console, bus)
         try:
@@ -92,6 +112,7 @@ def _started(
         "checkpoint": options.checkpoint,
         "trigger": options.trigger,
         "once": options.once,
+        "drain": options.drain,
         "show": console.print,
         "warn": None,
         "events": bus,
@@ -99,6 +120,25 @@ def _started(
     if options.site is None:
         return start(topology, queries, **settings)
     return start_site(topology, options.site, queries, **settings)
+
+
+def _begin_anew(topology: Topology, options: argparse.Namespace, spark: "SparkSession") -> None:
+    """Move what earlier runs have left aside, if the user agrees."""
+    from watersmeet.spark.fresh import move_aside, moves
+    from watersmeet.spark.run import checkpoint_root, default_links
+
+    found = moves(spark, topology, checkpoint_root(topology, options.checkpoint), default_links(topology))
+    for move in found:
+        print(f"watersmeet: begin anew: {move}", file=sys.stderr)
+    if not found:
+        return
+    if not options.yes:
+        if not sys.stdin.isatty():
+            raise InputError("--fresh would move this aside and asks first, but there is nobody to ask; add --yes")
+        print("move all this aside? [y/N] ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().casefold() not in ("y", "yes"):
+            raise InputError("nothing was moved and nothing was run")
+    move_aside(spark, found)
 
 
 def _warn(text: str) -> None:
@@ -141,16 +181,16 @@ def _summarise(
     some = queries if len(queries) <= MOST_NAMED else ()
     for query in some:
         usage, is_answered = usages[query.name], run.answers_here(query.name)
-        console.print(summary_table(query, usage, run.micro_batches_here, seconds, is_answered=is_answered))
+        print_table(summary_table(query, usage, run.micro_batches_here, seconds, is_answered=is_answered), console)
     if len(queries) > 1:
-        console.print(queries_table(usages, run.usage_here()))
+        print_table(queries_table(usages, run.usage_here()), console)
     traffic = run.traffic
     if traffic.rows:
-        console.print(links_table(traffic))
+        print_table(links_table(traffic), console)
     for query in some:
         if query.sink.path and usages[query.name].rows_out:
             with contextlib.suppress(Exception):
-                console.print(sample_table(query.sink, spark))
+                print_table(sample_table(query.sink, spark, run.answer_columns(query.name)), console)
 
 
 def _write_observed(run: "StreamingRun", console: Console, *, quiet: bool) -> None:

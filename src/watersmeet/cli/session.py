@@ -105,6 +105,9 @@ def stop_on_signals(stop: threading.Event | None = None) -> Iterator[threading.E
 
     def handle(number: int, frame: Any) -> None:
         if stop.is_set():
+            from watersmeet.spark.session import end_java
+
+            end_java()
             os._exit(130)
         stop.set()
 

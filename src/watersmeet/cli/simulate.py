@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from watersmeet.sim.scenario.sites_outcome import QueryFigures, SitesOutcome, SitesSummary
 
 _OF_RJOIN = ("strategy", "nodes", "overlay", "plot")  # options that only one system has
-_OF_SITES = ("planner", "trigger", "check")
+_OF_SITES = ("planner", "trigger")
+_OF_PIER = ("join", "transport")
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -35,18 +36,19 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "simulate",
         parents=[debug_option()],
-        help="run queries on simulated sites and links, or by RJoin on thousands of simulated peers",
+        help="run queries on simulated sites and links, or by RJoin or PIER on thousands of simulated peers",
         description="Run the queries of a topology over its finite streams without Spark and in virtual time. The "
         "sites of a topology run the plans of its queries over its links, and the delay of answers and the traffic of "
         "links are shown. By RJoin, a topology of one site or a scenario is brought to a network of peers, and the "
         "load of the nodes is shown; a scenario with churn, loss, congestion, copies or renewal runs on a dynamic "
-        "overlay, and its recall is shown. The same file and seed give the same result.",
+        "overlay, and its recall is shown. By PIER, op-graphs join the tuples of peers over a DHT; a query is SQL or a "
+        "file in UFL. The same file and seed give the same result.",
     )
     parser.add_argument("scenario", help="the scenario or topology file (YAML)")
     parser.add_argument(
         "--system",
         metavar="NAME",
-        help="what answers the queries: sites or rjoin (default: sites for a topology of several sites, else rjoin)",
+        help="what answers the queries: sites, rjoin or pier (default: sites for a topology with several, else rjoin)",
     )
     parser.add_argument("--seed", metavar="S", type=int, help="random seed, overrides the file; it is always printed")
     parser.add_argument(
@@ -71,6 +73,13 @@ def add_parser(subparsers: Subparsers) -> None:
         const=True,
         help="show what the oracle says of the answers of each query; exit with 1 if they are wrong",
     )
+    pier = parser.add_argument_group("options of pier (with --check, --nodes and --overlay)")
+    pier.add_argument(
+        "--join",
+        metavar="NAME",
+        help="symmetric_hash, fetch_matches, semijoin, bloom or hierarchical, overrides the file",
+    )
+    pier.add_argument("--transport", metavar="NAME", help="dht or ip, overrides the file")
     peers = parser.add_argument_group("options of rjoin")
     peers.add_argument("--strategy", metavar="NAME", help="where a query waits: rjoin, random, first or worst")
     peers.add_argument("--nodes", metavar="N", type=int, help="number of peers, overrides the file")
@@ -89,8 +98,16 @@ def run(options: argparse.Namespace) -> int:
     check_file("--trace", options.trace)
     if isinstance(scenario, SitesScenario):
         _refuse(options, _OF_RJOIN, "rjoin")
+        _refuse(options, _OF_PIER, "pier")
         return _run_sites(scenario, options)
     _refuse(options, _OF_SITES, "sites")
+    if scenario.system is System.PIER:
+        _refuse(options, ("strategy", "plot"), "rjoin")
+        from watersmeet.cli.simulate_pier import run_pier
+
+        return run_pier(scenario, options, tuples_done)
+    _refuse(options, _OF_PIER, "pier")
+    _refuse(options, ("check",), "sites")
     return _run_peers(scenario, options)
 
 
@@ -125,7 +142,7 @@ def _run_peers(scenario: "Scenario", options: argparse.Namespace) -> int:
         if options.trace is not None:
             trace = Trace(stack.enter_context(open(options.trace, "w", encoding="utf-8")))
         title = f"{scenario.network.nodes:,} peers, seed {scenario.network.seed}"
-        outcome = simulate(scenario, progress=stack.enter_context(_tuples_done(title, options)), trace=trace)
+        outcome = simulate(scenario, progress=stack.enter_context(tuples_done(title, options)), trace=trace)
     wall_s = time.monotonic() - began
     written = _write(outcome, options)
     summary = outcome.summary
@@ -143,7 +160,7 @@ def _run_peers(scenario: "Scenario", options: argparse.Namespace) -> int:
 
 
 @contextlib.contextmanager
-def _tuples_done(title: str, options: argparse.Namespace) -> Iterator[Callable[[int, int], None]]:
+def tuples_done(title: str, options: argparse.Namespace) -> Iterator[Callable[[int, int], None]]:
     """A progress bar, and what moves it on: called with the tuples that are done, of how many."""
     columns = (TextColumn(title), TextColumn("{task.completed:,} of {task.total:,} tuples"), TimeRemainingColumn())
     with progress_bar(*columns, is_hidden=options.quiet) as progress:
@@ -170,7 +187,7 @@ def _run_sites(scenario: "SitesScenario", options: argparse.Namespace) -> int:
                 trace.write(to_json(event, at) + "\n")
 
         title = f"{len(scenario.topology.sites):,} sites, seed {scenario.seed}"
-        outcome = simulate(scenario, progress=stack.enter_context(_tuples_done(title, options)), events=events)
+        outcome = simulate(scenario, progress=stack.enter_context(tuples_done(title, options)), events=events)
     wall_s = time.monotonic() - began
     written = _write_answers(outcome, options)
     summary = outcome.summary

@@ -19,4 +19,4 @@ def add_parser(subparsers: Subparsers) -> None:
         description="Run one site's part of the queries. The other sites run elsewhere, and may start, stop, "
         "crash and restart in any order; they exchange data through the link_transport of the topology.",
     )
-    parser.set_defaults(command=run)
+    parser.set_defaults(command=run, fresh=False, yes=False)

@@ -12,12 +12,11 @@ from rich.text import Text
 
 from watersmeet.cli.inputs import check_sql, selected_queries
 from watersmeet.cli.live import progress_bar
-from watersmeet.cli.options import Subparsers, check_file, topology_options
+from watersmeet.cli.options import Subparsers, check_file, topology_of, topology_options
 from watersmeet.cli.session import spark_session
 from watersmeet.errors import InputError
 from watersmeet.stats.model import Histogram, Number, Stats, StreamStats
 from watersmeet.stats.yaml import stats_data, write_stats
-from watersmeet.topology.model import load_topology
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -44,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     """Sample the streams and print, and perhaps write, their statistics."""
     if options.rows <= 0 or options.seconds <= 0:
         raise InputError("--rows and --seconds must be more than 0")
-    topology = load_topology(options.topology)
+    topology = topology_of(options)
     queries = None if options.query is None else selected_queries(topology, options)
     check_sql(topology, queries or topology.queries)  # no plans: a planner may need the very statistics made here
     check_file("--output", options.output)

@@ -1,11 +1,13 @@
 """Tables and figures that commands print."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from watersmeet.topology.model import Query, Sink
 
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from watersmeet.metrics.usage import Usage
     from watersmeet.spark.handle import StreamingRun
 
+_LINKS_CAPTION = "bytes as sent, compressed; tuples: rows, keys or combinations; price: bytes x price_per_gb"
+_WIDEST = 100_000
 MOST_NAMED = 5  # queries that are named one by one, and each get a table of their own
 
 
@@ -50,14 +54,14 @@ def summary_table(query: Query, usage: "Usage", batches: int, seconds: float, *,
         table.add_row("answers", f"{usage.rows_out:,} ({usage.rows_out / seconds:,.0f} a second)")
     table.add_row("micro-batches", f"{batches:,} in {seconds:.1f} s")
     counts = (
-        (usage.late, "late rows"),
-        (usage.malformed, "malformed rows"),
+        (usage.late, "late rows, not joined"),
+        (usage.malformed, "malformed rows, not joined"),
         (usage.null_keys, "rows with a NULL key"),
         (usage.failed, "left out: an expression fails"),
     )
     for count, what in counts:
         if count:
-            table.add_row(what, f"{count:,}")
+            table.add_row(what, f"{count:,} ({count / max(usage.rows_in, 1):.1%} of rows in)")
     table.add_row("state", f"{usage.state_rows:,} rows, {megabytes(usage.state_bytes)}")
     if query.sink.path and is_answered:
         table.add_row("output path", query.sink.path)
@@ -68,12 +72,13 @@ def summary_table(query: Query, usage: "Usage", batches: int, seconds: float, *,
 
 def queries_table(usages: "Mapping[str, Usage]", whole: "Usage") -> Table:
     """What each of several queries has taken and given, and all together: what they share counts once there."""
-    table = Table(title="queries", title_justify="left")
+    caption = "late, failed: rows that take no part; shipped: bytes sent to other sites"
+    table = Table(title="queries", title_justify="left", caption=caption, caption_justify="left")
     table.add_column("query")
     for heading in ("rows in", "answers", "late", "failed", "state rows", "state", "shipped"):
         table.add_column(heading, justify="right")
     for name, usage in (*usages.items(), ("all, shared counted once", whole)):
-        sizes = megabytes(usage.state_bytes), f"{usage.bytes_shipped:,}"
+        sizes = megabytes(usage.state_bytes), f"{usage.bytes_shipped:,} B"
         counts = (usage.rows_in, usage.rows_out, usage.late, usage.failed, usage.state_rows)
         table.add_row(name, *(f"{count:,}" for count in counts), *sizes)
     return table
@@ -81,7 +86,7 @@ def queries_table(usages: "Mapping[str, Usage]", whole: "Usage") -> Table:
 
 def links_table(traffic: "LinkTraffic") -> Table:
     """Bytes, batches and tuples by link and purpose, with the estimate and what the planner central would ship."""
-    table = Table(title="links", title_justify="left")
+    table = Table(title="links", title_justify="left", caption=_LINKS_CAPTION, caption_justify="left")
     table.add_column("link")
     table.add_column("purpose")
     is_estimated = traffic.estimated_bytes is not None
@@ -103,9 +108,39 @@ def links_table(traffic: "LinkTraffic") -> Table:
     return table
 
 
-def sample_table(sink: Sink, spark: "SparkSession", count: int = 5) -> Table:
-    """A few rows of what a sink holds."""
+def print_table(table: Table, console: Console) -> None:
+    """Print a table; one that the terminal is too narrow for as a block of lines a row, rather than cut to nothing."""
+    wanted = table.__rich_measure__(console, console.options.update(max_width=_WIDEST)).maximum
+    if wanted > console.width and console.is_terminal:
+        console.print(_as_lines(table), soft_wrap=True)
+    else:  # what is piped to a file or a program is as wide as it needs to be
+        width = console.width
+        console.width = max(wanted, width)
+        console.print(table)
+        console.width = width
+
+
+def _as_lines(table: Table) -> Text:
+    """The rows of a table one after the other, each cell on a line with its heading."""
+    rows = list(zip(*(map(str, column.cells) for column in table.columns), strict=True))
+    lines = [str(table.title)]
+    if table.show_header:
+        headings = [str(column.header) for column in table.columns]
+        margin = max(map(len, headings)) + 2
+        for row in rows:
+            cells = [(heading, cell) for heading, cell in zip(headings, row, strict=True) if cell]
+            lines += [f"{' ' if number else '-'} {head:<{margin}}{cell}" for number, (head, cell) in enumerate(cells)]
+    else:
+        margin = max(len(row[0]) for row in rows) + 2
+        lines += [f"  {name:<{margin}}{value}" for name, value in rows]
+    return Text("\n".join([*lines, *([str(table.caption)] if table.caption else [])]))
+
+
+def sample_table(sink: Sink, spark: "SparkSession", names: Sequence[str] = (), count: int = 5) -> Table:
+    """A few rows of what a sink holds; `names` are its columns, where files do not say."""
     columns, rows = _sample(sink, spark, count)
+    if names and len(names) == len(columns) and sink.format in ("csv", "text"):
+        columns = list(names)
     table = Table(*columns, title="sample of the answers", title_justify="left", min_width=24)
     for row in rows:
         table.add_row(*map(str, row))

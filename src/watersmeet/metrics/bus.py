@@ -14,15 +14,29 @@ from watersmeet.metrics.events import (
     Event,
     LinkCounts,
     MicroBatchCompleted,
+    PlanChangeProposed,
+    PlanDecision,
     PlanInForce,
     RunEnded,
     RunStarted,
     RunWarning,
+    VersionDropped,
 )
 
 Reader: TypeAlias = Callable[[float, Event], None]
 _Key: TypeAlias = tuple[str | None, ...]
-_E = TypeVar("_E", RunStarted, PlanInForce, MicroBatchCompleted, LinkCounts, RunWarning, RunEnded)
+_E = TypeVar(
+    "_E",
+    RunStarted,
+    PlanInForce,
+    PlanChangeProposed,
+    PlanDecision,
+    VersionDropped,
+    MicroBatchCompleted,
+    LinkCounts,
+    RunWarning,
+    RunEnded,
+)
 
 MAX_RECENT = 10_000  # of all types together; more than sites, queries and links of a topology
 
@@ -107,8 +121,12 @@ def _key(event: Event) -> _Key:
     match event:
         case RunStarted() | RunEnded():
             return ()
-        case PlanInForce():
+        case PlanInForce() | PlanDecision():
             return (event.query,)
+        case PlanChangeProposed():
+            return event.queries
+        case VersionDropped():
+            return event.site, event.version
         case MicroBatchCompleted():
             return (event.site,)
         case LinkCounts():

@@ -31,6 +31,44 @@ class PlanInForce:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanChangeProposed:
+    """Sites are asked to go over to other plans for some queries; those asked for before it come first."""
+
+    queries: tuple[str, ...]
+    reason: str
+    changes_before: int
+
+
+@dataclass(frozen=True, slots=True)
+class VersionDropped:
+    """A site has nothing left to do for a version of a join, and no longer keeps its state."""
+
+    site: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlanDecision:
+    """Another plan of a query was considered, because a cost had changed, and taken or not.
+
+    Costs are by the second: bytes as the query's objective weighs them, or seconds of work where the adaptive paper's
+    procedures decide; `migration` is in the same unit, once. An accepted plan takes the version.
+    """
+
+    query: str
+    mode: str
+    version: int
+    accepted: bool
+    reason: str
+    changed: str  # the cost that has changed most
+    changed_from: float
+    changed_to: float
+    current: float
+    proposed: float
+    migration: float
+
+
+@dataclass(frozen=True, slots=True)
 class MicroBatchCompleted:
     """A site has completed a micro-batch, with its counts by stream and query and the state it leaves."""
 
@@ -79,11 +117,24 @@ class RunEnded:
     message: str = ""
 
 
-Event: TypeAlias = RunStarted | PlanInForce | MicroBatchCompleted | LinkCounts | RunWarning | RunEnded
+Event: TypeAlias = (
+    RunStarted
+    | PlanInForce
+    | PlanChangeProposed
+    | PlanDecision
+    | VersionDropped
+    | MicroBatchCompleted
+    | LinkCounts
+    | RunWarning
+    | RunEnded
+)
 
 _TYPES: dict[str, type[Event]] = {
     "run_started": RunStarted,
     "plan_in_force": PlanInForce,
+    "plan_change_proposed": PlanChangeProposed,
+    "version_dropped": VersionDropped,
+    "plan_decision": PlanDecision,
     "micro_batch_completed": MicroBatchCompleted,
     "link_traffic": LinkCounts,
     "warning": RunWarning,

@@ -17,10 +17,13 @@ from watersmeet.metrics.events import (
     Event,
     LinkCounts,
     MicroBatchCompleted,
+    PlanChangeProposed,
+    PlanDecision,
     PlanInForce,
     RunEnded,
     RunStarted,
     RunWarning,
+    VersionDropped,
 )
 
 LOOPBACK = "127.0.0.1"
@@ -79,6 +82,7 @@ class _Metrics:
         self.plan_bytes = gauge(
             "plan_expected_bytes_per_second", "Bytes a second that the plan in force is expected to ship.", "query"
         )
+        self.decisions = counter("plan_decisions_total", "Other plans considered.", "query", "outcome")
         self.micro_batches = Histogram(
             "watersmeet_micro_batch_duration_seconds",
             "Duration of completed micro-batches.",
@@ -114,8 +118,12 @@ class _Metrics:
                 self.warnings.labels(event.site or "", event.query or "").inc()
             case PlanInForce():
                 self._read_plan(event)
+            case PlanDecision():
+                self.decisions.labels(event.query, "accepted" if event.accepted else "rejected").inc()
             case MicroBatchCompleted():
                 self._read_micro_batch(at, event)
+            case PlanChangeProposed() | VersionDropped():
+                pass  # what counts is the plan in force
             case LinkCounts():
                 pass  # totals, which `_Links` takes from the bus
             case _:

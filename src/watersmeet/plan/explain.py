@@ -8,6 +8,7 @@ from typing import Any, assert_never
 from watersmeet.cost.price import Cost
 from watersmeet.plan.nodes import (
     Distinct,
+    Group,
     HashParts,
     HeadPlan,
     Hop,
@@ -30,11 +31,12 @@ from watersmeet.plan.nodes import (
     Symmetric,
     Tree,
     ValueParts,
+    join_plan_of,
 )
 from watersmeet.planners.auto import Tried
 from watersmeet.program.compile import compile_sites
 from watersmeet.program.operators import Probe, node_operators
-from watersmeet.query.model import Expression
+from watersmeet.query.model import Expression, Grouping
 from watersmeet.query.windows import Rows
 
 _MONTH_S = 30 * 86_400
@@ -140,6 +142,11 @@ def _lines(plan: Plan, depth: int) -> list[str]:
     match plan:
         case Distinct(child):
             return [f"{pad}distinct", *_lines(child, depth + 1)]
+        case Group(child, grouping):
+            lines, join = _group_lines(grouping, pad), join_plan_of(child)
+            if {*join.homes} != {join.site}:
+                lines.append(f"{pad}  answers made elsewhere travel to {join.site} as partial aggregates, not as rows")
+            return [*lines, *_lines(child, depth + 1)]
         case Project(child, select):
             columns = ", ".join(f"{_shown(item.expression)} AS {item.name}" for item in select)
             return [f"{pad}project {columns}", *_lines(child, depth + 1)]
@@ -152,6 +159,27 @@ def _lines(plan: Plan, depth: int) -> list[str]:
             return _sited_lines(plan, pad) if len({*plan.homes, plan.site}) > 1 else _local_lines(plan, pad)
         case _:
             assert_never(plan)
+
+
+def _group_lines(grouping: Grouping, pad: str) -> list[str]:
+    """The groups of a query; `key0` and `value0` are its keys and aggregates in order."""
+    columns = ", ".join(f"{_group_shown(item.expression)} AS {item.name}" for item in grouping.select)
+    aggregates = ", ".join(f"value{i} = {one.sql.replace('`', '')}" for i, one in enumerate(grouping.aggregates))
+    keys = ", ".join([*(f"key{number}" for number in range(grouping.keys)), str(grouping.window)])
+    lines = [f"{pad}answer each window once, when it has ended: {columns}"]
+    if grouping.limit is not None:
+        order = ", ".join(
+            f"{_group_shown(key.expression)}{' descending' if key.descending else ''}" for key in grouping.order
+        )
+        lines.append(f"{pad}  the first {grouping.limit} of each window by {order}")
+    if grouping.having:
+        lines.append(f"{pad}  keep where {' AND '.join(_group_shown(one) for one in grouping.having)}")
+    lines.append(f"{pad}  group by {keys}{f': {aggregates}' if aggregates else ''}")
+    return lines
+
+
+def _group_shown(expression: Expression) -> str:
+    return _shown(expression).replace("group.", "")
 
 
 def _local_lines(join: JoinPlan, pad: str) -> list[str]:

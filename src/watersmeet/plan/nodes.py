@@ -8,7 +8,7 @@ combinations move to the bucket of the next key.
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from watersmeet.query.model import Expression, SelectItem
+from watersmeet.query.model import Expression, Grouping, SelectItem
 from watersmeet.query.windows import Window
 
 # Spark types whose values fit 64 bits one to one: as keys they need no second comparison after a hit.
@@ -292,7 +292,15 @@ class Distinct:
     child: "Plan"
 
 
-Plan = JoinPlan | Restrict | Project | Distinct
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Aggregate the rows below by their keys and output windows, and compute the output columns of groups."""
+
+    child: "Plan"
+    grouping: Grouping
+
+
+Plan = JoinPlan | Restrict | Project | Distinct | Group
 
 
 def join_plan_of(plan: Plan) -> JoinPlan:

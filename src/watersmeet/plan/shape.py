@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from watersmeet.plan.nodes import Distinct, JoinPlan, Kept, KeyClass, Plan, Project, Restrict, Scan
+from watersmeet.plan.nodes import Distinct, Group, JoinPlan, Kept, KeyClass, Plan, Project, Restrict, Scan
 from watersmeet.query.classes import equal_sides
-from watersmeet.query.model import Column, Expression, JoinQuery
+from watersmeet.query.model import TIME, Column, Expression, JoinQuery
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,10 @@ def shape_of(query: JoinQuery, columns: Mapping[str, Sequence[str]]) -> QuerySha
         classes,
         tuple(scans),
         verify=tuple((_key_value(e.left), _key_value(e.right)) for e in hashed),
-        output=tuple(name for scan in scans for name in scan.columns if name in {column.flat for column in asked}),
+        output=(
+            *(name for scan in scans for name in scan.columns if name in {column.flat for column in asked}),
+            *((TIME.flat,) if TIME in asked else ()),
+        ),
     )
 
 
@@ -55,6 +58,8 @@ def above(query: JoinQuery, join: JoinPlan) -> Plan:
     """A join with the query's remaining predicates, its output columns and DISTINCT on top."""
     plan: Plan = Restrict(join, query.residuals) if query.residuals else join
     plan = Project(plan, query.select)
+    if query.grouping is not None:
+        return Group(plan, query.grouping)
     return Distinct(plan) if query.distinct else plan
 
 

@@ -42,6 +42,11 @@ def choose(topology: Topology, query: Query, parsed: JoinQuery, *, every: bool =
     if query.plan is None and {homes[source.stream] for source in parsed.sources} == {site}:
         plan = local(parsed, topology.columns, site)
         return Chosen(plan, "local", note="all streams arrive where answers are wanted")
+    if len(parsed.sources) == 1:
+        if query.plan is not None:
+            raise InputError("plan: a single stream has no joins to plan; leave `plan:` out")
+        plan = local(parsed, topology.columns, homes[parsed.sources[0].stream], site)
+        return Chosen(plan, "local", note="a single stream is filtered and grouped where it arrives")
     if query.plan is not None:
         asked = {
             steps.head: [Hop(step.join, Method(step.method), step.at, step.bloom) for step in steps.steps]
@@ -53,7 +58,7 @@ def choose(topology: Topology, query: Query, parsed: JoinQuery, *, every: bool =
         plan = central(parsed, topology.columns, homes, site)
         return _estimated(topology, query, parsed, plan, "central", every=every)
     try:
-        problem = _problem(topology, query, parsed)
+        problem = problem_for(topology, query, parsed)
     except MissingStatistic as error:
         if query.planner is not None:
             raise
@@ -75,6 +80,9 @@ def choose(topology: Topology, query: Query, parsed: JoinQuery, *, every: bool =
 
 def check_plan(topology: Topology, query: Query, parsed: JoinQuery) -> None:
     """Find what is wrong with what a query asks of planners, without planning."""
+    if query.plan is None and len(parsed.sources) == 1:
+        check_planner(query)
+        return
     if query.plan is not None or query.planner in (None, "central"):
         homes = {stream.name: stream.site for stream in topology.streams}
         check_planner(query)
@@ -85,7 +93,7 @@ def check_plan(topology: Topology, query: Query, parsed: JoinQuery) -> None:
             local(parsed, topology.columns, site)
         return
     check_planner(query)
-    _problem(topology, query, parsed)
+    problem_for(topology, query, parsed)
 
 
 def check_planner(query: Query) -> None:
@@ -120,7 +128,7 @@ def _all(problem: Problem, *, must: bool) -> Sequence[Tried]:
 def _estimated(topology: Topology, query: Query, parsed: JoinQuery, plan: Plan, planner: str, *, every: bool) -> Chosen:
     """A plan that needs no figures, with an estimate where they are known."""
     try:
-        problem = _problem(topology, query, parsed)
+        problem = problem_for(topology, query, parsed)
     except MissingStatistic as error:
         return Chosen(plan, planner, note=f"no estimate: {error}")
     cost = problem.cost(join_plan_of(plan))
@@ -128,7 +136,8 @@ def _estimated(topology: Topology, query: Query, parsed: JoinQuery, plan: Plan, 
     return Chosen(plan, planner, cost, problem, tried)
 
 
-def _problem(topology: Topology, query: Query, parsed: JoinQuery) -> Problem:
+def problem_for(topology: Topology, query: Query, parsed: JoinQuery) -> Problem:
+    """The question that a query of a topology asks of planners, by the statistics of the topology."""
     limits = Limits(
         None if query.max_delay is None else parse_duration(query.max_delay) / 1e6,
         query.barred,

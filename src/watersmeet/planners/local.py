@@ -9,12 +9,16 @@ from watersmeet.plan.shape import above, shape_of
 from watersmeet.query.model import JoinQuery
 
 
-def local(query: JoinQuery, columns: Mapping[str, Sequence[str]], site: str) -> Plan:
-    """Plan a query whose streams all arrive at one site; `columns` gives each stream's columns in schema order."""
+def local(query: JoinQuery, columns: Mapping[str, Sequence[str]], site: str, answers_at: str | None = None) -> Plan:
+    """Plan a query whose streams all arrive at one site; `columns` gives each stream's columns in schema order.
+
+    Answers are wanted there too, or at another site.
+    """
     shape = shape_of(query, columns)
     homes = (site,) * len(shape.scans)
     join = symmetric(query.aliases, shape.classes, site)
-    return above(query, JoinPlan(shape.classes, shape.scans, homes, (join,), site, shape.verify, shape.output))
+    wanted_at = answers_at or site
+    return above(query, JoinPlan(shape.classes, shape.scans, homes, (join,), wanted_at, shape.verify, shape.output))
 
 
 def symmetric(aliases: tuple[str, ...], classes: Sequence[KeyClass], site: str) -> Symmetric:
@@ -37,7 +41,7 @@ class _Move:
 
 def _sequence(aliases: tuple[str, ...], head: str, classes: Sequence[KeyClass]) -> HeadSequence:
     bound = {head}
-    stages: list[Stage] = []
+    stages: list[Stage] = [Stage((), ())] if len(aliases) == 1 else []  # rows of one stream pass as they are
     while len(bound) < len(aliases):
         current = stages[-1].key if stages else None
         moves = []

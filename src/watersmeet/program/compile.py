@@ -326,7 +326,8 @@ class _Builder:
         return keys
 
     def _pace(self, site: str, left: Flow, alias: str, home: str) -> None:
-        pace = Flow(f"pace({left},{alias})", Form.PACE, Purpose.WATERMARKS, alias=alias)
+        name = self._name(f"pace({left},{alias})", site)  # sub-plans may join the same at different sites
+        pace = Flow(name, Form.PACE, Purpose.WATERMARKS, alias=alias)
         self._ship(site, pace, home)
         self._paces.setdefault(site, {})[pace, left] = None
 

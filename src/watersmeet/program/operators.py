@@ -45,7 +45,10 @@ class Purpose(StrEnum):
     FILTERS = "filters"
     SYNC = "window sync"
     RESULTS = "results"
+    RECORDS = "partial aggregates"
     WATERMARKS = "watermarks"
+    MIGRATION = "migration"  # rows of windows that a new version of a join needs and had not been sent
+    AGREEMENT = "agreement"  # on the instant at which a new version takes over
 
 
 class Form(StrEnum):
@@ -60,6 +63,7 @@ class Form(StrEnum):
     PACE = "pace"  # no rows: only how far those who ask for a window's keys have got
     DELTA = "delta"  # what a stage of a probe has found, for the next stage of the same micro-batch
     RESULT = "result"  # a finished combination
+    RECORD = "record"  # a partial state record of a group
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from watersmeet.query.windows import Window
+from watersmeet.query.windows import Hop, Window
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -73,9 +73,67 @@ class SelectItem:
     expression: Expression
 
 
+GROUP = "group"  # the alias of the columns that a group has
+TIME = Column("", "time")  # an answer's time in microseconds, that of its latest tuple
+WINDOW_START, WINDOW_END = Column(GROUP, "window_start"), Column(GROUP, "window_end")
+
+
+def key_of_group(number: int) -> Column:
+    """The column of a group that holds one of its keys."""
+    return Column(GROUP, f"key{number}")
+
+
+def value_of_group(number: int) -> Column:
+    """The column of a group that holds the result of an aggregate."""
+    return Column(GROUP, f"value{number}")
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """An aggregate of one of the query's select items, or of whole answers (`count(*)`)."""
+
+    function: str
+    item: int | None
+    distinct: bool = False
+    sql: str = ""  # as written, over columns of streams
+    type: str = ""  # of its result, empty until the query is bound
+
+
+@dataclass(frozen=True, slots=True)
+class SortKey:
+    """What groups of an output window are sorted by."""
+
+    expression: Expression
+    descending: bool
+    nulls_first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """GROUP BY and what follows it; its expressions are over the columns of a group."""
+
+    keys: int  # that many of the query's first select items
+    window: Hop
+    aggregates: tuple[Aggregate, ...]
+    select: tuple[SelectItem, ...]
+    having: tuple[Expression, ...] = ()
+    order: tuple[SortKey, ...] = ()
+    limit: int | None = None  # groups of an output window that are answered, the first in order
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns of a group."""
+        keys = (key_of_group(number) for number in range(self.keys))
+        values = (value_of_group(number) for number in range(len(self.aggregates)))
+        return (*keys, *values, WINDOW_START, WINDOW_END)
+
+
 @dataclass(frozen=True, slots=True)
 class JoinQuery:
-    """A multi-way join in normal form: FROM, and WHERE split into equalities, filters of one alias, and the rest."""
+    """A multi-way join in normal form: FROM, and WHERE split into equalities, filters of one alias, and the rest.
+
+    With `grouping` the select items are what is grouped: its keys, the arguments of aggregates, and the time.
+    """
 
     sources: tuple[StreamRef, ...]
     equalities: tuple[Equality, ...]
@@ -84,10 +142,16 @@ class JoinQuery:
     select: tuple[SelectItem, ...]
     distinct: bool = False
     also_kept: tuple[Column, ...] = ()  # columns that windows keep although nothing asks for them any more
+    grouping: Grouping | None = None
 
     @property
     def aliases(self) -> tuple[str, ...]:
         return tuple(source.alias for source in self.sources)
+
+    @property
+    def output(self) -> tuple[SelectItem, ...]:
+        """The columns of the answers."""
+        return self.select if self.grouping is None else self.grouping.select
 
     def source(self, alias: str) -> StreamRef:
         return next(source for source in self.sources if source.alias == alias)

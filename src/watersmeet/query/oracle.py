@@ -2,6 +2,9 @@
 
 An answer is a combination that satisfies the predicates and in which every tuple lies in its window as seen at `t_max`,
 the latest timestamp of the combination. The statement below says just that and shares no code with the operators.
+
+With GROUP BY, a combination counts in every output window that holds its `t_max`. A group of a window is answered if it
+has a combination at all and the window has ended by the watermark that is given; without one, all have.
 """
 
 from collections.abc import Mapping
@@ -13,7 +16,18 @@ import pyarrow as pa
 
 from watersmeet.errors import InputError
 from watersmeet.query.dialect import to_duckdb
-from watersmeet.query.model import JoinQuery, StreamRef
+from watersmeet.query.model import (
+    TIME,
+    WINDOW_END,
+    WINDOW_START,
+    Aggregate,
+    Grouping,
+    JoinQuery,
+    SelectItem,
+    StreamRef,
+    key_of_group,
+    value_of_group,
+)
 from watersmeet.query.windows import Range, Rows, Tumble, Unbounded
 
 
@@ -24,6 +38,7 @@ def answer(
     *,
     start_us: int | None = None,
     heads_before_us: int | None = None,
+    watermark_us: int | None = None,
 ) -> pa.Table:
     """Every answer of `query` over whole streams, given by name with their rows in order of arrival."""
     database = _database(_duckdb())
@@ -35,15 +50,63 @@ def answer(
             connection.register(f"given_{position}", table)
             connection.execute(_stream_sql(position, event_times[stream], start_us))
         statement = oracle_sql(query, tables, {stream: i for i, stream in enumerate(streams)}, heads_before_us)
+        if query.grouping is not None:
+            connection.execute(f"CREATE TEMP TABLE combinations AS {statement}")
+            types = {name: str(kind) for name, kind, *_ in connection.sql("DESCRIBE combinations").fetchall()}
+            statement = groups_sql(query, query.grouping, types, watermark_us)
         result: pa.Table = connection.sql(statement).to_arrow_table()
         return result
+
+
+def groups_sql(query: JoinQuery, grouping: Grouping, types: Mapping[str, str], watermark_us: int | None) -> str:
+    """Groups of output windows, over the table `combinations` that has the query's select items."""
+    names = [_quoted(item.name) for item in query.select]
+    keys, (length_us, slide_us) = names[: grouping.keys], (grouping.window.length_us, grouping.window.slide_us)
+    ts = _quoted(TIME.name)
+    first = _interval(f"({ts} - {length_us} + {slide_us})", slide_us)  # the first window that holds it
+    starts = f"unnest(generate_series({first}, {ts}, {slide_us}))"
+    counted = f"SELECT *, {starts} AS __start FROM combinations"
+    columns = [f"{key} AS {_quoted(key_of_group(number).flat)}" for number, key in enumerate(keys)]
+    for number, aggregate in enumerate(grouping.aggregates):
+        item = None if aggregate.item is None else query.select[aggregate.item].name
+        value = _aggregate_sql(aggregate, item, types.get(item or "", ""))
+        columns.append(f"{value} AS {_quoted(value_of_group(number).flat)}")
+    columns += [
+        f"make_timestamptz(CAST(__start AS BIGINT)) AS {_quoted(WINDOW_START.flat)}",
+        f"make_timestamptz(CAST(__start + {length_us} AS BIGINT)) AS {_quoted(WINDOW_END.flat)}",
+        "__start",
+    ]
+    ended = "TRUE" if watermark_us is None else f"__start + {length_us} <= {watermark_us}"
+    by = ", ".join([*keys, "__start"])
+    groups = f"SELECT {', '.join(columns)} FROM ({counted}) WHERE {ended} GROUP BY {by}"
+    having = " AND ".join(f"({to_duckdb(one)})" for one in grouping.having) or "TRUE"
+    items = ", ".join(f"{to_duckdb(item.expression)} AS {_quoted(item.name)}" for item in grouping.select)
+    statement = f"SELECT {items} FROM ({groups}) WHERE {having}"
+    if grouping.limit is not None:
+        order = [
+            f"{to_duckdb(key.expression)} {'DESC' if key.descending else 'ASC'} "
+            f"NULLS {'FIRST' if key.nulls_first else 'LAST'}"
+            for key in grouping.order
+        ]
+        order += [f"{_quoted(key_of_group(number).flat)} ASC NULLS FIRST" for number in range(grouping.keys)]
+        rank = f"row_number() OVER (PARTITION BY __start ORDER BY {', '.join(order)})"
+        statement += f" QUALIFY {rank} <= {grouping.limit}"
+    return statement
+
+
+def _aggregate_sql(aggregate: Aggregate, item: str | None, kind: str) -> str:
+    """An aggregate in DuckDB; a sum of whole numbers is one, as in Spark."""
+    if item is None:
+        return "count(*)"
+    call = f"{aggregate.function}({'DISTINCT ' if aggregate.distinct else ''}{_quoted(item)})"
+    return f"CAST({call} AS BIGINT)" if aggregate.function == "sum" and "INT" in kind else call
 
 
 def oracle_sql(
     query: JoinQuery, tables: Mapping[str, pa.Table], positions: Mapping[str, int], heads_before_us: int | None
 ) -> str:
     """The reference semantics as one statement over the tables `stream_0`, `stream_1`, ..."""
-    items = ",\n  ".join(f"{to_duckdb(item.expression)} AS {_quoted(item.name)}" for item in query.select)
+    items = ",\n  ".join(f"{_item_sql(query, item)} AS {_quoted(item.name)}" for item in query.select)
     sources = ",\n  ".join(_source_sql(query, source, tables, positions) for source in query.sources)
     conditions = [
         *(f"{to_duckdb(equality.left)} = {to_duckdb(equality.right)}" for equality in query.equalities),
@@ -54,6 +117,10 @@ def oracle_sql(
         conditions.append(f"{_t_max(query)} < {heads_before_us}")
     where = "\n  AND ".join(conditions or ["TRUE"])
     return f"SELECT{' DISTINCT' if query.distinct else ''}\n  {items}\nFROM\n  {sources}\nWHERE\n  {where}"
+
+
+def _item_sql(query: JoinQuery, item: SelectItem) -> str:
+    return _t_max(query) if item.expression.columns == (TIME,) else to_duckdb(item.expression)
 
 
 # Names of our own in tables that hold the user's columns.

@@ -12,6 +12,7 @@ combination is an answer exactly if its latest timestamp is not after the end of
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from math import gcd
 
 from watersmeet.errors import InputError
 
@@ -30,6 +31,7 @@ _PART = re.compile(r"\s*([+-]?\d{1,18}(?:\.\d{1,18})?)\s*([a-zA-Z]+)\s*")
 # Event times are those of the calendar, from the year 1 to 9999; a row outside is malformed. With windows of at most
 # 1,000 years and 32 streams, (event time + window) * streams fits 64 bits: engines add and multiply without a check.
 FIRST_US, LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
+END_US = LAST_US + 1  # the end of time: the watermark of a stream that has ended
 LONGEST_US = 1_000 * 365 * UNIT_US["day"]
 MOST_STREAMS = 32
 MOST_ROWS = 10**12
@@ -74,6 +76,23 @@ class Unbounded:
 
 
 Window = Range | Rows | Tumble | Unbounded
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """Output windows of GROUP BY: `[n * slide, n * slide + length)` for every whole n; equal lengths tumble."""
+
+    length_us: int
+    slide_us: int
+
+    @property
+    def pane_us(self) -> int:
+        """The longest intervals of which every window is made up, so that an answer counts in one of them."""
+        return gcd(self.length_us, self.slide_us)
+
+    def __str__(self) -> str:
+        length, slide = (format_duration(one).upper() for one in (self.length_us, self.slide_us))
+        return f"TUMBLE({length})" if self.length_us == self.slide_us else f"HOP({length}, {slide})"
 
 
 def parse_duration(text: str) -> int:

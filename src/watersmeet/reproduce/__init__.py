@@ -1,10 +1,16 @@
 """Experiments of the papers, run again: one file each; adding one is a file, its test and a line here."""
 
 from watersmeet.errors import InputError, did_you_mean
-from watersmeet.reproduce import pmjoin, rjoin, semijoin
+from watersmeet.reproduce import adaptive, pier, pmjoin, rjoin, semijoin
 from watersmeet.reproduce.experiment import Experiment
 
-EXPERIMENTS: tuple[Experiment, ...] = (*pmjoin.EXPERIMENTS, *semijoin.EXPERIMENTS, *rjoin.EXPERIMENTS)
+EXPERIMENTS: tuple[Experiment, ...] = (
+    *pmjoin.EXPERIMENTS,
+    *semijoin.EXPERIMENTS,
+    *rjoin.EXPERIMENTS,
+    *adaptive.EXPERIMENTS,
+    *pier.EXPERIMENTS,
+)
 
 
 def experiment_named(name: str) -> Experiment:

@@ -10,14 +10,14 @@ from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import DataType, StringType, StructField, StructType
+from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
 
 from watersmeet.errors import InputError, TopologyError, TypeMismatch
 from watersmeet.plan.nodes import EXACT_KEY_TYPES
-from watersmeet.query.model import Column, Equality, Expression, JoinQuery
+from watersmeet.query.model import TIME, Column, Equality, Expression, Grouping, JoinQuery
 from watersmeet.query.sql import parse_query
 from watersmeet.query.sql.functions import calls_java, moving_date, not_deterministic, tells_of_partitions
-from watersmeet.spark.session import first_line
+from watersmeet.spark.session import empty_frame, first_line
 from watersmeet.topology.model import Query, Stream, Topology
 
 _INTEGRAL = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}  # with the digits each needs as a decimal
@@ -45,11 +45,14 @@ class Bound:
 
     def combination(self, columns: tuple[str, ...]) -> StructType:
         """The row type of combinations, by flat names."""
-        types = {
+        types: dict[str, DataType] = {
             f"{source.alias}.{field.name}": field.dataType
             for source in self.query.sources
             for field in self.schemas[source.stream].fields
         }
+        types[TIME.flat] = LongType()
+        if self.query.grouping is not None:
+            types |= {field.name: field.dataType for field in _group_type(self.query).fields}
         return StructType([StructField(name, types[name]) for name in columns])
 
 
@@ -64,7 +67,8 @@ def bind(spark: SparkSession, topology: Topology, query: Query) -> Bound:
             for field in schemas[source.stream].fields
         ]
     )
-    rows = spark.createDataFrame([], flat)
+    flat = flat.add(TIME.flat, LongType()) if parsed.grouping is not None else flat
+    rows = empty_frame(spark, flat)
     types = _types(rows, _expressions(parsed))
     _check_functions(rows, parsed)
     bound = replace(
@@ -74,6 +78,8 @@ def bind(spark: SparkSession, topology: Topology, query: Query) -> Bound:
         residuals=tuple(_condition(expression, types) for expression in parsed.residuals),
         select=tuple(replace(i, expression=_typed(i.expression, types)) for i in parsed.select),
     )
+    if bound.grouping is not None:
+        bound = replace(bound, grouping=_bound_grouping(spark, rows, bound, bound.grouping))
     if bound.distinct:
         for item in bound.select:
             if _NOT_DISTINCT.search(item.expression.type) or _NESTED_COLLATION.search(item.expression.type):
@@ -84,6 +90,48 @@ def bind(spark: SparkSession, topology: Topology, query: Query) -> Bound:
         _define_function(spark, "collation_key", "CollationKey")
     _define_function(spark, _TRY, "TryEval")
     return Bound(bound, schemas)
+
+
+def _bound_grouping(spark: SparkSession, rows: DataFrame, query: JoinQuery, grouping: Grouping) -> Grouping:
+    """Aggregates and what is made of them with the types that Spark gives them."""
+    for item in query.select[: grouping.keys]:
+        kind = item.expression.type
+        if _NOT_DISTINCT.search(kind) or kind.startswith(("array", "struct", "void")) or is_collated(kind):
+            written = item.expression.sql.replace("`", "")
+            raise TypeMismatch(f"GROUP BY cannot compare {written} of type {kind}; cast it or take it apart")
+    types = _types(rows, [Expression(one.sql, ()) for one in grouping.aggregates])
+    for aggregate in grouping.aggregates:
+        kind = "" if aggregate.item is None else query.select[aggregate.item].expression.type
+        ordered = aggregate.distinct or aggregate.function in ("min", "max")
+        if (ordered and (kind.startswith(("array", "struct", "interval")) or is_collated(kind))) or (
+            aggregate.function not in ("count", "min", "max") and not _is_number(kind)
+        ):
+            written = aggregate.sql.replace("`", "")
+            raise TypeMismatch(f"{written}: values of type {kind} cannot be aggregated so; cast the argument")
+    typed = replace(grouping, aggregates=tuple(replace(one, type=types[one.sql]) for one in grouping.aggregates))
+    groups = empty_frame(spark, _group_type(replace(query, grouping=typed)))
+    results = [*(item.expression for item in typed.select), *typed.having, *(key.expression for key in typed.order)]
+    found = _types(groups, results)
+    _check_functions(groups, replace(query, equalities=(), filters=(), residuals=typed.having, select=typed.select))
+    return replace(
+        typed,
+        select=tuple(replace(item, expression=_typed(item.expression, found)) for item in typed.select),
+        having=tuple(_condition(one, found) for one in typed.having),
+    )
+
+
+def _is_number(kind: str) -> bool:
+    return kind in _INTEGRAL or kind in _FLOATING or _decimal(kind) is not None
+
+
+def _group_type(query: JoinQuery) -> StructType:
+    """The row type of groups."""
+    assert query.grouping is not None
+    keys = [item.expression.type for item in query.select[: query.grouping.keys]]
+    values = [aggregate.type for aggregate in query.grouping.aggregates]
+    names = [column.flat for column in query.grouping.columns]
+    kinds = [*keys, *values, "timestamp", "timestamp"]
+    return StructType([StructField(name, DataType.fromDDL(kind)) for name, kind in zip(names, kinds, strict=True)])
 
 
 def stream_schema(spark: SparkSession, stream: Stream) -> StructType:
@@ -98,7 +146,7 @@ def stream_schema(spark: SparkSession, stream: Stream) -> StructType:
         assert isinstance(schema, StructType), "a list of columns"
         if match := re.search(r"[<:]((var)?char\(\d+\))", schema.simpleString()):
             raise TopologyError(f"stream {stream.name!r}: {match.group(1)} is a type of tables only; use string")
-        _KNOWN_SCHEMAS[stream.schema] = spark.createDataFrame([], schema).schema
+        _KNOWN_SCHEMAS[stream.schema] = empty_frame(spark, schema).schema
         return _KNOWN_SCHEMAS[stream.schema]
     except (ParseException, AnalysisException, PySparkException) as error:
         raise TopologyError(f"stream {stream.name!r}: schema {stream.schema!r}: {readable(error)}") from None

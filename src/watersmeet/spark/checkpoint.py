@@ -29,6 +29,7 @@ _MOST_NAMED = 3  # files in a message
 _OLD_FORMS = {
     1: "with one checkpoint a query; this version has one a site for all queries",
     2: "without checksums; this version has them",
+    3: "with plans that could not change; this version keeps their versions",
 }
 
 KEPT, SELECT = "kept columns", "select"  # of a query's identity; the select list may be corrected

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,15 @@ from pyspark.sql.streaming.query import StreamingQuery
 from watersmeet.cost.price import Cost
 from watersmeet.errors import InputError, WatersmeetError, did_you_mean
 from watersmeet.metrics.bus import EventBus
-from watersmeet.metrics.events import MicroBatchCompleted, RunEnded
+from watersmeet.metrics.events import MicroBatchCompleted, PlanChangeProposed, RunEnded
 from watersmeet.metrics.traffic import LinkTraffic
 from watersmeet.metrics.usage import Usage, usage_of
-from watersmeet.plan.nodes import join_plan_of
-from watersmeet.planners.choose import Chosen, estimate
+from watersmeet.plan.nodes import Plan, join_plan_of
+from watersmeet.planners.choose import Chosen, choose, estimate
 from watersmeet.program.site.ledger import SiteLedger
 from watersmeet.program.site.program import SiteProgram
+from watersmeet.program.site.versions import Change, QueryPlan, plan_changes
+from watersmeet.query.model import JoinQuery
 from watersmeet.spark.failures import explain, raise_explained
 from watersmeet.spark.site_job import InputEnded, SiteJob
 from watersmeet.stats.model import Stats
@@ -115,6 +117,14 @@ class SiteQuery:
         """Join what has come over the links; raises what went wrong there."""
         if not self._is_closed:
             self._tried(self.job.take_parcels)
+
+    def drain(self) -> None:
+        """Take the end of the site's own streams for the end of time."""
+        self._tried(self.job.drain)
+
+    def tell_what_waits(self) -> None:
+        """Say what waits for watermarks."""
+        self._tried(self.job.tell_what_waits)
 
     def has_joined(self, timeout: float) -> bool:
         """Wait for what was ingested to be joined; whether it is, within the timeout."""
@@ -218,13 +228,18 @@ class StreamingRun:
         events: EventBus,
         *,
         once: bool,
+        queries: Mapping[str, JoinQuery] | None = None,
+        drain: bool = False,
     ) -> None:
+        self._queries = queries or {}  # as they are bound to the schemas of their streams
         self.events = events  # everything the run reports, as it happens
-        self.plans = plans  # of each query: the plan, who made it, what it was expected to cost
+        self.plans: Mapping[str, Chosen] = plans  # of each query: the plan, who made it, what it was expected to cost
         self._topology = topology
         self._sites = tuple(sites)
         self._directory = directory
         self._once = once
+        self._drain = drain
+        self._has_read_all = False
         self._is_stopped = False
         self._has_reported_end = False
         self._expected: tuple[int, dict[str, Cost]] = (-1, {})
@@ -318,6 +333,11 @@ class StreamingRun:
         programs = [program for name, (program, _) in self._programs.items() if site in (None, name)]
         return any(finish.query == query for program in programs for _, finish in program.finishes)
 
+    def answer_columns(self, query: str) -> tuple[str, ...]:
+        """The names of the columns of a query's answers; nothing where another site delivers them."""
+        finishes = (finish for program, _ in self._programs.values() for _, finish in program.finishes)
+        return next((tuple(finish.names) for finish in finishes if finish.query == query), ())
+
     @property
     def traffic(self) -> LinkTraffic:
         """What was shipped from the sites that run here, and what shipping everything would have taken."""
@@ -337,8 +357,12 @@ class StreamingRun:
         if not batches or not seconds:
             return None, 0.0
         if self._expected[0] != batches:
-            names = {part.name for program, _ in self._programs.values() for part in program.parts}
-            found = {name: estimate(self.plans[name], batch_interval_s=seconds / batches) for name in sorted(names)}
+            parts = [part for program, _ in self._programs.values() for part in program.parts if part.is_in_force]
+            names = {part.name: part.queries[0] for part in parts}
+            found = {
+                name: estimate(self.plans[query], batch_interval_s=seconds / batches)
+                for name, query in sorted(names.items())
+            }
             costs = {name: cost for name, cost in found.items() if cost is not None}
             self._expected = (batches, costs)
         return self._expected[1] or None, seconds
@@ -356,6 +380,36 @@ class StreamingRun:
         path = self._directory / "observed-stats.yaml"
         path.write_text(write_stats(stats), encoding="utf-8")
         return path
+
+    def change_plan(
+        self, query: str, plan: Plan | Chosen | None = None, *, planner: str | None = None, reason: str = ""
+    ) -> None:
+        """Let a query be answered by another plan: one that is given, or that of a planner.
+
+        It takes over at an instant of event time that all sites agree on; no answer is lost, doubled or delayed by a
+        pause. A change that is asked for before another one is settled comes after it. The sites need not all run here.
+        """
+        before = self.query(query).chosen
+        if isinstance(plan, Chosen):
+            chosen = plan
+        elif plan is not None:
+            chosen = Chosen(plan, planner or "given")
+        else:
+            asked = replace(self._topology.query(query), planner=planner, plan=None)
+            chosen = choose(self._topology, asked, self._bound(query))
+        asked_query = self._topology.query(query)
+        wanted = QueryPlan(query, chosen.plan, asked_query.start_us, asked_query.errors, planner=chosen.planner)
+        job = self._sites[0].job
+        versions = job.versions
+        if not plan_changes(versions.deployment, [wanted]) and versions.proposal is None and not versions.queue:
+            return
+        job.request(Change((wanted,), reason=reason))
+        waiting = len(versions.queue) + (versions.proposal is not None)
+        self.events.publish(PlanChangeProposed((query,), reason, waiting))
+        self.plans = {**self.plans, query: replace(chosen, problem=chosen.problem or before.problem)}
+
+    def _bound(self, query: str) -> JoinQuery:
+        return self._queries[query]
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:
         """Wait for the end; with a timeout in seconds, say whether it came. Raises what ended any site."""
@@ -388,6 +442,11 @@ class StreamingRun:
         if not all(site.has_joined(left()) for site in self._sites):
             return False
         if takes_parcels and (self._take_parcels(self._sites) or any(site.job.awaits_parcels for site in self._sites)):
+            return False
+        if self._once and not self._is_stopped and not self._has_read_all:
+            self._has_read_all = True
+            for site in self._sites:
+                site.drain() if self._drain else site.tell_what_waits()
             return False
         return all(site.has_delivered(left()) for site in self._sites)
 

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from watersmeet.spark.files import FileShelf
+from watersmeet.spark.session import empty_frame
 from watersmeet.spark.tasks import REPORT, Batches, Named, OnEach, ReadRows
 
 Result = TypeVar("Result")
@@ -51,7 +52,7 @@ def numbers(spark: SparkSession, count: int) -> DataFrame:
 def read_rows(spark: SparkSession, shelf: FileShelf, paths: Sequence[str], schema: StructType) -> DataFrame:
     """The rows of files of ours as a frame."""
     if not paths:
-        return spark.createDataFrame([], schema)
+        return empty_frame(spark, schema)
     return numbers(spark, len(paths)).mapInArrow(ReadRows(shelf, tuple(paths), tuple(schema.names)), schema)
 
 

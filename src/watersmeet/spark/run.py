@@ -11,32 +11,43 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from watersmeet import __version__
+from watersmeet.adapt.controller import GoOver
+from watersmeet.adapt.decisions import Decisions, decisions_of
 from watersmeet.errors import InputError, NothingToDo, did_you_mean, name_queries
 from watersmeet.metrics.bus import EventBus
 from watersmeet.metrics.events import Event, PlanInForce, RunStarted, RunWarning
 from watersmeet.plan.explain import explain_text
-from watersmeet.plan.nodes import join_plan_of
+from watersmeet.plan.nodes import Group, join_plan_of, with_join
 from watersmeet.planners.choose import Chosen, choose
+from watersmeet.program.site.adoption import first_ledger, program_of, with_finishes
+from watersmeet.program.site.agreement import proposer_of
+from watersmeet.program.site.engine import read_versions
 from watersmeet.program.site.ledger import FORMAT
-from watersmeet.program.site.program import SiteProgram, overlay, shared_joins
+from watersmeet.program.site.program import Deployment, SiteProgram, deployed, overlay, programs_of, shared_joins
+from watersmeet.program.site.versions import Change, QueryPlan, plan_changes
 from watersmeet.program.storage.wire import VERSION
 from watersmeet.query.model import Column
 from watersmeet.query.sql import canonical_sql
 from watersmeet.query.windows import parse_duration
+from watersmeet.spark.adapting import PlanAdapter
 from watersmeet.spark.binding import Bound, bind
 from watersmeet.spark.checkpoint import KEPT, SELECT, Checkpoint, kept_columns, refuse_old_forms
 from watersmeet.spark.deliver.sinks import FileWriter, Writer, check_sink, open_sink
 from watersmeet.spark.durable import Disk
 from watersmeet.spark.failures import refusal
+from watersmeet.spark.fresh import move_aside, moves, refuse_answered_sink
 from watersmeet.spark.handle import SiteQuery, StreamingRun
+from watersmeet.spark.ingest.file_columns import unknown_column
 from watersmeet.spark.ingest.nanoseconds import nanosecond_warning
 from watersmeet.spark.ingest.source_log import missing_inputs, strike_out_unplanned
 from watersmeet.spark.ingest.sources import check_source, has_rows_in_java
 from watersmeet.spark.links.directory import DirectoryLinks
-from watersmeet.spark.session import start_session
+from watersmeet.spark.session import start_session, use_our_python
 from watersmeet.spark.site_job import SiteJob, SiteSettings
 from watersmeet.topology.model import Query, Topology
 
+_LEAST_DECIDING_US = 1_000_000  # of event time between two looks at whether another plan is better
+_SLACK_TRIGGERS, _MIN_SLACK_US = 3, 500_000  # event time that may go by while sites agree on a change of plans
 _MIN_INTERVAL_MS = 50  # between micro-batches of a site that has links, where no trigger is given
 
 
@@ -82,6 +93,15 @@ def site_programs(plans: Mapping[str, Chosen], topology: Topology) -> dict[str, 
     return overlay(shared_joins({name: plans[name].plan for name in names}, starts, errors))
 
 
+def deployment_of(plans: Mapping[str, Chosen], topology: Topology, *, plans_change: bool = False) -> Deployment:
+    """The first deployment of some planned queries; where plans are to change, every site takes part from the start."""
+    names = sorted(plans)
+    starts = {name: topology.query(name).start_us for name in names}
+    errors = {name: topology.query(name).errors for name in names}
+    joins = shared_joins({name: plans[name].plan for name in names}, starts, errors)
+    return deployed(joins, topology.site_names if plans_change else (), history=plans_change)
+
+
 def default_checkpoint(topology: Topology) -> Path:
     """Where checkpoints go if nobody says: beside the topology file, so that starting again resumes."""
     return Path(topology.directory) / ".watersmeet" / "checkpoints"
@@ -100,16 +120,24 @@ def start(
     checkpoint: str | Path | None = None,
     trigger: str | None = None,
     once: bool = False,
+    drain: bool = False,
+    fresh: bool = False,
     show: Callable[[str], None] = print,
     warn: Callable[[str], None] | None = print,
     events: EventBus | None = None,
+    plans_change: bool = False,
 ) -> StreamingRun:
     """Start the queries of a topology, or some of them, at all their sites, and return the handle.
 
-    `once` takes all data available now and ends; `trigger` is the interval between micro-batches, such as "1 second".
-    What the run reports goes to `events`; warnings also to `warn`.
+    `once` takes all data available now and ends, and with `drain` takes that for the end of time; `trigger` is the
+    interval between micro-batches, such as "1 second". `fresh` begins anew: what earlier runs have left, checkpoint and
+    answers, is moved aside. What the run reports goes to `events`; warnings also to `warn`. With `plans_change`, or
+    where `adapt:` says so, all sites run and the homes of streams keep the rows of windows, so that another plan can
+    take over at once and anywhere.
     """
-    return _start(topology, query, None, spark, checkpoint, trigger, once, show, warn, events)
+    return _start(
+        topology, query, None, spark, checkpoint, trigger, once, drain, fresh, show, warn, events, plans_change
+    )
 
 
 def start_site(
@@ -121,17 +149,22 @@ def start_site(
     checkpoint: str | Path | None = None,
     trigger: str | None = None,
     once: bool = False,
+    drain: bool = False,
     show: Callable[[str], None] = print,
     warn: Callable[[str], None] | None = print,
     events: EventBus | None = None,
+    plans_change: bool = False,
 ) -> StreamingRun:
     """Start one site and return its handle; the other sites run elsewhere, whenever they do.
 
-    `once` takes what is there now, in the site's own streams and on its links, and ends.
+    `once` takes what is there now, in the site's own streams and on its links, and ends; with `drain` the end of its
+    own streams is taken for the end of time.
     """
     if site not in topology.site_names:
         raise InputError(f"unknown site {site!r}; {did_you_mean(site, topology.site_names)}")
-    return _start(topology, query, site, spark, checkpoint, trigger, once, show, warn, events)
+    return _start(
+        topology, query, site, spark, checkpoint, trigger, once, drain, False, show, warn, events, plans_change
+    )
 
 
 def _start(
@@ -142,30 +175,49 @@ def _start(
     checkpoint: str | Path | None,
     trigger: str | None,
     once: bool,
+    drain: bool,
+    fresh: bool,
     show: Callable[[str], None],
     warn: Callable[[str], None] | None,
     events: EventBus | None,
+    plans_change: bool,
 ) -> StreamingRun:
+    if drain and not once:
+        raise InputError("drain is for runs that end with their input; add once (--once --drain)")
     asked = _asked(topology, query)
     topology = replace(topology, queries=asked)
     trigger_us = 0 if trigger is None else parse_duration(trigger)
     if trigger is not None and trigger_us <= 0:
         raise InputError(f"trigger {trigger!r} must be positive")
-    root = _root(topology, checkpoint)
-    refuse_old_forms(root)
+    root = checkpoint_root(topology, checkpoint)
+    if not fresh:
+        refuse_old_forms(root)
     session = spark or start_session(has_rows=has_rows_in_java(topology.streams))
+    use_our_python(session)
     bus = events or EventBus()
     if warn is not None:
         bus.subscribe(lambda at, event: _pass_on(event, warn))
-    bounds, plans, kept = {}, {}, kept_columns(root)
+    bounds, plans, kept = {}, {}, {} if fresh else kept_columns(root)
     for one in asked:
         with _refusing([one.name]):
             found = check_query(session, topology, one, once=once, site=site, kept=kept.get(one.name, ()))
             bounds[one.name], plans[one.name] = found
-    programs = site_programs(plans, topology)
-    _check_sites(programs, asked, site)
-    launch = _Launch(session, topology, root, bounds, plans, programs, bus, trigger_us, once, show, site is not None)
-    return launch.start([site] if site is not None else [s for s in programs if not programs[s].does_nothing])
+    plans_change = plans_change or any(topology.adapt_of(one).mode != "off" for one in asked)
+    decisions = _decisions(topology, bounds, plans, trigger_us) if site is None else None
+    for name, join in decisions.joins.items() if decisions is not None else ():
+        plans[name] = replace(plans[name], plan=with_join(plans[name].plan, join))
+    deployment = deployment_of(plans, topology, plans_change=plans_change)
+    programs = programs_of(deployment)
+    if not plans_change:
+        _check_sites(programs, asked, site)
+    if fresh:
+        move_aside(session, moves(session, topology, root, default_links(topology)))
+    alone = site is not None
+    launch = _Launch(
+        session, topology, root, bounds, plans, deployment, bus, trigger_us, once, drain, show, alone, decisions
+    )
+    busy = [name for name in programs if plans_change or not programs[name].does_nothing]
+    return launch.start([site] if site is not None else busy)
 
 
 def _asked(topology: Topology, query: str | Query | Sequence[str | Query] | None) -> tuple[Query, ...]:
@@ -177,7 +229,7 @@ def _asked(topology: Topology, query: str | Query | Sequence[str | Query] | None
     return tuple(one if isinstance(one, Query) else topology.query(one) for one in some)
 
 
-def _root(topology: Topology, checkpoint: str | Path | None) -> Path:
+def checkpoint_root(topology: Topology, checkpoint: str | Path | None) -> Path:
     """The directory of the checkpoint, which all queries of a run share."""
     places = {query.checkpoint for query in topology.queries if query.checkpoint is not None}
     if checkpoint is None and len(places) > 1:
@@ -204,6 +256,14 @@ def _check_sites(programs: Mapping[str, SiteProgram], queries: Sequence[Query], 
         raise NothingToDo(f"{whose} to do at site {site!r}")
 
 
+def _decisions(
+    topology: Topology, bounds: Mapping[str, Bound], plans: Mapping[str, Chosen], trigger_us: int
+) -> Decisions | None:
+    """What decides on other plans, of queries that have `adapt`."""
+    planned = {name: (topology.query(name), bounds[name].query, join_plan_of(plans[name].plan)) for name in plans}
+    return decisions_of(topology, planned, max(trigger_us, _LEAST_DECIDING_US))
+
+
 def _pass_on(event: Event, warn: Callable[[str], None]) -> None:
     if isinstance(event, RunWarning):
         warn(event.text)
@@ -218,65 +278,134 @@ class _Launch:
     root: Path
     bounds: Mapping[str, Bound]
     plans: Mapping[str, Chosen]
-    programs: Mapping[str, SiteProgram]
+    deployment: Deployment
     events: EventBus
     trigger_us: int
     once: bool
+    drain: bool
     show: Callable[[str], None]
     alone: bool
+    decisions: Decisions | None = None
 
     def start(self, sites: Sequence[str]) -> StreamingRun:
         """Start some sites; if one of them cannot start, none does."""
+        programs = programs_of(self.deployment)
+        for site in sites:
+            for _, finish in programs[site].finishes:
+                refuse_answered_sink(self.spark, self.topology.query(finish.query), self.root / site)
         self.events.publish(RunStarted(tuple(sites), tuple(self.plans), __version__))
         for name, chosen in self.plans.items():
             expected = None if chosen.cost is None else chosen.cost.bytes_s
             self.events.publish(PlanInForce(name, chosen.planner, explain_text(chosen.plan), expected, 1))
+        for query in self.topology.queries:
+            is_watched = self.decisions is not None and query.name in self.decisions.joins
+            if query.name in self.plans and self.topology.adapt_of(query).is_on and not is_watched:
+                stays = (
+                    f"query {query.name!r}: its plan stays as it is although it has adapt; that needs streams at "
+                    "several sites with known rates, and all sites in one process (watersmeet run)"
+                )
+                self.events.publish(RunWarning(None, query.name, stays))
         schemas = {name: schema for bound in self.bounds.values() for name, schema in bound.schemas.items()}
         for name, schema in sorted(schemas.items()):
             stream = self.topology.stream(name)
-            if stream.site in sites and (text := nanosecond_warning(stream, schema)) is not None:
-                self.events.publish(RunWarning(stream.site, None, text))
+            for text in (nanosecond_warning(stream, schema), unknown_column(stream)):
+                if stream.site in sites and text is not None:
+                    self.events.publish(RunWarning(stream.site, None, text))
         started: list[SiteQuery] = []
         try:
             for site in sites:
-                started.append(self._start_site(self.programs[site]))
+                started.append(self._start_site(site))
+            self._ask_for_new_plans(started)
         except BaseException:
             for handle in started:
                 handle.stop()
             raise
         place = self.root / sites[0] if self.alone else self.root
-        return StreamingRun(self.topology, started, self.plans, place, self.events, once=self.once)
+        queries = {name: bound.query for name, bound in self.bounds.items()}
+        settings = {"once": self.once, "drain": self.drain}
+        run = StreamingRun(self.topology, started, self.plans, place, self.events, queries=queries, **settings)
+        if self.decisions is not None:
+            self._adapt(run, self.decisions, started[0].job.versions.deployment)
+        return run
 
-    def _start_site(self, program: SiteProgram) -> SiteQuery:
+    def _adapt(self, run: StreamingRun, decisions: Decisions, deployment: Deployment) -> None:
+        """Let the controller have plans changed; planners go on from the plan that a checkpoint has."""
+        for one in deployment.in_force:
+            for finish in one.finishes:
+                if finish.query in decisions.by_planner and deployment.revision > 1:
+                    decisions.go_on_with(finish.query, one.join)
+
+        def go_over(change: GoOver) -> None:
+            plan = with_join(run.query(change.query).chosen.plan, change.join)
+            run.change_plan(change.query, plan, planner=self.plans[change.query].planner, reason=change.because)
+
+        self.events.subscribe(PlanAdapter(decisions, go_over, self.events.publish))
+
+    def _ask_for_new_plans(self, started: Sequence[SiteQuery]) -> None:
+        """Where a checkpoint goes on with other plans than are chosen now, go over to these."""
+        versions = started[0].job.versions
+        proposer = proposer_of(versions.deployment)
+        job = next((handle.job for handle in started if handle.job.site == proposer), None)
+        waiting = versions.proposal is not None or versions.queue
+        adapted: frozenset[str] = self.decisions.by_planner if self.decisions is not None else frozenset()
+        asked = [self._query_plan(name) for name in sorted(self.plans) if name not in adapted]
+        changed = plan_changes(versions.deployment, asked)
+        if job is None or not changed or waiting:
+            return
+        change = Change(changed, reason="it was started with another plan")
+        try:
+            job.request(change)
+        except InputError as error:
+            self.events.publish(RunWarning(None, None, f"plans stay as they were: {error}"))
+
+    def _query_plan(self, name: str) -> QueryPlan:
+        query, chosen = self.topology.query(name), self.plans[name]
+        return QueryPlan(name, chosen.plan, query.start_us, query.errors, planner=chosen.planner)
+
+    def _start_site(self, site: str) -> SiteQuery:
         queries = tuple(self.plans)
         is_shared = not str(self.spark.sparkContext.master).startswith("local")
         with ExitStack() as undo, _refusing(queries):
-            held = Checkpoint(self.root / program.site, self._identity(program), self._disk, is_shared=is_shared)
+            held = Checkpoint(self.root / site, self._identity(site), self._disk, is_shared=is_shared)
             undo.callback(held.close)
+            self._prepare_versions(held)
+            program = program_of(held.shelf, held.ledger, site)
             settings = SiteSettings(
                 self.spark,
                 self.topology,
                 self.bounds,
                 held,
                 DirectoryLinks(default_links(self.topology), program.site, self._disk),
-                self._digest,
+                read_versions(held.shelf, held.ledger).origin,
                 self.events,
                 interval_s=self.trigger_us / 1e6,
                 once=self.once,
                 alone=self.alone,
+                slack_us=_SLACK_TRIGGERS * max(self.trigger_us, _MIN_SLACK_US),
             )
-            writers = {finish.query: self._writer(finish.query, held) for _, finish in program.finishes}
+            writers = {query: self._writer(query, held) for query in {finish.query for _, finish in program.finishes}}
             job = SiteJob(settings, program, writers)
             handle = SiteQuery(job, queries)
             self._stream(job, held, handle)
             undo.pop_all()
             return handle
 
+    def _prepare_versions(self, held: Checkpoint) -> None:
+        """Let the ledger name the versions of plans: the first ones, or those it has, with select lists as they are."""
+        ledger = held.ledger
+        if not ledger.versions:
+            held.commit(first_ledger(held.shelf, self.deployment, ledger=ledger, origin=self._digest))
+            return
+        finishes = {finish.query: finish for one in self.deployment.joins for finish in one.finishes}
+        corrected = with_finishes(held.shelf, ledger, finishes)
+        if corrected is not ledger:
+            held.commit(corrected)
+
     def _writer(self, query: str, held: Checkpoint) -> Writer:
         asked = self.topology.query(query)
         writer = open_sink(self.spark, asked, f"{query}-{held.run_id}", self.show, self._disk)
         if held.is_new and isinstance(writer, FileWriter) and not writer.is_empty:
-            text = f"query {query!r}: {asked.sink.path} holds files of earlier runs; new answers are added to them"
+            text = f"query {query!r}: {asked.sink.path} holds files of others; new answers are added to them"
             self.events.publish(RunWarning(None, query, text))
         return writer
 
@@ -292,7 +421,7 @@ class _Launch:
             stream = frame.writeStream.option("checkpointLocation", held.spark).queryName(self._name(job.site))
             stream = stream.foreachBatch(handle.run_batch)
             # Spark counts in milliseconds, and does not know the short units.
-            has_links = bool(job.program.peers_in or job.program.peers_out)
+            has_links = job.has_links
             shortest_ms = _MIN_INTERVAL_MS if has_links and not self.once else 0
             interval = f"{max(-(-self.trigger_us // 1_000), shortest_ms)} milliseconds"
             ends = self.once and not job.lists_files  # then the job ends it
@@ -315,25 +444,26 @@ class _Launch:
 
     @property
     def _digest(self) -> str:
-        """What tells sites that run different plans apart; what follows the join is done at one site only."""
+        """What tells sites that run different plans apart; what follows a join without groups is done at one site."""
         plans = {
-            name: [explain_text(join_plan_of(chosen.plan)), repr(_partition(chosen))]
+            name: [
+                explain_text(chosen.plan if isinstance(chosen.plan, Group) else join_plan_of(chosen.plan)),
+                repr(_partition(chosen)),
+            ]
             for name, chosen in self.plans.items()
         }
         return hashlib.sha256(json.dumps([plans, VERSION], sort_keys=True).encode()).hexdigest()[:12]
 
-    def _identity(self, program: SiteProgram) -> dict[str, Any]:
+    def _identity(self, site: str) -> dict[str, Any]:
         """What must be the same for a checkpoint to be resumed."""
         schemas = {name: schema for bound in self.bounds.values() for name, schema in bound.schemas.items()}
         return {
             "format": FORMAT,
-            "site": program.site,
+            "site": site,
             "queries": {
                 name: {
-                    "sql": canonical_sql(replace(bound.query, select=())),
+                    "sql": canonical_sql(bound.query if bound.query.grouping else replace(bound.query, select=())),
                     "start": self.topology.query(name).start,
-                    "plan": explain_text(join_plan_of(self.plans[name].plan)),
-                    "partition": _partition_digest(self.plans[name]),
                     KEPT: list(join_plan_of(self.plans[name].plan).output),
                     SELECT: [[i.name, i.expression.sql, i.expression.type] for i in bound.query.select],
                 }
@@ -353,12 +483,6 @@ class _Launch:
 
 def _partition(chosen: Chosen) -> object:
     return join_plan_of(chosen.plan).partition
-
-
-def _partition_digest(chosen: Chosen) -> str:
-    """The partition of a plan, short enough for a sentence and different for different ones."""
-    partition = _partition(chosen)
-    return "none" if partition is None else hashlib.sha256(repr(partition).encode()).hexdigest()[:8]
 
 
 @contextmanager

@@ -4,17 +4,20 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module, resources
 from pathlib import Path
+from typing import Any
 
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf, SparkContext, java_gateway
 from pyspark.java_gateway import launch_gateway
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from watersmeet.errors import RunError
 from watersmeet.spark.class_archive import archive_flags
@@ -74,7 +77,9 @@ def _check_java() -> Callable[[], None]:
     if not command or not os.path.exists(command):
         where = f"JAVA_HOME is {home}, which has no bin/java" if home else "Spark needs Java, and there is none on PATH"
         raise RunError(f"{where}; {cure}")
-    asked = subprocess.Popen([command, "-version"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    asked = subprocess.Popen(  # in a process group of its own: Ctrl-C must not end it before it has told
+        [command, "-version"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, process_group=0
+    )
 
     def check_version() -> None:
         match = re.search(r'version "(\d+)', asked.communicate()[1])
@@ -120,6 +125,9 @@ def start_session(
     except Exception as error:
         check_version()
         raise RunError(f"Spark did not start at master {master!r}: {first_line(error)}") from error
+    except BaseException:  # Ctrl-C
+        end_java()
+        raise
     check_version()
     if settings is None or "spark.sql.shuffle.partitions" not in settings:
         session.conf.set("spark.sql.shuffle.partitions", str(session.sparkContext.defaultParallelism))
@@ -128,12 +136,71 @@ def start_session(
     return session
 
 
+def use_our_python(session: SparkSession) -> None:
+    """Let the workers of a session that others have started run this very Python, where nobody has said which.
+
+    PySpark takes the first `python3` of PATH, which knows nothing of an environment that is not activated.
+    """
+    context = session.sparkContext
+    settings = session._jsc.sc().conf()  # what Java asks for its own workers, as those of data sources
+    if "PYSPARK_PYTHON" in os.environ or settings.contains("spark.pyspark.python"):
+        return
+    if str(context.master).startswith("local"):
+        context.pythonExec = sys.executable
+        settings.set("spark.pyspark.python", sys.executable)
+
+
+_java: list[subprocess.Popen[bytes]] = []  # what we have started
+
+
 def _start_java(settings: dict[str, str]) -> None:
     """Start Java in a process group of its own: a signal to ours must not end it before the run has stopped."""
     if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
         conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-        gateway = launch_gateway(conf, {"process_group": 0})  # type: ignore[no-untyped-call]
+        with _noting_processes():
+            gateway = launch_gateway(conf, {"process_group": 0})  # type: ignore[no-untyped-call]
         SparkContext._ensure_initialized(gateway=gateway, conf=conf)
+
+
+@contextlib.contextmanager
+def _noting_processes() -> Iterator[None]:
+    """Note the processes that PySpark starts: it forgets one that it is interrupted at waiting for."""
+
+    def popen(*arguments: Any, **settings: Any) -> "subprocess.Popen[bytes]":
+        with _interrupts_held_back():
+            _java.append(subprocess.Popen(*arguments, **settings))
+        return _java[-1]
+
+    module: Any = java_gateway
+    before, module.Popen = module.Popen, popen
+    try:
+        yield
+    finally:
+        module.Popen = before
+
+
+@contextlib.contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Let Ctrl-C wait for a moment: a process that is just being started must be known."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: held.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if held:
+            signal.raise_signal(signal.SIGINT)
+
+
+def end_java() -> None:
+    """End the Java that we have started at once; it would outlive a process that ends while it starts."""
+    for process in _java:
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def _import_engine() -> None:
@@ -160,6 +227,12 @@ def ship_package(session: SparkSession) -> None:
         for file in sorted(package.rglob("*.py")):
             zipped.write(file, file.relative_to(package.parent))
     context.addPyFile(str(archive))
+
+
+def empty_frame(spark: SparkSession, schema: StructType) -> DataFrame:
+    """A frame without rows; PySpark would have Python's workers make none of them."""
+    java: Any = spark._jsparkSession
+    return DataFrame(java.createDataFrame(spark._jvm.java.util.ArrayList(), java.parseDataType(schema.json())), spark)  # type: ignore[union-attr]
 
 
 def first_line(error: BaseException) -> str:

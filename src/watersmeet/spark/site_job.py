@@ -23,13 +23,19 @@ from pyspark.sql.types import StructField, StructType
 
 from watersmeet.errors import CheckpointMismatch, WatersmeetError
 from watersmeet.metrics.bus import EventBus, Warnings
-from watersmeet.metrics.events import LinkCounts, MicroBatchCompleted
+from watersmeet.metrics.events import LinkCounts, MicroBatchCompleted, PlanInForce, VersionDropped
+from watersmeet.plan.explain import explain_text
+from watersmeet.plan.nodes import join_plan_of
 from watersmeet.program.finish.failed import failed_sink
 from watersmeet.program.finish.model import Finish
-from watersmeet.program.site.engine import Arrivals, SiteEngine, traffic_by_purpose
+from watersmeet.program.site.adoption import adopt, drop, finished
+from watersmeet.program.site.agreement import Versions, proposer_of
+from watersmeet.program.site.engine import Arrivals, SiteEngine, read_versions, traffic_by_purpose
 from watersmeet.program.site.ledger import Ingested, SiteLedger, failed_counts
 from watersmeet.program.site.program import SiteProgram
+from watersmeet.program.site.versions import Change, check_change
 from watersmeet.program.storage.wire import UNKNOWN
+from watersmeet.query.windows import END_US
 from watersmeet.spark.binding import Bound
 from watersmeet.spark.checkpoint import Checkpoint
 from watersmeet.spark.deliver.delivery import FAILED_SCHEMA, Delivery, LateRows
@@ -37,10 +43,12 @@ from watersmeet.spark.deliver.evaluate import SparkEvaluator
 from watersmeet.spark.deliver.sinks import FileWriter, Writer
 from watersmeet.spark.durable import UNFLUSHED, Disk
 from watersmeet.spark.ingest.intake import Intake
+from watersmeet.spark.ingest.late_rows import LateRowsWatch
 from watersmeet.spark.ingest.new_files import InputFile, NewFiles
 from watersmeet.spark.jobs import TaskRunner
 from watersmeet.spark.links.protocol import LinkEnd, Links, with_reader
 from watersmeet.spark.links.site_links import SiteLinks
+from watersmeet.spark.tasks import write_program
 from watersmeet.stats.model import Stats
 from watersmeet.stats.observe import Observer
 from watersmeet.topology.model import Sink, Topology
@@ -67,6 +75,7 @@ class SiteSettings:
     interval_s: float = 0.0  # between micro-batches, at least
     once: bool = False
     alone: bool = False  # whether other sites run elsewhere
+    slack_us: int = 0  # event time that may go by while sites agree on a change, before any has to wait
 
     @property
     def waits_for_room(self) -> bool:
@@ -106,7 +115,10 @@ class SiteJob:
         self._warnings = Warnings(settings.events, program.site)
         checkpoint = settings.checkpoint
         end = LinkEnd(checkpoint.run_id, settings.programs_digest, checkpoint.ledger.epoch + 1, uuid.uuid4().hex[:8])
-        self._links = SiteLinks(settings.links, program, checkpoint.shelf, end, self._warnings)
+        sites = read_versions(checkpoint.shelf, checkpoint.ledger).deployment.sites
+        peers = tuple(site for site in sites if site != program.site)
+        self._links = SiteLinks(settings.links, program, checkpoint.shelf, end, self._warnings, peers)
+        self._gate = threading.Lock()  # rows are read and filed for one program, which does not change meanwhile
         self._lock = threading.RLock()  # of ledger, links and reports: micro-batches and the watcher change them
         self._files = threading.Lock()  # of the next three
         self._is_ingesting = False  # tasks write files that no ledger names yet: nothing is deleted
@@ -119,14 +131,23 @@ class SiteJob:
         run_tasks = TaskRunner(spark)
         evaluator = SparkEvaluator(spark, settings.bounds, shelf)
         self._delays_us = {s.stream: settings.topology.stream(s.stream).watermark_us for s in program.streams}
-        self._engine = SiteEngine(program, self._delays_us, shelf, run_tasks, evaluator, run_tasks.parallelism)
+        self._engine = SiteEngine(
+            *(program, self._delays_us, shelf, run_tasks, evaluator, run_tasks.parallelism),
+            slack_us=settings.slack_us,
+        )
         watermarks_path = settings.checkpoint.watermarks_path
-        self._intake = Intake(spark, settings.topology, program, self._schemas, shelf, watermarks_path, run_tasks)
+        self._program_path = checkpoint.directory / "program.pickle"
+        write_program(self._program_path, program)
+        self._intake = Intake(
+            *(spark, settings.topology, program, self._schemas, shelf, watermarks_path, run_tasks),
+            program_path=str(self._program_path),
+        )
         listings = self._intake.listings
         self._new_files = None if listings is None else NewFiles(listings, shelf, self.ledger.inputs)
+        answered = {finish.query: finish for _, finish in program.finishes}  # once, whatever versions of it there are
         self._deliveries = [
-            Delivery(spark, finish.query, _named(evaluator.answer_schema(finish), finish), writers[finish.query], shelf)
-            for _, finish in program.finishes
+            Delivery(spark, query, _named(evaluator.answer_schema(finish), finish), writers[query], shelf)
+            for query, finish in answered.items()
         ]
         run_id = f"{program.site}-{self._checkpoint.run_id}"
         disk = Disk(settings.topology.survives_power_cuts)
@@ -135,6 +156,7 @@ class SiteJob:
             self._deliveries.append(Delivery(spark, failed_sink(query), FAILED_SCHEMA, writer, shelf))
         local = {name: schema for name, schema in self._schemas.items() if name in self._delays_us}
         self._late = LateRows(spark, settings.topology, local, shelf, run_id)
+        self._late_watch = LateRowsWatch(settings.topology, self._warnings, self.ledger.streams)
         self._last_rows = dict.fromkeys(sorted(self._delays_us), time.monotonic())
         self._worker = ThreadPoolExecutor(1, f"join-{program.site}")
         self._completing: Future[bool] | None = None
@@ -153,6 +175,11 @@ class SiteJob:
     def ledger(self) -> SiteLedger:
         """The state as it was last committed."""
         return self._checkpoint.ledger
+
+    @property
+    def has_links(self) -> bool:
+        """Whether there are other sites."""
+        return bool(self._links.peers)
 
     @property
     def lists_files(self) -> bool:
@@ -192,12 +219,13 @@ class SiteJob:
         self._checkpoint.write_watermarks(self._engine.watermarks(self.ledger))
         self._late.roll_back(self.ledger.ingested_batch)
         for delivery in self._deliveries:
-            delivery.roll_back(self.ledger.number)
-            delivery.give(self.ledger.undelivered.get(delivery.query, ()), failed, replay=True)
+            waiting = self.ledger.undelivered.get(delivery.query, ())
+            delivery.roll_back(self.ledger.number, waiting)
+            delivery.give(waiting, failed, replay=True)
         self._publish()
         if not self.ledger.is_complete:
             self._begin_to_complete(PhaseTimer())
-        if self.program.peers_in or self.program.peers_out or self._has_idle_timeouts:
+        if self._links.peers or self._has_idle_timeouts:
             self._watcher = threading.Thread(target=self._watch, name=f"links-{self.site}", daemon=True)
             self._watcher.start()
 
@@ -246,26 +274,143 @@ class SiteJob:
         with self._files:
             self._is_ingesting = True
         try:
-            found = self._read(frame, files)
-            timer.lap("ingest")
-            self._checkpoint.flush(path for one in found for path in one.paths)
-            timer.lap("commit")
-            self._await_completion()
-            timer.lap("wait for the join before")
-            with self._lock:
-                self._last_rows |= {one.stream: time.monotonic() for one in found if one.rows}
-                known = [replace(one, observed="") for one in found]  # statistics are no part of the state
-                ledger = self._engine.ingest(self._released(self.ledger), batch, known, self._idle(began))
-                if self._new_files is not None:
-                    ledger = replace(ledger, inputs=self._new_files.take(files))
-                self._checkpoint.commit(ledger)
-                self._checkpoint.write_watermarks(self._engine.watermarks(ledger))
+            with self._gate:
+                while not self._ingested(frame, files, batch, began, timer):
+                    self._await_decision()
         finally:
             self._is_ingesting = False
-        self._observe(found)
         self._forget_unused()
         timer.lap("commit")
         self._begin_to_complete(timer)
+
+    def _ingested(
+        self, frame: DataFrame, files: Mapping[str, Sequence[InputFile]], batch: int, began: float, timer: PhaseTimer
+    ) -> bool:
+        """File the rows of a micro-batch and commit them; whether they need not wait until plans have changed."""
+        self._go_over()
+        found = self._read(frame, files)
+        self._refuse_after_end(found)
+        timer.lap("ingest")
+        self._checkpoint.flush(path for one in found for path in one.paths)
+        timer.lap("commit")
+        self._await_completion()
+        timer.lap("wait for the join before")
+        with self._lock:
+            if not self._engine.admits(self.ledger, found):
+                return False
+            self._last_rows |= {one.stream: time.monotonic() for one in found if one.rows}
+            known = [replace(one, observed="") for one in found]  # statistics are no part of the state
+            ledger = self._engine.ingest(self._released(self.ledger), batch, known, self._idle(began))
+            if self._new_files is not None:
+                ledger = replace(ledger, inputs=self._new_files.take(files))
+            self._checkpoint.commit(ledger)
+            self._checkpoint.write_watermarks(self._engine.watermarks(ledger))
+        self._observe(found)
+        return True
+
+    # -- versions
+
+    @property
+    def versions(self) -> Versions:
+        """What the site knows of versions of plans."""
+        return self._engine.versions(self.ledger)
+
+    def request(self, change: Change) -> None:
+        """Ask for a change of plans, which all sites go over to when they have agreed."""
+        check_change(self.versions.deployment, change)
+        with self._lock:
+            self._checkpoint.commit(self._engine.request(self.ledger, change))
+        self.take_parcels()
+
+    def go_over_between_batches(self) -> None:
+        """Go over to what sites have agreed on, and leave behind what is over, unless a micro-batch does."""
+        if self._is_to_go_over and self._gate.acquire(blocking=False):
+            try:
+                self._go_over()
+            finally:
+                self._gate.release()
+
+    @property
+    def _is_to_go_over(self) -> bool:
+        has_ending = any(not part.is_in_force for part in self.program.parts)
+        return self.versions.is_decided or (has_ending and bool(finished(self.program, self.ledger)))
+
+    def _go_over(self) -> None:
+        if not self._is_to_go_over:
+            return
+        self._await_completion()
+        with self._lock:
+            before, ledger, engine = self.versions, self._released(self.ledger), self._engine
+            if not ledger.is_complete:
+                return
+            if before.is_decided:
+                engine, ledger = adopt(engine, ledger)
+            if over := finished(engine.program, ledger):
+                engine, ledger = drop(engine, ledger, over)
+            self._checkpoint.commit(ledger)
+            self._engine, self.program, self._links.program = engine, engine.program, engine.program
+            write_program(self._program_path, self.program)
+            self._intake = replace(self._intake, program=self.program)
+            self._publish()
+            self._acknowledge()
+        self._report_versions(before, over)
+
+    def _report_versions(self, before: Versions, over: Sequence[str]) -> None:
+        events, now = self._settings.events, self.versions
+        if self.site == proposer_of(now.deployment):  # once, and not by every site
+            for entry in now.log[len(before.log) :]:
+                for plan in entry.change.plans:
+                    text = explain_text(join_plan_of(plan.plan))
+                    events.publish(PlanInForce(plan.query, plan.planner, text, None, entry.revision))
+        for name in over:
+            events.publish(VersionDropped(self.site, name))
+
+    def _await_decision(self) -> None:
+        """Rows that were read are for the plans to come: wait until all sites have agreed on them."""
+        while self.ledger.hold_us is not None and not self.versions.is_decided:
+            if self._closing.is_set() or (self._settings.once and self._settings.alone):
+                raise InputEnded("stopping")
+            self._publish()
+            if not self.take_parcels():
+                self._closing.wait(_POLL_S / 4)
+
+    def _refuse_after_end(self, found: Sequence[Ingested]) -> None:
+        """Refuse new rows of a stream whose end was taken for the end of time: all would be late."""
+        ended = {stream for stream in self._delays_us if self._mark(stream) >= END_US}
+        if late := sorted({one.stream for one in found if one.rows} & ended):
+            raise CheckpointMismatch(
+                f"checkpoint {self._checkpoint.directory} was drained (--drain): its input had ended, and rows of "
+                f"stream {late[0]!r} that come now can take no part; begin anew with --fresh, or give --checkpoint and "
+                "the sinks another place"
+            )
+
+    def drain(self) -> bool:
+        """The input has ended, and with it time: rows that wait for their order do not wait any more."""
+        return self._complete(PhaseTimer(), dict.fromkeys(self._delays_us, END_US))
+
+    def tell_what_waits(self) -> bool:
+        """Say how many answers, or rows where other sites have a part in them, wait for watermarks; whether any do."""
+        with self._lock:
+            waiting = {stream: rows for stream, rows in self._waiting_rows().items() if rows}
+            if not waiting or self._failure is not None:
+                return False
+            text = "; ".join(f"{rows:,} rows of stream {stream!r}" for stream, rows in waiting.items())
+            text = f"{text} wait: a ROWS window counts them once the watermark has passed, as an earlier row may come"
+            if not self.program.peers_in and not self.program.peers_out:
+                with contextlib.suppress(WatersmeetError):  # an expression fails for one of them: not yet
+                    # The engine is a function: nothing of this is committed.
+                    after = self._engine.run(self.ledger, Arrivals((), dict.fromkeys(self._delays_us, END_US)))
+                    answers = sum(after.rows_out.values()) - sum(self.ledger.rows_out.values())
+                    text = f"{answers:,} answers are not given yet: {text}"
+            self._warnings.say("waiting", f"{text}; more rows release them, or `--once --drain` if none will come")
+            return True
+
+    def _waiting_rows(self) -> dict[str, int]:
+        """Of each stream, the rows that wait for their order."""
+        return {
+            stream: sum(segment.rows for segment in segments)
+            for stream, segments in sorted(self.ledger.pending.items())
+        }
 
     def take_parcels(self) -> bool:
         """Join what has come over the links, without new rows; whether anything had come."""
@@ -277,6 +422,8 @@ class SiteJob:
 
     def has_delivered(self, timeout_s: float) -> bool:
         """Wait until the sinks have all answers; whether they have, within the timeout."""
+        for delivery in self._deliveries:
+            delivery.flush(self._failed)
         return _are_done([delivery.last for delivery in self._deliveries], timeout_s)
 
     # -- joining
@@ -289,7 +436,7 @@ class SiteJob:
         if self._completing is not None:
             self._completing.result()
 
-    def _complete(self, timer: PhaseTimer) -> bool:
+    def _complete(self, timer: PhaseTimer, ended: Mapping[str, int] | None = None) -> bool:
         """Join what was ingested and what has come over the links; whether there was anything.
 
         A micro-batch that has failed is not tried again before the next start, by whichever thread.
@@ -298,7 +445,7 @@ class SiteJob:
             if self._failure is not None:
                 raise self._failure
             try:
-                has_joined = self._join(timer)
+                has_joined = self._join(timer, ended or {})
             except BaseException as error:
                 self._failure = error
                 raise
@@ -306,12 +453,13 @@ class SiteJob:
             self._forget_unused()
         return has_joined
 
-    def _join(self, timer: PhaseTimer) -> bool:
+    def _join(self, timer: PhaseTimer, ended: Mapping[str, int]) -> bool:
         before = self.ledger
         ledger = self._released(before)
         parcels, runs = self._links.parcels(ledger)
-        idle = self._declare_idle()
-        if not parcels and not idle and before.is_complete:
+        idle = {**self._declare_idle(), **ended}
+        has_notes = any(link.notes for link in before.links.values())
+        if not parcels and not idle and not has_notes and before.is_complete:
             return False
         timer.lap("take")
         if not before.is_complete:
@@ -395,12 +543,14 @@ class SiteJob:
                 polls += 1
                 is_slow = polls % _SLOW_POLLS == 0
                 has_parcels = not self._settings.once and self._links.have_parcels(self.ledger)
-                due = has_parcels or (is_slow and self._idle_between_batches())
+                has_notes = any(link.notes for link in self.ledger.links.values())
+                due = has_parcels or has_notes or (is_slow and self._idle_between_batches())
                 if due and self._lock.acquire(blocking=False):
                     try:
                         self.take_parcels()
                     finally:
                         self._lock.release()
+                self.go_over_between_batches()
                 if is_slow:
                     self._links.check_peers(self.ledger)
                     self._publish()
@@ -417,8 +567,9 @@ class SiteJob:
 
     def _idle(self, until: float, not_before: float = 0.0) -> dict[str, int]:
         """Streams that were silent for their timeout, up to when it was looked, and the instant others have come to."""
+        hold_us = self.ledger.hold_us
         return {
-            stream: pace
+            stream: pace if hold_us is None else min(pace, hold_us)
             for stream, since in self._last_rows.items()
             if (timeout := self._settings.topology.stream(stream).idle_timeout_us) is not None
             and (until - max(since, not_before)) * 1_000_000 >= timeout
@@ -446,7 +597,7 @@ class SiteJob:
         others = [self._mark(other) for other in self._delays_us if other != stream]
         others += [self.ledger.watermarks.get(one.arrives_as, UNKNOWN) for _, one in self.program.inbound]
         others += [end.pace for end in self._links.readers(self.ledger).values()]
-        return max(others, default=UNKNOWN)
+        return max((mark for mark in others if mark < END_US), default=UNKNOWN)  # one that has ended sets no pace
 
     # -- statistics and reports
 
@@ -507,6 +658,7 @@ class SiteJob:
             state_bytes=sum(segment.bytes for segment in segments),
             segments=len(segments),
         )
+        self._late_watch.look(ledger.streams)
         events = self._settings.events
         events.publish(self.last_batch)
         for to, purposes in traffic_by_purpose(self.program, ledger).items():
@@ -535,10 +687,11 @@ class SiteJob:
                     if ledger is not self.ledger:
                         self._checkpoint.commit(ledger)
                 self._links.forget_acknowledged()
-                self._late.close()
+                self._late_watch.conclude(self.ledger.streams)
                 self._keep_observed()
                 self._checkpoint.forget_unused()
         finally:
+            self._late.close()
             self._checkpoint.close()
 
 

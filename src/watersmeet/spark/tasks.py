@@ -5,6 +5,8 @@ written once, sorted, and the same file serves as the exchange and as the state.
 """
 
 import json
+import os
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +18,7 @@ from watersmeet.program.finish.failed import set_failing_aside
 from watersmeet.program.finish.model import Finish
 from watersmeet.program.site.ingest import Ingest, has_event_time
 from watersmeet.program.site.ledger import Ingested
+from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.storage import sizes
 from watersmeet.program.storage.codec import to_json
 from watersmeet.spark.files import FileShelf
@@ -56,14 +59,39 @@ class Named:
         return self.task(batch.rename_columns(self.names) for batch in batches)
 
 
+def write_program(path: Path, program: SiteProgram) -> None:
+    """Keep the program of a site where tasks find it; made from the ledger, and replaced whole."""
+    fresh = path.with_suffix(".tmp")
+    fresh.write_bytes(pickle.dumps(program))
+    os.replace(fresh, path)
+
+
+def read_program(path: str) -> SiteProgram:
+    """The program of a site as it is now."""
+    found = os.stat(path)
+    stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
+    if path not in _programs or _programs[path][0] != stamp:
+        _programs[path] = stamp, pickle.loads(Path(path).read_bytes())
+    return _programs[path][1]
+
+
+_programs: dict[str, tuple[tuple[int, int, int], SiteProgram]] = {}  # by path, as last read
+
+
 @dataclass(frozen=True)
 class IngestRows:
     """Ingest the new rows of one stream, as they come from Spark."""
 
     ingest: Ingest
     watermarks_path: str  # of a file that says before which instant rows of each stream are late
+    program_path: str = ""  # of a file with the program of the site, which may change while Spark's query runs
 
     def __call__(self, batches: Batches) -> Batches:
+        if self.program_path:
+            program = read_program(self.program_path)
+            current = replace(self, ingest=replace(self.ingest, program=program), program_path="")
+            yield from current(batches)
+            return
         late_before = json.loads(Path(self.watermarks_path).read_text(encoding="utf-8"))[self.ingest.scan.stream]
         waiting: list[pa.RecordBatch] = []
         rows = size = 0

@@ -14,6 +14,7 @@ from watersmeet.topology.model import (
     DURABILITIES,
     EVERY_PAIR,
     OBJECTIVES,
+    Adapt,
     HeadSteps,
     Link,
     LinkTransport,
@@ -30,13 +31,15 @@ from watersmeet.topology.model import (
     check_site,
     link_name,
 )
+from watersmeet.topology.parameters import with_parameters
 from watersmeet.topology.yaml_tree import SIZE_BYTES, Entry, parse_amount, read
 
 _TOPOLOGY_KEYS = (
-    *("sites", "links", "default_link", "link_transport", "durability", "stats_file", "streams", "queries"),
+    *("sites", "links", "default_link", "link_transport", "durability", "stats_file", "adapt", "streams", "queries"),
 )
 _LINK_KEYS = ("latency", "bandwidth", "price_per_gb")
 _STREAM_KEYS = ("site", "schema", "event_time", "watermark", "idle_timeout", "source", "late", "stats")
+_ADAPT_KEYS = ("mode", "threshold", "min_interval")
 _QUERY_KEYS = (
     "sql",
     "site",
@@ -49,6 +52,7 @@ _QUERY_KEYS = (
     "assume_defaults",
     "errors",
     "failed",
+    "adapt",
     "sink",
     "allow_cross",
     "start",
@@ -57,10 +61,10 @@ _QUERY_KEYS = (
 _BANDWIDTH_BPS = {"bps": 1, "kbps": 1_000, "Mbps": 1_000_000, "Gbps": 1_000_000_000}
 
 
-def load_topology(path: str | Path) -> Topology:
-    """Read a topology file; relative paths in it are relative to the file."""
+def load_topology(path: str | Path, parameters: Mapping[str, str] | None = None) -> Topology:
+    """Read a topology file; relative paths in it are relative to the file, `${name}` is a parameter."""
     path = Path(path)
-    root = read(path)
+    root = with_parameters(read(path), parameters or {})
     directory = path.resolve().parent
     top = root.mapping("the topology", _TOPOLOGY_KEYS)
     for needed in ("streams", "queries"):
@@ -86,9 +90,10 @@ def load_topology(path: str | Path) -> Topology:
         columns = {stream.name: stream.columns for stream in streams}
         stats = filled(stats, _stats_file(top["stats_file"], directory, columns))
     durability = _durability(top["durability"]) if "durability" in top else DURABILITIES[-1]
+    adapt = _adapt(top["adapt"], "the topology") if "adapt" in top else Adapt()
     with _located(root):
         return Topology(
-            tuple(streams), tuple(queries), sites, str(directory), links, default, transport, stats, durability
+            tuple(streams), tuple(queries), sites, str(directory), links, default, transport, stats, durability, adapt
         )
 
 
@@ -232,7 +237,7 @@ def _query(name: str, entry: Entry, directory: Path, sites: Sequence[str]) -> Qu
     return Query(
         name,
         keys["sql"].text("sql"),
-        sink=Sink(**_endpoint(keys["sink"], f"the sink of {what}", directory)) if "sink" in keys else Sink(),
+        sink=_sink(keys["sink"], f"the sink of {what}", directory) if "sink" in keys else Sink(),
         allow_cross=keys["allow_cross"].flag("allow_cross") if "allow_cross" in keys else False,
         start=keys["start"].text("start") if "start" in keys else None,
         checkpoint=_resolve(keys["checkpoint"].text("checkpoint"), directory) if "checkpoint" in keys else None,
@@ -245,8 +250,26 @@ def _query(name: str, entry: Entry, directory: Path, sites: Sequence[str]) -> Qu
         assume_defaults=keys["assume_defaults"].flag("assume_defaults") if "assume_defaults" in keys else False,
         errors=keys["errors"].text("errors") if "errors" in keys else "fail",
         failed=Sink(**_endpoint(keys["failed"], f"failed of {what}", directory)) if "failed" in keys else None,
+        adapt=_adapt(keys["adapt"], what) if "adapt" in keys else None,
         **(_limits(keys["limits"], what, sites) if "limits" in keys else {}),
     )
+
+
+def _adapt(entry: Entry, what: str) -> Adapt:
+    """`adapt: cnu`, or a mapping with the other settings too."""
+    if isinstance(entry.value, str):
+        with _located(entry):
+            return Adapt(entry.text("adapt"))
+    keys = entry.mapping(f"adapt of {what}", _ADAPT_KEYS)
+    if "mode" not in keys:
+        raise entry.fail(f"adapt of {what} has no mode; write mode: cnu, dnu, planner or off")
+    settings: dict[str, Any] = {"mode": keys["mode"].text("mode")}
+    if "threshold" in keys:
+        settings["threshold"] = keys["threshold"].number("threshold")
+    if "min_interval" in keys:
+        settings["min_interval"] = keys["min_interval"].text("min_interval")
+    with _located(entry):
+        return Adapt(**settings)
 
 
 def _objective(entry: Entry, what: str) -> tuple[tuple[str, float], ...]:
@@ -293,8 +316,15 @@ def _step(entry: Entry, what: str, sites: Sequence[str]) -> PlanStep:
         return PlanStep(keys["join"].text("join"), **settings)
 
 
-def _endpoint(entry: Entry, what: str, directory: Path) -> dict[str, Any]:
-    keys = entry.mapping(what, ("format", "path", "options"))
+def _sink(entry: Entry, what: str, directory: Path) -> Sink:
+    settings = _endpoint(entry, what, directory, "compact")
+    compact = entry.value.get("compact")
+    with _located(compact or entry, f"{what}: "):
+        return Sink(**settings, compact=None if compact is None else compact.text("compact"))
+
+
+def _endpoint(entry: Entry, what: str, directory: Path, *more: str) -> dict[str, Any]:
+    keys = entry.mapping(what, ("format", "path", "options", *more))
     if "format" not in keys:
         raise entry.fail(f"{what} has no format")
     options = keys["options"].mapping(f"options of {what}") if "options" in keys else {}

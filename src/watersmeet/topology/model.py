@@ -33,6 +33,10 @@ PARTITIONS = ("hash", "range", "rate")
 ERRORS = ("fail", "drop", "keep")
 
 
+# Who decides on another plan while a query runs: the adaptive paper's procedures, by a coordinator or among the sites,
+# or the query's planner; off keeps the plan.
+ADAPT_MODES = ("cnu", "dnu", "planner", "off")
+
 # What a run survives: that its processes are killed, or also that the machine loses power.
 DURABILITIES = ("process", "power")
 
@@ -59,11 +63,27 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """Where rows go: a format of Spark's writers, or `console`."""
+    """Where rows go: a format of Spark's writers, or `console`.
+
+    With `compact`, a duration, answers wait up to so long for others, and are published together as one file.
+    """
 
     format: str = "console"
     path: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
+    compact: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.compact is not None and self.compact_us <= 0:
+            raise TopologyError(f"compact {self.compact!r} must be positive; leave it out for a file a micro-batch")
+
+    @property
+    def compact_us(self) -> int:
+        """How long answers may wait for others; 0: not at all."""
+        try:
+            return 0 if self.compact is None else parse_duration(self.compact)
+        except InputError as error:
+            raise TopologyError(f"compact: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -199,6 +219,43 @@ class HeadSteps:
             joined.append(step.join.casefold())
 
 
+@dataclass(frozen=True, slots=True)
+class Adapt:
+    """Whether and how eagerly a query's plan changes while it runs.
+
+    `threshold` is the relative change of the cost of a one-way join from which on the plan is considered again, and
+    `min_interval` the least time between two plans.
+
+    >>> Adapt("cnu", min_interval="1 minute").min_interval_us
+    60000000
+    """
+
+    mode: str = "off"
+    threshold: float = 0.2
+    min_interval: str = "30 seconds"
+
+    def __post_init__(self) -> None:
+        if self.mode not in ADAPT_MODES:
+            raise TopologyError(f"adapt: unknown mode {self.mode!r}; {did_you_mean(self.mode, ADAPT_MODES)}")
+        if not 0 < self.threshold < inf:
+            raise TopologyError(
+                f"adapt: threshold must be positive, not {self.threshold:g}; 0.2 means that a cost has changed by 20%"
+            )
+        if self.min_interval_us <= 0:
+            raise TopologyError(f"adapt: min_interval {self.min_interval!r} must be positive")
+
+    @property
+    def is_on(self) -> bool:
+        return self.mode != "off"
+
+    @property
+    def min_interval_us(self) -> int:
+        try:
+            return parse_duration(self.min_interval)
+        except InputError as error:
+            raise TopologyError(f"adapt: min_interval: {error}") from None
+
+
 BatchFunction = Callable[[Any, int], None]
 
 
@@ -224,6 +281,7 @@ class Query:
     assume_defaults: bool = False  # whether planners use defaults for statistics that are missing
     errors: str = "fail"  # what becomes of rows for which an expression fails
     failed: Sink | None = None  # where errors: keep writes them
+    adapt: Adapt | None = None  # None: as the topology says
 
     def __post_init__(self) -> None:
         check_name(self.name, "query")
@@ -257,6 +315,8 @@ class Query:
                 parse_duration(self.max_delay)
             except InputError as error:
                 raise TopologyError(f"query {self.name!r}: limits.delay: {error}") from None
+        if self.adapt is not None:
+            check_adapt(self, self.adapt)
         if not self.sql.strip():
             raise TopologyError(f"query {self.name!r} has no SQL text")
         _ = self.start_us
@@ -348,6 +408,7 @@ class Topology:
     link_transport: LinkTransport = LinkTransport()
     stats: Stats = field(default_factory=Stats)
     durability: str = DURABILITIES[-1]
+    adapt: Adapt = Adapt()  # of queries that do not say otherwise
     _position: dict[str, int] = field(init=False, repr=False, compare=False)  # of each site in `sites`
 
     def __post_init__(self) -> None:
@@ -414,6 +475,18 @@ class Topology:
             f"add `site:` to the query with one of: {', '.join(self.site_names)}"
         )
 
+    def adapt_of(self, query: Query) -> Adapt:
+        """Whether and how a query's plan changes: its own setting, else that of all; a plan that is given stays.
+
+        >>> topology = Topology((), adapt=Adapt("cnu"))
+        >>> [topology.adapt_of(Query("q", "SELECT 1", adapt=own)).mode for own in (None, Adapt())]
+        ['cnu', 'off']
+        """
+        if query.adapt is not None:
+            return query.adapt
+        fixed = query.plan is not None or (query.planner is not None and self.adapt.mode in ("cnu", "dnu"))
+        return Adapt() if fixed else self.adapt
+
     def link(self, a: str, b: str) -> Link:
         """The link of two sites in either order: their own, else the default, else an unlimited one.
 
@@ -467,6 +540,21 @@ def check_site(site: str, what: str, known: Sequence[str]) -> str:
     if site not in known:
         raise TopologyError(f"{what}: unknown site {site!r}; {did_you_mean(site, known)}")
     return site
+
+
+def check_adapt(query: Query, adapt: Adapt) -> None:
+    """Refuse what contradicts a plan that changes by itself."""
+    if not adapt.is_on:
+        return
+    if query.plan is not None:
+        raise TopologyError(
+            f"query {query.name!r} has a plan, which does not change by itself; remove plan, "
+            "or set adapt: {mode: off}"
+        )
+    if adapt.mode in ("cnu", "dnu") and query.planner is not None:
+        raise TopologyError(
+            f"query {query.name!r}: adapt mode {adapt.mode} makes its own plans; remove planner, or set mode: planner"
+        )
 
 
 def check_durability(text: str) -> str:

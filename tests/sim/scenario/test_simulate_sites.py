@@ -14,7 +14,16 @@ import pytest
 
 from watersmeet.cli.main import run_command
 from watersmeet.errors import InputError
-from watersmeet.metrics.events import Event, LinkCounts, MicroBatchCompleted, RunEnded, from_json, to_json
+from watersmeet.metrics.events import (
+    Event,
+    LinkCounts,
+    MicroBatchCompleted,
+    PlanDecision,
+    PlanInForce,
+    RunEnded,
+    from_json,
+    to_json,
+)
 from watersmeet.query.bags import Bag, bag_of
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
@@ -473,3 +482,51 @@ def test_a_scenario_is_not_run_by_sites(tmp_path: Path, capsys: pytest.CaptureFi
     scenario = loaded(saved(tmp_path))
     with pytest.raises(InputError, match="there is nothing to simulate: the topology has no queries"):
         simulate(replace(scenario, topology=replace(scenario.topology, queries=())))
+
+
+PHASES = """\
+sites: [ams, fra, nyc]
+default_link: {latency: 1 ms, bandwidth: 50 kbps}
+adapt: {mode: MODE, min_interval: 10 seconds}
+streams:
+  a: &router
+    site: ams
+    schema: "ts timestamp, k long"
+    event_time: ts
+    source: {format: parquet, path: a.parquet}
+    stats: {rate: 20, columns: {k: {distinct: 100}}}
+  b: {<<: *router, site: fra, source: {format: parquet, path: b.parquet}}
+  c: {<<: *router, site: nyc, source: {format: parquet, path: c.parquet}}
+queries:
+  q:
+    site: ams
+    sql: SELECT a.k FROM a [RANGE 1 SECOND], b [RANGE 1 SECOND], c [RANGE 1 SECOND] WHERE a.k = b.k AND b.k = c.k
+    assume_defaults: true
+"""
+
+
+@pytest.mark.parametrize(("mode", "busy"), [("cnu", 20), ("cnu", 200), ("planner", 200)])
+def test_sites_go_over_to_the_plans_that_are_decided_on(mode: str, busy: int, tmp_path: Path) -> None:
+    """Three routers; one becomes ten times as busy in the middle, or stays as it is."""
+    random = np.random.default_rng(1)
+    for name in "abc":
+        rates = [20] * 40 + [busy if name == "c" else 20] * 40
+        ts = np.concatenate([second * SECOND + np.arange(rate) * SECOND // rate for second, rate in enumerate(rates)])
+        table = pa.table({"ts": pa.array(ts).cast(pa.timestamp("us")), "k": random.integers(0, 100, len(ts))})
+        pq.write_table(
+            table.set_column(0, "ts", table["ts"].cast(pa.timestamp("us", "UTC"))), tmp_path / f"{name}.parquet"
+        )
+    path = tmp_path / "topology.yaml"
+    path.write_text(PHASES.replace("MODE", mode))
+    seen: list[tuple[float, Event]] = []
+    scenario = load_simulated(path)
+    assert isinstance(scenario, SitesScenario)
+    outcome = simulate(scenario, events=lambda at, event: seen.append((at, event)))
+    decisions = [(at, event) for at, event in seen if isinstance(event, PlanDecision)]
+    accepted = [at for at, event in decisions if event.accepted]
+    assert (len(accepted) > 0) == (busy == 200)
+    assert all(40 < at < 80 for at in accepted)
+    in_force = [at for at, event in seen if isinstance(event, PlanInForce) and event.version > 1]
+    assert len(in_force) == len(accepted) and all(before < at for before, at in zip(accepted, in_force, strict=True))
+    assert isinstance(outcome, SitesOutcome) and outcome.summary.is_right
+    assert [from_json(to_json(event, at))[1] for at, event in decisions] == [event for _, event in decisions]

@@ -66,6 +66,11 @@ def test_a_head_and_a_tree_ask_for_the_same_keys() -> None:
     check_seeds(range(11_389, 11_390))
 
 
+def test_two_sites_report_how_far_they_have_got_with_the_same_window() -> None:
+    """In different sub-plans: one must not be taken for the other, whose report seemed to go back."""
+    check_seeds(range(10_737, 10_738))
+
+
 def test_answers_of_trials_of_fresh_seeds_are_those_of_the_reference(fresh_seeds: FreshSeeds) -> None:
     for seed in fresh_seeds.take(10):
         wrong, _ = failures([seed])

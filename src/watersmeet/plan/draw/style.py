@@ -9,6 +9,8 @@ COLOURS = {
     Purpose.SYNC: "#00875f",
     Purpose.RESULTS: "#c8400a",
     Purpose.WATERMARKS: "#7d848c",
+    Purpose.MIGRATION: "#5b4fa2",
+    Purpose.AGREEMENT: "#3f8f9b",
 }
 
 INK, SOFT_INK = "#1d2733", "#5a6673"

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from watersmeet.plan.nodes import Distinct, Plan, Project, Restrict, join_plan_of
-from watersmeet.query.model import Expression, SelectItem
+from watersmeet.plan.nodes import Distinct, Group, Plan, Project, Restrict, join_plan_of
+from watersmeet.query.model import WINDOW_START, Expression, Grouping, SelectItem, key_of_group
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,7 @@ class Finish:
     select: tuple[SelectItem, ...]
     distinct: bool
     errors: str = "fail"  # what becomes of combinations for which an expression fails
+    grouping: Grouping | None = None  # what is made of the rows that were selected
 
     @property
     def plain(self) -> tuple[tuple[str, str], ...] | None:
@@ -29,7 +30,20 @@ class Finish:
     @property
     def names(self) -> tuple[str, ...]:
         """The output columns."""
-        return tuple(item.name for item in self.select)
+        return tuple(item.name for item in (self.select if self.grouping is None else self.grouping.select))
+
+    @property
+    def of_groups(self) -> "Finish":
+        """The steps from groups to answers, which have what they are sorted by behind the output columns."""
+        assert self.grouping is not None, "a query with groups"
+        grouping, hidden = self.grouping, []
+        if grouping.limit is not None:
+            keys = (key_of_group(number) for number in range(grouping.keys))
+            hidden = [key.expression for key in grouping.order]
+            hidden += [Expression(column.sql, (column,)) for column in (*keys, WINDOW_START)]
+        select = (*grouping.select, *(SelectItem(f"#{number}", one) for number, one in enumerate(hidden)))
+        columns = tuple(column.flat for column in grouping.columns)
+        return Finish(self.query, columns, grouping.having, select, distinct=False, errors=self.errors)
 
 
 def answer_column(number: int) -> str:
@@ -61,7 +75,8 @@ class Evaluator(Protocol):
 def finish_of(query: str, plan: Plan, errors: str = "fail") -> Finish:
     """What stands above the join in the plan of a query."""
     distinct = isinstance(plan, Distinct)
-    top = plan.child if isinstance(plan, Distinct) else plan
+    top = plan.child if isinstance(plan, Distinct | Group) else plan
     assert isinstance(top, Project), "a plan projects its answers"
     predicates = top.child.predicates if isinstance(top.child, Restrict) else ()
-    return Finish(query, join_plan_of(plan).output, predicates, top.select, distinct, errors)
+    grouping = plan.grouping if isinstance(plan, Group) else None
+    return Finish(query, join_plan_of(plan).output, predicates, top.select, distinct, errors, grouping)

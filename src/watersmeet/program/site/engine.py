@@ -6,9 +6,10 @@ it durable first and delivers after that.
 """
 
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from functools import cached_property, lru_cache
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,10 +17,23 @@ import pyarrow.compute as pc
 from watersmeet.errors import CheckpointMismatch
 from watersmeet.program.finish.distinct import KeepUnseen
 from watersmeet.program.finish.failed import failed_sink, refuse_failed
+from watersmeet.program.finish.groups import first_of_windows
 from watersmeet.program.finish.model import Evaluated, Evaluator, Finish, answer_column
 from watersmeet.program.join.axis import Clock
 from watersmeet.program.operators import Form, Operator, Purpose
-from watersmeet.program.site.filing import Made, payload_name, shelve
+from watersmeet.program.site.agreement import (
+    Judge,
+    Note,
+    Request,
+    Versions,
+    accept,
+    insist,
+    pack_notes,
+    step,
+    unpack_notes,
+)
+from watersmeet.program.site.filing import Made, pack_for_others, payload_name, shelve
+from watersmeet.program.site.grouping import GroupRecords
 from watersmeet.program.site.inbound import check_columns
 from watersmeet.program.site.ledger import (
     Answers,
@@ -35,6 +49,8 @@ from watersmeet.program.site.program import JoinPart, ProbeGroup, Shipment, Site
 from watersmeet.program.site.retention import axes_of, axis_for, kept_ticks, merging, need_of, readers_of
 from watersmeet.program.site.round import Merge, Packed, Release, Round, Segments, Unpack, low_watermark, read_clock
 from watersmeet.program.site.streams import clock_flow, ordered_flow
+from watersmeet.program.site.tasks import RunTasks
+from watersmeet.program.site.versions import Change, cause_against
 from watersmeet.program.storage.merging import choose_merges, merged_segment
 from watersmeet.program.storage.segments import TS
 from watersmeet.program.storage.shelf import Part, Segment, Shelf
@@ -48,9 +64,6 @@ from watersmeet.program.storage.wire import (
     naming_damage,
     unpack_schema,
 )
-
-Result = TypeVar("Result")
-RunTasks = Callable[[Callable[[int], list[Result]], int, int], list[Result]]  # a task, how often, over how many rows
 
 _SEEN = "#seen "  # in front of a query, the name under which its answers are merged
 _MANY_TICKS = 16  # segments of a clock from which it is written anew as one
@@ -76,16 +89,78 @@ class SiteEngine:
         evaluate: Evaluator,
         buckets: int = 1,
         rows_a_bucket: int = 5_000,
+        *,
+        slack_us: int = 0,
+        judge: Judge = accept,
     ) -> None:
         self.program = program
+        self._slack_us = slack_us  # event time that may go by while sites agree on a change, before any has to wait
+        self._judge = judge
         self.shelf = shelf
         self.buckets = buckets
         self._rows_a_bucket = rows_a_bucket
         self._delays_us = delays_us
         self._run_tasks = run_tasks
         self._evaluate = evaluate
+        self._records = GroupRecords(shelf, run_tasks)
         self._rounds = _rounds(program)
         self._readers = readers_of(program)
+
+    def with_program(self, program: SiteProgram) -> "SiteEngine":
+        """The same engine for another program of the site."""
+        return SiteEngine(
+            *(program, self._delays_us, self.shelf, self._run_tasks, self._evaluate, self.buckets),
+            rows_a_bucket=self._rows_a_bucket,
+            slack_us=self._slack_us,
+            judge=self._judge,
+        )
+
+    def versions(self, ledger: SiteLedger) -> Versions:
+        """What the site knows of versions."""
+        return read_versions(self.shelf, ledger)
+
+    def admits(self, ledger: SiteLedger, found: Iterable[Ingested]) -> bool:
+        """Whether rows that were found may be ingested before the next revision is adopted."""
+        hold_us = ledger.hold_us
+        return hold_us is None or all(one.max_ts is None or one.max_ts <= hold_us for one in found)
+
+    def request(self, ledger: SiteLedger, change: Change) -> SiteLedger:
+        """Ask for a change; it is proposed to all sites when those before it are settled."""
+        return self._agree(ledger, [(self.program.site, Request(change))])
+
+    def insist(self, ledger: SiteLedger) -> SiteLedger:
+        """Ask the other sites what they have promised, since nobody says what was decided."""
+        versions, out = insist(self.versions(ledger), self.program.site)
+        return self._with_notes(ledger, versions, out) if out else ledger
+
+    def continued(self, ledger: SiteLedger) -> SiteLedger:
+        """Propose the next change, if one waits and this site is the one to propose it."""
+        return self._agree(ledger, ())
+
+    def _agree(self, ledger: SiteLedger, notes: Sequence[tuple[str, Note]]) -> SiteLedger:
+        """Take notes about the next revision; the answers go with the next parcels."""
+        before = self.versions(ledger)
+
+        def judge(change: Change) -> str:
+            return self._judge(change) or cause_against(before.deployment, change)
+
+        versions, out = step(before, self.program.site, self._bound_us(ledger), notes, judge)
+        return ledger if versions == before else self._with_notes(ledger, versions, out)
+
+    def _with_notes(self, ledger: SiteLedger, versions: Versions, out: Sequence[tuple[str, Note]]) -> SiteLedger:
+        links = dict(ledger.links)
+        for to, note in out:
+            link = links.get(to, LinkState())
+            links[to] = replace(link, notes=(*link.notes, pack_notes([note])))
+        path = write_versions(self.shelf, versions)
+        return replace(ledger, links=links, versions=path, hold_us=versions.hold_us(self.program.site))
+
+    def _bound_us(self, ledger: SiteLedger) -> int:
+        """Up to which instant rows may come before the site goes over to the next revision."""
+        local = {scan.stream for scan in self.program.streams}
+        states = [state for stream, state in ledger.streams.items() if stream in local]
+        seen = [mark for state in states for mark in (state.max_ts, state.declared) if mark is not None]
+        return max(seen) + self._slack_us if seen else UNKNOWN
 
     def watermarks(self, ledger: SiteLedger) -> dict[str, int | None]:
         """The watermark of every stream that arrives here."""
@@ -131,6 +206,7 @@ class SiteEngine:
                 rows=state.rows + one.rows,
                 late=state.late + one.late,
                 malformed=state.malformed + one.malformed,
+                late_by_us=max(state.late_by_us, one.late_by_us),
             )
             central[one.stream] = central.get(one.stream, Traffic()) + one.central
             for join, count in one.null_keys.items():
@@ -151,7 +227,9 @@ class SiteEngine:
 
     def run(self, before: SiteLedger, arrivals: Arrivals) -> SiteLedger:
         """Join what was ingested and what has come over the links; the next ledger."""
-        ledger, reported, messages = self._take(before, arrivals.parcels)
+        ledger, reported, messages, notes = self._take(before, arrivals.parcels)
+        if notes:
+            ledger = self._agree(ledger, notes)
         ledger = self._declare(ledger, arrivals.declared)
         pending = dict(ledger.pending)
         for one in ledger.ingested:
@@ -170,24 +248,39 @@ class SiteEngine:
         made += released
         marks = self._spread(marks)
         if not made and marks == before.watermarks and not before.ingested:
-            return ledger
+            return self._send(ledger, ()) if any(link.notes for link in ledger.links.values()) else ledger
         ledger = self._append_clock_ticks(ledger, made)
         made = self._run_rounds(before, ledger, made, marks)
         ledger = replace(ledger, watermarks=self._paced(marks, made))
-        ledger = self._send(ledger, made)
-        ledger = self._answer(ledger, made, [one.failed_file for one in before.ingested])
+        ledger, records, failed = self._aggregate(ledger, made)
+        ledger = self._send(ledger, [*made, *records])
+        ledger = self._answer(ledger, made, [*(one.failed_file for one in before.ingested), *failed])
         return self._tidy(ledger, _segments_made(made))
+
+    def begin(self, ledger: SiteLedger, history: Sequence[Made], starting: frozenset[str]) -> SiteLedger:
+        """Let joins run for the first time, over the rows that are there; `history` is what others get of them."""
+        marks = self._spread(ledger.watermarks)
+        made = self._run_rounds(ledger, ledger, [], marks, starting) if starting else []
+        after = replace(ledger, number=ledger.number + 1, watermarks=self._paced(marks, made))
+        after, records, failed = self._aggregate(after, made)
+        after = self._send(after, [*history, *made, *records])
+        after = self._answer(after, made, failed)
+        return self._tidy(after, _segments_made(made))
 
     def _take(
         self, ledger: SiteLedger, parcels: Iterable[tuple[str, str, ParcelIndex]]
-    ) -> tuple[SiteLedger, dict[str, int], list[Packed]]:
-        """Note what has come over the links; second deliveries and what is behind a gap are left alone."""
+    ) -> tuple[SiteLedger, dict[str, int], list[Packed], list[tuple[str, Note]]]:
+        """Note what has come over the links; second deliveries and what is behind a gap are left alone.
+
+        So is what a site has sent that has gone over to the next revision before this one.
+        """
         received, checksums, schemas = dict(ledger.received), dict(ledger.checksums), dict(ledger.schemas)
         reported: dict[str, int] = {}
         watermarks = ChainMap(reported, dict(ledger.watermarks))
         messages: list[Packed] = []
+        notes: list[tuple[str, Note]] = []
         for sender, path, parcel in sorted(parcels, key=lambda found: (found[0], found[2].number)):
-            if parcel.number != received.get(sender, 0) + 1:
+            if parcel.number != received.get(sender, 0) + 1 or parcel.revision > self.program.revision:
                 continue
             if parcel.previous != checksums.get(sender, 0):
                 raise CheckpointMismatch(
@@ -196,26 +289,33 @@ class SiteEngine:
                     f"checkpoints of all sites from copies of one moment, or remove them and the links to begin anew"
                 )
             received[sender], checksums[sender] = parcel.number, parcel.checksum
-            shipments = self.program.flows_from(sender)
+            names = self.program.flow_names(sender, parcel.revision)
+            with naming_damage(sender, self.program.site, parcel.number):
+                if parcel.notes:
+                    if not ledger.versions:
+                        raise ValueError("it has notes about plans, which do not change here")
+                    notes += [(sender, note) for note in unpack_notes(parcel.notes.decode())]
             for entry in parcel.entries:
                 with naming_damage(sender, self.program.site, parcel.number):
-                    shipment = self._check(shipments, entry, schemas, watermarks)
+                    if entry.flow >= len(names):
+                        raise ValueError(f"it has flow {entry.flow} of {len(names)}")
+                    shipment = self.program.shipments_in.get((sender, names[entry.flow]))
+                    if shipment is None:  # of a join that is over here
+                        continue
+                    self._check(shipment, entry, schemas, watermarks)
                 flow = shipment.arrives_as
                 if entry.schema:
                     schemas[flow] = entry.schema.hex()
                 if entry.rows:
                     place = (path, entry.start, entry.size)
                     messages.append(Packed(sender, parcel.number, shipment, *place, schemas[flow], entry.rows))
-                reported[flow] = entry.watermark
-        return replace(ledger, received=received, checksums=checksums, schemas=schemas), reported, messages
+                is_pace = shipment.form is Form.PACE
+                reported[flow] = max(entry.watermark, watermarks.get(flow, UNKNOWN)) if is_pace else entry.watermark
+        after = replace(ledger, received=received, checksums=checksums, schemas=schemas)
+        return after, reported, messages, notes
 
-    def _check(
-        self, shipments: Sequence[Shipment], entry: Entry, schemas: Mapping[str, str], marks: Mapping[str, int]
-    ) -> Shipment:
-        """The shipment that a message is of; ValueError where it cannot be one of these."""
-        if entry.flow >= len(shipments):
-            raise ValueError(f"it has flow {entry.flow} of {len(shipments)}")
-        shipment = shipments[entry.flow]
+    def _check(self, shipment: Shipment, entry: Entry, schemas: Mapping[str, str], marks: Mapping[str, int]) -> None:
+        """Refuse a message that cannot be one of a shipment, by a ValueError."""
         flow = shipment.arrives_as
         if entry.schema:
             if flow in schemas:
@@ -225,14 +325,15 @@ class SiteEngine:
             raise ValueError(f"rows of {flow} come before their schema")
         if (entry.rows > 0) != (entry.size > 0):
             raise ValueError(f"{entry.rows} rows of {flow} have {entry.size} bytes")
-        if entry.watermark < marks.get(flow, UNKNOWN):
+        if entry.watermark < marks.get(flow, UNKNOWN) and shipment.form is not Form.PACE:  # which may have two sources
             raise ValueError(f"the watermark of {flow} goes back")
-        return shipment
 
     def _declare(self, ledger: SiteLedger, declared: Mapping[str, int]) -> SiteLedger:
         streams = dict(ledger.streams)
         for stream, instant in declared.items():
             state = streams.get(stream, StreamState())
+            if ledger.hold_us is not None:
+                instant = min(instant, ledger.hold_us)
             streams[stream] = replace(state, declared=max(instant, state.declared or instant))
         return replace(ledger, streams=streams)
 
@@ -260,7 +361,7 @@ class SiteEngine:
         clocks, counts = dict(ledger.clocks), dict(ledger.ordinals)
         for one in made:
             if one.ticks is not None:
-                first = counts.get(one.flow, 0)
+                first = counts.get(one.flow, max(one.ticks.min_ordinal, 0))
                 counts[one.flow] = first + one.rows
                 ticks = replace(one.ticks, min_ordinal=first, max_ordinal=counts[one.flow] - 1)
                 clocks[one.flow] = (*clocks.get(one.flow, ()), ticks)
@@ -295,9 +396,14 @@ class SiteEngine:
         return min(self.buckets, 1 + rows // self._rows_a_bucket)
 
     def _run_rounds(
-        self, before: SiteLedger, ledger: SiteLedger, made: list[Made], marks: Mapping[str, int]
+        self,
+        before: SiteLedger,
+        ledger: SiteLedger,
+        made: list[Made],
+        marks: Mapping[str, int],
+        starting: frozenset[str] = frozenset(),
     ) -> list[Made]:
-        for groups, operators in self._rounds:
+        for groups, operators in _rounds(self.program, starting) if starting else self._rounds:
             rows = sum(one.rows for one in made)
             buckets = self._buckets_for(rows)
             task = Round(
@@ -311,6 +417,7 @@ class SiteEngine:
                 clocks=ledger.clocks,
                 before=before.watermarks,
                 now=marks,
+                starting=starting,
             )
             made = [*made, *self._run_tasks(task, buckets, rows)]
         return made
@@ -321,16 +428,23 @@ class SiteEngine:
         by_flow: dict[str, list[Made]] = {}
         for one in made:
             by_flow.setdefault(one.flow, []).append(one)
-        for to in self.program.peers_out:
+        for to in sorted({*self.program.peers_out, *(to for to, link in links.items() if link.notes)}):
             link = links.get(to, LinkState())
-            shipments = self.program.flows_to(to)
+            numbers = {flow: number for number, flow in enumerate(self.program.numbers_out.get(to, ()))}
+            names = tuple(numbers)
             messages: list[Message] = []
             reported, described, traffic = dict(link.reported), list(link.described), dict(link.traffic)
-            for number, shipment in enumerate(shipments):
+            histories: set[int] = set()  # messages with rows that are sent for a new version alone
+            for shipment in self.program.flows_to(to):
                 flow, name = shipment.arrives_as, payload_name(shipment)
+                number = numbers[flow]
                 reached = ledger.watermarks.get(shipment.flow, UNKNOWN)
-                payloads = [o.payloads[name] for o in by_flow.get(shipment.flow, ()) if name in o.payloads]
-                for payload in payloads:
+                payloads = [
+                    (o.payloads[name], o.is_history) for o in by_flow.get(shipment.flow, ()) if name in o.payloads
+                ]
+                for payload, is_history in payloads:
+                    if is_history:
+                        histories.add(len(messages))
                     schema = b"" if flow in described else bytes.fromhex(payload.schema)
                     if schema:
                         described.append(flow)
@@ -339,11 +453,15 @@ class SiteEngine:
                 if not payloads and reached > reported.get(flow, UNKNOWN):
                     messages.append(Message(number, reached))
                 reported[flow] = reached
-            if messages:
-                parcel = Parcel(link.number + 1, tuple(messages), link.checksum)
+            if messages or link.notes:
+                notes = _joined_notes(link.notes)
+                parcel = Parcel(link.number + 1, tuple(messages), link.checksum, self.program.revision, notes)
                 _count(traffic, Purpose.WATERMARKS.value, Traffic(parcel.own_size, 1))
-                for message, size in zip(messages, parcel.sizes, strict=True):
-                    name = shipments[message.flow].arrives_as if message.rows else Purpose.WATERMARKS.value
+                if notes:
+                    _count(traffic, Purpose.AGREEMENT.value, Traffic(len(notes), len(link.notes)))
+                for place, (message, size) in enumerate(zip(messages, parcel.sizes, strict=True)):
+                    name = names[message.flow] if message.rows else Purpose.WATERMARKS.value
+                    name = Purpose.MIGRATION.value if place in histories else name
                     _count(traffic, name, Traffic(size, int(message.rows > 0), message.rows))
                 packed = parcel.pack()
                 path = self.shelf.put_bytes(f"parcel-{to}", packed)
@@ -352,38 +470,117 @@ class SiteEngine:
             links[to] = link
         return replace(ledger, links=links)
 
+    def _aggregate(self, ledger: SiteLedger, made: Sequence[Made]) -> tuple[SiteLedger, list[Made], list[str | None]]:
+        """Partial records of answers that are wanted at other sites: those of panes that have ended go there."""
+        groups, marks, failed = dict(ledger.groups), dict(ledger.watermarks), dict(ledger.failed)
+        records: list[Made] = []
+        failed_paths: list[str | None] = []
+        for part, finish in self.program.partials:
+            grouping, flow = finish.grouping, part.records(finish.query, self.program.site)
+            assert grouping is not None
+            answers, evaluated = self._finished_results(part, finish, made, ledger)
+            self._note_failed(finish.query, evaluated, failed, failed_paths)
+            state = self._records.added(grouping, [] if answers is None else [answers], groups.get(flow, ()))
+            now = self._answered_until([part], finish.query, ledger)
+            if now > marks.get(flow, UNKNOWN):
+                first_open = now // grouping.window.pane_us * grouping.window.pane_us
+                if now == part.heads.until_us:  # another version follows: the pane that both share goes in two parts
+                    first_open += grouping.window.pane_us
+                state, ended = self._records.without_ended_panes(grouping, state, first_open)
+                if ended is not None:
+                    payloads = pack_for_others(self.program, self.shelf, flow, ended, part)
+                    records.append(Made(flow, ended.num_rows, payloads=payloads))
+                marks[flow] = now
+            groups[flow] = self._records.merged(grouping, state)
+        return replace(ledger, groups=groups, watermarks=marks, failed=failed), records, failed_paths
+
+    def _note_failed(
+        self, query: str, evaluated: Evaluated, failed: dict[str, int], failed_paths: list[str | None]
+    ) -> None:
+        if evaluated.failed:
+            self._refuse_failed(query, evaluated.failed, evaluated.failed_paths, evaluated.cause)
+            failed[query] = failed.get(query, 0) + evaluated.failed
+            failed_paths.extend(evaluated.failed_paths)
+
+    def _finished_results(
+        self, part: JoinPart, finish: Finish, made: Sequence[Made], ledger: SiteLedger
+    ) -> tuple[Answers | None, Evaluated]:
+        """The combinations of a micro-batch after residual predicates and select list."""
+        results = [one for one in made if one.results is not None and _is_result_of(part, one.flow)]
+        rows = sum(one.rows for one in results)
+        paths = tuple(one.results for one in results if one.results is not None)
+        return self._finished(finish, paths, rows, ledger) if rows else (None, Evaluated(()))
+
     def _answer(self, ledger: SiteLedger, made: Sequence[Made], failed_rows: Sequence[str | None]) -> SiteLedger:
         """Finish the combinations of this micro-batch for every query that is answered here.
 
         What their expressions fail for goes where the query keeps it, together with rows that failed as they came.
         """
         undelivered, seen, rows_out = dict(ledger.undelivered), dict(ledger.seen), dict(ledger.rows_out)
+        groups, closed = dict(ledger.groups), dict(ledger.closed)
         failed, failed_paths = dict(ledger.failed), list(failed_rows)
-        for part, finish in self.program.finishes:
-            results = [one for one in made if one.results is not None and _is_result_of(part, one.flow)]
-            rows = sum(one.rows for one in results)
-            if not rows:
-                continue
-            paths = tuple(one.results for one in results if one.results is not None)
-            answers, evaluated = self._finished(finish, paths, rows, ledger)
-            if evaluated.failed:
-                self._refuse_failed(finish.query, evaluated.failed, evaluated.failed_paths, evaluated.cause)
-                failed[finish.query] = failed.get(finish.query, 0) + evaluated.failed
-                failed_paths += evaluated.failed_paths
-            if answers is None:
-                continue
+
+        for query, finishes in self._finishes.items():
+            pieces: list[Answers] = []
+            for part, finish in finishes:
+                found, evaluated = self._finished_results(part, finish, made, ledger)
+                self._note_failed(query, evaluated, failed, failed_paths)
+                pieces += [] if found is None else [found]
+            _, finish = finishes[-1]
+            if finish.grouping is not None:
+                parts = [part for part, _ in finishes]
+                before = closed.get(query, UNKNOWN)
+                now = max(before, self._answered_until(parts, query, ledger))
+                arrived = self._records.arrived(self._arrived_records(parts, query, made))
+                state = self._records.added(finish.grouping, pieces, (*groups.get(query, ()), *arrived))
+                groups[query], ended = self._records.without_ended_windows(query, finish.grouping, state, before, now)
+                closed[query], pieces = now, []
+                if ended:
+                    found, evaluated = self._finished_groups(finish, ended, ledger)
+                    self._note_failed(query, evaluated, failed, failed_paths)
+                    pieces += [] if found is None else [found]
             if finish.distinct:
-                fresh = tuple(self._unseen(finish, answers.paths, answers.rows, seen.get(finish.query, ())))
-                if not fresh:
-                    continue
-                seen[finish.query] = (*seen.get(finish.query, ()), *fresh)
-                given = tuple(one.path for segment in fresh for one in segment.parts)
-                answers = replace(answers, paths=given, rows=sum(segment.rows for segment in fresh))
-            undelivered[finish.query] = (*undelivered.get(finish.query, ()), answers)
-            rows_out[finish.query] = rows_out.get(finish.query, 0) + answers.rows
+                unseen = (self._kept_distinct(one, finish, seen) for one in pieces)
+                pieces = [one for one in unseen if one is not None]
+            if pieces:
+                answers = self._together(pieces)
+                undelivered[query] = (*undelivered.get(query, ()), answers)
+                rows_out[query] = rows_out.get(query, 0) + answers.rows
         for query, answers in self._kept_failed(ledger.number, failed_paths):
             undelivered[failed_sink(query)] = (*undelivered.get(failed_sink(query), ()), answers)
-        return replace(ledger, undelivered=undelivered, seen=seen, rows_out=rows_out, failed=failed)
+        ledger = replace(ledger, undelivered=undelivered, seen=seen, groups=groups, closed=closed)
+        return replace(ledger, rows_out=rows_out, failed=failed)
+
+    @cached_property
+    def _finishes(self) -> dict[str, list[tuple[JoinPart, Finish]]]:
+        """By query, what follows each version of its join."""
+        found: dict[str, list[tuple[JoinPart, Finish]]] = {}
+        for part, finish in self.program.finishes:
+            found.setdefault(finish.query, []).append((part, finish))
+        return found
+
+    def _kept_distinct(self, answers: Answers, finish: Finish, seen: dict[str, tuple[Segment, ...]]) -> Answers | None:
+        """Answers that were never given before, which are remembered."""
+        fresh = tuple(self._unseen(finish, answers.paths, answers.rows, seen.get(finish.query, ())))
+        if not fresh:
+            return None
+        seen[finish.query] = (*seen.get(finish.query, ()), *fresh)
+        given = tuple(one.path for segment in fresh for one in segment.parts)
+        return replace(answers, paths=given, rows=sum(segment.rows for segment in fresh))
+
+    def _together(self, pieces: Sequence[Answers]) -> Answers:
+        """The answers of several versions of a query as those of one micro-batch: sinks know them by its number."""
+        first, *others = pieces
+        if all(one.columns == first.columns for one in others):
+            paths = tuple(path for one in pieces for path in one.paths)
+            return replace(first, paths=paths, rows=sum(one.rows for one in pieces))
+        columns = tuple((answer_column(number), name) for number, (_, name) in enumerate(first.columns))
+        given = []
+        for one in pieces:
+            for path in one.paths:
+                table = self.shelf.get(path).select([name for name, _ in one.columns])
+                given.append(self.shelf.put("answers", table.rename_columns([name for name, _ in columns])).path)
+        return replace(first, paths=tuple(given), columns=columns, rows=sum(one.rows for one in pieces))
 
     def _finished(
         self, finish: Finish, paths: tuple[str, ...], rows: int, ledger: SiteLedger
@@ -392,8 +589,49 @@ class SiteEngine:
             return Answers(ledger.number, paths, finish.plain, rows), Evaluated(paths)
         evaluated = self._evaluate(finish, paths, rows)
         left = sum(self.shelf.get(path).num_rows for path in evaluated.paths)
-        columns = tuple((answer_column(number), name) for number, name in enumerate(finish.names))
+        columns = tuple((answer_column(number), item.name) for number, item in enumerate(finish.select))
         return Answers(ledger.number, evaluated.paths, columns, left) if left else None, evaluated
+
+    def _answered_until(self, parts: Sequence[JoinPart], query: str, ledger: SiteLedger) -> int:
+        """The instant before which no more combinations come about here or arrive, of any version of a join."""
+        reached, ends = [], [UNKNOWN]
+        for part in parts:
+            flows = [part.flow(one.out) for one in part.program.operators if one.out.form is Form.RESULT]
+            flows += self._record_flows(part, query) if part.is_grouped else _arriving_results(part)
+            mark = min((ledger.watermarks.get(flow, UNKNOWN) for flow in flows), default=UNKNOWN)
+            if part.heads.until_us is not None and mark >= part.heads.until_us:
+                ends.append(part.heads.until_us)  # what follows is another version's
+            else:
+                reached.append(mark)
+        return min(reached, default=max(ends))
+
+    def _record_flows(self, part: JoinPart, query: str) -> list[str]:
+        """The names under which other sites send partial records of a query."""
+        arriving = {one.arrives_as for _, one in self.program.inbound}
+        return sorted(arriving & {part.records(query, sender) for sender, _ in self.program.inbound})
+
+    def _arrived_records(self, parts: Sequence[JoinPart], query: str, made: Sequence[Made]) -> list[str]:
+        flows = {flow for part in parts for flow in self._record_flows(part, query)}
+        return [one.results for one in made if one.flow in flows and one.results is not None]
+
+    def _finished_groups(
+        self, finish: Finish, ended: Sequence[pa.Table], ledger: SiteLedger
+    ) -> tuple[Answers | None, Evaluated]:
+        """Groups through HAVING and the select list; with LIMIT the first of each window."""
+        assert finish.grouping is not None
+        paths = tuple(self.shelf.put("groups", table).path for table in ended)
+        rows = sum(table.num_rows for table in ended)
+        answers, evaluated = self._finished(finish.of_groups, paths, rows, ledger)
+        if answers is None:
+            return None, evaluated
+        if finish.grouping.limit is not None:
+            stored = [name for name, _ in answers.columns]
+            names = [answer_column(number) for number in range(len(stored))]
+            table = pa.concat_tables(self.shelf.get(path).select(stored) for path in answers.paths)
+            first = first_of_windows(finish.grouping, table.rename_columns(names))
+            columns = tuple(zip(names, finish.names, strict=False))
+            return Answers(ledger.number, (self.shelf.put("groups", first).path,), columns, first.num_rows), evaluated
+        return answers, evaluated
 
     def _refuse_failed(self, query: str, count: int, paths: Sequence[str | None], cause: str = "") -> None:
         if self.program.errors[query] == "fail":
@@ -474,11 +712,15 @@ class SiteEngine:
         return (replace(whole, min_ordinal=ticks[0].min_ordinal, max_ordinal=ticks[-1].max_ordinal),)
 
 
-def _rounds(program: SiteProgram) -> list[tuple[tuple[ProbeGroup, ...], tuple[tuple[str, Operator], ...]]]:
+def _rounds(
+    program: SiteProgram, only: frozenset[str] | None = None
+) -> list[tuple[tuple[ProbeGroup, ...], tuple[tuple[str, Operator], ...]]]:
     """The operators in order, cut where rows must move to the bucket of another key; probes that are done together."""
     made: dict[str, tuple[int, str]] = {}
     rounds: list[list[tuple[str, Operator]]] = []
     for part, operator in program.operators:
+        if only is not None and part.name not in only:
+            continue
         number, key = 0, f"{part.name} {operator.key}"
         for flow in operator.inputs:
             name = part.flow(flow)
@@ -493,8 +735,12 @@ def _rounds(program: SiteProgram) -> list[tuple[tuple[ProbeGroup, ...], tuple[tu
     return [(tuple(groups), tuple(rest)) for groups, rest in grouped]
 
 
+def _arriving_results(part: JoinPart) -> list[str]:
+    return [part.flow(flow) for _, flow in part.program.inbound if flow.form is Form.RESULT]
+
+
 def _is_result_of(part: JoinPart, flow: str) -> bool:
-    return flow.startswith(f"{part.name}:")
+    return flow.startswith(f"{part.name}:") and not flow.startswith(f"{part.name}:records of ")
 
 
 def _replaced_columns(names: Sequence[str]) -> set[str]:
@@ -510,6 +756,26 @@ def _segments_made(made: Sequence[Made]) -> dict[str, tuple[Segment, ...]]:
     return new
 
 
+def _joined_notes(notes: Sequence[str]) -> bytes:
+    """What waits to be told another site, as one text."""
+    return pack_notes([note for text in notes for note in unpack_notes(text)]).encode() if notes else b""
+
+
+def read_versions(shelf: Shelf, ledger: SiteLedger) -> Versions:
+    """The versions that a ledger names."""
+    return _parsed_versions(shelf.get_bytes(ledger.versions))
+
+
+@lru_cache(64)
+def _parsed_versions(text: bytes) -> Versions:
+    return Versions.from_json(text.decode())
+
+
+def write_versions(shelf: Shelf, versions: Versions) -> str:
+    """Keep versions; the name for the ledger."""
+    return shelf.put_bytes("versions", versions.to_json().encode())
+
+
 def _count(traffic: dict[str, Traffic], name: str, more: Traffic) -> None:
     traffic[name] = traffic.get(name, Traffic()) + more
 
@@ -517,11 +783,12 @@ def _count(traffic: dict[str, Traffic], name: str, more: Traffic) -> None:
 def traffic_by_purpose(program: SiteProgram, ledger: SiteLedger) -> dict[str, dict[Purpose, Traffic]]:
     """What a site has sent to each other one, by what it was for."""
     purposes = {(one.to, one.arrives_as): one.purpose for one in program.shipments}
+    own = {purpose.value: purpose for purpose in Purpose}
     sent: dict[str, dict[Purpose, Traffic]] = {}
     for to, link in sorted(ledger.links.items()):
         counts: dict[Purpose, Traffic] = {}
         for name, traffic in link.traffic.items():
-            purpose = purposes.get((to, name), Purpose.WATERMARKS)
+            purpose = purposes.get((to, name)) or own.get(name, Purpose.WATERMARKS)
             counts[purpose] = counts.get(purpose, Traffic()) + traffic
         sent[to] = {purpose: counts[purpose] for purpose in Purpose if purpose in counts}
     return sent

@@ -1,7 +1,7 @@
 """How the rows of a flow are filed at a site: sorted for those who look them up here, packed for those elsewhere."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,7 +13,7 @@ from watersmeet.plan.nodes import Key
 from watersmeet.plan.partition import sub_plans_of
 from watersmeet.program.join.probe import LATEST, LIMIT
 from watersmeet.program.operators import Form
-from watersmeet.program.site.program import Index, JoinPart, Route, Shipment, SiteProgram, Stored
+from watersmeet.program.site.program import Index, JoinPart, Route, Shipment, SiteProgram, Span, Stored
 from watersmeet.program.storage import bloom
 from watersmeet.program.storage.packing import pack_rows
 from watersmeet.program.storage.segments import (
@@ -38,6 +38,7 @@ from watersmeet.program.storage.segments import (
     unmixed,
 )
 from watersmeet.program.storage.shelf import Part, Segment, Shelf
+from watersmeet.program.storage.sizes import united
 from watersmeet.program.storage.wire import pack_schema
 
 _WHOLE_NUMBERS = ("bigint", "int", "smallint", "tinyint")
@@ -65,6 +66,7 @@ class Made:
     payloads: Mapping[str, Payload] = field(default_factory=dict)  # by site and the flow they arrive as
     results: str | None = None  # finished combinations, where a query is answered from them
     ticks: Segment | None = None  # of a row clock
+    is_history: bool = False  # rows that had come before a new version of a join needed them
 
 
 def file_flow(
@@ -95,11 +97,30 @@ def file_flow(
 
 def rows_of_index(program: SiteProgram, flow: str, table: pa.Table, index: Index, key: Key | None = None) -> pa.Table:
     """The rows that belong to an index."""
-    mask = routed(table, index.route, key)
+    mask = both(routed(table, index.route, key), during(table, index.span))
     if index.selections is not None:
         stream = stream_of(program, flow)
         mask = both(mask, fulfils(table, program.stored[stream], index.selections))
     return where(table, mask)
+
+
+def during(table: pa.Table, span: Span) -> Mask | None:
+    """Which rows are in a span of event time; None is all of them."""
+    if span.is_all:
+        return None
+    ts = column(table, TS)
+    mask = np.ones(len(ts), bool)
+    if span.from_us is not None:
+        mask &= ts >= span.from_us
+    if span.until_us is not None:
+        mask &= ts < span.until_us
+    return mask
+
+
+def stored_of(program: SiteProgram, shipment: Shipment) -> Stored:
+    """The form in which the rows of a stream are stored that a shipment brings or takes away."""
+    name = stream_of(program, shipment.arrives_as)
+    return program.stored[name if name in program.stored else stream_of(program, shipment.flow)]
 
 
 def stream_of(program: SiteProgram, flow: str) -> str:
@@ -134,7 +155,10 @@ def fulfils(table: pa.Table, stored: Stored, selections: tuple[int, ...]) -> Mas
         bit = stored.bit(selection)
         assert bit is not None, "several selections have bits"
         name, value = selected_column(bit)
-        mask |= (column(table, name).view(np.uint64) & value) != 0
+        if name in table.column_names:
+            mask |= (column(table, name).view(np.uint64) & value) != 0
+        elif selection == 0 and f"{SELECTED}0" not in table.column_names:
+            mask[:] = True  # stored while it was the only one
     return mask
 
 
@@ -212,12 +236,13 @@ def pack_for_others(
     table: pa.Table,
     part: JoinPart | None = None,
     key: Key | None = None,
+    only: Sequence[Shipment] | None = None,
 ) -> dict[str, Payload]:
-    """Rows of a flow packed for each site they go to; sites that get the same share one copy."""
+    """Rows of a flow packed for each site they go to, or for some shipments; what is the same is packed once."""
     packed: dict[tuple[object, ...], Payload] = {}
     payloads = {}
-    for one in program.shipments_of.get(flow, ()):
-        form = (one.arrives_as, one.route, one.columns, one.keys, one.selections)
+    for one in program.shipments_of.get(flow, ()) if only is None else only:
+        form = (one.arrives_as, one.route, one.columns, one.keys, one.selections, one.span)
         if form not in packed:
             rows = shipped_rows(program, table, one, part, key)
             if rows.num_rows:
@@ -242,7 +267,10 @@ def shipped_rows(
     if shipment.bloom:
         return _filter_row(table) if table.num_rows else table
     if shipment.columns is not None:
-        table = _stream_rows(program.stored[stream_of(program, shipment.flow)], table, shipment)
+        table = where(table, during(table, shipment.span))
+        table = _stream_rows(stored_of(program, shipment), table, shipment)
+    if shipment.form is Form.CLOCK and shipment.arrives_as == shipment.flow:
+        table = table.select([TS])  # counted from the first row on, at both ends
     if not table.num_rows:
         return table
     if shipment.form in (Form.SPAN, Form.ASK):
@@ -260,6 +288,8 @@ def _stream_rows(stored: Stored, table: pa.Table, shipment: Shipment) -> pa.Tabl
     """The rows and columns of a stream that a shipment takes along; selections get the bits they have there."""
     table = where(table, fulfils(table, stored, shipment.selections))
     assert shipment.columns is not None, "a shipment of a stream's rows"
+    if not table.num_rows:
+        return table
     names = [TS, *([ORDINAL] if ORDINAL in table.column_names else [])]
     names += [class_column(number) for number in shipment.keys]
     shipped = table.select([*names, *shipment.columns])
@@ -278,6 +308,22 @@ def with_selected(table: pa.Table, masks: list[Mask | None]) -> pa.Table:
             bits |= value if mask is None else mask * value
         table = table.append_column(f"{SELECTED}{number // 64}", pa.array(bits.view(np.int64)))
     return table
+
+
+def alike(tables: Sequence[pa.Table]) -> pa.Table:
+    """Stored rows of one flow together; what some were stored without, since nobody read it then, is empty or 0."""
+    if all(table.schema.equals(tables[0].schema) for table in tables):
+        return pa.concat_tables(tables).combine_chunks()
+    names = list(dict.fromkeys(name for table in tables for name in table.column_names))
+    filled = []
+    for table in tables:
+        has_bits = f"{SELECTED}0" in table.column_names
+        for name in names:
+            if name not in table.column_names and name.startswith("#"):
+                value = 1 if name == f"{SELECTED}0" and not has_bits else 0  # stored while that was the only selection
+                table = table.append_column(name, pa.array(np.full(table.num_rows, value, np.int64)))
+        filled.append(table)
+    return united(filled).combine_chunks()
 
 
 def arrived(program: SiteProgram, shipment: Shipment, table: pa.Table) -> pa.Table:
@@ -300,7 +346,7 @@ def derived_classes(
     """The class columns that are a plain whole-number column of the rows themselves, and which one."""
     found = []
     if shipment.columns is not None:
-        keys = program.stored[stream_of(program, shipment.flow)].scan.keys
+        keys = stored_of(program, shipment).scan.keys
         for number in shipment.keys:
             expression = keys[number].expression
             if keys[number].exact and expression.is_plain and expression.type in _WHOLE_NUMBERS:

@@ -8,8 +8,9 @@ import pyarrow as pa
 from pyarrow import types as kinds
 
 from watersmeet.program.finish.combine import ROW, output_columns
+from watersmeet.program.finish.groups import check_records
 from watersmeet.program.operators import Form, Join, Pair
-from watersmeet.program.site.filing import derived_classes, stream_of
+from watersmeet.program.site.filing import derived_classes, stored_of, stream_of
 from watersmeet.program.site.program import JoinPart, Shipment, SiteProgram
 from watersmeet.program.storage import bloom
 from watersmeet.program.storage.segments import CLASS, HIGH, KEY, LOW, ORDINAL, SELECTED, TS, class_column, column
@@ -34,6 +35,9 @@ _KINDS: Mapping[str, Callable[[pa.DataType], bool]] = {
 
 def check_columns(program: SiteProgram, shipment: Shipment, schema: pa.Schema) -> None:
     """Whether the rows of a shipment can have such columns; ValueError if not."""
+    if shipment.form is Form.RECORD:
+        _check_records(program, shipment, schema)
+        return
     flow, names = shipment.arrives_as, schema.names
     needed, allowed = _columns(program, shipment, schema)
     if len(set(names)) < len(names):
@@ -55,6 +59,17 @@ def check_columns(program: SiteProgram, shipment: Shipment, schema: pa.Schema) -
             raise ValueError(f"column {field.name!r} of {flow} is {field.type}")
 
 
+def _check_records(program: SiteProgram, shipment: Shipment, schema: pa.Schema) -> None:
+    """Whether partial records can have such columns; ValueError if not."""
+    part = program.part(shipment.join)
+    for sender, one in program.inbound:
+        for finish in part.finishes:
+            if one == shipment and finish.grouping and part.records(finish.query, sender) == shipment.arrives_as:
+                check_records(finish.grouping, schema)
+                return
+    raise ValueError(f"{shipment.arrives_as} is of no query here")
+
+
 def _columns(program: SiteProgram, shipment: Shipment, schema: pa.Schema) -> tuple[set[str], set[str]]:
     """The columns that rows of a shipment must have, and others that they may have."""
     if shipment.bloom:
@@ -62,12 +77,12 @@ def _columns(program: SiteProgram, shipment: Shipment, schema: pa.Schema) -> tup
     if shipment.form in (Form.SPAN, Form.ASK):
         return {KEY, LOW, HIGH}, set()
     if shipment.form is Form.CLOCK:
-        return {TS}, set()
+        return {TS}, {ORDINAL} if shipment.arrives_as != shipment.flow else set()
     part = program.part(shipment.join) if shipment.join else None
     derived = {class_column(number) for number, _ in derived_classes(program, shipment, part, schema.names)}
     if shipment.columns is not None:
         needed = {TS, *shipment.columns, *map(class_column, shipment.keys)} - derived
-        if stream_of(program, shipment.flow) != shipment.flow:
+        if stream_of(program, shipment.arrives_as) != shipment.arrives_as:
             needed.add(ORDINAL)
         if len(shipment.selections) > 1:
             needed |= {f"{SELECTED}{number}" for number in range(-(-len(shipment.selections) // 64))}
@@ -101,7 +116,7 @@ def _read(part: JoinPart, shipment: Shipment) -> set[str]:
 def _types(program: SiteProgram, shipment: Shipment) -> dict[str, str]:
     """The Spark types of values, as far as they are known."""
     if shipment.columns is not None:
-        kept = program.stored[stream_of(program, shipment.flow)].scan.kept
+        kept = stored_of(program, shipment).scan.kept
     else:
         kept = (
             tuple(one for scan in program.part(shipment.join).join.scans for one in scan.kept) if shipment.join else ()

@@ -55,7 +55,9 @@ class Ingest:
             found = replace(found, max_ts=int(ts.max()))
         if late_before is not None and len(ts) and int(ts.min()) < late_before:
             early = pa.array(ts < late_before)
-            found = replace(found, late=_count(early), late_file=self._set_aside(table, early, "late"))
+            late_file = self._set_aside(table, early, "late")
+            late_by_us = late_before - int(ts.min())
+            found = replace(found, late=_count(early), late_file=late_file, late_by_us=late_by_us)
             table = table.filter(pc.invert(early))
         if not table.num_rows:
             return found
@@ -145,7 +147,7 @@ class Ingest:
                 before = table.num_rows if passed is None else int(passed.sum())
                 missing[number] = before - (table.num_rows if mask is None else int(mask.sum()))
         counts: dict[str, int] = {}
-        for part in self.program.parts:
+        for part in self.program.counted_parts:
             for view in part.views.values():
                 if view.stream == self.scan.stream and missing.get(view.selection):
                     counts[part.name] = counts.get(part.name, 0) + missing[view.selection]

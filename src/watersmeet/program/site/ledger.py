@@ -13,7 +13,9 @@ from watersmeet.program.site.filing import Made
 from watersmeet.program.storage.codec import from_json, to_json
 from watersmeet.program.storage.shelf import Part, Segment
 
-FORMAT = 3  # of checkpoints: 2 had no checksums, 1 a ledger for one site and another for several
+FORMAT = (
+    4  # of checkpoints: 3 had one version of each plan, 2 no checksums, 1 a ledger for one site and another for several
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,7 @@ class StreamState:
     late: int = 0
     malformed: int = 0
     declared: int | None = None  # the instant it was taken to have reached while it was idle
+    late_by_us: int = 0  # the most that a late row was behind the watermark
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class LinkState:
     outbox: tuple[Outgoing, ...] = ()
     traffic: Mapping[str, Traffic] = field(default_factory=dict)  # by flow; watermarks alone under their purpose
     checksum: int = 0  # of the last parcel, which the next one carries
+    notes: tuple[str, ...] = ()  # about the next revision, which the next parcel carries
 
     @property
     def released(self) -> int:
@@ -91,6 +95,7 @@ class Ingested:
     failed: Mapping[str, int] = field(default_factory=dict)  # by query: rows for which a key or filter fails
     failed_file: str | None = None  # which they are and why, for queries that do not just leave them out
     observed: str = ""  # a sketch of the rows, as JSON
+    late_by_us: int = 0  # the most that a late row was behind the watermark
 
     @property
     def paths(self) -> Iterable[str]:
@@ -137,14 +142,18 @@ class SiteLedger:
     links: Mapping[str, LinkState] = field(default_factory=dict)
     central: Mapping[str, Traffic] = field(default_factory=dict)  # what shipping each stream whole would take
     seen: Mapping[str, tuple[Segment, ...]] = field(default_factory=dict)  # answers given, of queries with DISTINCT
+    groups: Mapping[str, tuple[Segment, ...]] = field(default_factory=dict)  # partial records, of queries with groups
+    closed: Mapping[str, int] = field(default_factory=dict)  # by query: windows that end up to here are answered
     undelivered: Mapping[str, tuple[Answers, ...]] = field(default_factory=dict)  # by query
     null_keys: Mapping[str, int] = field(default_factory=dict)  # by query
     rows_out: Mapping[str, int] = field(default_factory=dict)  # by query
     failed: Mapping[str, int] = field(default_factory=dict)  # by query: rows and combinations whose expressions fail
+    versions: str = ""  # where the versions of plans are (see program.site.versions); none where they do not change
+    hold_us: int | None = None  # rows after this instant wait until a new revision is adopted
 
     @property
     def segments(self) -> Iterable[Segment]:
-        for kept in (self.relations, self.clocks, self.pending, self.seen):
+        for kept in (self.relations, self.clocks, self.pending, self.seen, self.groups):
             yield from (segment for segments in kept.values() for segment in segments)
 
     @property
@@ -157,6 +166,7 @@ class SiteLedger:
                 *(path for found in self.ingested for path in found.paths),
                 *(path for waiting in self.undelivered.values() for one in waiting for path in one.paths),
                 *(part.path for part in self.inputs),
+                *((self.versions,) if self.versions else ()),
             )
         )
 

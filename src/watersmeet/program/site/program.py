@@ -4,9 +4,9 @@ A stream that several aliases or queries read is stored once by each key and cro
 same join share all of it. Flows of a join keep its name in front of their own; rows of streams are shared by name.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
 
 from watersmeet.plan.nodes import JoinPlan, Key, Partition, Plan, join_plan_of
 from watersmeet.program.compile import compile_sites
@@ -21,13 +21,40 @@ from watersmeet.program.operators import (
     Operator,
     Pair,
     Probe,
+    Project,
     Purpose,
+    Semijoin,
     Ship,
     SubPlans,
+    rows_of,
     sub_plans_name,
 )
-from watersmeet.program.site.streams import StreamScan, View, clock_flow, ordered_flow, stream_tables
-from watersmeet.query.windows import Rows
+from watersmeet.program.site.streams import StreamScan, View, clock_flow, stream_tables
+from watersmeet.query.model import TIME
+from watersmeet.query.windows import Range, Rows, Tumble, Unbounded, Window
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Event times from an instant to before another; None is no bound."""
+
+    from_us: int | None = None
+    until_us: int | None = None
+
+    @property
+    def is_all(self) -> bool:
+        return self.from_us is None and self.until_us is None
+
+    def __or__(self, other: "Span") -> "Span":
+        """The shortest span that contains both."""
+        firsts, ends = (self.from_us, other.from_us), (self.until_us, other.until_us)
+        return Span(
+            min((one for one in firsts if one is not None), default=None) if None not in firsts else None,
+            max((one for one in ends if one is not None), default=None) if None not in ends else None,
+        )
+
+
+ALL_TIMES = Span()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +75,7 @@ class Index:
     route: Route | None = None
     selections: tuple[int, ...] | None = None  # rows of a stream that fulfil any of these; None is all that are stored
     classes: tuple[int, ...] | None = None  # class columns that are read of the rows; None is all
+    span: Span = ALL_TIMES  # of the rows that any reader may need
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +93,8 @@ class Shipment:
     columns: tuple[str, ...] | None = None  # of a stream's rows: the kept values that go along
     keys: tuple[int, ...] = ()  # and the key columns
     selections: tuple[int, ...] = ()  # and what rows must fulfil one of
+    span: Span = ALL_TIMES  # and when they are
+    has_history: bool = False  # whether rows that came before it was set up are needed too
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +120,33 @@ class JoinPart:
     views: Mapping[str, View]
     queries: tuple[str, ...]  # all that ask for this join, wherever they are answered
     finishes: tuple[Finish, ...] = ()
+    heads: Span = ALL_TIMES  # of the combinations that are its own, by their latest rows
+    apart: Mapping[str, str] = field(default_factory=dict)  # relations of streams that it does not share, by that name
+    is_fresh: bool = False  # of a query that began with it, so that no earlier row takes part
+    partials: tuple[Finish, ...] = ()  # queries with groups that are answered elsewhere: records go there, not rows
+    is_grouped: bool = False  # all its queries group their answers, so that sites send each other partial records
+
+    def records(self, query: str, origin: str) -> str:
+        """The flow of a query's partial records from a site."""
+        return f"{self.name}:records of {query} from {origin}"
 
     @property
     def join(self) -> JoinPlan:
         return self.program.join
+
+    @property
+    def is_in_force(self) -> bool:
+        """Whether no other version has been agreed on to follow this one."""
+        return self.heads.until_us is None
+
+    def span(self, operator: Operator, flow: Flow) -> Span:
+        """When the rows of a stream are that an operator may need."""
+        if self.heads.from_us is None or self.is_fresh:
+            return Span(self.heads.from_us, self.heads.until_us)
+        first: int | None = self.heads.from_us
+        if role(operator, flow) is not Form.POINT:
+            first = first_visible(self.join.scan(axis_alias(operator, flow)).window, self.heads.from_us)
+        return Span(first, self.heads.until_us)
 
     @cached_property
     def _clocks(self) -> dict[str, str]:
@@ -127,7 +180,8 @@ class JoinPart:
         """
         route = self.route(flow, sub_plans)
         own = "" if route is None else f"{sub_plans_name(sub_plans)}@{self.name}.{route.column}"
-        return f"{self.flow(flow)}/{'-'.join(map(str, self.columns(flow, key)))}{own}"
+        name = f"{self.flow(flow)}/{'-'.join(map(str, self.columns(flow, key)))}{own}"
+        return self.apart.get(name, name)
 
     def route(self, flow: Flow, sub_plans: SubPlans) -> Route | None:
         """Which rows of a flow some sub-plans are for; None where all are or their part is not known from the row."""
@@ -153,6 +207,22 @@ class SiteProgram:
     inbound: tuple[tuple[str, Shipment], ...] = ()  # sender, shipment
     away: frozenset[str] = frozenset()  # local streams that some query would need elsewhere if all went to one place
     errors: Mapping[str, str] = field(default_factory=dict)  # by query: what becomes of rows whose expressions fail
+    revision: int = 1  # of the deployment
+    history: bool = False  # whether homes keep the rows of windows for versions that are still to come
+    numbers_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # flows by number, to each site
+    numbers_in: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # and from each
+    past_numbers: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)  # the same by revision
+
+    def flow_names(self, sender: str, revision: int) -> tuple[str, ...]:
+        """The flows from another site as it numbered them at a revision."""
+        known = self.numbers_in if revision == self.revision else self.past_numbers.get(str(revision), {})
+        return known.get(sender, ())
+
+    @cached_property
+    def counted_parts(self) -> tuple[JoinPart, ...]:
+        """Of several versions of a join, the one that rows are counted for."""
+        current = {query for part in self.parts if part.is_in_force for query in part.queries}
+        return tuple(part for part in self.parts if part.is_in_force or not current & set(part.queries))
 
     def part(self, name: str) -> JoinPart:
         return self._parts[name]
@@ -179,15 +249,73 @@ class SiteProgram:
                     part.columns(flow, key),
                     part.route(flow, sub_plans),
                     selections,
-                    _classes_read(part, operator, flow),
+                    None if self.history else _classes_read(part, operator, flow),
+                    ALL_TIMES if view is None else part.span(operator, flow),
                 )
                 known = found.setdefault(name, {}).get(index.relation, index)
                 found[name][index.relation] = replace(
                     index,
                     selections=_union(known.selections, index.selections),
                     classes=_union(known.classes, index.classes),
+                    span=known.span | index.span,
                 )
+        for name in self.kept_flows:
+            relation = history_relation(name)
+            found.setdefault(name, {})[relation] = Index(relation, ())
         return {name: tuple(by_relation[one] for one in sorted(by_relation)) for name, by_relation in found.items()}
+
+    @cached_property
+    def windows_read(self) -> dict[str, tuple["WindowReader", ...]]:
+        """For each relation of a stream's rows that operators keep for as long as a window, who reads it."""
+        found: dict[str, list[WindowReader]] = {}
+        for part, operator in self.operators:
+            for flow in stored_inputs(operator):
+                view = part.view_of(flow)
+                if view is None or not reads_window(operator, flow) or isinstance(operator, Project):
+                    continue
+                route = part.route(flow, operator.sub_plans)
+                relation = part.relation(flow, operator.key, operator.sub_plans)
+                window = part.join.scan(axis_alias(operator, flow)).window
+                found.setdefault(relation, []).append(
+                    WindowReader(view.flow, view.selection, window, route is None and part.is_in_force)
+                )
+        return {relation: tuple(readers) for relation, readers in found.items()}
+
+    def covering(self, flow: str, needed: "Iterable[tuple[int, Window]]") -> str | None:
+        """A relation that has all rows of a stream's windows, by (selection, window), that heads to come may reach."""
+        wanted = list(needed)
+        if flow in self.kept_flows:
+            return history_relation(flow)
+        for relation, readers in sorted(self.windows_read.items()):
+            whole = [one for one in readers if one.flow == flow and one.is_whole]
+            if whole and all(any(one.covers(*need) for one in whole) for need in wanted):
+                return relation
+        return None
+
+    @cached_property
+    def kept_flows(self) -> tuple[str, ...]:
+        """Rows of local streams that are kept for later versions alone: no operator here keeps all of them."""
+        if not self.history:
+            return ()
+        needed: dict[str, list[tuple[int, Window]]] = {}
+        local = {scan.stream for scan in self.streams}
+        for part, alias in self.in_force:
+            view = part.views[alias]
+            if view.stream in local:
+                needed.setdefault(view.flow, []).append((view.selection, part.join.scan(alias).window))
+        kept = []
+        for flow, wanted in sorted(needed.items()):
+            relations = (
+                [one for one in readers if one.flow == flow and one.is_whole] for readers in self.windows_read.values()
+            )
+            if not any(whole and all(any(r.covers(*need) for r in whole) for need in wanted) for whole in relations):
+                kept.append(flow)
+        return tuple(kept)
+
+    @cached_property
+    def in_force(self) -> tuple[tuple[JoinPart, str], ...]:
+        """The aliases of all joins that no other version follows."""
+        return tuple((part, scan.alias) for part in self.parts if part.is_in_force for scan in part.join.scans)
 
     @cached_property
     def shipments_of(self) -> dict[str, tuple[Shipment, ...]]:
@@ -214,6 +342,11 @@ class SiteProgram:
         return tuple((part, finish) for part in self.parts for finish in part.finishes)
 
     @property
+    def partials(self) -> tuple[tuple[JoinPart, Finish], ...]:
+        """Queries whose answers are aggregated here before they travel."""
+        return tuple((part, finish) for part in self.parts for finish in part.partials)
+
+    @property
     def peers_out(self) -> tuple[str, ...]:
         return tuple(sorted({shipment.to for shipment in self.shipments}))
 
@@ -222,16 +355,71 @@ class SiteProgram:
         return tuple(sorted({sender for sender, _ in self.inbound}))
 
     def flows_to(self, to: str) -> list[Shipment]:
-        """The flows to another site in the order by which messages number them; the same at both ends."""
+        """The flows that go to another site."""
         return sorted((one for one in self.shipments if one.to == to), key=lambda one: one.arrives_as)
 
     def flows_from(self, sender: str) -> list[Shipment]:
-        """The flows from another site in the order by which messages number them."""
+        """The flows that come from another site."""
         return sorted((one for origin, one in self.inbound if origin == sender), key=lambda one: one.arrives_as)
+
+    @cached_property
+    def shipments_in(self) -> dict[tuple[str, str], Shipment]:
+        """By sender and name, what comes from other sites."""
+        return {(sender, one.arrives_as): one for sender, one in self.inbound}
 
     @property
     def does_nothing(self) -> bool:
         return not (self.operators or self.shipments or self.finishes)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowReader:
+    """Whose window the rows of a relation are kept for."""
+
+    flow: str
+    selection: int
+    window: Window
+    is_whole: bool  # for all keys, and for heads without end
+
+    def covers(self, selection: int, window: Window) -> bool:
+        """Whether all rows of another window are among those that are kept."""
+        longer = (
+            isinstance(self.window, Range) and isinstance(window, Range) and self.window.window_us >= window.window_us
+        )
+        return self.selection == selection and (self.window == window or longer or isinstance(self.window, Unbounded))
+
+
+def history_relation(flow: str) -> str:
+    """The rows of a stream that are kept for versions still to come."""
+    return f"{flow}/history"
+
+
+def first_visible(window: Window, instant_us: int) -> int | None:
+    """From when on rows are that heads at an instant or later can reach; None where time does not say."""
+    match window:
+        case Range(window_us):
+            return instant_us - window_us
+        case Tumble(window_us):
+            return instant_us // window_us * window_us
+        case _:
+            return None
+
+
+def role(operator: Operator, flow: Flow) -> Form:
+    """What the rows of an input stand for in an operator: the rows of a head are points, those of a window are not."""
+    if isinstance(operator, Join):
+        return Form.POINT if flow == operator.left else Form.ROW
+    if isinstance(operator, Semijoin) and operator.head and flow == rows_of(operator.head):
+        return Form.POINT
+    if isinstance(operator, Project) and not operator.alias:
+        return Form.POINT
+    return flow.form
+
+
+def reads_window(operator: Operator, flow: Flow) -> bool:
+    """Whether an operator looks up rows of a flow that came before; new rows of a head look up others."""
+    is_carrier = isinstance(operator, Probe) and flow == operator.left
+    return not is_carrier and role(operator, flow) is not Form.POINT
 
 
 def stored_inputs(operator: Operator) -> tuple[Flow, ...]:
@@ -276,6 +464,40 @@ class Joined:
     join: JoinPlan
     start_us: int | None
     finishes: tuple[Finish, ...]
+    heads: Span = ALL_TIMES  # of a version of a join: its combinations, by their latest rows
+    since: int = 1  # the revision of the deployment that it came with
+    is_fresh: bool = False  # whether its queries began with it
+    names: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by site, of streams that are sent there
+    apart: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by site, see JoinPart
+
+
+@dataclass(frozen=True)
+class SentStream:
+    """What of a stream's rows goes to a site under a name; decided once, since stored rows have columns by it."""
+
+    stream: str
+    to: str
+    name: str
+    columns: tuple[str, ...]
+    keys: tuple[int, ...]
+    selections: tuple[int, ...]
+    routes: Mapping[str, Route | None]  # by flow at the home
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """All joins that run, versions of them included, and what must stay as it is while they come and go."""
+
+    joins: tuple[Joined, ...]
+    revision: int = 1
+    scans: tuple[StreamScan, ...] = ()  # what was ever read of each stream keeps its numbers
+    sent: tuple[SentStream, ...] = ()
+    sites: tuple[str, ...] = ()  # all that take part, whether or not they have anything to do
+    history: bool = False  # whether homes keep rows for versions that are still to come
+
+    @property
+    def in_force(self) -> tuple[Joined, ...]:
+        return tuple(one for one in self.joins if one.heads.until_us is None)
 
 
 def shared_joins(
@@ -310,59 +532,162 @@ def _united(joins: Sequence[JoinPlan]) -> JoinPlan:
         for number, scan in enumerate(first.scans)
     )
     wanted = {name for join in joins for name in join.output}
-    output = tuple(name for scan in scans for name in scan.columns if name in wanted)
+    output = tuple(name for name in (*(name for scan in scans for name in scan.columns), TIME.flat) if name in wanted)
     return replace(first, scans=scans, output=output)
 
 
 def overlay(joins: Iterable[Joined], sites: Iterable[str] = (), *, answers: bool = True) -> dict[str, SiteProgram]:
     """The program of every site for all joins; without `answers` the last joins are left out (see compile_sites)."""
-    joins = list(joins)
-    scans, views = stream_tables((one.name, one.join, one.start_us) for one in joins)
-    programs = {one.name: compile_sites(one.join, sites, answers=answers) for one in joins}
+    return programs_of(deployed(joins, sites, answers=answers), answers=answers)
+
+
+def deployed(
+    joins: Iterable[Joined], sites: Iterable[str] = (), *, history: bool = False, answers: bool = True
+) -> Deployment:
+    """The first deployment of some joins."""
+    joins = tuple(joins)
+    scans, _ = stream_tables((one.name, one.join, one.start_us) for one in joins)
+    first = Deployment(joins, 1, tuple(scans[name] for name in sorted(scans)), (), tuple(sorted(sites)), history)
+    programs = {one.name: compile_sites(one.join, first.sites, answers=answers) for one in joins}
+    first = replace(first, sites=tuple(sorted({*first.sites, *(s for by_site in programs.values() for s in by_site)})))
+    bare = _parts(first, programs)
+    sent = [one for site in first.sites for one in sent_streams(bare[site], {name: name for name in scans})]
+    return replace(first, sent=tuple(sent))
+
+
+def programs_of(deployment: Deployment, *, answers: bool = True) -> dict[str, SiteProgram]:
+    """What every site does in a deployment."""
+    parts = parts_of(deployment, answers=answers)
+    shipments = {site: _shipments(deployment, parts, site) for site in deployment.sites}
+    return {site: _program(deployment, site, parts[site], shipments) for site in deployment.sites}
+
+
+def program_at(
+    deployment: Deployment,
+    site: str,
+    gone: Collection[str] = (),
+    past_numbers: Mapping[str, Mapping[str, tuple[str, ...]]] | None = None,
+) -> SiteProgram:
+    """What one site does in a deployment, without the joins that are over there."""
+    parts = parts_of(deployment)
+    shipments = {name: _shipments(deployment, parts, name) for name in deployment.sites}
+    whole = _program(deployment, site, parts[site], shipments)
+    left = [part for part in parts[site] if part.name not in gone]
+    sent = _shipments(deployment, {**parts, site: left}, site) if gone else whole.shipments
+    inbound = tuple((origin, one) for origin, one in whole.inbound if one.join not in gone)
+    return replace(whole, parts=tuple(left), shipments=sent, inbound=inbound, past_numbers=past_numbers or {})
+
+
+def parts_of(deployment: Deployment, *, answers: bool = True) -> dict[str, list[JoinPart]]:
+    """What every site does for each join by itself."""
+    joins = deployment.joins
+    return _parts(deployment, {one.name: compile_sites(one.join, deployment.sites, answers=answers) for one in joins})
+
+
+def _program(
+    deployment: Deployment, site: str, parts: Sequence[JoinPart], shipments: Mapping[str, tuple[Shipment, ...]]
+) -> SiteProgram:
+    joins, scans = deployment.joins, {scan.stream: scan for scan in deployment.scans}
     homes = {scan.stream: home for one in joins for scan, home in zip(one.join.scans, one.join.homes, strict=True)}
-    names = sorted({site for by_site in programs.values() for site in by_site})
-    parts: dict[str, list[JoinPart]] = {site: [] for site in names}
-    for one in joins:
-        own = {alias: view for (name, alias), view in views.items() if name == one.name}
-        queries = tuple(finish.query for finish in one.finishes)
-        for site, program in programs[one.name].items():
-            finishes = one.finishes if program.is_query_site else ()
-            parts[site].append(JoinPart(one.name, program, own, queries, finishes))
-    shipments = {site: _shipments(site, parts[site]) for site in names}
+    inbound = tuple((origin, one) for origin in deployment.sites for one in shipments[origin] if one.to == site)
+    local = tuple(scans[stream] for stream in sorted(scans) if homes.get(stream) == site)
+    stored = {scan.stream: _all_of(scan) for scan in local}
+    for one in deployment.sent:
+        if one.to == site:
+            stored[one.name] = Stored(scans[one.stream], one.keys, one.columns, one.selections)
+    away = frozenset(
+        scan.stream
+        for one in joins
+        for scan in one.join.scans
+        if homes[scan.stream] == site and one.join.site not in (None, site)
+    )
     errors = {finish.query: finish.errors for one in joins for finish in one.finishes}
-    made = {}
-    for site in names:
-        inbound = tuple((origin, one) for origin in names for one in shipments[origin] if one.to == site)
-        local = tuple(scans[stream] for stream in sorted(scans) if homes[stream] == site)
-        stored = {scan.stream: _all_of(scan) for scan in local}
-        for _, shipment in inbound:
-            if shipment.columns is not None:
-                stream = shipment.flow.removesuffix(ordered_flow(""))
-                here = Stored(scans[stream], shipment.keys, shipment.columns, shipment.selections)
-                stored[stream] = here
-        away = frozenset(
-            scan.stream
-            for one in joins
-            for scan in one.join.scans
-            if homes[scan.stream] == site and one.join.site not in (None, site)
-        )
-        made[site] = SiteProgram(site, tuple(parts[site]), local, stored, shipments[site], inbound, away, errors)
-    return made
+    return SiteProgram(
+        *(site, tuple(parts), local, stored, shipments[site], inbound, away, errors),
+        revision=deployment.revision,
+        history=deployment.history,
+        numbers_out=_numbers((one.to, one) for one in shipments[site]),
+        numbers_in=_numbers(inbound),
+    )
+
+
+def _numbers(shipments: Iterable[tuple[str, Shipment]]) -> dict[str, tuple[str, ...]]:
+    """The flows between two sites by number: the same at both ends, and whatever either has dropped of them."""
+    found: dict[str, list[str]] = {}
+    for peer, shipment in shipments:
+        found.setdefault(peer, []).append(shipment.arrives_as)
+    return {peer: tuple(sorted(flows)) for peer, flows in sorted(found.items())}
+
+
+def _parts(deployment: Deployment, compiled: Mapping[str, Mapping[str, JoinProgram]]) -> dict[str, list[JoinPart]]:
+    _, views = stream_tables(((one.name, one.join, one.start_us) for one in deployment.joins), deployment.scans)
+    parts: dict[str, list[JoinPart]] = {site: [] for site in deployment.sites}
+    for one in deployment.joins:
+        queries = tuple(finish.query for finish in one.finishes)
+        for site, program in compiled[one.name].items():
+            names = one.names.get(site, {})
+            own = {
+                alias: replace(view, stream=names.get(view.stream, view.stream))
+                for (name, alias), view in views.items()
+                if name == one.name
+            }
+            finishes = one.finishes if program.is_query_site else ()
+            is_grouped = bool(queries) and all(finish.grouping is not None for finish in one.finishes)
+            makes_answers = any(operator.out.form is Form.RESULT for operator in program.operators)
+            partials = one.finishes if is_grouped and makes_answers and not finishes else ()
+            apart = one.apart.get(site, {})
+            part = JoinPart(one.name, program, own, queries, finishes, one.heads, apart, one.is_fresh)
+            parts[site].append(replace(part, partials=partials, is_grouped=is_grouped))
+    return parts
 
 
 def _all_of(scan: StreamScan) -> Stored:
     return Stored(scan, tuple(range(len(scan.keys))), scan.columns, tuple(range(len(scan.selections))))
 
 
-def _shipments(site: str, parts: Sequence[JoinPart]) -> tuple[Shipment, ...]:
-    """What a site ships for all joins: a stream's rows go once to each site, with what any join needs of them there."""
-    found: dict[tuple[str, str], Shipment] = {}
-    rows: dict[tuple[str, str], list[tuple[JoinPart, Ship]]] = {}
+def stream_ships(parts: Iterable[JoinPart]) -> dict[tuple[str, str], list[tuple[JoinPart, Ship]]]:
+    """By stream and site, for which joins rows or the row clock of a stream go there."""
+    found: dict[tuple[str, str], list[tuple[JoinPart, Ship]]] = {}
     for part in parts:
+        streams = {f"clock({alias})": view.stream for alias, view in part.views.items()}
         for ship in part.program.ships:
             if part.view_of(ship.flow) is not None:
-                rows.setdefault((part.views[ship.flow.name].stream, ship.to), []).append((part, ship))
+                found.setdefault((part.views[ship.flow.name].stream, ship.to), []).append((part, ship))
+            elif ship.flow.form is Form.CLOCK:
+                found.setdefault((streams[ship.flow.name], ship.to), []).append((part, ship))
+    return found
+
+
+def sent_streams(parts: Sequence[JoinPart], names: Mapping[str, str]) -> Iterable[SentStream]:
+    """What goes of streams from a site to others: a stream once to each, with what any join needs of it there."""
+    for (stream, to), every in sorted(stream_ships(parts).items()):
+        ships = [(part, ship) for part, ship in every if ship.flow.form is not Form.CLOCK]
+        users = [part.views[ship.flow.name] for part, ship in ships]
+        keys = tuple(sorted({number for view in users for number in view.keys.values()}))
+        columns = tuple(dict.fromkeys(name for view in users for _, name in view.columns))
+        selections = tuple(sorted({view.selection for view in users}))
+        routes: dict[str, Route | None] = {}
+        for flow in sorted({view.flow for view in users}):
+            own = [(part, ship) for part, ship in ships if part.flow(ship.flow) == flow]
+            part, ship = own[0]
+            routes[flow] = part.route(ship.flow, ship.sub_plans) if len(own) == 1 else None
+        yield SentStream(stream, to, names[stream], columns, keys, selections, routes)
+
+
+def _shipments(deployment: Deployment, parts: Mapping[str, Sequence[JoinPart]], site: str) -> tuple[Shipment, ...]:
+    """What a site ships for all joins."""
+    found: dict[tuple[str, str], Shipment] = {}
+    own = {part.name: part for part in parts[site]}
+    for part in own.values():
+        for finish in part.partials:
+            assert part.join.site is not None, "answers are wanted at another site"
+            records, to = part.records(finish.query, site), part.join.site
+            found[to, records] = Shipment(records, to, records, Form.RECORD, Purpose.RECORDS, join=part.name)
+        for ship in part.program.ships:
+            if part.view_of(ship.flow) is not None or ship.flow.form is Form.CLOCK:
                 continue
+            if ship.flow.form is Form.RESULT and part.partials:
+                continue  # nobody needs the rows
             arrives = part.flow(ship.arrives_as)
             found[ship.to, arrives] = Shipment(
                 part.flow(ship.flow),
@@ -371,22 +696,56 @@ def _shipments(site: str, parts: Sequence[JoinPart]) -> tuple[Shipment, ...]:
                 ship.flow.form,
                 ship.arrives_as.purpose,
                 ship.arrives_as.bloom,
-                "" if ship.flow.form is Form.CLOCK else part.name,
+                part.name,
                 part.route(ship.flow, ship.sub_plans),
             )
-    for (_, to), ships in rows.items():
-        users = [(part, part.views[ship.flow.name]) for part, ship in ships]
-        keys = tuple(sorted({number for _, view in users for number in view.keys.values()}))
-        columns = tuple(dict.fromkeys(name for _, view in users for _, name in view.columns))
-        selections = tuple(sorted({view.selection for _, view in users}))
-        for flow in sorted({view.flow for _, view in users}):
-            own = [(part, ship) for part, ship in ships if part.flow(ship.flow) == flow]
-            part, ship = own[0]
-            route = part.route(ship.flow, ship.sub_plans) if len(own) == 1 else None
-            found[to, flow] = Shipment(
-                flow, to, flow, Form.ROW, Purpose.TUPLES, route=route, columns=columns, keys=keys, selections=selections
+    sent = {(one.stream, one.to, one.name): one for one in deployment.sent}
+    for (_, to), ships in stream_ships(own.values()).items():
+        there = {part.name: part for part in parts[to]}
+        for part, ship in ships:
+            arrives = there[part.name].flow(ship.arrives_as)
+            if ship.flow.form is Form.CLOCK:
+                found[to, arrives] = Shipment(
+                    part.flow(ship.flow), to, arrives, Form.CLOCK, ship.arrives_as.purpose, has_history=True
+                )
+                continue
+            view = part.views[ship.flow.name]
+            spec = sent[view.stream, to, there[part.name].views[ship.flow.name].stream]
+            shipment = Shipment(
+                view.flow,
+                to,
+                arrives,
+                Form.ROW,
+                Purpose.TUPLES,
+                route=spec.routes[view.flow],
+                columns=spec.columns,
+                keys=spec.keys,
+                selections=spec.selections,
+                span=_span_there(there[part.name], ship.flow),
+                has_history=_reads_window(there[part.name], ship.flow),
+            )
+            known = found.get((to, arrives), shipment)
+            found[to, arrives] = replace(
+                shipment,
+                span=known.span | shipment.span,
+                has_history=known.has_history or shipment.has_history,
             )
     return tuple(found[name] for name in sorted(found))
+
+
+def _readers(part: JoinPart, flow: Flow) -> list[Operator]:
+    return [operator for operator in part.program.operators if flow in operator.inputs]
+
+
+def _span_there(part: JoinPart, flow: Flow) -> Span:
+    """When the rows of a stream are that a join may need where they are sent."""
+    spans = [part.span(operator, flow) for operator in _readers(part, flow)]
+    return reduce(Span.__or__, spans) if spans else part.heads
+
+
+def _reads_window(part: JoinPart, flow: Flow) -> bool:
+    """Whether a join needs rows of a stream that came before it was set up."""
+    return not part.is_fresh and any(reads_window(operator, flow) for operator in _readers(part, flow))
 
 
 def needs_rows(part: JoinPart) -> bool:
@@ -440,7 +799,8 @@ def _probe_shape(part: JoinPart, operator: Operator) -> object | None:
         for one in operator.lookups
     )
     keys = tuple(part.columns(flow, operator.key) for flow in operator.inputs)
-    return aliases.index(operator.head), windows, lookups, keys, needs_rows(part)
+    relations = tuple(part.relation(flow, operator.key) for flow in operator.inputs)
+    return aliases.index(operator.head), windows, lookups, keys, relations, part.heads, needs_rows(part)
 
 
 def owners_of(part: JoinPart, operator: Probe, checks: Key) -> tuple[tuple[int, int], ...]:

@@ -1,20 +1,36 @@
 """How long rows are needed at a site: until they end before what every operator that reads them still waits for."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from watersmeet.program.join.axis import Axis, Clock
-from watersmeet.program.operators import Announce, Flow, Form, Join, Operator, Pair, Probe, Semijoin
-from watersmeet.program.site.program import JoinPart, SiteProgram, axis_alias, needs_rows, stored_inputs
-from watersmeet.program.site.round import Watermarks, axis_of, low_watermark, role
+from watersmeet.program.operators import Announce, Flow, Form, Join, Operator, Pair, Probe, Semijoin, rows_of
+from watersmeet.program.site.program import (
+    JoinPart,
+    SiteProgram,
+    axis_alias,
+    history_relation,
+    needs_rows,
+    role,
+    stored_inputs,
+)
+from watersmeet.program.site.round import Watermarks, axis_of, low_watermark
 from watersmeet.program.storage.segments import ORDINAL, TS
 from watersmeet.program.storage.shelf import Segment
 from watersmeet.program.storage.wire import UNKNOWN
 from watersmeet.query.windows import Range, Rows, Tumble
 
-Reader = tuple[JoinPart, Operator, Flow]
+
+@dataclass(frozen=True, slots=True)
+class LaterVersions:
+    """Who reads the rows of a window that are kept for versions of a join that are still to come."""
+
+    alias: str
+
+
+Reader = tuple[JoinPart, Operator | LaterVersions, Flow]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +42,11 @@ class Need:
     low_watermark: int
     lingers: bool = False  # a witness counts against a row that met it for as long as that row may be met again
     waits_until: int = UNKNOWN  # rows from this instant on have not been joined at all
+    is_over: bool = False  # no head is still to come
 
     def keeps(self, segment: Segment) -> bool:
+        if self.is_over:
+            return False
         if self.low_watermark == UNKNOWN or segment.max_ts >= self.waits_until != UNKNOWN:
             return True
         if self.form is Form.POINT and not self.lingers:
@@ -66,8 +85,21 @@ class Need:
 
 
 def need_of(reader: Reader, axis: Axis, marks: Watermarks) -> Need:
-    """The need of an operator for one of its inputs."""
-    part, operator, flow = reader
+    """The need of an operator for one of its inputs; heads of its version are all that count."""
+    part, operator, _ = reader
+    if isinstance(operator, LaterVersions):
+        return Need(Form.ROW, axis, marks.get(part.views[operator.alias].stream, UNKNOWN))
+    need = _need_of_operator(part, operator, reader[2], axis, marks)
+    first, end = part.heads.from_us, part.heads.until_us
+    if end is not None and need.low_watermark >= end:
+        return replace(need, is_over=True)
+    if first is None or need.low_watermark >= first:
+        return need
+    waits = need.waits_until if need.waits_until == UNKNOWN else max(need.waits_until, first)
+    return replace(need, low_watermark=first, waits_until=waits)
+
+
+def _need_of_operator(part: JoinPart, operator: Operator, flow: Flow, axis: Axis, marks: Watermarks) -> Need:
     if isinstance(operator, Probe):
         return _need_of_probe(part, operator, flow, axis, marks)
     lingers = (
@@ -100,6 +132,11 @@ def readers_of(program: SiteProgram) -> dict[str, list[Reader]]:
                 continue
             relation = part.relation(flow, operator.key, operator.sub_plans)
             readers.setdefault(relation, []).append((part, operator, flow))
+    for part, alias in program.in_force:
+        view = part.views[alias]
+        if view.flow in program.kept_flows:
+            reader = (part, LaterVersions(alias), rows_of(alias))
+            readers.setdefault(history_relation(view.flow), []).append(reader)
     return readers
 
 
@@ -139,6 +176,12 @@ def kept_ticks(
             ):
                 counts.append(scan.window.count)
                 lowest.append(low_watermark(part, operator, marks))
+    if program.history:  # a later version may have to translate the rows that are kept for it
+        for part, alias in program.in_force:
+            window = part.join.scan(alias).window
+            if isinstance(window, Rows) and part.clock(alias) == clock and part.views[alias].stream in marks:
+                counts.append(window.count)
+                lowest.append(marks[part.views[alias].stream])
     if not lowest:  # it is only reported to others
         return ticks[-1:]
     if UNKNOWN in lowest:
@@ -161,4 +204,5 @@ def axes_of(program: SiteProgram, clock: Callable[[str], Clock]) -> dict[tuple[s
 def axis_for(reader: Reader, axes: Axes) -> Axis:
     """The axis that an input of an operator is about."""
     part, operator, flow = reader
-    return axes[part.name, axis_alias(operator, flow)]
+    alias = operator.alias if isinstance(operator, LaterVersions) else axis_alias(operator, flow)
+    return axes[part.name, alias]

@@ -39,13 +39,14 @@ from watersmeet.program.operators import (
     Probe,
     Project,
     Semijoin,
-    rows_of,
 )
 from watersmeet.program.site.filing import (
     Made,
     Mask,
+    alike,
     arrived,
     bucket_rows,
+    during,
     file_flow,
     pack_for_others,
     routed,
@@ -60,10 +61,12 @@ from watersmeet.program.site.program import (
     ProbeGroup,
     Shipment,
     SiteProgram,
+    Span,
     Stored,
     axis_alias,
     needs_rows,
     owners_of,
+    role,
 )
 from watersmeet.program.site.streams import View, clock_flow, ordered_flow
 from watersmeet.program.storage import bloom
@@ -86,6 +89,7 @@ from watersmeet.program.storage.segments import (
 from watersmeet.program.storage.shelf import Part, Segment, Shelf
 from watersmeet.program.storage.sizes import split_rows, take_rows, united
 from watersmeet.program.storage.wire import UNKNOWN, naming_damage, unpack_schema
+from watersmeet.query.model import TIME
 from watersmeet.query.windows import Rows
 
 Segments = Mapping[str, tuple[Segment, ...]]
@@ -124,7 +128,7 @@ class Unpack:
             table = arrived(self.program, shipment, rows)
         if shipment.form is Form.CLOCK:
             return [Made(shipment.arrives_as, table.num_rows, ticks=shelve(self.shelf, "clock", table))]
-        if shipment.form is Form.RESULT:
+        if shipment.form in (Form.RESULT, Form.RECORD):
             return [Made(shipment.arrives_as, table.num_rows, results=self.shelf.put("results", table).path)]
         part = self.program.part(shipment.join) if shipment.join else None
         flow, is_bloom = shipment.arrives_as, shipment.bloom
@@ -153,11 +157,12 @@ class Release:
             pieces.append(table.slice(edges[0], max(edges[1] - edges[0], 0)))
         if not any(piece.num_rows for piece in pieces):
             return []
-        table = pa.concat_tables(pieces).combine_chunks()
+        table = alike(pieces)
         table = take_rows(table, pa.array(np.argsort(column(table, TS), kind="stable")))
         first = self.ordinals.get(stream, 0)
         clock, ticks = clock_flow(stream), pa.table({TS: table.column(TS)})
-        payloads = pack_for_others(self.program, self.shelf, clock, ticks)
+        numbered = ticks.append_column(ORDINAL, pa.array(np.arange(first, first + table.num_rows)))
+        payloads = pack_for_others(self.program, self.shelf, clock, numbered)
         made = Made(clock, table.num_rows, payloads=payloads, ticks=shelve(self.shelf, "clock", ticks))
         table = table.append_column(ORDINAL, pa.array(np.arange(first, first + table.num_rows)))
         rows = split_rows(self._counted(stream, table))
@@ -170,6 +175,9 @@ class Release:
         masks: list[Mask | None] = []
         for number, selection in enumerate(self.program.stored[stream].scan.selections):
             name, value = selected_column(number)
+            if name not in table.column_names:  # these rows came before it
+                masks.append(np.zeros(len(ts), bool))
+                continue
             fulfilled = (column(table, name).view(np.uint64) & value) != 0
             masks.append(fulfilled & (followers < (selection.count or 0)))
         table = table.drop_columns([name for name in table.column_names if name.startswith(SELECTED)])
@@ -192,6 +200,7 @@ class Round:
     clocks: Segments
     before: Watermarks  # of each flow before this micro-batch
     now: Watermarks
+    starting: frozenset[str] = frozenset()  # joins that run for the first time: all rows are new to them
 
     def __call__(self, bucket: int) -> list[Made]:
         work = _Bucket(self, bucket)
@@ -214,12 +223,27 @@ class _Bucket:
         self._program = task.program
         self._bucket = bucket
         self._operators = frozenset(task.operators)
+        self._starting = task.starting
         self._fresh: dict[str, list[pa.Table]] = {}  # by relation
         self._slices: dict[str, pa.Table | None] = {}
         self._axes: dict[tuple[str, str], Axis] = {}
         self._clocks: dict[str, Clock] = {}
         self._runs: dict[tuple[object, ...], tuple[pa.Table, Run]] = {}
         self._seen_through: dict[tuple[int, int, str], tuple[pa.Table, tuple[pa.Table, U64, int]]] = {}
+
+    def _before(self, part: JoinPart) -> Watermarks:
+        """The watermarks up to which a join had come."""
+        return {} if part.name in self._starting else self._task.before
+
+    def _new(self, part: JoinPart, relation: str) -> list[pa.Table]:
+        """The rows of a relation that are new to a join."""
+        arrived_now = self._tables(self._task.new, relation)
+        is_starting = part.name in self._starting
+        return [*self._tables(self._task.old, relation), *arrived_now] if is_starting else arrived_now
+
+    def _old(self, part: JoinPart, relation: str, since: int = UNKNOWN) -> list[pa.Table]:
+        """The rows of a relation that a join has seen before."""
+        return [] if part.name in self._starting else self._tables(self._task.old, relation, since)
 
     def run(self, part: JoinPart, operator: Operator) -> pa.Table | None:
         match operator:
@@ -243,7 +267,7 @@ class _Bucket:
         flow, key = part.flow(operator.out), operator.key
         if operator.out.form is Form.RESULT:
             payloads = pack_for_others(self._program, self._task.shelf, flow, table, part)
-            results = self._task.shelf.put("results", table).path if part.finishes else None
+            results = self._task.shelf.put("results", table).path if part.finishes or part.partials else None
             return Made(flow, table.num_rows, payloads=payloads, results=results)
         readers = [o for o in part.program.operators if operator.out in o.inputs]
         near = [o for o in readers if o.key == key and (part.name, o) in self._operators]
@@ -268,7 +292,7 @@ class _Bucket:
         position = aliases.index(operator.head)
         if operator.left.form is Form.DELTA:
             relation = part.relation(operator.left, operator.key, operator.sub_plans)
-            carrier = Relation(tuple(carried_run(table) for table in self._tables(self._task.new, relation)))
+            carrier = Relation(tuple(carried_run(table) for table in self._new(part, relation)))
         else:
             carrier = self._window(part, operator, operator.left, operator.head, new=True, old=False)
         if not len(carrier):
@@ -285,10 +309,13 @@ class _Bucket:
         relations = (carrier, *(lookup.relation for lookup in lookups))
         bound = [operator.bound, *((one.alias,) for one in operator.lookups)]
         names = [[name for alias in own for name in part.join.scan(alias).columns] for own in bound]
-        tables = [
-            self._extended(part, operator, combinations, relations, names, owners)
-            for combinations in join(carrier, lookups)
-        ]
+        is_last = operator.out.form is Form.RESULT
+        tables = []
+        for found in join(carrier, lookups):
+            own = _in_span(part.heads, found.latest, is_last=is_last)
+            combinations = found if own is None else found.take(own)
+            if len(combinations):
+                tables.append(self._extended(part, operator, combinations, relations, names, owners))
         return united(tables) if tables else None
 
     def probe_together(self, group: ProbeGroup) -> list[Made]:
@@ -311,12 +338,14 @@ class _Bucket:
             lookups.append(SharedLookup(relation, memberships, checks))
         relations = (carrier[0], *(one.relation for one in lookups))
         tables: dict[int, list[pa.Table]] = {}
-        for found, sets in shared_join(*carrier, lookups):
-            for number, (own, probe) in enumerate(members):
+        for every, every_set in shared_join(*carrier, lookups):
+            own = _in_span(part.heads, every.latest, is_last=True)
+            found, sets = (every, every_set) if own is None else (every.take(own), every_set[own])
+            for number, (member, probe) in enumerate(members):
                 which = np.flatnonzero(sets & np.uint64(1 << number))
                 if len(which):
                     some = found.take(which)
-                    tables.setdefault(number, []).append(_columns_of(own, probe, some, relations))
+                    tables.setdefault(number, []).append(_columns_of(member, probe, some, relations))
         return [
             self.file(*members[number], rows) for number, some in tables.items() for rows in split_rows(united(some))
         ]
@@ -337,17 +366,37 @@ class _Bucket:
         everyone = len(stored.selections) == 1 or index.selections == (views[0].selection,)
         runs, memberships = [], []
         for table in tables:
+            if self._program.revision > 1:
+                table = self._filled(table, views, relation)
             visible = self._instants(part, views[0].alias, table)
             runs.append(Run(column(table, KEY), visible, table, _span(visible)))
             memberships.append(_membership(stored, table, users, everyone=everyone))
         return Relation(tuple(runs)), tuple(memberships)
 
+    def _filled(self, table: pa.Table, views: Sequence[View], relation: str) -> pa.Table:
+        """Rows with the columns and bits that some aliases read, where they were stored before anyone did."""
+        names = {name for view in views for _, name in view.columns} - set(table.column_names)
+        stored = self._program.stored[views[0].stream]
+        index = next(one for one in self._program.indexes[views[0].flow] if one.relation == relation)
+        kept = {number for view in views for number in view.keys.values()}
+        read = kept if index.classes is None else kept & set(index.classes)
+        names |= {class_column(number) for number in read} - set(table.column_names)
+        kinds = {kept.name: kept for kept in stored.scan.kept}
+        for name in sorted(names):
+            values = pa.nulls(len(table)) if name in kinds else pa.array(np.zeros(len(table), np.int64))
+            table = table.append_column(name, values)
+        if len(stored.selections) > 1:
+            for number in range(-(-len(stored.selections) // 64)):
+                if f"{SELECTED}{number}" not in table.column_names:
+                    bits = np.full(len(table), 1 if number == 0 else 0, np.int64)
+                    table = table.append_column(f"{SELECTED}{number}", pa.array(bits))
+        return table
+
     def _chosen(self, part: JoinPart, operator: Probe, relation: str, *, new: bool, old: bool) -> list[pa.Table]:
         """The tables of a window: new rows, old ones or both; where rows are counted, watermarks say which are new."""
-        arrived_now = self._tables(self._task.new, relation)
-        arrived_before = self._tables(self._task.old, relation)
+        arrived_now, arrived_before = self._new(part, relation), self._old(part, relation)
         if needs_rows(part):
-            before = low_watermark(part, operator, self._task.before)
+            before = low_watermark(part, operator, self._before(part))
             now = low_watermark(part, operator, self._task.now)
             every = [*arrived_before, *arrived_now]
             arrived_before = [_between(table, UNKNOWN, before) for table in every]
@@ -370,7 +419,7 @@ class _Bucket:
             for name, values in zip(wanted, relation.gather(rows, wanted), strict=True)
         }
         if operator.out.form is Form.RESULT:
-            return finished(part.join, columns, len(found))
+            return finished(part.join, {**columns, **_answer_time(part, found.latest)}, len(found))
         classes = {
             class_column(c): relations[owners[c]].gather(found.rows[owners[c]], [class_column(c)])[0]
             for c in operator.carried
@@ -406,7 +455,8 @@ class _Bucket:
                 is_head = np.flatnonzero((theirs < ours) | ((theirs == ours) & wins))
                 left_rows, right_rows = left_rows[is_head], right_rows[is_head]
             if len(left_rows):
-                times = {} if operator.out.form is Form.RESULT else {TS: found.left.gather(left_rows, [TS])[0]}
+                at = found.left.gather(left_rows, [TS])[0]
+                times = _answer_time(part, at) if operator.out.form is Form.RESULT else {TS: at}
                 sides = (found.left, left_rows, operator.bound), (found.right, right_rows, (operator.alias,))
                 tables.append(self._combined(part, operator, times, *sides))
         return united(tables) if tables else None
@@ -415,12 +465,17 @@ class _Bucket:
         left = self._side(part, operator, operator.left)
         right = self._side(part, operator, operator.right)
         tables = []
+        is_last = operator.out.form is Form.RESULT
         for found in pairs(left, right, operator.checks):
-            times = {} if operator.out.form is Form.RESULT else {LOW: found.low, HIGH: found.high}
-            sides = (
-                (found.left, found.left_rows, operator.left_bound),
-                (found.right, found.right_rows, operator.right_bound),
-            )
+            rows, low, high = (found.left_rows, found.right_rows), found.low, found.high
+            own = _in_span(part.heads, low // len(part.join.scans), is_last=is_last)
+            if own is not None:
+                rows, low, high = (rows[0][own], rows[1][own]), low[own], high[own]
+            if not len(low):
+                continue
+            latest = low // len(part.join.scans)
+            times = _answer_time(part, latest) if is_last else {LOW: low, HIGH: high}
+            sides = (found.left, rows[0], operator.left_bound), (found.right, rows[1], operator.right_bound)
             tables.append(self._combined(part, operator, times, *sides))
         return united(tables) if tables else None
 
@@ -465,7 +520,7 @@ class _Bucket:
         rows = self._side(part, operator, operator.rows)
         keys = self._side(part, operator, operator.out)
         announced = [uncovered(rows.new, keys.both)]
-        start, stop = (self._due(part, operator, axis, marks) for marks in (self._task.before, self._task.now))
+        start, stop = (self._due(part, operator, axis, marks) for marks in (self._before(part), self._task.now))
         ended = ended_spans(keys.both, announced[0], rows.new, start, stop)
         while len(ended[0]):
             known = Relation((*keys.both.runs, *(span_run(spans) for spans in announced)))
@@ -493,7 +548,8 @@ class _Bucket:
             rows = [(run.keys[w], run.visible.begins()[w], run.visible.ends(w)) for run in runs for w in [run.accepted]]
         else:
             relation = part.relation(operator.rows, operator.key, operator.sub_plans)
-            fresh = [*self._tables(self._task.new, relation), *self._fresh.get(relation, [])]
+            fresh = [*self._new(part, relation), *self._fresh.get(relation, [])]
+            fresh = [where(table, during(table, part.heads)) for table in fresh]
             tables = [self._seen(part, operator.rows, relation, table) for table in fresh]
             rows = [(column(table, KEY), column(table, TS), column(table, TS)) for table in tables if table.num_rows]
         if not rows:
@@ -515,9 +571,12 @@ class _Bucket:
         axis = self._axis(part, axis_alias(operator, flow))
         waits = form is Form.POINT and flow == operator.inputs[0]
         # Points before the low watermark have met all they can: nothing that comes now is for them.
-        done = low_watermark(part, operator, self._task.before) if waits else UNKNOWN
-        new = [*self._tables(self._task.new, relation), *self._fresh.get(relation, [])]
-        old = self._tables(self._task.old, relation, done)
+        done = low_watermark(part, operator, self._before(part)) if waits else UNKNOWN
+        new = [*self._new(part, relation), *self._fresh.get(relation, [])]
+        old = self._old(part, relation, done)
+        if form is Form.POINT or part.view_of(flow) is not None:  # rows of other versions' heads are not for this one
+            span = part.heads if form is Form.POINT else Span(None, part.heads.until_us)
+            new, old = ([where(table, during(table, span)) for table in tables] for tables in (new, old))
         if waits and isinstance(operator, Semijoin):  # what they met is forgotten: a wide filter might seem the first
             old = [where(table, column(table, TS) >= done) for table in old]
         if axis.counts_rows and form in (Form.POINT, Form.ASK):
@@ -577,12 +636,24 @@ class _Bucket:
             if class_column(stored_number) in table.column_names
         ]
         names = [*((name, name) for name in own), *classes, *view.columns]
+        if self._program.revision > 1 and not self._has_columns(view, relation, table):
+            table = _without_rows(table, [name for _, name in names])  # stored before anyone read these columns
         rows = table.select([name for _, name in names]).rename_columns([name for name, _ in names])
         bit = stored.bit(view.selection)
         if bit is None or self._only(view, relation):
             return rows, _NO_BITS, 0
         name, value = selected_column(bit)
-        return rows, column(table, name).view(np.uint64), int(value)
+        if name in table.column_names:
+            return rows, column(table, name).view(np.uint64), int(value)
+        is_first = view.selection == 0 and f"{SELECTED}0" not in table.column_names  # stored while it was the only one
+        return (rows, _NO_BITS, 0) if is_first else (rows.slice(0, 0), _NO_BITS, 0)
+
+    def _has_columns(self, view: View, relation: str, table: pa.Table) -> bool:
+        """Whether rows were stored with all that an alias reads of them."""
+        index = next(one for one in self._program.indexes[view.flow] if one.relation == relation)
+        read = view.keys.values() if index.classes is None else set(view.keys.values()) & set(index.classes)
+        names = {*map(class_column, read), *(name for _, name in view.columns)}
+        return names <= set(table.column_names)
 
     def _only(self, view: View, relation: str) -> bool:
         """Whether an index holds the rows of this view's selection alone."""
@@ -599,7 +670,7 @@ class _Bucket:
         What is asked for beyond the clock is met by rows that are still to come, which are new then.
         """
         clock = part.clock(alias)
-        before, now = self._task.before.get(clock, UNKNOWN), self._task.now.get(clock, UNKNOWN)
+        before, now = self._before(part).get(clock, UNKNOWN), self._task.now.get(clock, UNKNOWN)
         fresh = [where(table, column(table, time) < now) for table in new]
         fresh += [where(table, (column(table, time) >= before) & (column(table, time) < now)) for table in old]
         return fresh, [where(table, column(table, time) < before) for table in old]
@@ -607,7 +678,7 @@ class _Bucket:
     def _filters(self, part: JoinPart, operator: Semijoin) -> tuple[tuple[Filter, ...], tuple[Filter, ...]]:
         relation = part.relation(operator.witness, operator.key, operator.sub_plans)
         axis, head = self._axis(part, operator.alias), _head_position(part, operator)
-        new, old = self._tables(self._task.new, relation), self._tables(self._task.old, relation)
+        new, old = self._new(part, relation), self._old(part, relation)
         if operator.witness.form is Form.ASK and axis.counts_rows:
             new, old = self._admitted(part, operator.alias, LOW, new, old)
         made = []
@@ -661,15 +732,6 @@ def axis_of(part: JoinPart, alias: str, clock: Callable[[str], Clock]) -> Axis:
     window = part.join.scan(alias).window
     ticks = clock(part.clock(alias)) if isinstance(window, Rows) else None
     return Axis(window, part.join.position(alias), len(part.join.scans), ticks)
-
-
-def role(operator: Operator, flow: Flow) -> Form:
-    """What the rows of an input stand for in an operator: the rows of a head are points, those of a window are not."""
-    if isinstance(operator, Join):
-        return Form.POINT if flow == operator.left else Form.ROW
-    if isinstance(operator, Semijoin) and operator.head and flow == rows_of(operator.head):
-        return Form.POINT
-    return flow.form
 
 
 def low_watermark(part: JoinPart, operator: Operator, marks: Watermarks) -> int:
@@ -741,7 +803,33 @@ def _columns_of(part: JoinPart, operator: Probe, found: Combinations, relations:
         names = part.views[alias].columns
         values = relation.gather(rows, [stored for _, stored in names])
         columns |= {name: value for (name, _), value in zip(names, values, strict=True)}
-    return finished(part.join, columns, len(found))
+    return finished(part.join, {**columns, **_answer_time(part, found.latest)}, len(found))
+
+
+def _answer_time(part: JoinPart, times: I64 | pa.Array) -> dict[str, I64 | pa.Array]:
+    """The column of the times of finished combinations, where somebody asks for it."""
+    return {TIME.flat: times} if TIME.flat in part.join.output else {}
+
+
+def _in_span(span: Span, latest_us: I64, *, is_last: bool) -> I64 | None:
+    """Which combinations are those of a version, by their latest rows; None is all. A later row may still be added."""
+    if span.is_all or (span.until_us is None and not is_last):
+        return None
+    own = np.ones(len(latest_us), bool)
+    if span.until_us is not None:
+        own &= latest_us < span.until_us
+    if span.from_us is not None and is_last:
+        own &= latest_us >= span.from_us
+    return np.flatnonzero(own)
+
+
+def _without_rows(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """No rows, with the columns that are asked for."""
+    empty = table.slice(0, 0)
+    for name in names:
+        if name not in empty.column_names:
+            empty = empty.append_column(name, pa.array([], pa.null()))
+    return empty
 
 
 def _between(table: pa.Table, low: int, high: int) -> pa.Table:
@@ -764,7 +852,7 @@ class Merge:
             pieces = [table for table in found if table is not None and table.num_rows]
             if not pieces:
                 continue
-            merged = pa.concat_tables(pieces).combine_chunks()
+            merged = alike(pieces)
             if alive is not None:
                 merged = where(merged, column(merged, axis) >= alive)
             if merged.num_rows:

@@ -96,12 +96,13 @@ def restated(expression: Expression, alias: str, stream: str) -> Expression:
 class StreamTable:
     """Collects what the aliases of all joins need of one stream."""
 
-    def __init__(self, stream: str) -> None:
+    def __init__(self, stream: str, known: StreamScan | None = None) -> None:
+        known = known or StreamScan(stream)
         self.stream = stream
-        self._keys: dict[KeyColumn, int] = {}
-        self._selections: dict[Selection, int] = {}
-        self._kept: dict[str, Kept] = {}
-        self._users: dict[str, set[int]] = {}
+        self._keys: dict[KeyColumn, int] = {key: number for number, key in enumerate(known.keys)}
+        self._selections: dict[Selection, int] = {one: number for number, one in enumerate(known.selections)}
+        self._kept: dict[str, Kept] = {kept.name: kept for kept in known.kept}
+        self._users: dict[str, set[int]] = {name: set(numbers) for name, numbers in known.users.items()}
 
     def view(self, join: JoinPlan, scan: Scan, start_us: int | None) -> View:
         """Add what an alias needs; how it will see it."""
@@ -137,10 +138,13 @@ class StreamTable:
 
 
 def stream_tables(
-    joins: Iterable[tuple[str, JoinPlan, int | None]],
+    joins: Iterable[tuple[str, JoinPlan, int | None]], known: Iterable[StreamScan] = ()
 ) -> tuple[dict[str, StreamScan], dict[tuple[str, str], View]]:
-    """What is read of each stream for all joins (name, plan, start), and the view of each (join, alias)."""
-    tables: dict[str, StreamTable] = {}
+    """What is read of each stream for all joins (name, plan, start), and the view of each (join, alias).
+
+    What is known already keeps its numbers: stored rows have columns and bits by them.
+    """
+    tables = {scan.stream: StreamTable(scan.stream, scan) for scan in known}
     views: dict[tuple[str, str], View] = {}
     for name, join, start_us in joins:
         for scan in join.scans:

@@ -1,4 +1,7 @@
-"""Frozen dataclasses as JSON and back, by their type hints: what ledgers and task reports are written in."""
+"""Frozen dataclasses as JSON and back, by their type hints: what ledgers, plans and task reports are written in.
+
+A value that has a union of several classes in it is written with the name of the class beside its fields.
+"""
 
 import json
 import types
@@ -10,10 +13,12 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 Value = TypeVar("Value")
 
+_CLASS = "is"  # the name of a value's class, where it is written
 
-def to_json(value: Any) -> str:
-    """A dataclass as one line of JSON."""
-    return json.dumps(value, default=_members, separators=(",", ":"))
+
+def to_json(value: Any, *, named: bool = False) -> str:
+    """A dataclass as one line of JSON; `named` writes classes, which unions of several need."""
+    return json.dumps(value, default=_named_members if named else _members, separators=(",", ":"))
 
 
 def from_json(kind: type[Value], text: str) -> Value:
@@ -28,6 +33,10 @@ def _members(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is not written to JSON")
 
 
+def _named_members(value: Any) -> Any:
+    return {_CLASS: type(value).__name__, **_members(value)}
+
+
 def decode(kind: Any, data: Any) -> Any:
     """Plain data as a value of a type: dataclasses, tuples, mappings with text keys, optional and plain values."""
     decoder = _decoder(kind)
@@ -39,7 +48,10 @@ def _decoder(kind: Any) -> Any:
     """What turns plain data into a type, or None where the data is already the value."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        (inner,) = [_decoder(one) for one in arguments if one is not types.NoneType]
+        classes = [one for one in arguments if one is not types.NoneType]
+        if len(classes) > 1:
+            return _one_of({one.__name__: one for one in classes})
+        inner = _decoder(classes[0])
         return None if inner is None else lambda data: None if data is None else inner(data)
     if origin is tuple:
         if len(arguments) == 2 and arguments[1] is ...:
@@ -53,14 +65,26 @@ def _decoder(kind: Any) -> Any:
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind
     if is_dataclass(kind):
-        hints = get_type_hints(kind)
-        decoders = {field.name: _decoder(hints[field.name]) for field in fields(kind)}
-        needed = {name: inner for name, inner in decoders.items() if inner is not None}
-
         made: Any = kind
 
         def build(data: dict[str, Any]) -> Any:
-            return made(**{name: needed[name](one) if name in needed else one for name, one in data.items()})
+            needed = _members_of(made)
+            return made(
+                **{name: needed[name](one) if name in needed else one for name, one in data.items() if name != _CLASS}
+            )
 
         return build
     return None
+
+
+def _one_of(classes: Mapping[str, Any]) -> Any:
+    """What decodes a value of one of several classes."""
+    return lambda data: None if data is None else decode(classes[data[_CLASS]], data)
+
+
+@cache
+def _members_of(kind: Any) -> dict[str, Any]:
+    """What decodes the members of a dataclass that are not plain; asked for late, since a class may contain itself."""
+    hints = get_type_hints(kind)
+    decoders = {field.name: _decoder(hints[field.name]) for field in fields(kind)}
+    return {name: inner for name, inner in decoders.items() if inner is not None}

@@ -5,6 +5,9 @@ the checksum of the parcel before, which it carries, that its sender has not gon
 A message names its flow by number; the schema of a flow travels with its first rows and never again. Most
 messages are small, so what describes them is too: numbers take as many bytes as they need, and watermarks are given by
 their distance from the latest in the parcel.
+
+A parcel also says by which revision of the sites' programs its flows are numbered, and may carry notes by which sites
+agree on the next one.
 """
 
 import contextlib
@@ -23,7 +26,7 @@ from watersmeet.program.storage.packing import Reader, folded, number_bytes, unf
 
 Count = TypeVar("Count", int, npt.NDArray[np.int64])
 
-VERSION = 3  # of the form of parcels: sites of different ones cannot read each other
+VERSION = 4  # of the form of parcels: sites of different ones cannot read each other
 _MAGIC = b"WM%d" % VERSION
 _SIZE_BYTES, _SUM_BYTES = 3, 4  # of the table of messages, and of the sum over everything but these
 _HEAD_BYTES = len(_MAGIC) + _SIZE_BYTES + 2 * _SUM_BYTES  # with the sum of the parcel before
@@ -31,7 +34,7 @@ _SUM_PLACE = len(_MAGIC) + _SIZE_BYTES
 
 UNKNOWN = -(2**63)  # the watermark of a flow that has reported none yet
 
-PARCEL_BYTES = _HEAD_BYTES + 10  # about, beside messages: its number and the time it has come to
+PARCEL_BYTES = _HEAD_BYTES + 12  # about, beside messages: its number, the time it has come to, and the revision
 MESSAGE_BYTES = 7  # about, beside rows
 COLUMN_BYTES = 3  # about, beside the values of a column
 
@@ -54,6 +57,8 @@ class Parcel:
     number: int
     messages: tuple[Message, ...]
     previous: int = 0  # the checksum of the parcel before it; 0 if there is none
+    revision: int = 1  # of the programs of all sites
+    notes: bytes = b""  # what sites tell each other about the next revision
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -70,7 +75,8 @@ class Parcel:
 
     @cached_property
     def _beginning(self) -> bytes:
-        return number_bytes(self.number) + number_bytes(folded(self._latest))
+        numbers = (self.number, folded(self._latest), self.revision, len(self.notes))
+        return b"".join(map(number_bytes, numbers))
 
     @property
     def _latest(self) -> int:
@@ -89,7 +95,7 @@ class Parcel:
         table = self._beginning + b"".join(self._entries)
         size = len(table).to_bytes(_SIZE_BYTES, "little")
         previous = self.previous.to_bytes(_SUM_BYTES, "little")
-        body = previous + table + b"".join(one.schema + one.payload for one in self.messages)
+        body = previous + table + self.notes + b"".join(one.schema + one.payload for one in self.messages)
         return _MAGIC + size + _checksum(size, body) + body
 
 
@@ -151,6 +157,8 @@ class ParcelIndex:
     entries: tuple[Entry, ...]
     previous: int = 0
     checksum: int = 0
+    revision: int = 1
+    notes: bytes = b""
 
 
 @contextlib.contextmanager
@@ -178,7 +186,10 @@ def index_parcel(data: bytes) -> ParcelIndex:
     previous = int.from_bytes(head.take(_SUM_BYTES), "little")
     table = Reader(head.take(int.from_bytes(size, "little")))
     number, latest = table.number(2**63), unfolded(table.number(2**64))
+    revision, notes_size = table.number(2**63), table.number(2**32)
     place, entries = len(data) - head.left, []
+    notes = data[place : place + notes_size]
+    place += notes_size
     while table.left:
         flow, schema_size, rows, payload_size, behind = (table.number(2**64) for _ in range(5))
         start = place + schema_size
@@ -188,4 +199,4 @@ def index_parcel(data: bytes) -> ParcelIndex:
         raise ValueError(f"it has {len(data)} bytes, and its messages {place}")
     if any(entry.watermark < UNKNOWN for entry in entries):
         raise ValueError("a watermark is out of range")
-    return ParcelIndex(number, tuple(entries), previous, int.from_bytes(checksum, "little"))
+    return ParcelIndex(number, tuple(entries), previous, int.from_bytes(checksum, "little"), revision, notes)

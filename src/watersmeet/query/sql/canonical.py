@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from sqlglot.tokenizer_core import TokenType as T
 
-from watersmeet.query.model import Expression, JoinQuery
+from watersmeet.query.model import Expression, Grouping, JoinQuery, SelectItem
 from watersmeet.query.sql.tokens import (
     LOW_PRECEDENCE,
     SIMPLE_NAME,
@@ -25,17 +25,38 @@ _NOT_CALLED = LOW_PRECEDENCE | kinds("CASE WHEN THEN ELSE ANY SOME ALL DIV INTER
 
 def canonical_sql(query: JoinQuery) -> str:
     """The query in normal form, one clause or item a line."""
-    items = [f"{_normal_form(item.expression)} AS {quoted(item.name)}" for item in query.select]
+    items = [f"{normal_form(item.expression)} AS {quoted(item.name)}" for item in query.select]
     sources = [f"{quoted(source.stream)} [{source.window}] AS {quoted(source.alias)}" for source in query.sources]
-    predicates = [f"{_normal_form(equality.left)} = {_normal_form(equality.right)}" for equality in query.equalities]
-    predicates += [_normal_form(expression) for expression in (*query.filters, *query.residuals)]
+    predicates = [f"{normal_form(equality.left)} = {normal_form(equality.right)}" for equality in query.equalities]
+    predicates += [normal_form(expression) for expression in (*query.filters, *query.residuals)]
     lines = ["SELECT DISTINCT" if query.distinct else "SELECT", _indented(items, ","), "FROM", _indented(sources, ",")]
     if predicates:
         lines += ["WHERE", _indented(predicates, " AND")]
+    if query.grouping is not None:
+        lines += _grouping_lines(query.grouping, query.select)
     return "\n".join(lines)
 
 
-def _normal_form(expression: Expression) -> str:
+def _grouping_lines(grouping: Grouping, select: Sequence[SelectItem]) -> list[str]:
+    """GROUP BY and what follows it; `group.value0` and so on are the aggregates in order."""
+    keys = [normal_form(item.expression) for item in select[: grouping.keys]]
+    values = [aggregate.sql for aggregate in grouping.aggregates]
+    answers = [f"{normal_form(item.expression)} AS {quoted(item.name)}" for item in grouping.select]
+    lines = ["GROUP BY", _indented([*keys, str(grouping.window)], ","), "AGGREGATES", _indented(values, ",")]
+    lines += ["ANSWERS", _indented(answers, ",")]
+    if grouping.having:
+        lines += ["HAVING", _indented([normal_form(one) for one in grouping.having], " AND")]
+    if grouping.order:
+        order = [
+            f"{normal_form(key.expression)} {'DESC' if key.descending else 'ASC'} "
+            f"NULLS {'FIRST' if key.nulls_first else 'LAST'}"
+            for key in grouping.order
+        ]
+        lines += ["ORDER BY", _indented(order, ","), f"LIMIT {grouping.limit}"]
+    return lines
+
+
+def normal_form(expression: Expression) -> str:
     """An expression with keywords in upper case and normal spacing; names and literals stay."""
     pieces: list[str] = []
     previous: Token | None = None

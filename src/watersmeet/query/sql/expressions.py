@@ -4,33 +4,15 @@ sqlglot says which tokens are columns. Comments go, columns get their flat names
 rewrite of a parser can change what Spark computes.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 
 from sqlglot import exp
-from sqlglot.errors import ParseError
-from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import TokenType as T
 
-from watersmeet.errors import SqlError
-from watersmeet.query.dialect import SPARK
 from watersmeet.query.model import Column, Expression
 from watersmeet.query.sql.scope import Scope
-from watersmeet.query.sql.tokens import SqlText, Tokens, names, quoted
-
-
-class _PlainParser(SparkParser):
-    """Spark's syntax without knowledge of any function: sqlglot's own would drop or convert some arguments."""
-
-    FUNCTIONS = {}  # noqa: RUF012 - sqlglot's own way to configure a parser
-    FUNCTION_PARSERS = {  # noqa: RUF012
-        name: parser
-        for name, parser in SparkParser.FUNCTION_PARSERS.items()
-        if name in ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "POSITION", "OVERLAY")
-    }
-
+from watersmeet.query.sql.tokens import Tokens, names, quoted
 
 _UNIT_FUNCTIONS = names("timestampdiff timestampadd datediff date_diff dateadd date_add")
 _UNITS = names("year quarter month week day dayofyear hour minute second millisecond microsecond")
@@ -43,48 +25,6 @@ class ColumnReference:
     start: int
     end: int
     column: Column
-
-
-def parse_expressions(scope: Scope, tokens: Tokens) -> list[exp.Expr]:
-    """What sqlglot makes of a list of expressions; the positions it gives are those of the whole text."""
-    text = scope.text
-    for before, token in pairwise(tokens):
-        if before.kind is T.COMMA and token.kind in (T.COMMA, T.R_PAREN, T.R_BRACKET):
-            raise text.unexpected(token)
-    for token in tokens:
-        if token.kind in (T.PLACEHOLDER, T.PARAMETER, T.COLON):
-            message = f"parameters and paths with {token.text!r} are not supported; write the value itself"
-            raise text.error(token, message)
-    try:
-        statements = _PlainParser(dialect=SPARK).parse([scope.opening.raw, *(token.raw for token in tokens)], text.sql)
-    except ParseError as error:
-        raise _explained(text, tokens, error) from None
-    except RecursionError:
-        raise text.error(
-            tokens[0], f"an expression is nested too deeply; simplify it, {text.excerpt_of(tokens[:8])}"
-        ) from None
-    (statement,) = statements
-    if not isinstance(statement, exp.Select):
-        raise text.unexpected(tokens[-1])
-    extra = [name for name, value in statement.args.items() if value and name != "expressions"]
-    if extra:
-        raise text.error(tokens[0], f"{extra[0].strip('_').upper()} is not supported here, {text.excerpt_of(tokens)}")
-    return list(statement.expressions)
-
-
-def _explained(text: SqlText, tokens: Tokens, error: ParseError) -> SqlError:
-    """sqlglot's complaint in our words, with the place in the whole text."""
-    details = error.errors[0]
-    place = (details["line"], details["col"])
-    token = next((token for token in tokens if (token.raw.line, token.raw.col) == place), tokens[-1])
-    description = str(details["description"])
-    if description.startswith("Required"):
-        message = f"an operand is missing near {token.text!r}"
-    elif expecting := re.match(r"Expect(?:ing|ed) (\S+)", description):
-        message = f"{expecting[1]} is missing near {token.text!r}"
-    else:
-        message = f"unexpected {token.text!r}"
-    return text.error(token, f"{message}, {text.excerpt_of([token])}")
 
 
 def column_references(scope: Scope, tokens: Tokens, nodes: Iterable[exp.Expr]) -> list[ColumnReference]:

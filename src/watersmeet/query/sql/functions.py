@@ -1,7 +1,7 @@
 """Functions that are refused: what is not evaluated row by row, what calls Java, and in predicates what is not
 deterministic. Only names are known here; `spark/binding.py` asks Spark's analyser what they stand for."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType as T
@@ -29,20 +29,30 @@ _AGGREGATES = names(
     "try_sum try_avg product schema_of_json_agg schema_of_variant_agg row_number"
 ) | {name.lower() for name, function in exp.FUNCTION_BY_NAME.items() if issubclass(function, exp.AggFunc)}
 
+AGGREGATES = {  # by name in SQL
+    **{
+        name: name for name in ("count", "sum", "avg", "min", "max", "var_pop", "var_samp", "stddev_pop", "stddev_samp")
+    },
+    **{"mean": "avg", "variance": "var_samp", "stddev": "stddev_samp", "std": "stddev_samp"},
+}
 
-def refuse_functions(text: SqlText, tokens: Tokens, nodes: Iterable[exp.Expr], exact_clause: str | None) -> None:
+
+def refuse_functions(
+    text: SqlText, tokens: Tokens, nodes: Iterable[exp.Expr], exact_clause: str | None, *, stars: bool = True
+) -> None:
     """Refuse what cannot be evaluated row by row; by name, since sqlglot has no class for some of it.
 
-    `exact_clause` is the clause if only what is deterministic can be there.
+    `exact_clause` is the clause if only what is deterministic can be there; `stars` says that no `*` can be inside.
     """
     if any(node.find(exp.Window, exp.WithinGroup) for node in nodes):
-        raise text.error(tokens[0], f"window functions are not supported, {text.excerpt_of(tokens)}")
+        excerpt = f", {text.excerpt_of(tokens)}" if tokens else ""
+        raise text.error(tokens[0] if tokens else 0, f"window functions are not supported{excerpt}")
     for i, token in enumerate(tokens):
         name = token.name.casefold()
-        is_call = i + 1 < len(tokens) and tokens[i + 1].kind is T.L_PAREN
+        calls = i + 1 < len(tokens) and tokens[i + 1].kind is T.L_PAREN
         if exact_clause and name in _DATE_LITERALS and moving_date(_string_at(tokens, i + 1)):
             raise text.error(token, not_deterministic(f"{name} {tokens[i + 1].text}", exact_clause))
-        if _is_field(tokens, i) or not (is_call or token.kind.name.startswith(("CURRENT_", "LOCALTIME"))):
+        if _is_field(tokens, i) or not (calls or token.kind.name.startswith(("CURRENT_", "LOCALTIME"))):
             continue
         quantifies = name in ("any", "some") and i > 0 and tokens[i - 1].kind in (T.LIKE, T.ILIKE)
         is_clock = name == "unix_timestamp" and tokens[i + 2].kind is T.R_PAREN
@@ -51,18 +61,32 @@ def refuse_functions(text: SqlText, tokens: Tokens, nodes: Iterable[exp.Expr], e
         if name in ("window", "session_window"):
             raise text.error(token, f"{name}() is not supported; write the window after the stream, in brackets")
         if name in _AGGREGATES and not quantifies:
-            raise text.error(token, f"the aggregate {name} is not supported yet; aggregate the answers downstream")
+            raise text.error(token, _refused_aggregate(name, exact_clause))
         if name in _NEVER:
             raise text.error(token, calls_java(name))
         if name in _BY_PARTITION:
             raise text.error(token, tells_of_partitions(name))
         if exact_clause and (name in _NON_DETERMINISTIC or is_clock):
             raise text.error(token, not_deterministic(name, exact_clause))
-    for node in nodes:
+    for node in nodes if stars else ():
         if (star := node.find(exp.Star)) and star is not node and not isinstance(star.parent, exp.Column):
             raise text.error(
                 tokens[0], f"* inside an expression is not supported; name the columns, {text.excerpt_of(tokens)}"
             )
+
+
+def _refused_aggregate(name: str, clause: str | None) -> str:
+    if clause is not None:
+        cure = "write the condition after HAVING" if clause == "WHERE or ON" else "take one of them out"
+        return f"the aggregate {name} cannot be in {clause}; {cure}"
+    return f"the aggregate {name} is not supported; use {', '.join(sorted(set(AGGREGATES.values())))}"
+
+
+def is_call(tokens: Tokens, i: int, known: Collection[str]) -> bool:
+    """Whether a call of a known function, by its plain name, begins at a place."""
+    if not (i + 1 < len(tokens) and tokens[i + 1].kind is T.L_PAREN and tokens[i].name.casefold() in known):
+        return False
+    return i == 0 or tokens[i - 1].kind not in (T.LIKE, T.ILIKE, T.DOT)
 
 
 def not_deterministic(name: str, clause: str) -> str:

@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 
 from watersmeet.query.model import Equality, Expression, JoinQuery
-from watersmeet.query.sql.clauses import split_clauses
-from watersmeet.query.sql.from_clause import read_from, resolve_streams
+from watersmeet.query.sql.grammar import parse_statement
+from watersmeet.query.sql.grouping import is_grouped, read_grouping, refuse_without_groups
 from watersmeet.query.sql.scope import make_scope
 from watersmeet.query.sql.select_list import read_select
+from watersmeet.query.sql.sources import joins_of, read_sources, with_using
 from watersmeet.query.sql.tokens import SqlText, tokenize
-from watersmeet.query.sql.where import check_connected, read_conjunct, split_conjuncts
+from watersmeet.query.sql.where import check_connected, conjuncts_of, read_conjunct
 
 
 def parse_query(sql: str, columns: Mapping[str, Sequence[str]], *, allow_cross: bool = False) -> JoinQuery:
@@ -21,16 +22,22 @@ def parse_query(sql: str, columns: Mapping[str, Sequence[str]], *, allow_cross: 
     ['l RANGE 1 MINUTE', 'r ROWS 10']
     """
     text = SqlText(sql)
-    clauses = split_clauses(text, tokenize(text))
-    items, conditions = read_from(text, clauses.sources)
-    sources = resolve_streams(text, items, columns)
-    scope = make_scope(text, clauses.opening, sources, columns)
-    select = read_select(scope, clauses.select, distinct=clauses.distinct)
-    if clauses.where:
-        conditions.append(clauses.where)
-    conjuncts = [conjunct for condition in conditions for conjunct in split_conjuncts(condition)]
+    statement = parse_statement(text, tokenize(text))
+    sources = read_sources(statement, columns)
+    scope, united = with_using(statement, make_scope(text, sources, columns), sources)
+    grouping = None
+    if is_grouped(statement):
+        select, grouping = read_grouping(statement, scope)
+    else:
+        refuse_without_groups(statement)
+        select = read_select(statement, scope)
+    conditions = [join.args["on"] for join in joins_of(statement) if join.args.get("on")]
+    if where := statement.tree.args.get("where"):
+        conditions.append(where.this)
+    conjuncts = [conjunct for condition in conditions for conjunct in conjuncts_of(condition)]
     # A predicate given twice counts once.
-    predicates = dict.fromkeys(read_conjunct(scope, conjunct) for conjunct in conjuncts)
+    read = (read_conjunct(statement, scope, conjunct) for conjunct in conjuncts)
+    predicates = dict.fromkeys([*united, *read])
     expressions = [predicate for predicate in predicates if isinstance(predicate, Expression)]
     query = JoinQuery(
         sources=sources,
@@ -38,7 +45,8 @@ def parse_query(sql: str, columns: Mapping[str, Sequence[str]], *, allow_cross: 
         filters=tuple(expression for expression in expressions if len(expression.aliases) == 1),
         residuals=tuple(expression for expression in expressions if len(expression.aliases) != 1),
         select=select,
-        distinct=clauses.distinct,
+        distinct=statement.tree.args.get("distinct") is not None,
+        grouping=grouping,
     )
     if not allow_cross:
         check_connected(query)

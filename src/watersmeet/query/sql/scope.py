@@ -1,13 +1,13 @@
 """The names that expressions can use, and which column a name means."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sqlglot import exp
 
 from watersmeet.errors import SqlError, UnknownColumn, did_you_mean
 from watersmeet.query.model import Column, StreamRef
-from watersmeet.query.sql.tokens import SqlText, Token
+from watersmeet.query.sql.tokens import SqlText
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,18 +15,23 @@ class Scope:
     """The names that expressions can use: by case-folded alias, its spelling and its columns by case-folded name."""
 
     text: SqlText
-    opening: Token  # SELECT, with which sqlglot's parser has to begin
     aliases: Mapping[str, tuple[str, Mapping[str, str]]]
+    outputs: Mapping[str, Column] = field(default_factory=dict)  # by case-folded name, what groups have beside columns
+    united: Mapping[str, tuple[Column, ...]] = field(default_factory=dict)  # by name, columns that USING makes one
 
     def resolve(self, parts: Sequence[exp.Identifier]) -> tuple[Column, int]:
         """The column that a dotted name means and how many of its parts name it; an alias comes first, as in Spark."""
         at = int(parts[0].meta["start"])
         names = [part.name for part in parts]
         first = names[0].casefold()
+        if len(names) == 1 and first in self.outputs:
+            return self.outputs[first], 1
         qualified = self.aliases.get(first) if len(names) > 1 else None
         if qualified and (name := qualified[1].get(names[1].casefold())) is not None:
             return Column(qualified[0], name), 2
         owners = [Column(alias, names_of[first]) for alias, names_of in self.aliases.values() if first in names_of]
+        if owners and all(column in self.united.get(first, ()) for column in owners):
+            owners = owners[:1]
         match owners:
             case [column]:
                 return column, 1
@@ -47,9 +52,7 @@ class Scope:
                 raise self.text.error(at, f"column {names[0]!r} is ambiguous; write {candidates}")
 
 
-def make_scope(
-    text: SqlText, opening: Token, sources: Sequence[StreamRef], columns: Mapping[str, Sequence[str]]
-) -> Scope:
+def make_scope(text: SqlText, sources: Sequence[StreamRef], columns: Mapping[str, Sequence[str]]) -> Scope:
     """The scope of a query over these streams; column names must differ in more than case."""
     aliases = {}
     for source in sources:
@@ -57,4 +60,4 @@ def make_scope(
         if len(names) != len(columns[source.stream]):
             raise SqlError(f"stream {source.stream!r} has columns that differ only in case; rename one in its source")
         aliases[source.alias.casefold()] = (source.alias, names)
-    return Scope(text, opening, aliases)
+    return Scope(text, aliases)

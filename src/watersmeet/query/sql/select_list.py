@@ -9,10 +9,11 @@ from sqlglot.tokenizer_core import TokenType as T
 
 from watersmeet.errors import UnknownColumn, did_you_mean
 from watersmeet.query.model import Column, Expression, SelectItem
-from watersmeet.query.sql.expressions import ColumnReference, column_references, make_expression, parse_expressions
+from watersmeet.query.sql.expressions import ColumnReference, column_references, make_expression
 from watersmeet.query.sql.functions import refuse_functions
+from watersmeet.query.sql.grammar import Statement
 from watersmeet.query.sql.scope import Scope
-from watersmeet.query.sql.tokens import SIMPLE_NAME, SqlText, Token, Tokens, outside_brackets, split_at
+from watersmeet.query.sql.tokens import SIMPLE_NAME, SqlText, Token, Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +26,12 @@ class _OutputColumn:
     starred: Column | None = None
 
 
-def read_select(scope: Scope, tokens: Tokens, *, distinct: bool = False) -> tuple[SelectItem, ...]:
+def read_select(statement: Statement, scope: Scope) -> tuple[SelectItem, ...]:
     """The output columns; a column of `*` whose name another one has is called alias_name."""
-    parts = split_at(tokens, [i for i, token in outside_brackets(tokens) if token.kind is T.COMMA])
-    for edge in (tokens[0], tokens[-1]):
-        if edge.kind is T.COMMA:
-            raise scope.text.unexpected(edge)
-    nodes = parse_expressions(scope, tokens)
-    if len(nodes) != len(parts):
-        raise scope.text.unexpected(tokens[-1])
-    clause = "SELECT DISTINCT" if distinct else None
-    pairs = zip(parts, nodes, strict=True)
-    outputs = [output for part, node in pairs for output in _read_item(scope, part, node, clause)]
+    exact_clause = "SELECT DISTINCT" if statement.tree.args.get("distinct") else None
+    outputs = [
+        output for node in statement.tree.expressions for output in _read_item(statement, scope, node, exact_clause)
+    ]
     uses = Counter(output.name.casefold() for output in outputs)
     items: dict[str, SelectItem] = {}
     for output in outputs:
@@ -50,22 +45,17 @@ def read_select(scope: Scope, tokens: Tokens, *, distinct: bool = False) -> tupl
     return tuple(items.values())
 
 
-def _read_item(scope: Scope, tokens: Tokens, node: exp.Expr, exact_clause: str | None) -> list[_OutputColumn]:
-    text = scope.text
+def _read_item(statement: Statement, scope: Scope, node: exp.Expr, exact_clause: str | None) -> list[_OutputColumn]:
+    text, name = scope.text, None
+    if isinstance(node, exp.Alias | exp.Aliases):
+        name, named, node = node.alias, node, node.this
+    tokens = statement.tokens_of(node)
+    if name is not None and isinstance(named, exp.Aliases):
+        raise text.error(tokens[0], "several names for one expression are not supported; give it one with AS")
     if tokens[-1].kind is T.STAR and (len(tokens) == 1 or tokens[-2].kind is T.DOT):
         return _expand_star(scope, tokens)
     if isinstance(node, exp.Star):
         raise text.error(tokens[0], "* with EXCEPT or the like is not supported; name the columns")
-    name = None
-    if isinstance(node, exp.Aliases):
-        raise text.error(tokens[0], "several names for one expression are not supported; give it one with AS")
-    if isinstance(node, exp.Alias):
-        alias = node.args["alias"]
-        start = alias.meta.get("start", tokens[-1].start)
-        name = alias.name
-        tokens = [token for token in tokens if token.start < start]
-        tokens = tokens[:-1] if tokens[-1].kind is T.ALIAS else tokens
-        node = node.this
     refuse_functions(text, tokens, [node], exact_clause)
     references = column_references(scope, tokens, [node])
     expression = make_expression(tokens, references)
@@ -106,4 +96,7 @@ def _expand_star(scope: Scope, tokens: Tokens) -> list[_OutputColumn]:
                 tokens[0], f"* of a struct is not supported; name the fields, {scope.text.excerpt_of(tokens)}"
             )
     columns = [Column(alias, name) for alias, names in wanted for name in names.values()]
+    if len(tokens) == 1:  # what USING makes one is there once, and first
+        merged = {column for some in scope.united.values() for column in some}
+        columns = [*(some[0] for some in scope.united.values()), *(one for one in columns if one not in merged)]
     return [_OutputColumn(tokens[0], column.name, Expression(column.sql, (column,)), column) for column in columns]

@@ -179,12 +179,6 @@ def unwrapped(tokens: Tokens) -> Tokens:
     return tokens
 
 
-def split_at(tokens: Tokens, positions: Sequence[int]) -> list[Tokens]:
-    """The runs of tokens between the positions, without the tokens there."""
-    begins, ends = [0, *(position + 1 for position in positions)], [*positions, len(tokens)]
-    return [tokens[begin:end] for begin, end in zip(begins, ends, strict=True)]
-
-
 def quoted(name: str) -> str:
     """A name as an identifier of Spark SQL."""
     return f"`{name.replace('`', '``')}`"

@@ -5,42 +5,33 @@ from sqlglot.tokenizer_core import TokenType as T
 
 from watersmeet.errors import SqlError
 from watersmeet.query.model import Equality, Expression, JoinQuery
-from watersmeet.query.sql.expressions import column_references, make_expression, parse_expressions
+from watersmeet.query.sql.expressions import column_references, make_expression
 from watersmeet.query.sql.functions import refuse_functions
+from watersmeet.query.sql.grammar import Statement
 from watersmeet.query.sql.scope import Scope
-from watersmeet.query.sql.tokens import LOW_PRECEDENCE, Tokens, outside_brackets, split_at, unwrapped
+from watersmeet.query.sql.tokens import LOW_PRECEDENCE, Tokens, outside_brackets, unwrapped
 
 
-def split_conjuncts(tokens: Tokens) -> list[Tokens]:
-    """The parts of a condition between its outermost ANDs, other than the AND of a BETWEEN."""
-    tokens = unwrapped(tokens)
-    outside = outside_brackets(tokens)
-    if any(token.kind is T.OR for _, token in outside):
-        return [tokens]
-    ands: list[int] = []
-    betweens = 0
-    for i, token in outside:
-        if token.kind is T.BETWEEN:
-            betweens += 1
-        elif token.kind is T.AND and betweens:
-            betweens -= 1
-        elif token.kind is T.AND:
-            ands.append(i)
-    if not ands:
-        return [tokens]
-    parts = split_at(tokens, ands)
-    if not all(parts):
-        # An AND lacks an operand: left whole, so that the parser says where.
-        return [tokens]
-    return [conjunct for part in parts for conjunct in split_conjuncts(part)]
+def conjuncts_of(condition: exp.Expr) -> list[exp.Expr]:
+    """The parts of a condition between its outermost ANDs."""
+    found: list[exp.Expr] = []
+    waiting = [condition]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, exp.And):
+            waiting += [node.expression, node.this]
+        elif isinstance(node, exp.Paren) and "tokens" in node.this.meta:
+            waiting.append(node.this)
+        else:
+            found.append(node)
+    return found
 
 
-def read_conjunct(scope: Scope, tokens: Tokens) -> Equality | Expression:
+def read_conjunct(statement: Statement, scope: Scope, node: exp.Expr) -> Equality | Expression:
     """A conjunct as an equality if it is one between two streams, else as it stands."""
-    nodes = parse_expressions(scope, tokens)
-    if len(nodes) != 1 or isinstance(nodes[0], exp.Alias | exp.Aliases):
-        culprit = next((token for _, token in outside_brackets(tokens) if token.kind is T.COMMA), tokens[-1])
-        raise scope.text.unexpected(culprit)
+    tokens, nodes = statement.tokens_of(node), [node]
+    if isinstance(node, exp.Alias | exp.Aliases):
+        raise scope.text.unexpected(tokens[-1])
     refuse_functions(scope.text, tokens, nodes, "WHERE or ON")
     references = column_references(scope, tokens, nodes)
     operators = [(i, token) for i, token in outside_brackets(tokens) if token.kind in LOW_PRECEDENCE]

@@ -38,7 +38,7 @@ class Instance:
     """An object in a message. It carries its remaining lifetime and not its end: hosts have no common clock."""
 
     item: Item
-    target: int
+    target: int | None  # None: it stays at the host to which it was sent, whoever is responsible for its name
     version: Version
 
     @property
@@ -89,7 +89,7 @@ class Located:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Routed: an object to be stored by the node responsible for it; nodes on the route see it."""
+    """Routed, or direct to an address: an object to be stored by who gets it; nodes on the route see it."""
 
     instance: Instance
 
@@ -109,8 +109,8 @@ class Put:
     instance: Instance
 
     @property
-    def target(self) -> int:
-        """The point that the receiver must be responsible for."""
+    def target(self) -> int | None:
+        """The point that the receiver must be responsible for; None: it was asked by its address."""
         return self.instance.target
 
     @property
@@ -123,7 +123,7 @@ class Get:
     """Asks the owner for all objects of a namespace and key, whatever their suffix."""
 
     request: int
-    target: int
+    target: int | None
     namespace: str
     key: str
 
@@ -137,7 +137,7 @@ class Renew:
     """Asks the owner to keep an object for a lifetime from now on."""
 
     request: int
-    target: int
+    target: int | None
     name: Name
     lifetime_us: int
 

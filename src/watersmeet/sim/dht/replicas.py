@@ -45,8 +45,10 @@ class Replicas:
         self._kernel.cancel(self._timer)
         self._timer = NO_EVENT
 
-    def is_responsible(self, target: int) -> bool:
-        """Whether a point is in this node's arc."""
+    def is_responsible(self, target: int | None) -> bool:
+        """Whether a point is in this node's arc; without one the node was meant by its address."""
+        if target is None:
+            return True
         return self._node.router.is_ready and self._node.router.next_hop(target) is None
 
     def handover(self) -> list[tuple[int, Transfer]]:
@@ -54,7 +56,7 @@ class Replicas:
         return [
             (stored.target, Transfer((self._store.instance(stored),), is_move=True))
             for stored in self._store
-            if stored.is_owned
+            if stored.is_owned and stored.target is not None
         ]
 
     def keep(self, instance: Instance, is_owner: bool) -> None:
@@ -66,7 +68,7 @@ class Replicas:
             if not is_owner:
                 stored.refreshed_us = self._kernel.now_us
             else:
-                if self._settings.replicas:
+                if self._settings.replicas and not stored.is_pinned:
                     self._tell_successors(Transfer((self._store.instance(stored),), is_move=False))
                 self._on_owned(self._store.item(stored))
         elif is_owner:
@@ -78,7 +80,7 @@ class Replicas:
 
     def refresh(self, stored: StoredObject) -> None:
         """Pass a renewed lifetime on at once: by the next repair the copies might have expired."""
-        if self._settings.replicas:
+        if self._settings.replicas and not stored.is_pinned:
             self._tell_successors(Refresh((self._store.digest(stored),)))
 
     def arc_changed(self) -> None:
@@ -150,16 +152,17 @@ class Replicas:
             return
         orphaned_us = self._kernel.now_us - _MISSED_REFRESHES * self._settings.repair_us
         owned: list[StoredObject] = []
-        misplaced: list[StoredObject] = []
+        misplaced: list[tuple[int, Offer]] = []
         is_ready = self._node.router.is_ready
         for stored in list(self._store):
+            if stored.target is None:
+                continue
             if self.is_responsible(stored.target):
                 owned.append(stored)
                 self._own(stored)
             elif is_ready and (stored.refreshed_us is None or stored.refreshed_us <= orphaned_us):
-                misplaced.append(stored)
-        offers = [(stored.target, Offer(self._store.digest(stored))) for stored in misplaced]
-        self._node.route_many((target, offer, offer.size_bytes) for target, offer in offers)
+                misplaced.append((stored.target, Offer(self._store.digest(stored))))
+        self._node.route_many((target, offer, offer.size_bytes) for target, offer in misplaced)
         if self._settings.replicas and owned:
             self._tell_successors(Refresh(tuple(self._store.digest(stored) for stored in owned)))
         if misplaced or (self._store and (self._settings.replicas or not is_ready)):

@@ -1,4 +1,7 @@
-"""Requests of one node: find the owner, ask it, and start over with the lookup if it does not reply in time."""
+"""Requests of one node: find the owner, ask it, and start over with the lookup if it does not reply in time.
+
+A request to an address needs no lookup; it is repeated there.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,10 +14,10 @@ from watersmeet.sim.overlays.router import Address
 
 
 class _Request:
-    __slots__ = ("attempt", "finish", "operation", "timer")
+    __slots__ = ("address", "attempt", "finish", "operation", "timer")
 
-    def __init__(self, operation: Operation, finish: Callable[[Reply | None], None]) -> None:
-        self.operation, self.finish = operation, finish
+    def __init__(self, operation: Operation, finish: Callable[[Reply | None], None], address: Address | None) -> None:
+        self.operation, self.finish, self.address = operation, finish, address
         self.attempt = 0
         self.timer: Event = NO_EVENT
 
@@ -31,18 +34,22 @@ class Requests:
         self._open: dict[int, _Request] = {}
         self._total = 0
 
-    def start(self, operation: Callable[[int], Operation], finish: Callable[[Reply | None], None]) -> None:
+    def start(
+        self,
+        operation: Callable[[int], Operation],
+        finish: Callable[[Reply | None], None],
+        address: Address | None = None,
+    ) -> None:
         """Make a request of its number, and call `finish` with the reply, or with None after the last attempt."""
         self._total += 1
-        self._open[self._total] = _Request(operation(self._total), finish)
+        self._open[self._total] = _Request(operation(self._total), finish, address)
         self._try(self._total)
 
     def located(self, owner: Address, message: Located) -> None:
         """The owner is known: ask it directly."""
         request = self._open.get(message.request)
         if request is not None and request.attempt == message.attempt:
-            unreachable = partial(self._unreachable, message.request, message.attempt)
-            self._node.direct(owner, request.operation, request.operation.size_bytes, unreachable)
+            self._ask(owner, message.request, request)
 
     def replied(self, reply: Reply) -> None:
         """The owner has replied."""
@@ -69,8 +76,16 @@ class Requests:
             return
         request.attempt += 1
         request.timer = self._kernel.after(self._settings.timeout_us, self._try, number)
+        if request.operation.target is None:
+            assert request.address is not None
+            self._ask(request.address, number, request)
+            return
         message = Lookup(number, request.attempt)
         self._node.route(request.operation.target, message, message.size_bytes)
+
+    def _ask(self, owner: Address, number: int, request: _Request) -> None:
+        unreachable = partial(self._unreachable, number, request.attempt)
+        self._node.direct(owner, request.operation, request.operation.size_bytes, unreachable)
 
     def _unreachable(self, number: int, attempt: int) -> None:
         request = self._open.get(number)

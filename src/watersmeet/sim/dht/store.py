@@ -22,6 +22,11 @@ class StoredObject:
     def is_owned(self) -> bool:
         return self.refreshed_us is None
 
+    @property
+    def is_pinned(self) -> bool:
+        """Whether it was stored by the host's address: it stays, without copies, whatever the arc is."""
+        return self.target is None
+
 
 class SoftStateStore:
     """Objects by namespace, key and suffix, with a timer for the end of each."""
@@ -49,10 +54,11 @@ class SoftStateStore:
         stored = self._objects.get(namespace, {}).get(key, {}).get(suffix)
         return stored if stored is not None and self._is_current(stored) else None
 
-    def of_namespace(self, namespace: str) -> Iterator[StoredObject]:
-        """The unexpired objects of a namespace, by key and suffix."""
-        for key in sorted(self._objects.get(namespace, {})):
-            yield from self.of_key(namespace, key)
+    def of_prefix(self, namespace: str | None, key_prefix: str) -> Iterator[StoredObject]:
+        """The unexpired objects of a namespace, or of all, whose key begins so, by namespace, key and suffix."""
+        for each in sorted(self._objects) if namespace is None else (namespace,):
+            for key in sorted(key for key in self._objects.get(each, {}) if key.startswith(key_prefix)):
+                yield from self.of_key(each, key)
 
     def of_key(self, namespace: str, key: str) -> Iterator[StoredObject]:
         """The unexpired objects of a key, by suffix."""

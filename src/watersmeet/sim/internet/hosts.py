@@ -6,6 +6,11 @@ been delivered, and only if it was not. Nothing is therefore ever sent twice tha
 missing acknowledgement can only mean a dead host, and the first timeout is the failure; with loss the sender cannot
 tell, and sends up to `retries` times again.
 
+With `Retransmission` timeouts are not ideal but those of a real sender (PIER, section 4.2.2): it estimates the round
+trip to each receiver and sends again what is not acknowledged in time. A queue in front of a receiver with many senders
+then looks like loss: copies of what has arrived, or will, take bandwidth and make the queue longer. The receiver drops
+copies that it knows by their number; a sender that gives up is told of a failure although the message may have arrived.
+
 Congestion.NONE adds both transmission times and has no queue: a message is on its way at once, even if its sender
 crashes then. FIFO and FAIR hold a message back on the uplink, where a crash destroys it, and again on the downlink.
 """
@@ -17,6 +22,7 @@ from heapq import heappop, heappush
 from math import ceil
 
 from watersmeet.sim.internet.latency import Latency
+from watersmeet.sim.internet.retransmission import Retransmission, RoundTrips
 from watersmeet.sim.kernel import NO_EVENT, Event, Kernel
 
 TIMEOUT_SLACK_US = 1_000
@@ -79,6 +85,7 @@ class Internet:
         "_latency_us",
         "_loss",
         "_ports",
+        "_retransmission",
         "_tries",
         "_us_per_byte",
         "bytes_received",
@@ -89,6 +96,8 @@ class Internet:
         "lost_total",
         "messages_received",
         "messages_sent",
+        "retransmitted_bytes",
+        "retransmitted_total",
     )
 
     def __init__(
@@ -100,6 +109,7 @@ class Internet:
         congestion: Congestion = Congestion.NONE,
         loss: float = 0.0,
         retries: int = 3,
+        retransmission: Retransmission | None = None,
     ) -> None:
         if access_bps is not None and not access_bps > 0:
             raise ValueError(f"access_bps must be positive, or None for no transmission time: {access_bps}")
@@ -115,13 +125,18 @@ class Internet:
         self.bytes_received: list[int] = []
         self.lost_total = 0  # transmissions lost on the wire or at a host that was down
         self.failed_total = 0  # messages that a living sender gave up
+        self.retransmitted_total = 0  # transmissions of what was sent before; in messages_sent and bytes_sent as well
+        self.retransmitted_bytes = 0
         self.clocks: dict[int, HostClock] = {}  # of the hosts whose clock is not the true one
         self._kernel, self._latency_us = kernel, latency.latency_us
         self._us_per_byte = 0.0 if access_bps is None else 8e6 / access_bps
         self._fifo = congestion is Congestion.FIFO
         self._is_queueing = congestion is not Congestion.NONE and access_bps is not None
-        self._is_lean = not self._is_queueing and not loss
+        self._is_lean = not self._is_queueing and not loss and retransmission is None
+        self._retransmission = retransmission
         self._loss, self._tries = loss, 1 + retries if loss else 1
+        if retransmission is not None:
+            self._tries = retransmission.tries
         self._ports: dict[int, _Port] = {}
 
     def attach(self, address: int, receive: Callable[[int, object], None]) -> None:
@@ -213,6 +228,8 @@ class Internet:
     def _transmit(self, transfer: "_Transfer") -> None:
         """Start the next try of a message."""
         transfer.tries_left -= 1
+        if self._retransmission is not None:
+            self._expect_acknowledgement(transfer, self._retransmission)
         if transfer.source.up is not None:
             transfer.source.up.enter(transfer, transfer.size_bytes * self._us_per_byte)
         else:
@@ -251,11 +268,40 @@ class Internet:
             return
         self.messages_received[target.address] += 1
         self.bytes_received[target.address] += transfer.size_bytes
+        if self._retransmission is not None:
+            if transfer.is_delivered:
+                return
+            transfer.is_delivered = True
+            latency_us = self._latency_us(transfer.source.address, target.address)
+            self._kernel.after(latency_us, self._acknowledged, transfer)
         target.receive(transfer.source.address, transfer.message)
+
+    def _expect_acknowledgement(self, transfer: "_Transfer", retransmission: Retransmission) -> None:
+        source = transfer.source
+        if source.round_trips is None:
+            source.round_trips = RoundTrips(retransmission)
+        if transfer.sent_us < 0:
+            transfer.sent_us = self._kernel.now_us
+            transfer.timeout_us = source.round_trips.timeout_us(transfer.target.address)
+        else:
+            self.retransmitted_total += 1
+            self.retransmitted_bytes += transfer.size_bytes
+            transfer.is_repeated = True
+            transfer.timeout_us = min(2 * transfer.timeout_us, retransmission.timeout_max_us)
+        transfer.timer = self._kernel.after(transfer.timeout_us, self._timed_out, transfer)
+
+    def _acknowledged(self, transfer: "_Transfer") -> None:
+        """The sender learns that it has arrived; of a message that was sent twice it cannot tell which time."""
+        self._kernel.cancel(transfer.timer)
+        round_trips = transfer.source.round_trips
+        if round_trips is not None and not transfer.is_repeated:
+            round_trips.measured(transfer.target.address, self._kernel.now_us - transfer.sent_us)
 
     def _missed(self, transfer: "_Transfer") -> None:
         """Now it would have been delivered: the acknowledgement is due one latency from here."""
         self.lost_total += 1
+        if self._retransmission is not None:
+            return  # the sender's own timeout is under way
         latency_us = self._latency_us(transfer.source.address, transfer.target.address)
         self._kernel.after(latency_us + TIMEOUT_SLACK_US, self._timed_out, transfer)
 
@@ -276,12 +322,13 @@ class Internet:
 class _Port:
     """One life of a host: what was meant for it never reaches the next one. Without `receive` it is over."""
 
-    __slots__ = ("address", "down", "receive", "up")
+    __slots__ = ("address", "down", "receive", "round_trips", "up")
 
     def __init__(self, address: int, receive: Callable[[int, object], None] | None) -> None:
         self.address, self.receive = address, receive
         self.up: _FifoLink | _FairLink | None = None
         self.down: _FifoLink | _FairLink | None = None
+        self.round_trips: RoundTrips | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -294,6 +341,12 @@ class _Transfer:
     size_bytes: int
     failed: Callable[[], None] | None
     tries_left: int
+    # Only with Retransmission.
+    sent_us: int = -1  # the first time
+    timeout_us: int = 0
+    timer: Event = NO_EVENT
+    is_repeated: bool = False
+    is_delivered: bool = False
 
 
 class _FifoLink:

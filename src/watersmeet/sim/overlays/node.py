@@ -117,9 +117,13 @@ class OverlayNode:
         """Let `callback(target, payload)` change or stop what others sent and others get; None stops it."""
         self._transit.append(callback)
 
-    def on_direct(self, callback: Receive) -> None:
-        """Call `callback(sender, payload)` with what was sent to this very node."""
-        self._receive.append(callback)
+    def on_direct(self, callback: Receive) -> Callable[[], None]:
+        """Call `callback(sender, payload)` with what was sent to this very node, until the returned call ends it."""
+        self._receive = [*self._receive, callback]  # a new list: the old one may be in use by `receive`
+        return partial(self._remove_direct, callback)
+
+    def _remove_direct(self, callback: Receive) -> None:
+        self._receive = [each for each in self._receive if each != callback]
 
     def route(self, target: int, payload: object, size_bytes: int) -> None:
         """Send a payload to the node responsible for a point."""
@@ -158,8 +162,12 @@ class OverlayNode:
             return
         going: list[Routed] = []
         for message in messages:
-            if self.router.next_hop(message.target) is None:
-                going.append(message)
+            hop = self.router.next_hop(message.target)
+            if hop is None:
+                if len(messages) == 1 and message.hops:
+                    self._arrived(message)  # as `_forward` would, without asking for the next hop again
+                else:
+                    going.append(message)
                 continue
             payload: object | None = message.payload
             for callback in self._transit:
@@ -167,9 +175,19 @@ class OverlayNode:
                     payload = callback(message.target, payload)
             if payload is None:
                 self.stopped_total += 1
+            elif len(messages) == 1 and payload is message.payload and message.hops < HOPS_CALM:
+                self._send_on(hop, message)
             else:
                 going.append(message if payload is message.payload else replace(message, payload=payload))
-        self._forward(going)
+        if going:
+            self._forward(going)
+
+    def _send_on(self, hop: Address, message: Routed) -> None:
+        """Most messages travel alone: no need to group them by their next hop."""
+        self.sent_total += 1
+        sent = Routed(message.target, message.payload, message.size_bytes, message.origin, message.hops + 1)
+        size_bytes = HEADER_BYTES + ENVELOPE_BYTES + message.size_bytes
+        self._internet.send(self.address, hop, sent, size_bytes, partial(self._not_delivered, hop, (sent,)))
 
     def _forward(self, messages: Sequence[Routed], was_held: bool = False) -> None:
         """Send each message to its next hop, those with the same one as a bundle."""

@@ -8,11 +8,11 @@ from watersmeet.sim.internet.churn import Churn, Sessions
 from watersmeet.sim.internet.hosts import Congestion, Internet
 from watersmeet.sim.internet.latency import Latency
 from watersmeet.sim.kernel import Kernel
-from watersmeet.sim.overlays import bamboo, chord
+from watersmeet.sim.overlays.kinds import churn_among, converged_routers, joining_router
 from watersmeet.sim.overlays.node import Bundle, Direct, OverlayNode, Routed
 from watersmeet.sim.overlays.prefixes import Prefixes
 from watersmeet.sim.overlays.ring import Ring
-from watersmeet.sim.overlays.router import Address, Router
+from watersmeet.sim.overlays.router import Address
 from watersmeet.sim.rjoin.dynamic import Answered, DynamicRJoin, FaultTolerance
 from watersmeet.sim.rjoin.mail import MailPurpose, purpose_of
 
@@ -93,13 +93,8 @@ class DynamicNetwork:
         self.net = MeteredInternet(kernel, latency, access_bps=access_bps, congestion=congestion, loss=loss)
         self.rjoin = DynamicRJoin(kernel, known, settings, fault_tolerance, answered=answered, epoch_us=epoch_us)
         self.churn: Churn | None = None
-        self._is_chord = isinstance(overlay, Ring)
-        routers: list[Router]
-        if isinstance(overlay, Ring):
-            routers = [*chord.converged(kernel, self.net, overlay, timers=upkeep)]
-        else:
-            routers = [*bamboo.converged(kernel, self.net, overlay, timers=upkeep)]
-        for router in routers:
+        self._overlay = overlay
+        for router in converged_routers(kernel, self.net, overlay, timers=upkeep):
             self.rjoin.add(OverlayNode(kernel, self.net, router))
 
     def start_churn(
@@ -110,18 +105,14 @@ class DynamicNetwork:
         until_us: int | None = None,
     ) -> None:
         """From now on let all nodes but the stable ones come and go; who joins asks a stable one."""
-        hosts = sorted(stable)
-        self.churn = Churn(
-            self.kernel,
-            sessions,
-            join=lambda address: self._join(address, self.kernel.random.choice(hosts)),
+        self.churn = churn_among(
+            *(self.kernel, sessions, self.rjoin.peers, stable),
+            join=self._join,
             fail=self.rjoin.fail,
             leave=self.rjoin.leave,
             graceful_fraction=graceful_fraction,
             until_us=until_us,
         )
-        going = [address for address in sorted(self.rjoin.peers) if address not in stable]
-        self.churn.start(going, next_address=max(self.rjoin.peers) + 1)
 
     @property
     def is_quiet(self) -> bool:
@@ -136,8 +127,6 @@ class DynamicNetwork:
             peer.shard.load = Load.of(1)
 
     def _join(self, address: Address, bootstrap: Address) -> None:
-        identifier = self.kernel.random.getrandbits(64)
-        kind = chord.Chord if self._is_chord else bamboo.Bamboo
-        node = OverlayNode(self.kernel, self.net, kind(self.kernel, self.net, address, identifier))
+        node = OverlayNode(self.kernel, self.net, joining_router(self.kernel, self.net, self._overlay, address))
         self.rjoin.add(node)
         node.start(bootstrap)

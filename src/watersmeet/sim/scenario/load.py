@@ -1,6 +1,6 @@
 """Reads a scenario from YAML and checks it, with lines in errors.
 
-A file with `system:`, `network:`, `rjoin:` or `workload:` is a scenario; one without them is a topology, which
+A file with `system:`, `network:`, `rjoin:`, `pier:` or `workload:` is a scenario; one without them is a topology, which
 its sites run, or whose streams and queries are brought to a network of peers.
 """
 
@@ -13,10 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from watersmeet.errors import InputError, TopologyError, did_you_mean
+from watersmeet.program.pier.sql.plan import JoinMethod, PlanSettings, Transport
 from watersmeet.program.rjoin.shard import Strategy
 from watersmeet.query.windows import parse_duration
 from watersmeet.sim.internet.hosts import Congestion
-from watersmeet.sim.scenario.model import SITES_NEED_A_TOPOLOGY, RJoinSettings, Scenario, SitesScenario, System, named
+from watersmeet.sim.scenario.model import (
+    SITES_NEED_A_TOPOLOGY,
+    PierMode,
+    PierSettings,
+    RJoinSettings,
+    Scenario,
+    SitesScenario,
+    System,
+    named,
+)
 from watersmeet.sim.scenario.network import (
     ChurnSettings,
     DynamicSettings,
@@ -32,7 +42,7 @@ from watersmeet.topology.yaml_tree import Entry, parse_amount, read
 
 _NEEDED = "it needs a `network` and a `workload`, or `streams` and `queries`"
 _BANDWIDTH_BPS = {"bps": 1, "kbps": 1_000, "Mbps": 1_000_000, "Gbps": 1_000_000_000}  # as in topologies
-_KEYS = ("system", "network", "rjoin", "workload", "streams", "queries")
+_KEYS = ("system", "network", "rjoin", "pier", "workload", "streams", "queries")
 _TOPOLOGY_KEYS = ("sites", "links", "default_link", "link_transport", "stats_file")
 _DYNAMIC_KEYS = ("congestion", "loss", "access", "churn")
 _NETWORK_KEYS = ("nodes", "overlay", "latency", "hop", "seed", "runtime", *_DYNAMIC_KEYS)
@@ -42,7 +52,8 @@ _RJOIN_KEYS = ("strategy", "pairs", "rate_window", "rate_age", *_DYNAMIC_RJOIN_K
 _COUNTS = ("relations", "attributes", "values", "ways", "queries", "tuples", "warm_up")
 _WORKLOAD_KEYS = ("kind", *_COUNTS, "theta", "rate", "ranking", "window")
 _STREAM_KEYS = ("schema", "event_time", "source", "home")
-_QUERY_KEYS = ("sql", "home", "sink", "allow_cross", "start")
+_QUERY_KEYS = ("sql", "ufl", "home", "sink", "allow_cross", "start")
+_PIER_KEYS = ("join", "transport", "mode", "replicas", "drain", "slack", "bloom_bits", "bloom_hashes", "bloom_wait")
 _RANKINGS = ("shared", "own")
 _OLD_CHURN_KEYS = {"polite": "graceful_fraction", "stay": "stable_nodes"}
 _OLD_RUNTIMES = {"settled": Runtime.STATIC.value, "live": Runtime.DYNAMIC.value}
@@ -60,21 +71,24 @@ def load_scenario(path: str | Path) -> Scenario:
             tuple(SubmittedQuery(replace(query, sink=Sink())) for query in topology.queries),
         )
         return Scenario(NetworkSettings(), RJoinSettings(), load)
-    system = _members(keys, {"system": System}).get("system", System.RJOIN)
+    default = System.PIER if "pier" in keys and "rjoin" not in keys else System.RJOIN
+    named_system = _members(keys, {"system": System}).get("system", default)
+    system = System(named_system)
     if system is System.SITES:
         raise keys["system"].fail(SITES_NEED_A_TOPOLOGY)
     top = root.mapping("the scenario", _KEYS)
     network = _network(top["network"]) if "network" in top else NetworkSettings()
     rjoin = _rjoin(top["rjoin"]) if "rjoin" in top else RJoinSettings()
+    pier = _pier(top["pier"]) if "pier" in top else PierSettings()
     network = replace(network, dynamic=_dynamic(top, network))
-    sections = {name: top[name].mapping(name) for name in ("network", "rjoin") if name in top}
+    sections = {name: top[name].mapping(name) for name in ("network", "rjoin", "pier") if name in top}
     with _blamed({key: entry for keys in sections.values() for key, entry in keys.items()}, root):
-        Scenario(network, rjoin)  # whether both go together
+        Scenario(network, rjoin, system=system, pier=pier)  # whether they go together
     given = [key for key in ("streams", "queries") if key in top]
     if "workload" in top:
         if given:
             raise top[given[0]].fail(f"a scenario has either a workload or {given[0]} of its own; remove one of them")
-        return Scenario(network, rjoin, _workload(top["workload"]))
+        return Scenario(network, rjoin, _workload(top["workload"]), system, pier)
     for needed in ("streams", "queries"):
         if needed not in top or not top[needed].value:
             raise root.fail(f"the scenario has no {needed}; add a `{needed}:` mapping, or a `workload:`")
@@ -86,7 +100,7 @@ def load_scenario(path: str | Path) -> Scenario:
     for name, entry in top["queries"].mapping("queries").items():
         with _located(entry):
             queries.append(_query(name, entry, directory, network.nodes))
-    return Scenario(network, rjoin, UserLoad(tuple(streams), tuple(queries)))
+    return Scenario(network, rjoin, UserLoad(tuple(streams), tuple(queries)), system, pier)
 
 
 def load_simulated(path: str | Path, system: System | None = None) -> Scenario | SitesScenario:
@@ -98,7 +112,8 @@ def load_simulated(path: str | Path, system: System | None = None) -> Scenario |
             return SitesScenario(topology)
     elif system is System.SITES:
         raise InputError(f"{path}: {SITES_NEED_A_TOPOLOGY}")
-    return load_scenario(path)
+    scenario = load_scenario(path)
+    return scenario if system is None else replace(scenario, system=system)
 
 
 def _is_topology(keys: Mapping[str, Entry]) -> bool:
@@ -182,6 +197,29 @@ def _rjoin(entry: Entry) -> RJoinSettings:
         return RJoinSettings(**settings)
 
 
+def _pier(entry: Entry) -> PierSettings:
+    keys = entry.mapping("pier", _PIER_KEYS)
+    members = _members(keys, {"join": JoinMethod, "transport": Transport, "mode": PierMode})
+    plan: dict[str, Any] = {}
+    if "join" in members:
+        plan["method"] = members["join"]
+    if "transport" in members:
+        plan["transport"] = members["transport"]
+    plan |= {name: keys[name].whole(name) for name in ("bloom_bits", "bloom_hashes") if name in keys}
+    for name, setting in (("slack", "slack_s"), ("bloom_wait", "bloom_wait_s")):
+        if name in keys:
+            plan[setting] = _duration(keys[name], name) / 1e6
+    settings: dict[str, Any] = {"plan": PlanSettings(**plan)}
+    if "mode" in members:
+        settings["mode"] = members["mode"]
+    if "replicas" in keys:
+        settings["replicas"] = keys["replicas"].whole("replicas")
+    if "drain" in keys:
+        settings["drain_us"] = _duration(keys["drain"], "drain")
+    with _blamed(keys, entry):
+        return PierSettings(**settings)
+
+
 def _workload(entry: Entry) -> ZipfLoad:
     keys = entry.mapping("workload", _WORKLOAD_KEYS)
     kind = keys["kind"].text("kind") if "kind" in keys else "zipf"
@@ -228,16 +266,24 @@ def _stream(name: str, entry: Entry, directory: Path, nodes: int) -> PublishedSt
 def _query(name: str, entry: Entry, directory: Path, nodes: int) -> SubmittedQuery:
     what = f"query {name!r}"
     keys = entry.mapping(what, _QUERY_KEYS)
-    if "sql" not in keys:
-        raise entry.fail(f"{what} has no sql")
+    if ("sql" in keys) == ("ufl" in keys):
+        raise entry.fail(f"{what} has no sql" if "sql" not in keys else f"{what} has sql and ufl; remove one of them")
+    ufl = None if "ufl" not in keys else _text_of(directory / keys["ufl"].text("ufl"), keys["ufl"])
     query = Query(
         name,
-        keys["sql"].text("sql"),
+        keys["sql"].text("sql") if ufl is None else ufl,
         sink=_sink(keys["sink"], f"the sink of {what}", directory) if "sink" in keys else Sink(),
         allow_cross=keys["allow_cross"].flag("allow_cross") if "allow_cross" in keys else False,
         start=keys["start"].text("start") if "start" in keys else None,
     )
-    return SubmittedQuery(query, _home(keys, what, nodes))
+    return SubmittedQuery(query, _home(keys, what, nodes), ufl)
+
+
+def _text_of(path: Path, entry: Entry) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise entry.fail(f"the UFL file {path} cannot be read: {error}; correct the path or the file") from None
 
 
 def _sink(entry: Entry, what: str, directory: Path) -> Sink:

@@ -8,22 +8,25 @@ from typing import Any, TypeVar
 import numpy as np
 
 from watersmeet.errors import InputError, did_you_mean
+from watersmeet.program.pier.sql.plan import JoinMethod, PlanSettings, Transport
 from watersmeet.program.rjoin.shard import Strategy
 from watersmeet.query.windows import format_duration
 from watersmeet.sim.scenario.network import HOP_US, MOST_DYNAMIC_NODES, DynamicSettings, NetworkSettings, OverlayKind
 from watersmeet.sim.scenario.workload import UserLoad, ZipfLoad
 from watersmeet.topology.model import Query, Topology
 
+MOST_PIER_NODES = 20_000
 MOST_REPLICAS = 8  # so many successors a node knows
 SHORTEST_TRIGGER_US = 1_000
 SITES_NEED_A_TOPOLOGY = "system sites is run from a topology with sites"
 
 
 class System(Enum):
-    """What answers the queries: RJoin on peers of a DHT, or a plan over sites and links."""
+    """What answers the queries: RJoin or PIER on peers of a DHT, or a plan over sites and links."""
 
     RJOIN = "rjoin"
     SITES = "sites"
+    PIER = "pier"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,37 @@ class RJoinSettings:
             raise InputError(f"rate_age must be positive, not {format_duration(self.rate_age_us)}")
 
 
+class PierMode(Enum):
+    """When a query is asked: before the tuples come, or once they are all there."""
+
+    CONTINUOUS = "continuous"
+    SNAPSHOT = "snapshot"
+
+
+@dataclass(frozen=True, slots=True)
+class PierSettings:
+    """The pier section: how joins are run, and for how long answers are waited for."""
+
+    plan: PlanSettings = field(default_factory=PlanSettings)
+    mode: PierMode = PierMode.CONTINUOUS
+    replicas: int = 0  # copies of what is stored in the DHT
+    drain_us: int = 30_000_000  # after the last tuple, until op-graphs end
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.replicas <= MOST_REPLICAS:
+            raise InputError(f"replicas must be from 0 to {MOST_REPLICAS}, not {self.replicas}")
+        if not 1_000_000 <= self.drain_us <= 3_600_000_000:
+            raise InputError(f"drain must be from 1 second to 1 hour, not {format_duration(self.drain_us)}")
+        needs_all = (JoinMethod.FETCH_MATCHES, JoinMethod.BLOOM)
+        if self.mode is PierMode.CONTINUOUS and self.plan.method in needs_all:
+            raise InputError(
+                f"join {self.plan.method.value} finds only what is there when it asks; add mode: snapshot, or take "
+                "another join"
+            )
+        if self.plan.transport is Transport.IP and self.plan.method is JoinMethod.HIERARCHICAL:
+            raise InputError("join hierarchical needs the nodes on a route; leave out transport: ip")
+
+
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """Everything that determines a simulation: the same scenario gives the same result."""
@@ -56,9 +90,18 @@ class Scenario:
     rjoin: RJoinSettings
     load: ZipfLoad | UserLoad = field(default_factory=ZipfLoad)
     system: System = System.RJOIN
+    pier: PierSettings = field(default_factory=PierSettings)
 
     def __post_init__(self) -> None:
-        if self.dynamic is not None:
+        if self.system is System.PIER:
+            if self.network.nodes > MOST_PIER_NODES:
+                raise InputError(
+                    f"nodes must be {MOST_PIER_NODES:,} or fewer for PIER, not {self.network.nodes:,}: each has "
+                    "messages of its own"
+                )
+            if self.pier.plan.transport is Transport.IP and self.dynamic is not None and self.dynamic.churn is not None:
+                raise InputError("transport ip needs a directory of nodes that stay; leave out churn")
+        elif self.dynamic is not None:
             if self.network.nodes > MOST_DYNAMIC_NODES:
                 raise InputError(
                     f"nodes must be {MOST_DYNAMIC_NODES:,} or fewer on a dynamic network, not {self.network.nodes:,}: "
@@ -141,12 +184,23 @@ class Scenario:
                 "rate_age_us": rjoin.rate_age_us,
             },
         }
+        if self.system is System.PIER:
+            del parameters["rjoin"]
+            plan = self.pier.plan
+            parameters["pier"] = {
+                "join": plan.method.value,
+                "transport": plan.transport.value,
+                "mode": self.pier.mode.value,
+                "replicas": self.pier.replicas,
+                "drain_us": self.pier.drain_us,
+            }
         dynamic = self.dynamic
         if dynamic is not None:
             parameters["network"] |= {"runtime": "dynamic", **asdict(dynamic), "congestion": dynamic.congestion.value}
             if dynamic.churn is not None:
                 parameters["network"]["churn"] = {**asdict(dynamic.churn), "sessions": dynamic.churn.sessions.value}
-            parameters["rjoin"] |= {"replicas": rjoin.replicas, "renew_us": rjoin.renew_us}
+            if self.system is System.RJOIN:
+                parameters["rjoin"] |= {"replicas": rjoin.replicas, "renew_us": rjoin.renew_us}
         if isinstance(self.load, ZipfLoad):
             names = [name for name in ZipfLoad.__dataclass_fields__ if name != "own_ranking"]
             ranking = "own" if self.load.own_ranking else "shared"

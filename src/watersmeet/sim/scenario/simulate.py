@@ -36,6 +36,8 @@ def simulate(
         case System.RJOIN:
             assert isinstance(scenario, Scenario)
             return simulate_rjoin(scenario, progress=progress, trace=trace)
+        case System.PIER:
+            raise InputError("a scenario of system pier is run by simulate_pier, which has an outcome of its own")
         case System.SITES:
             if not isinstance(scenario, SitesScenario):
                 raise InputError(SITES_NEED_A_TOPOLOGY)

@@ -6,23 +6,33 @@ something has come; it takes no time by itself, so delays are those of triggers,
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 
 from watersmeet import __version__
+from watersmeet.adapt.decisions import Decisions, decisions_of
 from watersmeet.cost.price import DEFAULT_UNITS, Cost, price
 from watersmeet.errors import InputError, TypeMismatch
 from watersmeet.metrics.bus import Reader
-from watersmeet.metrics.events import Event, LinkCounts, MicroBatchCompleted, PlanInForce, RunEnded, RunStarted
+from watersmeet.metrics.events import (
+    Event,
+    LinkCounts,
+    MicroBatchCompleted,
+    PlanChangeProposed,
+    PlanInForce,
+    RunEnded,
+    RunStarted,
+)
 from watersmeet.metrics.traffic import LinkTraffic
 from watersmeet.plan.explain import explain_text
-from watersmeet.plan.nodes import join_plan_of
+from watersmeet.plan.nodes import join_plan_of, with_join
 from watersmeet.planners.choose import Chosen, choose
 from watersmeet.program.rjoin.compiled import Longs
 from watersmeet.program.site.engine import traffic_by_purpose
 from watersmeet.program.site.ledger import SiteLedger, failed_counts
+from watersmeet.program.site.versions import Change, QueryPlan
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.sql import parse_query, to_duckdb
 from watersmeet.sim.internet.links import LinkModel
@@ -35,6 +45,8 @@ from watersmeet.sim.scenario.sources import check_source, read_arrivals, schema_
 from watersmeet.sim.sites.rows import query_rows, typed
 from watersmeet.sim.sites.site import RETRY_US, SimulatedSite, SimulatedSites
 from watersmeet.topology.model import Query, Topology
+
+_SLACK_TRIGGERS = 2  # event time that sites may go on for while they agree on a change
 
 Progress = Callable[[int, int], object]  # rows that have arrived, of how many
 
@@ -60,7 +72,13 @@ def simulate_sites(
     asked = {query.name: _asked(topology, query) for query in scenario.queries}
     used = sorted({source.stream for one in asked.values() for source in one.parsed.sources})
     streams, epoch_us = _read(scenario, used)
-    report = _Report(events, epoch_us)
+    planned = {name: (one.query, one.parsed, join_plan_of(one.chosen.plan)) for name, one in asked.items()}
+    decisions = decisions_of(topology, planned, scenario.trigger_us)
+    if decisions is not None:
+        for name, join in decisions.joins.items():
+            chosen = asked[name].chosen
+            asked[name] = replace(asked[name], chosen=replace(chosen, plan=with_join(chosen.plan, join)))
+    report = _Report(events, epoch_us, asked, decisions)
     longest_us = max(topology.link(a, b).latency_us for a in topology.site_names for b in topology.site_names)
     sites = SimulatedSites(
         {name: one.chosen.plan for name, one in asked.items()},
@@ -75,8 +93,12 @@ def simulate_sites(
         errors={name: one.query.errors for name, one in asked.items()},
         # Readers acknowledge when they have completed a micro-batch: nothing is lost that would be sent again sooner.
         retry_us=RETRY_US + 2 * (scenario.trigger_us + longest_us),
+        sites=topology.site_names if decisions is not None else (),
+        changes=decisions is not None,
+        slack_us=_SLACK_TRIGGERS * scenario.trigger_us + 2 * longest_us,
     )
-    report.start(sorted(sites.sites), asked)
+    report.sites = sites
+    report.start(sorted(sites.sites))
     _feed(sites, streams, scenario.trigger_us, progress)
     virtual_us = sites.kernel.now_us
     report.end(virtual_us)
@@ -100,6 +122,8 @@ def simulate_sites(
 def _asked(topology: Topology, query: Query) -> _Asked:
     with _naming(query):
         parsed = parse_query(query.sql, topology.columns, allow_cross=query.allow_cross)
+        if parsed.grouping is not None:
+            raise InputError("GROUP BY is not measured by scenarios yet; simulate the join without it")
         streams = [topology.stream(name) for name in sorted({source.stream for source in parsed.sources})]
         for stream in streams:
             check_source(stream)
@@ -191,11 +215,15 @@ class _Report:
 
     events: Reader | None
     epoch_us: int
+    asked: Mapping[str, _Asked]
+    decisions: Decisions | None = None
+    sites: SimulatedSites | None = None
     completed_us: dict[tuple[str, int], int] = field(default_factory=dict)  # by site and number
+    _published_changes: int = 0  # changes of plans that were published
 
-    def start(self, sites: Sequence[str], asked: Mapping[str, _Asked]) -> None:
-        self._publish(0, RunStarted(tuple(sites), tuple(asked), __version__))
-        for name, one in asked.items():
+    def start(self, sites: Sequence[str]) -> None:
+        self._publish(0, RunStarted(tuple(sites), tuple(self.asked), __version__))
+        for name, one in self.asked.items():
             expected = None if one.chosen.cost is None else one.chosen.cost.bytes_s
             plan = PlanInForce(name, one.chosen.planner, explain_text(one.chosen.plan), expected, 1)
             self._publish(0, plan)
@@ -203,6 +231,8 @@ class _Report:
     def completed(self, site: SimulatedSite, before: SiteLedger) -> None:
         now_us, ledger, program = site.kernel.now_us, site.ledger, site.engine.program
         self.completed_us[site.name, ledger.number] = now_us
+        if self.decisions is not None:
+            self._decide(before, now_us)
         if self.events is None:
             return
         segments = list(ledger.segments)
@@ -232,6 +262,28 @@ class _Report:
             for purpose, sent in purposes.items():
                 counts = LinkCounts(site.name, to, purpose.value, sent.bytes, sent.batches, sent.tuples)
                 self._publish(now_us, counts)
+
+    def _decide(self, before: SiteLedger, now_us: int) -> None:
+        """Let the controller know of a micro-batch, and have sites go over to the plans that it decides on."""
+        assert self.decisions is not None and self.sites is not None, "plans may change"
+        for stream in sorted({one.stream for one in before.ingested}):
+            rows = sum(one.rows for one in before.ingested if one.stream == stream)
+            self.decisions.ingested(stream, rows, self.decisions.trigger_us / 1e6, now_us)
+        changes, events = self.decisions.decide(now_us)
+        for event in events:
+            self._publish(now_us, event)
+        for one in changes:
+            asked = self.asked[one.query]
+            plan = with_join(asked.chosen.plan, one.join)
+            wanted = QueryPlan(one.query, plan, asked.query.start_us, asked.query.errors, planner=asked.chosen.planner)
+            self.sites.change(now_us, Change((wanted,), reason=one.because))
+            self._publish(now_us, PlanChangeProposed((one.query,), one.because, 0))
+        takeovers = self.sites.takeovers
+        for takeover in takeovers[self._published_changes :]:
+            for taken in () if takeover.refused else takeover.change.plans:
+                text = explain_text(taken.plan)
+                self._publish(now_us, PlanInForce(taken.query, taken.planner, text, None, takeover.revision))
+        self._published_changes = len(takeovers)
 
     def end(self, now_us: int) -> None:
         self._publish(now_us, RunEnded("completed"))
@@ -270,9 +322,10 @@ def _traffic(topology: Topology, sites: SimulatedSites, asked: Mapping[str, _Ask
     rates = {name: rate.value for name in read if (rate := topology.stats.stream(name).rate) is not None}
     seconds = sum(read[name] for name in rates) / sum(rates.values()) if any(rates.values()) else 0.0
     joins = sorted({part.name for program, _ in ran.values() for part in program.parts})
-    found = {join: _expected_cost(asked[join].chosen, trigger_us) for join in joins}
+    found = {join: _expected_cost(asked[join].chosen, trigger_us) for join in joins if join in asked}
     costs = {join: cost for join, cost in found.items() if cost is not None}
-    return LinkTraffic.of(topology, ran, costs if seconds else None, seconds)
+    # What was foreseen is for the first plans: there is no such figure where others have followed.
+    return LinkTraffic.of(topology, ran, costs if seconds and not sites.takeovers else None, seconds)
 
 
 def _expected_cost(chosen: Chosen, trigger_us: int) -> Cost | None:

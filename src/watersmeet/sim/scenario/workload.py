@@ -72,6 +72,7 @@ class SubmittedQuery:
 
     query: Query
     home: int | None = None
+    ufl: str | None = None  # the text of its op-graphs, in place of SQL
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ A site has a disk, which survives a crash (its ledger and what the ledger names)
 that arrived and wait for the next micro-batch). Sources can be read again from any batch, as on Spark.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -12,10 +12,14 @@ import pyarrow as pa
 
 from watersmeet.plan.nodes import Plan
 from watersmeet.program.operators import Purpose
+from watersmeet.program.site.adoption import adopt, drop, finished, first_ledger, program_of
+from watersmeet.program.site.agreement import Form, Judge, Takeover, accept
 from watersmeet.program.site.engine import Arrivals, SiteEngine, traffic_by_purpose
 from watersmeet.program.site.ingest import Ingest
 from watersmeet.program.site.ledger import Answers, Ingested, SiteLedger, Traffic, watermark
-from watersmeet.program.site.program import SiteProgram, overlay, shared_joins
+from watersmeet.program.site.program import SiteProgram, deployed, programs_of, shared_joins
+from watersmeet.program.site.streams import StreamScan
+from watersmeet.program.site.versions import Change
 from watersmeet.program.storage.shelf import MemoryShelf
 from watersmeet.program.storage.wire import index_parcel
 from watersmeet.sim.internet.links import LinkModel, Network
@@ -38,7 +42,7 @@ class SimulatedSite:
     engine: SiteEngine
     kernel: Kernel
     network: Network
-    lay_out: Callable[[str, pa.Table], pa.Table]
+    lay_out: Callable[[StreamScan, pa.Table], pa.Table]
     delays_us: Mapping[str, int]
     interval_us: int
     aligned: bool = False  # whether micro-batches start at multiples of the interval, as Spark's triggers do
@@ -66,6 +70,8 @@ class SimulatedSite:
     def start(self) -> None:
         """Come up, for the first time or after a crash."""
         self.is_up = True
+        if self.ledger.versions:
+            self.engine = self.engine.with_program(program_of(self.shelf, self.ledger, self.name))
         self.network.connect(self.name, self._receive)
         self._deliver()
         self._wake()
@@ -82,6 +88,20 @@ class SimulatedSite:
         """New rows have come to the sources of this site; they stay readable."""
         self.batches.append(batch)
         self._wake()
+
+    def change(self, change: Change) -> None:
+        """Ask for another plan, or for queries to begin or end; a site that is down is asked again."""
+        if self.is_up:
+            self._commit(self.engine.request(self.ledger, change))
+            self._wake()
+        else:
+            self.kernel.after(RETRY_US, self.change, change)
+
+    def insist(self) -> None:
+        """Ask the other sites what they have promised, if a change is still undecided."""
+        if self.is_up:
+            self._commit(self.engine.insist(self.ledger))
+            self._wake()
 
     def _receive(self, sender: str, data: object) -> None:
         assert isinstance(data, bytes)
@@ -107,13 +127,15 @@ class SimulatedSite:
         if not self.is_up:
             return
         ledger = self.ledger
-        for peer in self.engine.program.peers_out:
+        for peer in sorted(ledger.links):
             ledger = self.engine.acknowledged(ledger, peer, self.network.acknowledged(self.name, peer))
+        ledger = self._with_versions(ledger)
         last = len(self.batches) - 1
         if last > ledger.ingested_batch:
             arrived = self.batches[ledger.ingested_batch + 1 :]
             found = [one for batch in arrived for one in self._ingest(batch, ledger)]
-            ledger = _stored(self.engine.ingest(ledger, last, found))
+            if self.engine.admits(ledger, found):
+                ledger = _stored(self.engine.ingest(ledger, last, found))
         before = ledger
         ledger = self.engine.run(before, Arrivals(self.inbox))
         self.micro_batches += 1
@@ -122,6 +144,19 @@ class SimulatedSite:
         self.shelf.keep_only(frozenset((*self.ledger.paths, *(path for _, path, _ in self.inbox))))
         if self.completed is not None:
             self.completed(self, before)
+        if self.ledger.versions and self.engine.versions(self.ledger).is_decided:
+            self._wake()
+
+    def _with_versions(self, ledger: SiteLedger) -> SiteLedger:
+        """Go over to the next revision if it is decided, and leave behind what is over."""
+        if not ledger.versions:
+            return ledger
+        if self.engine.versions(ledger).is_decided:
+            self.engine, ledger = adopt(self.engine, ledger)
+            self._wake()  # what has waited for it comes with the next micro-batch, at the latest
+        if over := finished(self.engine.program, ledger):
+            self.engine, ledger = drop(self.engine, ledger, over)
+        return ledger
 
     def _commit(self, ledger: SiteLedger) -> None:
         self.ledger = _stored(ledger)
@@ -149,7 +184,7 @@ class SimulatedSite:
         found = []
         for scan in program.streams:
             if scan.stream in batch and batch[scan.stream].num_rows:
-                table = self.lay_out(scan.stream, batch[scan.stream])
+                table = self.lay_out(scan, batch[scan.stream])
                 late_before = watermark(ledger.streams.get(scan.stream), self.delays_us[scan.stream])
                 found.append(Ingest(program, self.engine.shelf, scan)(table, late_before))
         return found
@@ -188,28 +223,45 @@ class SimulatedSites:
         retry_us: int | None = RETRY_US,
         answers: bool = True,
         errors: Mapping[str, str] | None = None,
+        homes: Mapping[str, str] | None = None,
+        sites: Sequence[str] = (),
+        changes: bool = False,
+        history: bool = True,
+        form: Form = Form.POINT_TO_POINT,
+        slack_us: int = 0,
+        judge: Judge = accept,
     ) -> None:
+        """`changes` lets plans and queries change, at these sites and streams too; `history` without waiting."""
         self.kernel = Kernel(seed)
         self.network = Network(self.kernel, model_of, retry_us)
         by_query: Mapping[str, Plan] = plans if isinstance(plans, Mapping) else {"q": plans}
         starts = start_us if isinstance(start_us, Mapping) else dict.fromkeys(by_query, start_us)
-        programs = overlay(shared_joins(by_query, starts, errors), answers=answers)
-        scans = {scan.stream: scan for program in programs.values() for scan in program.streams}
-        delays = {stream: (delays_us or {}).get(stream, 0) for stream in scans}
+        joins = shared_joins(by_query, starts, errors)
+        deployment = deployed(joins, sites, history=history and changes, answers=answers)
+        programs = programs_of(deployment, answers=answers)
+        local = {scan.stream: site for site, program in programs.items() for scan in program.streams}
+        self.homes = {**(homes or {}), **local}
+        delays = {stream: (delays_us or {}).get(stream, 0) for stream in self.homes}
 
-        def laid_out(stream: str, rows: pa.Table) -> pa.Table:
-            return lay_out(scans[stream], rows, event_times[stream], hash_sql)
+        def laid_out(scan: StreamScan, rows: pa.Table) -> pa.Table:
+            return lay_out(scan, rows, event_times[scan.stream], hash_sql)
 
         self.queries = tuple(by_query)
         self.sites: dict[str, SimulatedSite] = {}
         for name, program in programs.items():
             interval = interval_us if isinstance(interval_us, int) else interval_us[name]
             shelf = MemoryShelf()
-            engine = SiteEngine(program, delays, shelf, run_here, DuckEvaluator(shelf), buckets, rows_a_bucket=1)
+            engine = SiteEngine(
+                *(program, delays, shelf, run_here, DuckEvaluator(shelf), buckets),
+                rows_a_bucket=1,
+                slack_us=slack_us,
+                judge=judge,
+            )
             site = SimulatedSite(engine, self.kernel, self.network, laid_out, delays, interval, aligned, completed)
+            if changes:
+                site.ledger = first_ledger(shelf, deployment, form)
             self.sites[name] = site
             site.start()
-        self.homes = {scan.stream: site for site, program in programs.items() for scan in program.streams}
 
     def feed(self, time_us: int, tables: Mapping[str, pa.Table]) -> None:
         """Let rows of streams come to their homes at a time."""
@@ -229,6 +281,10 @@ class SimulatedSites:
 
         self.kernel.at(time_us, down)
 
+    def change(self, time_us: int, change: Change, site: str | None = None) -> None:
+        """Ask for a change at a time, at a site."""
+        self.kernel.at(time_us, self.sites[site or min(self.sites)].change, change)
+
     def run(self, max_events: int = 2_000_000) -> int:
         """Run until nothing is left to do; returns the number of events."""
         return self.kernel.run(max_events=max_events)
@@ -239,6 +295,12 @@ class SimulatedSites:
         return [
             table for _, site in sorted(self.sites.items()) for _, table in sorted(site.answers.get(name, {}).items())
         ]
+
+    @property
+    def takeovers(self) -> tuple[Takeover, ...]:
+        """What became of changes, by the site that knows most of them."""
+        known = [site.engine.versions(site.ledger) for site in self.sites.values() if site.ledger.versions]
+        return max((one.log for one in known), key=len, default=())
 
     @property
     def programs(self) -> dict[str, SiteProgram]:

@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import accumulate, combinations, pairwise, permutations
 from random import Random
 from typing import Literal
@@ -38,6 +39,8 @@ from watersmeet.plan.nodes import (
 )
 from watersmeet.planners.local import local, symmetric
 from watersmeet.planners.sited import central, explicit, placed
+from watersmeet.program.site.agreement import Form
+from watersmeet.program.site.versions import Change, QueryPlan
 from watersmeet.query.bags import Bag, bag_of
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.oracle import answer
@@ -109,6 +112,17 @@ class TrialQuery:
     symmetric_at: str | None = None  # where all windows are joined by a symmetric multi-way join instead
     mix: int | None = None  # the seed of several sub-plans, trees among them, that replace the plan's one
     start_us: int | None = None
+    is_fresh: bool = False  # of a change: whether the query begins with it
+
+
+@dataclass(frozen=True)
+class TrialChange:
+    """Queries that get another plan, begin, or end, as it is asked for at a site at a time."""
+
+    time_us: int
+    site: str
+    planned: tuple[TrialQuery, ...] = ()
+    removed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -126,17 +140,21 @@ class Trial:
     intervals_us: Mapping[str, int]  # between micro-batches, by site
     delays_us: Mapping[str, int]
     buckets: int
+    changes: tuple[TrialChange, ...] = ()
+    history: bool = True  # whether homes keep rows for later versions of plans
+    form: Form = Form.POINT_TO_POINT
+    slack_us: int = 0
 
     @property
     def command(self) -> str:
         """What to type to see this trial again."""
         size = "" if self.size == "small" else f" --size {self.size}"
-        return f"python -m watersmeet.sim.sites.trial {self.seed}{size}"
+        changes = " --changes" if self.changes else ""
+        return f"python -m watersmeet.sim.sites.trial {self.seed}{size}{changes}"
 
     def parsed(self, query: TrialQuery) -> JoinQuery:
         """A query with the types of its keys."""
-        columns = dict.fromkeys(self.tables, SCHEMA.names)
-        return typed(parse_query(query.sql, columns, allow_cross=True), dict.fromkeys(self.tables, SCHEMA))
+        return _parsed(query.sql, tuple(self.tables))
 
     def plan(self, query: TrialQuery) -> Plan:
         """The plan that was drawn for a query."""
@@ -154,6 +172,12 @@ class Trial:
         if query.mix is not None:
             return with_join(plan, _mixed(Random(query.mix), join, sorted(self.intervals_us)))
         return plan
+
+
+@lru_cache(maxsize=64)  # a trial asks for its queries time and again
+def _parsed(sql: str, streams: tuple[str, ...]) -> JoinQuery:
+    query = parse_query(sql, dict.fromkeys(streams, SCHEMA.names), allow_cross=True)
+    return typed(query, dict.fromkeys(streams, SCHEMA))
 
 
 @dataclass(frozen=True)
@@ -305,6 +329,65 @@ def _another(random: Random, trial: Trial, like: TrialQuery, sql: "_Sql") -> "tu
             return query, drawn
 
 
+def draw_changing(seed: int, *, size: Size = "small") -> Trial:
+    """The trial of a seed with plans and queries that change while it runs."""
+    trial, random = draw(seed, size=size), Random(f"{seed} changes")
+    last_us = max((feed.time_us for feed in trial.feeds), default=0)
+    running = {query.name: query for query in trial.queries}
+    every, changes = len(trial.queries), []
+    for time_us in sorted(random.randrange(last_us + 2 * _SECOND) for _ in range(random.choice([1, 1, 2, 4]))):
+        kind = random.choice(["plan"] * 7 + ["all plans", "add", "remove", "replace"])
+        names = sorted(running)
+        planned: tuple[TrialQuery, ...] = ()
+        removed: tuple[str, ...] = ()
+        if kind == "add" or not names:
+            every += 1
+            like = random.choice(trial.queries)
+            query = replace(_replanned(random, trial, like), name=f"q{every}", sql=_varied(random, like.sql))
+            planned = (replace(query, start_us=None, is_fresh=True),)
+        elif kind == "remove":
+            removed = (random.choice(names),)
+        elif kind == "replace":
+            like = running[random.choice(names)]
+            query = replace(_replanned(random, trial, like), sql=_varied(random, like.sql))
+            planned = (replace(query, start_us=None, is_fresh=True),)
+        else:
+            chosen = names if kind == "all plans" else [random.choice(names)]
+            planned = tuple(_replanned(random, trial, running[name]) for name in chosen)
+        running |= {query.name: replace(query, is_fresh=False) for query in planned}
+        running = {name: query for name, query in running.items() if name not in removed}
+        changes.append(TrialChange(time_us, random.choice(sorted(trial.intervals_us)), planned, removed))
+    asked = [query.sql for change in changes for query in change.planned]
+    is_timed = not any("[ROWS" in sql or "[UNBOUNDED" in sql for sql in [*asked, *(q.sql for q in trial.queries)])
+    return replace(
+        trial,
+        changes=tuple(changes),
+        history=not is_timed or random.random() < 0.6,
+        form=random.choice(list(Form)),
+        slack_us=random.choice([0, 0, _SECOND, 5 * _SECOND]),
+    )
+
+
+def _replanned(random: Random, trial: Trial, query: TrialQuery) -> TrialQuery:
+    """A query with any other plan."""
+    sites = sorted(trial.intervals_us)
+    aliases = trial.parsed(query).aliases
+    kind = random.choice(["central", "hops", "hops", "mix", "mix", "symmetric"])
+    return replace(
+        query,
+        hops=None if kind == "central" else _hops(random, aliases, sites),
+        symmetric_at=random.choice(sites) if kind == "symmetric" else None,
+        mix=random.randrange(10**6) if kind == "mix" else None,
+    )
+
+
+def _varied(random: Random, sql: str) -> str:
+    """Another query over the same streams with the same columns."""
+    alias = "a"
+    condition = f"{alias}.id % {random.choice([2, 3])} <> 1"
+    return sql + (f" AND {condition}" if " WHERE " in sql else f" WHERE {condition}")
+
+
 def run(trial: Trial) -> Outcome:
     """Run a trial to its end and ask the oracle."""
     plans = {query.name: trial.plan(query) for query in trial.queries}
@@ -318,28 +401,80 @@ def run(trial: Trial) -> Outcome:
         interval_us=trial.intervals_us,
         buckets=trial.buckets,
         start_us={query.name: query.start_us for query in trial.queries},
+        homes=trial.homes,
+        sites=sorted(trial.intervals_us) if trial.changes else (),
+        changes=bool(trial.changes),
+        history=trial.history,
+        form=trial.form,
+        slack_us=trial.slack_us,
     )
     for feed in trial.feeds:
         sites.feed(feed.time_us, {feed.stream: feed.rows})
     for crash in trial.crashes:
         if crash.site in sites.sites:
             sites.crash(crash.site, crash.time_us, crash.down_us)
+    for change in trial.changes:
+        _ask_for(sites, trial, change)
     sites.run(_MAX_EVENTS)
     answers, expected = {}, {}
-    for query in trial.queries:
-        answers[query.name] = sum((bag_of(table) for table in sites.answers(query.name)), Bag())
-        expected[query.name] = Bag()
-        heads_before_us, is_begun = horizon(sites, plans[query.name])
-        if is_begun:
-            table = answer(
-                trial.parsed(query),
-                trial.tables,
-                event_times,
-                start_us=query.start_us,
-                heads_before_us=heads_before_us,
-            )
-            expected[query.name] = bag_of(table)
+    for name, versions in _versions(trial, sites).items():
+        answers[name] = sum((bag_of(table) for table in sites.answers(name)), Bag())
+        expected[name] = _expected(trial, sites, versions)
     return Outcome(trial, plans, answers, expected, sites, not sites.kernel.pending)
+
+
+def _ask_for(sites: SimulatedSites, trial: Trial, change: TrialChange) -> None:
+    plans = tuple(
+        QueryPlan(query.name, trial.plan(query), query.start_us, is_fresh=query.is_fresh) for query in change.planned
+    )
+    sites.change(change.time_us, Change(plans, change.removed), change.site)
+
+
+@dataclass(frozen=True)
+class _Version:
+    """A query as it is answered for heads of a span of time."""
+
+    query: TrialQuery
+    start_us: int | None
+    from_us: int | None = None
+    until_us: int | None = None
+
+
+def _versions(trial: Trial, sites: SimulatedSites) -> dict[str, list[_Version]]:
+    """By query, what was to be answered when, by what the sites have agreed on."""
+    found = {query.name: [_Version(query, query.start_us)] for query in trial.queries}
+    planned = {trial.plan(query): query for change in trial.changes for query in change.planned}
+    for entry in sites.takeovers:
+        if entry.refused:
+            continue
+        for name in entry.change.queries:
+            if name in found:
+                found[name][-1] = replace(found[name][-1], until_us=entry.at_us)
+        for one in entry.change.plans:
+            start_us = entry.at_us if one.is_fresh else found[one.query][-1].start_us
+            found.setdefault(one.query, []).append(_Version(planned[one.plan], start_us, entry.at_us))
+    return found
+
+
+def _expected(trial: Trial, sites: SimulatedSites, versions: Sequence[_Version]) -> Bag:
+    """The answers of all versions of a query by the reference semantics, as far as heads have got them."""
+    event_times = dict.fromkeys(trial.tables, EVENT_TIME)
+    whole, is_distinct = Bag(), False
+    for version in versions:
+        parsed = trial.parsed(version.query)
+        is_distinct = parsed.distinct
+        marked_us, is_begun = horizon(sites, trial.plan(version.query))
+        ends = [end for end in (marked_us, version.until_us) if end is not None]
+
+        def before(instant_us: int | None, parsed: JoinQuery = parsed, start_us: int | None = version.start_us) -> Bag:
+            asked = replace(parsed, distinct=False)
+            times = {"start_us": start_us, "heads_before_us": instant_us}
+            return bag_of(answer(asked, trial.tables, event_times, **times))
+
+        if is_begun:
+            bag = before(min(ends, default=None))
+            whole += bag if version.from_us is None else bag - before(version.from_us)
+    return Bag(dict.fromkeys(whole, 1)) if is_distinct else whole
 
 
 def horizon(sites: SimulatedSites, plan: Plan) -> tuple[int | None, bool]:
@@ -598,6 +733,11 @@ def describe(trial: Trial) -> Iterator[str]:
         yield f"link {'everywhere' if len(models) == 1 else ' '.join(pairs)}: {model}"
     for feed in trial.feeds:
         yield f"at {_seconds(feed.time_us)}: {feed.rows.num_rows} rows of {feed.stream}"
+    for change in trial.changes:
+        plans = ", ".join(f"{'new ' if query.is_fresh else ''}{query}" for query in change.planned)
+        yield f"at {_seconds(change.time_us)} at {change.site}: {plans} ends {', '.join(change.removed) or 'nothing'}"
+    if trial.changes:
+        yield f"agreement {trial.form}, slack {_seconds(trial.slack_us)}, {'with' if trial.history else 'no'} history"
     for crash in trial.crashes:
         yield f"at {_seconds(crash.time_us)}: {crash.site} crashes for {_seconds(crash.down_us)}"
 
@@ -617,16 +757,18 @@ def main(arguments: Sequence[str] | None = None, tell: Callable[[str], object] =
     parser.add_argument("seed", type=int)
     parser.add_argument("stop", type=int, nargs="?", help="try all seeds from SEED up to this one, not included")
     parser.add_argument("--size", choices=tuple(_ROWS), default="small")
+    parser.add_argument("--changes", action="store_true", help="let plans and queries change while it runs")
     asked = parser.parse_args(arguments)
     seeds = range(asked.seed, asked.seed + 1 if asked.stop is None else asked.stop)
-    failed = [seed for seed in seeds if not _replay(seed, asked.size, tell, in_full=asked.stop is None)]
+    drawn = draw_changing if asked.changes else draw
+    failed = [seed for seed in seeds if not _replay(drawn(seed, size=asked.size), tell, in_full=asked.stop is None)]
     if asked.stop is not None:
         tell(f"{len(seeds)} seeds, {len(failed)} failed{': ' if failed else ''}{', '.join(map(str, failed))}")
     return 1 if failed else 0
 
 
-def _replay(seed: int, size: Size, tell: Callable[[str], object], *, in_full: bool) -> bool:
-    trial = draw(seed, size=size)
+def _replay(trial: Trial, tell: Callable[[str], object], *, in_full: bool) -> bool:
+    seed = trial.seed
     if in_full:
         tell("\n".join(describe(trial)))
     try:

@@ -1,12 +1,15 @@
 """From the ledger to the sinks: answers and late rows, each micro-batch once as any reader of the sink sees it."""
 
+import contextlib
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import reduce
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -33,10 +36,16 @@ _DIRECT_TYPES = (
 )
 
 
+_MOST_HELD_ROWS = 1_000_000  # answers that are held back to become one file
+
+
 class Delivery:
     """Gives the answers of one query to its sink, in order and on its own thread: sinks do not wait for each other.
 
     What a crash left undelivered is in the ledger, and is given again: a file sink replaces what it has of it.
+
+    A sink that is to be compact gets the answers of several micro-batches at once, under the number of the last. Small
+    files that readers have seen could not be replaced by a large one in one step; so they never come to be.
     """
 
     def __init__(self, spark: SparkSession, query: str, schema: StructType, writer: Writer, shelf: FileShelf) -> None:
@@ -52,6 +61,10 @@ class Delivery:
         self._queued = self._delivered = -1
         self._given = self._done = 0
         self._has_failed = False
+        self._compact_s = writer.compact_s if isinstance(writer, FileWriter) else 0.0
+        self._failed: Callable[[BaseException], object] = lambda error: None
+        self._held: list[tuple[Answers, bool]] = []
+        self._timer: threading.Timer | None = None
         self.last: Future[None] | None = None  # what is done when the sink has all that was given
 
     @property
@@ -61,17 +74,22 @@ class Delivery:
 
     @property
     def backlog(self) -> int:
-        """How many micro-batches' answers wait to be delivered."""
-        return self._given - self._done
+        """How many micro-batches' answers wait to be delivered, without those that are held back on purpose."""
+        return self._given - self._done - len(self._held)
 
-    def roll_back(self, batch: int) -> None:
-        """Take back what came after a batch: a ledger that does not know of it is of an earlier time than the sink."""
-        self._writer.remove_after(batch)
+    def roll_back(self, batch: int, waiting: Sequence[Answers]) -> None:
+        """Take back what came after a batch: a ledger that does not know of it is of an earlier time than the sink.
+
+        Of a sink that is compact also what is given again: it may have been published with others.
+        """
+        first = waiting[0].batch if waiting and self._compact_s else batch + 1
+        self._writer.resume_after(min(batch, first - 1))
 
     def give(
         self, waiting: Sequence[Answers], failed: Callable[[BaseException], object], *, replay: bool = False
     ) -> None:
         """Have answers delivered that were not given before."""
+        self._failed = failed
         for answers in waiting:
             if answers.batch > self._queued:
                 self._queued = answers.batch
@@ -79,49 +97,87 @@ class Delivery:
                 self.last = self._thread.submit(self._deliver, answers, replay)
                 self.last.add_done_callback(lambda done: failed(e) if (e := done.exception()) else None)
 
+    def flush(self, failed: Callable[[BaseException], object]) -> None:
+        """Have what is held back delivered now."""
+        if self._held or (self._compact_s and self.last is not None and not self.last.done()):
+            self.last = self._thread.submit(self._deliver_held)
+            self.last.add_done_callback(lambda done: failed(e) if (e := done.exception()) else None)
+
     def _deliver(self, answers: Answers, replay: bool) -> None:
-        if self._has_failed:  # in order or not at all: what is left is delivered at the next start
+        self._held.append((answers, replay))
+        rows = sum(one.rows for one, _ in self._held)
+        if not self._compact_s or rows >= _MOST_HELD_ROWS:
+            self._deliver_held()
+        elif self._timer is None:
+            self._timer = threading.Timer(self._compact_s, self._time_is_up)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _time_is_up(self) -> None:
+        with contextlib.suppress(RuntimeError):  # it is being closed, which delivers what is held
+            self.last = self._thread.submit(self._deliver_held)
+            self.last.add_done_callback(lambda done: self._failed(e) if (e := done.exception()) else None)
+
+    def _deliver_held(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._has_failed or not self._held:  # in order or not at all: what is left is delivered at the next start
             return
         self._has_failed = True
+        held = [answers for answers, _ in self._held]
         try:
-            self._write(answers, replay)
+            self._write(held, any(replay for _, replay in self._held))
         except Exception as error:
             raise_explained(error, self.query)
         self._has_failed = False
-        self._delivered = answers.batch
-        self._done += 1
+        self._delivered = held[-1].batch
+        self._done += len(held)
+        self._held = []
 
-    def _write(self, answers: Answers, replay: bool) -> None:
+    def _write(self, held: Sequence[Answers], replay: bool) -> None:
+        batch = held[-1].batch
         if self._compression is not None and isinstance(self._writer, FileWriter):
-            self._writer.publish(lambda path: self._write_files(path, answers), answers.batch, replay=replay)
+            self._writer.publish(lambda path: self._write_files(path, held), batch, replay=replay)
         else:
-            stored = StructType(
-                [
-                    StructField(name, field.dataType)
-                    for (name, _), field in zip(answers.columns, self._schema.fields, strict=True)
-                ]
-            )
-            unique = list(dict.fromkeys(stored.names))
-            kinds = {field.name: field.dataType for field in stored.fields}
-            plain = StructType([StructField(name, kinds[name]) for name in unique])
-            rows = read_rows(self._spark, self._shelf, answers.paths, plain)
-            places = [unique.index(name) for name in stored.names]
-            numbered = rows.toDF(*(f"c{number}" for number in range(len(unique))))
-            frame = numbered.select([numbered[f"c{place}"] for place in places]).toDF(*self._schema.names)
-            self._writer.write(frame, answers.batch, replay=replay)
+            frame = reduce(DataFrame.union, map(self._frame, held))
+            self._writer.write(frame.coalesce(1) if self._compact_s else frame, batch, replay=replay)
 
-    def _write_files(self, path: str, answers: Answers) -> int:
-        """Write answers straight into a Parquet file: Spark SQL would do nothing but pass them on."""
+    def _frame(self, answers: Answers) -> DataFrame:
+        stored = StructType(
+            [
+                StructField(name, field.dataType)
+                for (name, _), field in zip(answers.columns, self._schema.fields, strict=True)
+            ]
+        )
+        unique = list(dict.fromkeys(stored.names))
+        kinds = {field.name: field.dataType for field in stored.fields}
+        plain = StructType([StructField(name, kinds[name]) for name in unique])
+        rows = read_rows(self._spark, self._shelf, answers.paths, plain)
+        places = [unique.index(name) for name in stored.names]
+        numbered = rows.toDF(*(f"c{number}" for number in range(len(unique))))
+        return numbered.select([numbered[f"c{place}"] for place in places]).toDF(*self._schema.names)
+
+    def _table(self, answers: Answers) -> pa.Table:
         stored = [name for name, _ in answers.columns]
         table = pa.concat_tables([self._shelf.get(one).select(stored) for one in answers.paths])
-        table = table.rename_columns(list(self._schema.names))
+        return table.rename_columns(list(self._schema.names))
+
+    def _write_files(self, path: str, held: Sequence[Answers]) -> int:
+        """Write answers straight into a Parquet file: Spark SQL would do nothing but pass them on."""
+        table = pa.concat_tables(map(self._table, held))
         name = f"part-00000.{self._compression}.parquet"
         pq.write_table(table, os.path.join(path, name), compression=self._compression)
         return int(table.num_rows)
 
     def close(self) -> None:
-        """End the thread and leave nothing temporary behind."""
+        """Deliver what is held back, end the thread and leave nothing temporary behind."""
+        if self._timer is not None:
+            self._timer.cancel()
+        last = self._thread.submit(self._deliver_held)
         self._thread.shutdown(wait=True)
+        if (error := last.exception()) is not None:
+            self._failed(error)
         self._writer.close()
 
 
@@ -151,7 +207,7 @@ class LateRows:
     def roll_back(self, batch: int) -> None:
         """Take back what came after a batch."""
         for writer, _ in self._writers.values():
-            writer.remove_after(batch)
+            writer.resume_after(batch)
 
     def keep(self, found: Sequence[Ingested], batch: int, *, replay: bool) -> None:
         """Write those of one micro-batch."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BooleanType, StructField, StructType
 
 from watersmeet.program.finish.combine import ROW
 from watersmeet.program.finish.failed import FAILING, first_failing
@@ -17,7 +17,10 @@ from watersmeet.spark.binding import Bound, is_collated, tried_sql
 from watersmeet.spark.failures import explain, raise_explained
 from watersmeet.spark.files import FileShelf
 from watersmeet.spark.jobs import map_rows, numbers, reports
+from watersmeet.spark.session import empty_frame
 from watersmeet.spark.tasks import KeepRows, ReadRows, SetFailingAside
+
+_NO_COLUMNS = StructType([StructField(ROW, BooleanType())])
 
 
 class SparkEvaluator:
@@ -82,15 +85,18 @@ class SparkEvaluator:
             tuple(path for one in found for path in one.failed_paths),
         )
 
-    def combination(self, finish: Finish) -> StructType | str:
+    def combination(self, finish: Finish) -> StructType:
         """The row type of the combinations that a query is answered from."""
-        return self._bounds[finish.query].combination(finish.columns) if finish.columns else f"`{ROW}` boolean"
+        return self._bounds[finish.query].combination(finish.columns) if finish.columns else _NO_COLUMNS
 
     def answer_schema(self, finish: Finish) -> StructType:
         """The row type of a query's answers."""
+        if finish.grouping is not None:
+            groups = finish.of_groups
+            return StructType(self.answer_schema(groups).fields[: len(finish.names)])
         if finish.plain is not None:
             return self._bounds[finish.query].combination(tuple(column for column, _ in finish.plain))
-        empty = self._spark.createDataFrame([], self.combination(finish))
+        empty = empty_frame(self._spark, self.combination(finish))
         return self._evaluated(finish, empty).schema
 
     def _evaluated(self, finish: Finish, rows: DataFrame) -> DataFrame:

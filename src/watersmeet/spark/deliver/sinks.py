@@ -3,13 +3,15 @@
 A file sink writes a batch aside, flushes it, and then renames its files to names made of the run's identity and the
 batch number; only when these are flushed too is the batch delivered.
 A batch that runs again after a crash first removes what its earlier attempt had published, so that no reader, with or
-without Spark, finds leftovers.
+without Spark, finds leftovers. Of two processes of one run, as on a copied checkpoint, only one writes: it holds a lock
+on the place where files are put aside.
 """
 
 import contextlib
 import errno
 import os
 import re
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +20,7 @@ from typing import Any, Protocol
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from watersmeet.errors import InputError, RunError
+from watersmeet.errors import CheckpointMismatch, InputError, RunError
 from watersmeet.spark.binding import readable
 from watersmeet.spark.deliver.storage import open_storage
 from watersmeet.spark.durable import FLUSHED, Disk
@@ -27,6 +29,8 @@ from watersmeet.spark.session import first_line
 from watersmeet.topology.model import BatchFunction, Query, Sink
 
 CONSOLE_ROWS = 20
+_PATIENCE_S = 5.0  # for another process to let go of a sink
+_POLL_S = 0.05
 
 _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 _WITH_ZONE = "TIMESTAMP_MICROS"
@@ -43,8 +47,8 @@ class Writer(Protocol):
         """Take back what an unfinished attempt at a batch has delivered, where that can be done."""
         return
 
-    def remove_after(self, batch: int) -> None:
-        """Take back what came after a batch, where that can be done: the checkpoint is a copy of before."""
+    def resume_after(self, batch: int) -> None:
+        """Begin to write; take back what came after a batch, where that can be done: the checkpoint is a copy."""
         return
 
     def close(self) -> None:
@@ -67,15 +71,20 @@ class FileWriter(Writer):
         if spark.conf.get(_TIMESTAMPS, None) is None:
             spark.conf.set(_TIMESTAMPS, _WITH_ZONE)  # Spark's default, INT96, does not say that it means UTC
         self._writes_zone = spark.conf.get(_TIMESTAMPS) == _WITH_ZONE
+        self._let_go: Callable[[], None] | None = None  # while this process holds the sink
         try:
             self._storage.make(self._directory, lasting=True)
-            trial = f"{self._directory}/.trial-{uuid.uuid4().hex[:8]}"
-            self._storage.make(trial)
-            self._storage.remove(trial)
-            self._storage.make(self._staging)
-            self._storage.remove(self._staging)
+            for place in (self._directory, parent):
+                trial = f"{place}/.trial-{run_id}"  # what a power cut leaves of it goes with the next start
+                self._storage.make(trial)
+                self._storage.remove(trial)
         except Exception as error:
             raise _unwritable(sink, _cause(error)) from None
+
+    @property
+    def compact_s(self) -> float:
+        """How long answers may wait for others to be published with, in one file; 0: not at all."""
+        return self._sink.compact_us / 1e6
 
     @property
     def is_empty(self) -> bool:
@@ -113,8 +122,22 @@ class FileWriter(Writer):
         """Take back what an unfinished attempt at a batch has published."""
         self._remove(lambda number: number == batch)
 
-    def remove_after(self, batch: int) -> None:
-        """Take back what this run has published after a batch: its checkpoint is a copy of before."""
+    def resume_after(self, batch: int) -> None:
+        """Hold the sink, and take back what this run has published after a batch: its checkpoint is a copy of before.
+
+        A process that was fenced at its links, or killed, may take a moment to let go.
+        """
+        deadline = time.monotonic() + _PATIENCE_S
+        while (let_go := self._storage.hold(self._staging)) is None:
+            if time.monotonic() > deadline:
+                raise CheckpointMismatch(
+                    f"the sink {self._sink.path} is in use by another process of the same run, which has this "
+                    "checkpoint or a copy of it; stop that process, or give --checkpoint and the sink another place"
+                )
+            time.sleep(_POLL_S)
+        self._let_go = let_go
+        for name in self._storage.names(self._staging):
+            self._storage.remove(f"{self._staging}/{name}")
         self._remove(lambda number: number > batch)
 
     def _remove(self, is_meant: Callable[[int], bool]) -> None:
@@ -142,8 +165,16 @@ class FileWriter(Writer):
         return f"part-{self._run_id}-"
 
     def close(self) -> None:
-        with contextlib.suppress(Exception):  # at the next start it is removed again; Java may be gone
-            self._storage.remove(self._staging)
+        if self._let_go is not None:
+            with contextlib.suppress(Exception):  # at the next start it is emptied; Java may be gone
+                self._storage.remove(self._staging)
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Let another process write, as a killed one does."""
+        if self._let_go is not None:
+            self._let_go()
+            self._let_go = None
 
 
 class ConsoleWriter(Writer):
@@ -196,6 +227,8 @@ class FunctionWriter(Writer):
 def check_sink(spark: SparkSession, query: Query) -> None:
     """Refuse a sink that no run could write, before anything runs."""
     sink = query.sink
+    if sink.compact is not None and (query.foreach_batch is not None or sink.format not in FILE_FORMATS):
+        raise InputError(f"query {query.name!r}: compact is for sinks of files; leave it out, or choose such a sink")
     if query.foreach_batch is not None or sink.format == "console":
         return
     if sink.format in FILE_FORMATS:

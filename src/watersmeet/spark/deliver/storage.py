@@ -1,8 +1,11 @@
 """The few things done to directories of answers, on a local disk or on any file system Hadoop knows."""
 
+import fcntl
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 from urllib.parse import unquote, urlparse
 
@@ -32,6 +35,9 @@ class Storage(Protocol):
     def flush(self, paths: Iterable[str]) -> None:
         """Make files, and the names in directories, survive a power cut."""
 
+    def hold(self, directory: str) -> Callable[[], None] | None:
+        """Make a directory and hold it until the returned function is called; None if another process holds it."""
+
 
 class LocalStorage:
     """The local disk, without a detour through Java: Hadoop starts a process to set a file's permissions."""
@@ -58,6 +64,24 @@ class LocalStorage:
 
     def flush(self, paths: Iterable[str]) -> None:
         self._disk.flush(paths)
+
+    def hold(self, directory: str) -> Callable[[], None] | None:
+        while True:
+            self.make(directory)
+            with suppress(FileNotFoundError):  # whoever held it has just removed it
+                handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    is_there = os.path.samestat(os.fstat(handle), os.stat(directory))
+                except BlockingIOError:
+                    os.close(handle)
+                    return None
+                except OSError:
+                    os.close(handle)
+                    raise
+                if is_there:
+                    return partial(os.close, handle)
+                os.close(handle)
 
 
 class HadoopStorage:
@@ -90,6 +114,11 @@ class HadoopStorage:
 
     def flush(self, paths: Iterable[str]) -> None:
         """What such a file system has closed it keeps."""
+
+    def hold(self, directory: str) -> Callable[[], None] | None:
+        """Such a file system has no locks: nobody is kept out."""
+        self.make(directory)
+        return lambda: None
 
 
 def open_storage(spark: SparkSession, path: str, disk: Disk) -> tuple[Storage, str]:

@@ -39,6 +39,7 @@ class Intake:
     shelf: FileShelf
     watermarks_path: str
     run_tasks: TaskRunner
+    program_path: str = ""
 
     @cached_property
     def listings(self) -> dict[str, Listing] | None:
@@ -105,7 +106,7 @@ class Intake:
 
     def _task(self, scan: StreamScan) -> IngestRows:
         raw = raw_columns(self.topology.stream(scan.stream))
-        return IngestRows(Ingest(self.program, self.shelf, scan, raw), self.watermarks_path)
+        return IngestRows(Ingest(self.program, self.shelf, scan, raw), self.watermarks_path, self.program_path)
 
     def _file_task(self, name: str) -> IngestFiles:
         columns = self._file_columns[name]

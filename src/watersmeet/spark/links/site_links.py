@@ -39,6 +39,7 @@ class SiteLinks:
     shelf: FileShelf
     end: LinkEnd  # what this process says of itself
     warnings: Warnings
+    peers: tuple[str, ...] = ()  # all other sites: those without flows agree on plans all the same
     _rejected: dict[str, int] = field(default_factory=dict)  # the last parcel of each site that came damaged
 
     @property
@@ -47,12 +48,11 @@ class SiteLinks:
 
     def open(self, ledger: SiteLedger, commit: Callable[[SiteLedger], None]) -> None:
         """Claim our ends; a process that did so before is fenced."""
-        peers = (self.program.peers_in, self.program.peers_out)
-        self.end = open_links(self.transport, self.site, *peers, self.end, ledger, commit)
+        self.end = open_links(self.transport, self.site, self.peers, self.peers, self.end, ledger, commit)
 
     def check_peers(self, ledger: SiteLedger) -> None:
         """Whether the sites at the other ends are those that were there before, whatever there is to be read."""
-        for sender in self.program.peers_in:
+        for sender in self.peers:
             self._sender(sender, ledger)
         self.readers(ledger)
 
@@ -64,7 +64,7 @@ class SiteLinks:
 
     def have_parcels(self, ledger: SiteLedger) -> bool:
         """Whether there is something to be taken."""
-        return any(self._has_arrived(sender, ledger.received.get(sender, 0)) for sender in self.program.peers_in)
+        return any(self._has_arrived(sender, ledger.received.get(sender, 0)) for sender in self.peers)
 
     def _has_arrived(self, sender: str, after: int) -> bool:
         with self._reading(sender):
@@ -74,7 +74,7 @@ class SiteLinks:
     def parcels(self, ledger: SiteLedger) -> tuple[list[tuple[str, str, ParcelIndex]], dict[str, str]]:
         """What has come and is taken now, from every sender in turn, and whose runs it is of."""
         runs: dict[str, str] = {}
-        waiting = [self._arrived(sender, ledger, runs) for sender in self.program.peers_in]
+        waiting = [self._arrived(sender, ledger, runs) for sender in self.peers]
         parcels, size = [], 0
         while waiting and size <= MAX_BYTES_PER_STEP:
             for from_one_site in list(waiting):
@@ -126,7 +126,7 @@ class SiteLinks:
 
     def acknowledge(self, ledger: SiteLedger, pace: int) -> None:
         """Tell senders what is durable here, and how far other streams have come."""
-        for sender in self.program.peers_in:
+        for sender in self.peers:
             with self._writing(f"from {sender}"):
                 self.transport.acknowledge(sender, ledger.received.get(sender, 0), pace)
 
@@ -149,7 +149,7 @@ class SiteLinks:
 
     def forget_acknowledged(self) -> None:
         """Remove what readers no longer need."""
-        for reader in self.program.peers_out:
+        for reader in self.peers:
             self.transport.forget_acknowledged(reader)
 
     # -- who is there
@@ -157,7 +157,7 @@ class SiteLinks:
     def readers(self, ledger: SiteLedger) -> dict[str, LinkEnd]:
         """What sites that read from us say of themselves, as far as they are there and may be believed."""
         found = {}
-        for reader in self.program.peers_out:
+        for reader in self.peers:
             link = Link(self.site, reader)
             with self._reading(reader):
                 end = self.transport.end(link, Role.READER)

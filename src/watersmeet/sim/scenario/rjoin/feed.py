@@ -114,6 +114,10 @@ def checked_query(
         query = parse_query(sql, load.columns, allow_cross=allow_cross)
     except InputError as error:
         raise type(error)(f"query {name!r}: {error}") from None
+    if query.grouping is not None:
+        raise InputError(f"query {name!r}: RJoin answers joins; leave out GROUP BY and aggregates")
+    if len(query.sources) < 2:
+        raise InputError(f"query {name!r}: RJoin joins two streams or more; name another one in FROM")
     if len(query.sources) > _MOST_ALIASES:
         raise InputError(f"query {name!r} joins {len(query.sources)} streams; RJoin here takes {_MOST_ALIASES} at most")
     stream_of = {source.alias: source.stream for source in query.sources}

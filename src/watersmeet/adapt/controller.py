@@ -1,0 +1,192 @@
+"""The coordinator of plans that change: observations in, "this query goes over to that plan because" out.
+
+Nothing here runs or waits: a driver hands in what sites have observed and the time, and carries out what `step` says.
+All state is one value, so that another site can take over with it, or with what it observes itself from then on.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from watersmeet.adapt.decide import Mode, Running, consider, first_plan, watched_costs
+from watersmeet.adapt.monitor import MonitorState, Observation, observe, statistics, with_links
+from watersmeet.adapt.trigger import Policy, TriggerState, Verdict, decided, judge, started, watch
+from watersmeet.cost.workload import MissingStatistic
+from watersmeet.errors import InputError
+from watersmeet.metrics.events import Event, PlanDecision
+from watersmeet.plan.nodes import JoinPlan
+from watersmeet.planners.choose import problem_for
+from watersmeet.planners.problem import NoPlan, Problem
+from watersmeet.query.model import JoinQuery
+from watersmeet.topology.model import Adapt, Query, Topology
+
+SETTLE_HALF_LIVES = 3  # after which averages have followed a change
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptiveQuery:
+    """A query whose plan may change."""
+
+    query: Query
+    parsed: JoinQuery
+    mode: Mode
+    policy: Policy
+
+    @property
+    def planner(self) -> str:
+        return self.query.planner or "auto"
+
+
+def adaptive_query(query: Query, parsed: JoinQuery, adapt: Adapt, half_life_s: float) -> AdaptiveQuery | None:
+    """A query with its settings; None if its plan stays."""
+    match adapt.mode:
+        case "cnu" | "dnu" | "planner" as mode:
+            interval_s, settle_s = adapt.min_interval_us / 1e6, SETTLE_HALF_LIVES * half_life_s
+            return AdaptiveQuery(query, parsed, mode, Policy(adapt.threshold, interval_s, settle_s=settle_s))
+        case _:
+            return None
+
+
+@dataclass(frozen=True)
+class QueryState:
+    """The plan in force, its version, and what the trigger remembers; no trigger before figures are known."""
+
+    running: Running
+    version: int = 1
+    trigger: TriggerState | None = None
+
+
+@dataclass(frozen=True)
+class ControllerState:
+    """All that the coordinator knows."""
+
+    monitor: MonitorState
+    queries: Mapping[str, QueryState] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GoOver:
+    """A query goes over to another plan."""
+
+    query: str
+    join: JoinPlan
+    version: int
+    because: str
+
+
+@dataclass(frozen=True)
+class Controller:
+    """The queries that are watched, and the topology that they run on."""
+
+    topology: Topology
+    queries: tuple[AdaptiveQuery, ...]
+    half_life_s: float = 30.0
+
+    def start(self, now_s: float, running: Mapping[str, Running] | None = None) -> ControllerState:
+        """The state as plans begin: those that run already, or those for the statistics of the topology."""
+        known = running or {}
+        queries = {}
+        for one in self.queries:
+            name = one.query.name
+            plan = (
+                known[name] if name in known else first_plan(self._problem(one, self.topology), one.mode, one.planner)
+            )
+            queries[name] = QueryState(plan)
+        return ControllerState(MonitorState(self.half_life_s), queries)
+
+    def observe(self, state: ControllerState, observations: Iterable[Observation], now_s: float) -> ControllerState:
+        """The state after observations."""
+        monitor = state.monitor
+        for one in observations:
+            monitor = observe(monitor, one, now_s)
+        return replace(state, monitor=monitor)
+
+    def step(
+        self, state: ControllerState, now_s: float, *, alive: Sequence[str] | None = None
+    ) -> tuple[ControllerState, tuple[GoOver, ...], tuple[Event, ...]]:
+        """What to do now: plans to go over to, and what was decided and why."""
+        seen = self.seen(state, now_s)
+        actions: list[GoOver] = []
+        events: list[Event] = []
+        queries = dict(state.queries)
+        for one in self.queries:
+            name = one.query.name
+            try:
+                problem = self._problem(one, seen)
+                queries[name], action, event = self._decide(one, queries[name], problem, now_s, alive)
+            except (MissingStatistic, NoPlan):
+                continue  # not enough is known yet, or no plan keeps to the limits: the running one stays
+            actions += [action] if action is not None else []
+            events += [event] if event is not None else []
+        return replace(state, queries=queries), tuple(actions), tuple(events)
+
+    def seen(self, state: ControllerState, now_s: float) -> Topology:
+        """The topology with statistics and links as observed."""
+        found = with_links(state.monitor, self.topology)
+        return replace(found, stats=statistics(state.monitor, self.topology.stats, now_s))
+
+    def _decide(
+        self, one: AdaptiveQuery, state: QueryState, problem: Problem, now_s: float, alive: Sequence[str] | None
+    ) -> tuple[QueryState, GoOver | None, PlanDecision | None]:
+        costs = watched_costs(problem, one.mode, state.running)
+        if state.trigger is None:
+            # Nobody knows whether the plan was made for what is observed: it is considered when averages are known.
+            first = replace(started(costs, now_s), settled_s=now_s + one.policy.settle_s)
+            return replace(state, trigger=first), None, None
+        policy = _cautious(one.policy, uncertainty(problem))
+        trigger, change = watch(state.trigger, policy, costs, now_s)
+        state = replace(state, trigger=trigger)
+        if change is None:
+            return state, None, None
+        coordinator = coordinator_of(self.topology, alive)
+        found = consider(problem, one.mode, state.running, planner=one.planner, coordinator=coordinator)
+        verdict = judge(trigger, policy, found.offer, now_s)
+        if verdict.accepted and found.next.join == state.running.join:
+            verdict = Verdict(False, "the plan is the best already")
+        name, next_version = one.query.name, state.version + 1 if verdict.accepted else state.version
+        event = PlanDecision(
+            name,
+            one.mode,
+            next_version,
+            verdict.accepted,
+            verdict.reason,
+            change.step,
+            change.before,
+            change.now,
+            found.offer.current,
+            found.offer.proposed,
+            found.offer.migration,
+        )
+        if not verdict.accepted:
+            return replace(state, trigger=decided(trigger, verdict, costs, now_s)), None, event
+        costs = watched_costs(problem, one.mode, found.next)
+        state = QueryState(found.next, next_version, decided(trigger, verdict, costs, now_s))
+        because = f"the cost of {change.step} went from {change.before:.3g} to {change.now:.3g}; {verdict.reason}"
+        return state, GoOver(name, found.next.join, next_version, because), event
+
+    def _problem(self, one: AdaptiveQuery, topology: Topology) -> Problem:
+        return problem_for(topology, one.query, one.parsed)
+
+
+def uncertainty(problem: Problem) -> float:
+    """The relative standard error of the rate that is known least."""
+    rates = [problem.topology.stats.stream(scan.stream).rate for scan in problem.shape.scans]
+    return max((1.0 - rate.confidence for rate in rates if rate is not None), default=0.0)
+
+
+def _cautious(policy: Policy, error: float) -> Policy:
+    """Changes that chance explains are none: two standard errors more for a trigger, one more for a saving."""
+    return replace(policy, threshold=policy.threshold + 2 * error, min_saving=policy.min_saving + error)
+
+
+def coordinator_of(topology: Topology, alive: Sequence[str] | None = None) -> str:
+    """The site that decides: the first of those that are up, so that all who know which are up agree.
+
+    >>> from watersmeet.topology.model import Site
+    >>> topology = Topology((), sites=(Site("ams"), Site("fra"), Site("nyc")))
+    >>> coordinator_of(topology), coordinator_of(topology, ["nyc", "fra"])
+    ('ams', 'fra')
+    """
+    found = next((site for site in topology.site_names if alive is None or site in alive), None)
+    if found is None:
+        raise InputError("no site is up that could decide on plans; start one")
+    return found

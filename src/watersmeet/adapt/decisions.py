@@ -1,0 +1,79 @@
+"""The controller of one run with its state: sites say what they ingest, it decides, and sites go over.
+
+CNU and DNU begin with the plan of their own greedy rule, planners with the plan that the query was given.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from watersmeet.adapt.controller import AdaptiveQuery, Controller, ControllerState, GoOver, adaptive_query
+from watersmeet.adapt.decide import Running
+from watersmeet.adapt.monitor import StreamObserved
+from watersmeet.cost.workload import MissingStatistic
+from watersmeet.metrics.events import Event
+from watersmeet.plan.nodes import JoinPlan
+from watersmeet.query.model import JoinQuery
+from watersmeet.topology.model import Query, Topology
+
+HALF_LIFE_TRIGGERS = 10  # how many triggers the averages look back
+
+
+@dataclass
+class Decisions:
+    """The controller of a run and its state; all times are event times."""
+
+    controller: Controller
+    state: ControllerState
+    trigger_us: int
+    _stepped_us: int | None = None
+
+    @property
+    def joins(self) -> dict[str, JoinPlan]:
+        """The joins of the queries whose plans may change, as they are to run now."""
+        return {name: state.running.join for name, state in self.state.queries.items()}
+
+    @property
+    def by_planner(self) -> frozenset[str]:
+        """The queries whose plans are those of a planner, not of the paper's own rule."""
+        return frozenset(one.query.name for one in self.controller.queries if one.mode == "planner")
+
+    def go_on_with(self, query: str, join: JoinPlan) -> None:
+        """A query has another plan already, from before."""
+        known = self.state.queries[query]
+        running = replace(known.running, join=join)
+        self.state = replace(self.state, queries={**self.state.queries, query: replace(known, running=running)})
+
+    def ingested(self, stream: str, rows: int, seconds: float, now_us: int) -> None:
+        """Take note of the rows of a stream in some seconds."""
+        self.state = self.controller.observe(self.state, [StreamObserved(stream, rows, seconds)], now_us / 1e6)
+
+    def decide(self, now_us: int) -> tuple[tuple[GoOver, ...], tuple[Event, ...]]:
+        """Once a trigger: plans to go over to, and what was decided and why."""
+        if self._stepped_us is not None and now_us - self._stepped_us < self.trigger_us:
+            return (), ()
+        self._stepped_us = now_us
+        self.state, changes, events = self.controller.step(self.state, now_us / 1e6)
+        return changes, events
+
+
+def decisions_of(
+    topology: Topology, asked: Mapping[str, tuple[Query, JoinQuery, JoinPlan]], trigger_us: int
+) -> Decisions | None:
+    """What decides for the queries that ask for it and that planners can plan; None if there are none."""
+    half_life_s = HALF_LIFE_TRIGGERS * trigger_us / 1e6
+    watched: list[AdaptiveQuery] = []
+    running: dict[str, Running] = {}
+    for name, (query, parsed, join) in asked.items():
+        found = adaptive_query(query, parsed, topology.adapt_of(query), half_life_s)
+        if found is None or len(set(join.homes)) == 1:
+            continue
+        watched.append(found)
+        if found.mode == "planner":
+            running[name] = Running(join, query.planner or "auto")
+    if not watched:
+        return None
+    controller = Controller(topology, tuple(watched), half_life_s)
+    try:
+        return Decisions(controller, controller.start(0.0, running), trigger_us)
+    except MissingStatistic:
+        return None

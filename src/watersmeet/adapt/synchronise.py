@@ -1,0 +1,41 @@
+"""The two-phase switch of the distributed track strategy (adaptive paper, section 4.3), as messages.
+
+All nodes of a group tell each other that they are local-ready, then that they are global-ready. By a coordinator, the
+alternative that the paper names, the group's first node announces itself, gathers either state and passes it on.
+"""
+
+from collections.abc import Iterable
+
+from watersmeet.adapt.messages import Kind, Sent
+
+
+def point_to_point(groups: Iterable[frozenset[str]]) -> tuple[Sent, ...]:
+    """Every node of a group to every other one, in both phases: 2 n (n - 1) messages.
+
+    >>> len(point_to_point([frozenset("abcd")]))
+    24
+    """
+    return tuple(
+        Sent(kind, sender, to)
+        for group in groups
+        for kind in (Kind.LOCAL_READY, Kind.GLOBAL_READY)
+        for sender in sorted(group)
+        for to in sorted(group)
+        if sender != to
+    )
+
+
+def by_coordinator(groups: Iterable[frozenset[str]]) -> tuple[Sent, ...]:
+    """An election, then either phase to the coordinator and back: 5 (n - 1) messages.
+
+    >>> len(by_coordinator([frozenset("abcd")]))
+    15
+    """
+    found = []
+    for group in groups:
+        first, *others = sorted(group)
+        found += [Sent(Kind.ELECTION, first, node) for node in others]
+        for kind in (Kind.LOCAL_READY, Kind.GLOBAL_READY):
+            found += [Sent(kind, node, first) for node in others]
+            found += [Sent(kind, first, node) for node in others]
+    return tuple(found)

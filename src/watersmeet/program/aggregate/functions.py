@@ -1,0 +1,305 @@
+"""The aggregate functions: which columns their partial state has, how those are combined, and what they come to.
+
+A row is lifted to the state of a group of its own, and states of one group are combined by the rule of each column, so
+that add is lift and combine. The rules are associative and commutative:
+
+    SUM     whole numbers; those that may grow beyond 64 bits travel as two columns of 32 bits and what is above
+    DOUBLE  a sum of doubles and what it has lost, in two columns: exact but for about 2 ** -104 of the largest sum
+    DECIMAL a sum of decimals, exact
+    MIN, MAX
+    UNION   a list of distinct values
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Context, Decimal
+from enum import StrEnum
+from typing import Any, assert_never
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as kinds
+
+from watersmeet.errors import TypeMismatch
+from watersmeet.program.aggregate.kernels import F64
+
+State = Mapping[str, pa.Array]
+
+_HALF = 32  # bits
+_MASK = (1 << _HALF) - 1
+_SAFE = 1 << 20  # upper halves below this make sums that a double holds exactly
+_MOST_DIGITS = 38
+_WIDE = 76
+_SPARE_DIGITS = 38  # that a sum of decimals may have above those of its values
+
+
+class Rule(StrEnum):
+    """How the states of one group become one, column by column."""
+
+    SUM = "sum"
+    DOUBLE = "double"  # with the column of the same name and LOST
+    DECIMAL = "decimal"
+    MIN = "min"
+    MAX = "max"
+    UNION = "union"
+
+
+LOST = "~"  # after the name of a column of doubles: what its sum has lost
+
+
+class BeyondRange(ArithmeticError):
+    """A sum that its type cannot hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """An aggregate of values of a type; without values (`count(*)`) it counts rows."""
+
+    name: str
+    kind: pa.DataType | None = None
+    distinct: bool = False
+
+    def __post_init__(self) -> None:
+        kind = self.kind
+        if self.name not in ("count", "min", "max") and not (kind is not None and _is_number(kind)):
+            raise TypeMismatch(f"{self.name} needs numbers, not {kind}; cast its argument")
+        if kind is not None and (kinds.is_nested(kind) or kinds.is_interval(kind)) and self.name != "count":
+            raise TypeMismatch(f"{self.name} cannot compare values of type {kind}; take them apart")
+        if self.distinct and kind is not None and kinds.is_nested(kind):
+            raise TypeMismatch(f"count(DISTINCT) cannot compare values of type {kind}; take them apart")
+
+    @staticmethod
+    def of_state(name: str, types: Mapping[str, pa.DataType], *, distinct: bool = False) -> "Function":
+        """The function whose state has such columns."""
+        if name == "count":
+            return Function(name, types["values"].value_type if distinct else None, distinct)
+        if name in ("min", "max"):
+            return Function(name, types["value"])
+        if "total" in types:
+            kind = types["total"]
+            return Function(name, pa.decimal128(kind.precision - _SPARE_DIGITS, kind.scale))
+        return Function(name, pa.int64() if "high" in types else pa.float64())
+
+    @property
+    def rules(self) -> dict[str, Rule]:
+        """The columns of the state; a column of doubles stands for two."""
+        match self.name:
+            case "count":
+                return {"values": Rule.UNION} if self.distinct else {"n": Rule.SUM}
+            case "min" | "max":
+                return {"value": Rule(self.name)}
+            case "sum" | "avg":
+                return {"n": Rule.SUM, **self._sum_rules}
+            case _:
+                return {"n": Rule.SUM, "x": Rule.DOUBLE, "xx": Rule.DOUBLE}
+
+    @property
+    def _sum_rules(self) -> dict[str, Rule]:
+        match _family(self.kind):
+            case "whole":
+                return {"high": Rule.SUM, "low": Rule.SUM}
+            case "decimal":
+                return {"total": Rule.DECIMAL}
+            case _:
+                return {"x": Rule.DOUBLE}
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the state's columns."""
+        return tuple(
+            part
+            for name, rule in self.rules.items()
+            for part in ((name, name + LOST) if rule is Rule.DOUBLE else (name,))
+        )
+
+    def column_type(self, name: str) -> pa.DataType:
+        """The type of a column of the state."""
+        if name.endswith(LOST):
+            return pa.float64()
+        match self.rules[name]:
+            case Rule.SUM:
+                return pa.int64()
+            case Rule.DOUBLE:
+                return pa.float64()
+            case Rule.DECIMAL:
+                assert self.kind is not None
+                return pa.decimal256(self.kind.precision + _SPARE_DIGITS, self.kind.scale)
+            case Rule.MIN | Rule.MAX:
+                return self.kind
+            case Rule.UNION:
+                return pa.list_(self.kind)
+            case _ as never:
+                assert_never(never)
+
+    def lift(self, values: pa.Array | None, count: int) -> dict[str, pa.Array]:
+        """Each row as the state of a group of its own."""
+        if values is None:
+            return {"n": pa.array(np.ones(count, np.int64))}
+        known = pc.is_valid(values)
+        n = known.cast(pa.int64())
+        match self.name:
+            case "count" if self.distinct:
+                offsets = np.concatenate([[0], np.cumsum(n.to_numpy())]).astype(np.int32)
+                return {"values": pa.ListArray.from_arrays(pa.array(offsets), _same_zero(values).drop_null())}
+            case "count":
+                return {"n": n}
+            case "min" | "max":
+                return {"value": values}
+            case "sum" | "avg" if _family(self.kind) == "whole":
+                whole = values.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+                return {"n": n, "high": pa.array(whole >> _HALF), "low": pa.array(whole & _MASK)}
+            case "sum" | "avg" if _family(self.kind) == "decimal":
+                return {"n": n, "total": values.cast(self.column_type("total"))}
+        x = values.cast(pa.float64(), safe=False).fill_null(0.0).to_numpy(zero_copy_only=False)
+        doubles = {"x": x, f"x{LOST}": np.zeros(count)}
+        if self.name not in ("sum", "avg"):
+            square, lost = _squared(x)
+            doubles |= {"xx": square, f"xx{LOST}": lost}
+        return {"n": n, **{name: pa.array(column) for name, column in doubles.items()}}
+
+    def result(self, state: State) -> pa.Array:
+        """The value of each group; NULL where SQL has none."""
+        match self.name:
+            case "count" if self.distinct:
+                return pc.list_value_length(state["values"]).cast(pa.int64())
+            case "count":
+                return state["n"]
+            case "min" | "max":
+                return state["value"]
+        n = _numpy(state["n"])
+        match self.name, _family(self.kind):
+            case (("sum" | "avg"), "whole"):
+                high, low = _carried(_numpy(state["high"]), _numpy(state["low"]))
+                return _whole_sum(n, high, low) if self.name == "sum" else _whole_mean(n, high, low)
+            case (("sum" | "avg"), "decimal"):
+                return self._decimal(state["total"].to_pylist(), n.tolist())
+            case "sum", _:
+                return _where(n > 0, _double(state, "x"))
+            case "avg", _:
+                with np.errstate(invalid="ignore", divide="ignore"):
+                    return _where(n > 0, _double(state, "x") / n)
+        return self._spread(n, state)
+
+    def _decimal(self, totals: list[Decimal | None], counts: list[int]) -> pa.Array:
+        assert self.kind is not None
+        precision, scale = self.kind.precision, self.kind.scale
+        if self.name == "sum":
+            precision = min(precision + 10, _MOST_DIGITS)
+        else:
+            precision, scale = _bounded(precision + 4, scale + 4)
+        unit, context = Decimal(1).scaleb(-scale), Context(prec=_WIDE, rounding=ROUND_HALF_UP)
+        values: list[Decimal | None] = []
+        for total, count in zip(totals, counts, strict=True):
+            if total is None or not count:
+                values.append(None)
+                continue
+            value = total if self.name == "sum" else context.divide(total, Decimal(count))
+            values.append(value.quantize(unit, context=context))
+        if any(value is not None and len(value.as_tuple().digits) > precision for value in values):
+            raise BeyondRange(f"decimal({precision},{scale})")
+        return pa.array(values, pa.decimal128(precision, scale))
+
+    def _spread(self, n: Any, state: State) -> pa.Array:
+        """Variance or standard deviation of each group, from the sums of values and squares."""
+        sample = self.name.endswith("_samp")
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            high, low = _numpy(state["x"]), _numpy(state[f"x{LOST}"])
+            mean, rest = _divided(high, low, n)
+            squared, lost = _product(high, low, mean, rest)
+            centred = (_numpy(state["xx"]) - squared) + (_numpy(state[f"xx{LOST}"]) - lost)
+            centred = np.where(np.isfinite(high), np.maximum(centred, 0.0), np.nan)
+            value = centred / (n - 1 if sample else n)
+        if self.name.startswith("stddev"):
+            value = np.sqrt(value)
+        return _where(n > (1 if sample else 0), value)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_decimal(kind))
+
+
+def _family(kind: pa.DataType | None) -> str:
+    if kind is None or kinds.is_floating(kind):
+        return "double"
+    return "decimal" if kinds.is_decimal(kind) else "whole"
+
+
+def _same_zero(values: pa.Array) -> pa.Array:
+    """Values as groups compare them: -0.0 is 0.0."""
+    return pc.add(values, pa.scalar(0.0, values.type)) if kinds.is_floating(values.type) else values
+
+
+def _numpy(column: pa.Array) -> Any:
+    return column.to_numpy(zero_copy_only=False)
+
+
+def _where(known: Any, values: F64) -> pa.Array:
+    return pa.array(values, pa.float64(), mask=~known)
+
+
+def _double(state: State, name: str) -> F64:
+    high, low = _numpy(state[name]), _numpy(state[name + LOST])
+    found: F64 = np.where(np.isfinite(high), high + low, high)
+    return found
+
+
+def _carried(high: Any, low: Any) -> tuple[Any, Any]:
+    """The halves of sums with the lower one within its bits."""
+    return high + (low >> _HALF), low & _MASK
+
+
+def _whole_sum(n: Any, high: Any, low: Any) -> pa.Array:
+    limit = 1 << (63 - _HALF)
+    if ((high >= limit) | (high < -limit)).any():
+        raise BeyondRange("bigint")
+    return pa.array((high << _HALF) | low, pa.int64(), mask=n == 0)
+
+
+def _whole_mean(n: Any, high: Any, low: Any) -> pa.Array:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = (high.astype(np.float64) * (1 << _HALF) + low) / n
+    for i in np.flatnonzero(np.abs(high) >= _SAFE):
+        mean[i] = ((int(high[i]) << _HALF) + int(low[i])) / int(n[i]) if n[i] else math.nan
+    return _where(n > 0, mean)
+
+
+def _bounded(precision: int, scale: int) -> tuple[int, int]:
+    """A decimal type within Spark's limits."""
+    return min(precision, _MOST_DIGITS), min(scale, _MOST_DIGITS)
+
+
+_SPLITTER = float((1 << 27) + 1)
+
+
+def _split(x: Any) -> tuple[Any, Any]:
+    """A double as the sum of two of half its digits (Dekker)."""
+    c = _SPLITTER * x
+    high = c - (c - x)
+    return high, x - high
+
+
+def _times(a: Any, b: Any) -> tuple[Any, Any]:
+    """A product of doubles and what it has lost."""
+    product = a * b
+    (ah, al), (bh, bl) = _split(a), _split(b)
+    lost = ((ah * bh - product) + ah * bl + al * bh) + al * bl
+    return product, np.where(np.isfinite(lost), lost, 0.0)
+
+
+def _squared(x: Any) -> tuple[Any, Any]:
+    with np.errstate(invalid="ignore", over="ignore"):
+        return _times(x, x)
+
+
+def _divided(high: Any, low: Any, n: Any) -> tuple[Any, Any]:
+    """A double-double divided by a whole number."""
+    quotient = high / n
+    product, lost = _times(quotient, n.astype(np.float64))
+    return quotient, ((high - product) - lost + low) / n
+
+
+def _product(ah: Any, al: Any, bh: Any, bl: Any) -> tuple[Any, Any]:
+    product, lost = _times(ah, bh)
+    return product, lost + ah * bl + al * bh

@@ -1,0 +1,166 @@
+"""Tables of partial state records: a row for each group, with its keys and the states of all aggregates.
+
+add      rows to be grouped become records
+combine  records of any tables become one for each group
+results  what the aggregates of each record come to
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as kinds
+
+from watersmeet.program.aggregate.functions import LOST, Function, Rule, State
+from watersmeet.program.aggregate.kernels import I64, double_double_sums, whole_sums
+
+_LEAST_SPARSE = 1_024  # numbers of possible groups up to which a table of them is always small
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The columns of records: keys by name, and for each aggregate its function and the column of its values."""
+
+    keys: tuple[str, ...]
+    functions: tuple[tuple[Function, str | None], ...]
+
+    def state_column(self, number: int, name: str) -> str:
+        """The name of a column of an aggregate's state."""
+        return f"s{number}.{name}"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns of records."""
+        states = (
+            self.state_column(number, name)
+            for number, (function, _) in enumerate(self.functions)
+            for name in function.columns
+        )
+        return (*self.keys, *states)
+
+    def add(self, rows: pa.Table) -> pa.Table:
+        """The records of rows that have the keys and the values of all aggregates."""
+        columns: dict[str, pa.Array] = {name: _one(rows.column(name)) for name in self.keys}
+        for number, (function, argument) in enumerate(self.functions):
+            values = None if argument is None else _one(rows.column(argument))
+            for name, column in function.lift(values, rows.num_rows).items():
+                columns[self.state_column(number, name)] = column
+        return self.combine([pa.table(columns)])
+
+    def combine(self, records: Sequence[pa.Table]) -> pa.Table:
+        """One record for each group of all the records, in the order in which groups are first met."""
+        table = pa.concat_tables(records).select(list(self.columns))
+        if not table.num_rows:
+            return table
+        groups, first = group_numbers([_one(table.column(name)) for name in self.keys], table.num_rows)
+        columns = {name: _one(table.column(name)).take(pa.array(first)) for name in self.keys}
+        for number, (function, _) in enumerate(self.functions):
+            state = {name: _one(table.column(self.state_column(number, name))) for name in function.columns}
+            for name, column in _combined(function, state, groups, len(first)).items():
+                columns[self.state_column(number, name)] = column
+        return pa.table(columns)
+
+    def results(self, records: pa.Table) -> list[pa.Array]:
+        """The value of every aggregate for each record."""
+        made = []
+        for number, (function, _) in enumerate(self.functions):
+            state = {name: _one(records.column(self.state_column(number, name))) for name in function.columns}
+            made.append(function.result(state))
+        return made
+
+
+def _one(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def group_numbers(keys: Sequence[pa.Array], rows: int) -> tuple[I64, I64]:
+    """The number of each row's group, and the first row of each group; NULL equals NULL, and 0.0 equals -0.0."""
+    numbers, count = np.zeros(rows, np.int64), 1
+    for key in keys:
+        if kinds.is_floating(key.type):
+            key = pc.add(key, pa.scalar(0.0, key.type))
+        coded = key.dictionary_encode(null_encoding="encode")
+        codes, size = coded.indices.to_numpy(zero_copy_only=False).astype(np.int64), max(len(coded.dictionary), 1)
+        numbers, count = (codes, size) if count == 1 else _compressed(numbers * size + codes, count * size)
+    if len(keys) != 1:
+        numbers, count = _compressed(numbers, count)
+    first = np.full(count, rows, np.int64)
+    np.minimum.at(first, numbers, np.arange(rows))
+    order = np.argsort(first, kind="stable")
+    place = np.empty(count, np.int64)
+    place[order] = np.arange(count)
+    return place[numbers], first[order]
+
+
+def _compressed(numbers: I64, possible: int) -> tuple[I64, int]:
+    """The same groups numbered without gaps."""
+    if possible <= max(4 * len(numbers), _LEAST_SPARSE):
+        used = np.zeros(possible, bool)
+        used[numbers] = True
+        place = np.cumsum(used) - 1
+        return place[numbers], int(place[-1]) + 1
+    values, found = np.unique(numbers, return_inverse=True)
+    return found.astype(np.int64), len(values)
+
+
+def _combined(function: Function, state: State, groups: I64, count: int) -> dict[str, pa.Array]:
+    made: dict[str, pa.Array] = {}
+    for name, rule in function.rules.items():
+        column = state[name]
+        match rule:
+            case Rule.SUM:
+                made[name] = pa.array(whole_sums(groups, _whole(column), count))
+            case Rule.DOUBLE:
+                lost = np.ascontiguousarray(state[name + LOST].to_numpy(zero_copy_only=False))
+                values = np.ascontiguousarray(column.to_numpy(zero_copy_only=False))
+                made[name], made[name + LOST] = map(pa.array, double_double_sums(groups, values, lost, count))
+            case Rule.UNION:
+                made[name] = _united(column, groups, count)
+            case Rule.DECIMAL:
+                made[name] = _by_group(groups, column, "sum", count).cast(column.type)
+            case Rule.MIN | Rule.MAX:
+                made[name] = _extreme(column, groups, rule, count)
+    if "low" in made:  # the lower halves of sums stay within their bits
+        high, low = _whole(made["high"]), _whole(made["low"])
+        made["high"], made["low"] = pa.array(high + (low >> 32)), pa.array(low & 0xFFFF_FFFF)
+    return made
+
+
+def _whole(column: pa.Array) -> I64:
+    return np.ascontiguousarray(column.to_numpy(zero_copy_only=False), np.int64)
+
+
+def _by_group(groups: I64, column: pa.Array, function: str, count: int) -> pa.Array:
+    """An aggregate of Arrow's own, by group; NULL where a group has no value."""
+    table = pa.table({"g": groups, "v": column}).group_by("g", use_threads=False).aggregate([("v", function)])
+    place = np.empty(count, np.int64)
+    place[table.column("g").to_numpy()] = np.arange(count)
+    return _one(table.column(f"v_{function}")).take(pa.array(place))
+
+
+def _extreme(column: pa.Array, groups: I64, rule: Rule, count: int) -> pa.Array:
+    """The least or greatest value of each group; NaN is greater than any number, as in Spark."""
+    found = _by_group(groups, column, rule.value, count)
+    if not kinds.is_floating(column.type):
+        return found
+    nan = pc.fill_null(pc.is_nan(column), False).to_numpy(zero_copy_only=False)
+    if not nan.any():
+        return found
+    valid = column.is_valid().to_numpy(zero_copy_only=False)
+    nans, all_ = np.bincount(groups[nan], minlength=count), np.bincount(groups[valid], minlength=count)
+    wins = nans > 0 if rule is Rule.MAX else (nans == all_) & (nans > 0)
+    return pc.if_else(pa.array(wins), pa.scalar(float("nan"), column.type), found)
+
+
+def _united(lists: pa.Array, groups: I64, count: int) -> pa.Array:
+    """The distinct values of each group."""
+    owners = np.repeat(groups, pc.list_value_length(lists).to_numpy(zero_copy_only=False))
+    coded = lists.flatten().dictionary_encode()
+    size = max(len(coded.dictionary), 1)
+    pairs = np.unique(owners * size + coded.indices.to_numpy(zero_copy_only=False).astype(np.int64))
+    sizes = np.bincount(pairs // size, minlength=count)
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    values = coded.dictionary.take(pa.array(pairs % size))
+    return pa.ListArray.from_arrays(pa.array(offsets), values)

@@ -1,0 +1,1 @@
+"""The operators of table 3.3 and their implementations."""

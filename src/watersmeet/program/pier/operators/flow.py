@@ -1,0 +1,255 @@
+"""Operators that decide when data flow and what is kept of them: flow control, cache, duplicate elimination, result."""
+
+from collections import deque
+from typing import Any, NamedTuple
+
+from watersmeet.program.pier.expressions import Malformed, compiled_row
+from watersmeet.program.pier.graph import Expression, Field, Operator
+from watersmeet.program.pier.operators.scan import Scan
+from watersmeet.program.pier.runtime import Context, Implementation, Plan, Probe, ProbeKind, Running, Tag, no_settings
+from watersmeet.program.pier.settings import SettingsReader
+from watersmeet.program.pier.tuples import Batch, Row, Schema
+
+_SECOND_US = 1_000_000
+
+
+class FlowSettings(NamedTuple):
+    """What is asked for, and on which occasions."""
+
+    kind: ProbeKind
+    at_start: bool
+    period_us: int | None
+    arrivals: int | None
+    rate: float | None  # tuples a second
+
+
+def _flow(reader: SettingsReader, operator: Operator) -> FlowSettings:
+    no_settings(reader, operator)
+    kind = ProbeKind(reader.choice("probe", [kind.value for kind in ProbeKind], ProbeKind.BOTH.value))
+    found = FlowSettings(
+        kind,
+        reader.flag("start", default=True),
+        reader.duration_us("period", None),
+        reader.whole("count", None),
+        reader.number("rate"),
+    )
+    if kind is not ProbeKind.SET and (found.period_us or found.arrivals or found.rate):
+        raise reader.fail("period, count and rate ask for a set again and again; add probe = set")
+    if not (found.at_start or found.period_us or found.arrivals or found.rate):
+        raise reader.fail("it never probes; leave out start = false, or give a period, a count or a rate")
+    return found
+
+
+class FlowControl(Running):
+    """Issues probes: at the start, periodically, or when so many tuples have arrived, or so many a second, at a source.
+
+    Probes from above end here: what flows is decided by this operator.
+    """
+
+    def __init__(self, plan: Plan, context: Context) -> None:
+        super().__init__(plan, context)
+        self._arrived = 0
+        self._arrivals: deque[tuple[int, int]] = deque()  # of the last second: when, and how many
+        self._probed_us = -_SECOND_US
+
+    def start(self) -> None:
+        settings: FlowSettings = self.plan.settings
+        if settings.arrivals or settings.rate:
+            for scan in _scans_below(self):
+                scan.watch(self._watch)
+        if settings.at_start:
+            self._issue()
+        if settings.period_us is not None:
+            self.context.after(settings.period_us, self._tick)
+
+    def probe(self, probe: Probe, asker: Running | None = None) -> None:
+        pass
+
+    def push(self, batch: Batch, tag: Tag, port: int) -> None:
+        self.emit(batch, tag)
+
+    def _issue(self) -> None:
+        tag = self.context.new_tag()
+        for source in self.sources:
+            source.probe(Probe(self.plan.settings.kind, tag), self)
+
+    def _tick(self) -> None:
+        self._issue()
+        self.context.after(self.plan.settings.period_us, self._tick)
+
+    def _watch(self, tuples: int) -> None:
+        settings: FlowSettings = self.plan.settings
+        now_us = self.context.host.now_us
+        if settings.arrivals is not None:
+            self._arrived += tuples
+            if self._arrived >= settings.arrivals:
+                self._arrived = 0
+                self.context.after(0, self._issue)
+        if settings.rate is not None:
+            self._arrivals.append((now_us, tuples))
+            while self._arrivals[0][0] <= now_us - _SECOND_US:
+                self._arrivals.popleft()
+            is_fast = sum(count for _, count in self._arrivals) >= settings.rate
+            if is_fast and now_us - self._probed_us >= _SECOND_US:
+                self._probed_us = now_us
+                self.context.after(0, self._issue)
+
+
+def _scans_below(operator: Running) -> list[Scan]:
+    found: list[Scan] = []
+    seen: set[int] = set()
+    waiting = [operator]
+    while waiting:
+        each = waiting.pop()
+        if id(each) not in seen:
+            seen.add(id(each))
+            waiting += each.sources
+            if isinstance(each, Scan):
+                found.append(each)
+    return found
+
+
+class CacheSettings(NamedTuple):
+    """How long tuples are kept, and by which columns a newer one replaces an older one."""
+
+    lifetime_us: int | None
+    key: tuple[Expression, ...]
+
+
+def _cache(reader: SettingsReader, operator: Operator) -> CacheSettings:
+    no_settings(reader, operator)
+    return CacheSettings(reader.duration_us("lifetime", None), ())
+
+
+def _update_cache(reader: SettingsReader, operator: Operator) -> CacheSettings:
+    no_settings(reader, operator)
+    found = CacheSettings(reader.duration_us("lifetime", None), reader.expressions("key"))
+    if not found.key:
+        raise reader.fail("it needs a key by which tuples replace each other: key[] = field")
+    return found
+
+
+class MemCache(Running):
+    """Keeps what flows through it; once its source has ended a set probe, later ones are answered from memory."""
+
+    def __init__(self, plan: Plan, context: Context) -> None:
+        super().__init__(plan, context)
+        self._kept: list[tuple[int, Batch]] = []
+        self._is_filled = False
+        self._filling: set[Tag] = set()
+
+    def probe(self, probe: Probe, asker: Running | None = None) -> None:
+        if probe.kind is ProbeKind.SET and probe.key is None and self._is_filled:
+            for batch in self._current():
+                self.emit(batch, probe.tag)
+            self.emit_end(probe.tag)
+            return
+        if probe.key is None:
+            self._filling.add(probe.tag)
+        super().probe(probe, asker)
+
+    def push(self, batch: Batch, tag: Tag, port: int) -> None:
+        if tag in self._filling:
+            self._kept.append((self.context.host.now_us, batch))
+        self.emit(batch, tag)
+
+    def end(self, tag: Tag, port: int) -> None:
+        self._is_filled = self._is_filled or tag in self._filling
+        self.emit_end(tag)
+
+    def _current(self) -> list[Batch]:
+        lifetime_us = self.plan.settings.lifetime_us
+        if lifetime_us is not None:
+            oldest_us = self.context.host.now_us - lifetime_us
+            self._kept = [(kept_us, batch) for kept_us, batch in self._kept if kept_us >= oldest_us]
+        return [batch for _, batch in self._kept]
+
+
+class MemUpdateCache(Running):
+    """Keeps the latest tuple of each key; a set probe gets them all, and a stream probe each as it comes."""
+
+    def __init__(self, plan: Plan, context: Context) -> None:
+        super().__init__(plan, context)
+        self._latest: dict[Row, tuple[int, Schema, Row]] = {}
+        self._streams: list[Tag] = []
+
+    def probe(self, probe: Probe, asker: Running | None = None) -> None:
+        if probe.kind is not ProbeKind.STREAM:
+            for schema, row in self._current():
+                self.emit(Batch(schema, (row,)), probe.tag)
+            self.emit_end(probe.tag)
+        if probe.kind is not ProbeKind.SET:
+            self._streams.append(probe.tag)
+
+    def push(self, batch: Batch, tag: Tag, port: int) -> None:
+        key = self.plan.settings.key
+        kernel = self.compiled("key", batch.schema, lambda schema: compiled_row(key, schema)[0])
+        if isinstance(kernel, Malformed):
+            self.malformed(len(batch.rows), str(kernel))
+            return
+        keys, rows = self.evaluated(kernel, batch)
+        now_us = self.context.host.now_us
+        for value, row in zip(keys, rows, strict=True):
+            self._latest.pop(value, None)
+            self._latest[value] = (now_us, batch.schema, row)
+        for own in self._streams:
+            self.emit(Batch(batch.schema, rows), own)
+
+    def end(self, tag: Tag, port: int) -> None:
+        pass
+
+    def _current(self) -> list[tuple[Schema, Row]]:
+        lifetime_us = self.plan.settings.lifetime_us
+        if lifetime_us is not None:
+            oldest_us = self.context.host.now_us - lifetime_us
+            self._latest = {key: kept for key, kept in self._latest.items() if kept[0] >= oldest_us}
+        return [(schema, row) for _, schema, row in self._latest.values()]
+
+
+def _fields(reader: SettingsReader, operator: Operator) -> tuple[Expression, ...]:
+    no_settings(reader, operator)
+    return tuple(Field(name) for name in reader.texts("fields"))
+
+
+class DuplicateElimination(Running):
+    """Passes the first of equal tuples, or of those that agree in some fields."""
+
+    def __init__(self, plan: Plan, context: Context) -> None:
+        super().__init__(plan, context)
+        self._seen: set[Any] = set()
+
+    def push(self, batch: Batch, tag: Tag, port: int) -> None:
+        fields, keys, rows = self.plan.settings, batch.rows, batch.rows
+        if fields:
+            kernel = self.compiled("fields", batch.schema, lambda schema: compiled_row(fields, schema)[0])
+            if isinstance(kernel, Malformed):
+                self.malformed(len(batch.rows), str(kernel))
+                return
+            keys, rows = self.evaluated(kernel, batch)
+        new, seen = [], self._seen
+        for key, row in zip(keys, rows, strict=True):
+            if key not in seen:
+                seen.add(key)
+                new.append(row)
+        self.emit(Batch(batch.schema, new), tag)
+
+
+class NetSend(Running):
+    """Sends tuples to the node that asked, which passes them to its client."""
+
+    def push(self, batch: Batch, tag: Tag, port: int) -> None:
+        self.context.reply("result", self.plan.operator.name, batch)
+
+    def end(self, tag: Tag, port: int) -> None:
+        pass
+
+
+def _once(reader: SettingsReader, operator: Operator) -> tuple[str, ...]:
+    no_settings(reader, operator)
+    return reader.texts("once")
+
+
+FLOWCONTROL = {"basic": Implementation(_flow, FlowControl)}
+CACHE = {"memcache": Implementation(_cache, MemCache), "memupdatecache": Implementation(_update_cache, MemUpdateCache)}
+DUPELIM = {"basic": Implementation(_fields, DuplicateElimination)}
+RESULT = {"netsend": Implementation(_once, NetSend)}

@@ -1,0 +1,235 @@
+"""What operators and their host say to each other (PIER, sections 3.1.1 and 3.3.4).
+
+Control is pulled: a probe goes from an operator to its sources by plain calls, and leaves state behind. Data are
+pushed: batches go from a source to those that named it, by plain calls, with the tag of the probe that asked for them.
+No operator blocks, opens anything or reads a clock: all that is the host's.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol, TypeAlias
+
+from watersmeet.errors import UflError
+from watersmeet.program.pier.expressions import Malformed, evaluated
+from watersmeet.program.pier.graph import Operator
+from watersmeet.program.pier.settings import SettingsReader
+from watersmeet.program.pier.tuples import Batch, Row, Schema
+
+Address: TypeAlias = int
+Tag: TypeAlias = int
+Cancel: TypeAlias = Callable[[], None]
+Take: TypeAlias = Callable[[Batch], None]
+
+
+class ProbeKind(Enum):
+    """What a probe asks for."""
+
+    SET = "set"  # what is there now
+    STREAM = "stream"  # what comes from now on
+    BOTH = "both"  # first the one, then the other: a query that begins late catches up so (section 3.3.8)
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A request for data; `key` limits a set probe to tuples whose partitioning key has these values."""
+
+    kind: ProbeKind
+    tag: Tag
+    key: Row | None = None
+
+
+class Host(Protocol):
+    """The node on which an op-graph runs."""
+
+    address: Address
+
+    @property
+    def now_us(self) -> int:
+        """The node's clock."""
+
+    def after(self, delay_us: int, action: Callable[[], None]) -> Cancel:
+        """Let an action happen later."""
+
+    def put(self, namespace: str, key: str, suffix: str, batch: Batch, lifetime_us: int) -> None:
+        """Store a tuple in the DHT."""
+
+    def send(self, namespace: str, key: str, suffix: str, batch: Batch, lifetime_us: int) -> None:
+        """Route a tuple through the DHT, where nodes on the way see it."""
+
+    def get(self, namespace: str, key: str, found: Callable[[Sequence[Batch]], None]) -> None:
+        """Fetch the tuples of a partitioning key from the DHT."""
+
+    def stored(self, namespace: str) -> Sequence[Batch]:
+        """The tuples of a namespace that this node owns."""
+
+    def on_stored(self, namespace: str, take: Take) -> Cancel:
+        """Call back with tuples of a namespace as this node begins to own them."""
+
+    def on_passing(self, namespace: str, change: Callable[[Batch], Batch]) -> Cancel:
+        """Let tuples of a namespace that pass through this node be seen, and changed."""
+
+    def transmit(self, address: Address, port: str, batch: Batch) -> None:
+        """Send tuples straight to another node."""
+
+    def listen(self, port: str, take: Take) -> Cancel:
+        """Call back with tuples that are sent to a port of this node, those that came before first."""
+
+    def owner_address(self, namespace: str, key: str) -> Address:
+        """Who owns a key: an ideal directory of all nodes, which only experiments have."""
+
+    def broadcast(self, port: str, batch: Batch) -> None:
+        """Send tuples to a port of every node."""
+
+    def table(self, name: str) -> Sequence[Batch]:
+        """The tuples of a table that applications of this node have published."""
+
+    def on_inserted(self, name: str, take: Take) -> Cancel:
+        """Call back with tuples of a table as applications of this node publish them."""
+
+    def fetch(
+        self, address: Address, table: str, column: str, value: Any, found: Callable[[Sequence[Batch]], None]
+    ) -> None:
+        """Fetch tuples of a table of another node by the value of a column."""
+
+    def read_csv(self, path: str, table: str, types: dict[str, str]) -> Sequence[Batch]:
+        """Read a file with a header line."""
+
+    def query_database(self, url: str, sql: str, table: str) -> Sequence[Batch]:
+        """Ask a database."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """What one op-graph at one node has dropped or held back."""
+
+    malformed: dict[str, int] = field(default_factory=dict)  # tuples by operator
+    withheld: int = 0  # messages beyond the limit
+
+
+@dataclass(slots=True, eq=False)
+class Context:
+    """An op-graph at a node: its host, and the way to whoever asked."""
+
+    host: Host
+    query_id: str
+    reply: Callable[[str, str, Batch], None]  # kind (result, tap, error), operator, tuples
+    counters: Counters = field(default_factory=Counters)
+    cancels: list[Cancel] = field(default_factory=list)
+    is_stopped: bool = False
+    tags: int = 0
+    numbers: int = 0
+
+    def new_tag(self) -> Tag:
+        """A tag that no other probe of this op-graph has."""
+        self.tags += 1
+        return self.tags
+
+    def new_suffix(self) -> str:
+        """A suffix that no other tuple of this query has."""
+        self.numbers += 1
+        return f"{self.host.address}.{self.numbers}"
+
+    def after(self, delay_us: int, action: Callable[[], None]) -> Cancel:
+        """Let an action happen later, unless the op-graph has stopped by then."""
+        return self.host.after(delay_us, lambda: None if self.is_stopped else action())
+
+
+ERROR_SCHEMA = Schema.of("errors", {"operator": "string", "tuples": "integer", "reason": "string", "node": "integer"})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """An operator that has been checked; one for all nodes, with what was compiled for it."""
+
+    operator: Operator
+    settings: Any
+    make: Callable[["Plan", Context], "Running"]
+    sends_errors: bool
+    tap: str  # none, input, output or both
+    sources: tuple[str, ...]
+    kernels: dict[Any, Any] = field(default_factory=dict)
+
+
+class Running:
+    """An operator at a node; it passes probes on to its sources and tuples on to those that named it."""
+
+    def __init__(self, plan: Plan, context: Context) -> None:
+        self.plan, self.context = plan, context
+        self.sources: list[Running] = []
+        self.targets: list[tuple[Running, int]] = []
+
+    def start(self) -> None:
+        """The op-graph is complete and begins."""
+
+    def probe(self, probe: Probe, asker: "Running | None" = None) -> None:
+        """A request from above."""
+        for source in self.sources:
+            source.probe(probe, self)
+
+    def push(self, batch: Batch, tag: Tag, port: int) -> None:
+        """Tuples from the source of this number."""
+        raise NotImplementedError
+
+    def end(self, tag: Tag, port: int) -> None:
+        """The source of this number has pushed all that a set probe asked for."""
+        self.emit_end(tag)
+
+    def emit(self, batch: Batch, tag: Tag) -> None:
+        """Push tuples on."""
+        if batch.rows:
+            for target, port in self.targets:
+                target.push(batch, tag, port)
+
+    def emit_end(self, tag: Tag) -> None:
+        """Push an end-of-probe on."""
+        for target, port in self.targets:
+            target.end(tag, port)
+
+    def compiled(self, name: str, schema: Schema, compile_it: Callable[[Schema], Any]) -> Any:
+        """What is compiled for tuples of a kind; None, and an error report, if they are malformed."""
+        key = (name, schema)
+        found = self.plan.kernels.get(key)
+        if found is None:
+            try:
+                found = compile_it(schema)
+            except Malformed as error:
+                found = error
+            self.plan.kernels[key] = found
+        return found
+
+    def evaluated(self, kernel: Callable[[Row], Any], batch: Batch) -> tuple[list[Any], Sequence[Row]]:
+        """A function over a batch, and the rows for which it does not fail; the others are dropped and counted."""
+        values, failed = evaluated(kernel, batch.rows)
+        if not failed:
+            return values, batch.rows
+        self.malformed(len(failed), "an expression fails")
+        wrong = set(failed)
+        return values, [row for place, row in enumerate(batch.rows) if place not in wrong]
+
+    def malformed(self, tuples: int, reason: str) -> None:
+        """Count tuples that are dropped, and report them if the operator was asked to."""
+        name, counts = self.plan.operator.name, self.context.counters.malformed
+        counts[name] = counts.get(name, 0) + tuples
+        if self.plan.sends_errors:
+            row = (name, tuples, reason, self.context.host.address)
+            self.context.reply("error", name, Batch(ERROR_SCHEMA, (row,)))
+
+
+Configure: TypeAlias = Callable[[SettingsReader, Operator], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """One implementation of an operator: its settings, what runs, and how many sources it takes."""
+
+    configure: Configure
+    make: Callable[[Plan, Context], Running]
+    least_sources: int = 1
+    most_sources: int | None = 1  # None: any number
+
+
+def no_settings(reader: SettingsReader, operator: Operator) -> None:
+    """The settings of an operator that has none."""
+    if operator.predicates:
+        raise UflError(f"{reader.where}: it takes no predicates; put them into a selection")

@@ -1,0 +1,1 @@
+"""SQL joins as op-graphs: nobody has to write UFL by hand."""

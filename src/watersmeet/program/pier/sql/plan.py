@@ -1,0 +1,554 @@
+"""A join query as op-graphs (PIER, sections 4.3.1, 4.3.2 and 4.3.4): a left-deep chain of two-way joins.
+
+Each stream is taken up at the nodes where it is published: filtered, cut down to what is needed, and given the interval
+in which it is visible. A combination is an answer exactly if its latest time is not after its earliest end, so each
+join keeps the intersection of intervals, and the order of joins changes no answer. Tuples carry the ids of what they
+are made of: whoever asked knows an answer that comes twice.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from watersmeet.errors import SqlError, TypeMismatch
+from watersmeet.program.pier.expressions import Malformed, compiled, compiled_condition
+from watersmeet.program.pier.graph import QUERY_ID, Call, Constant, Expression, Field, Operator, OpGraph, UflQuery
+from watersmeet.program.pier.sql.build import graph, operator
+from watersmeet.program.pier.sql.expressions import plain_name, predicates_of, ufl_expression
+from watersmeet.program.pier.tuples import Schema
+from watersmeet.program.pier.ufl.format import format_expression
+from watersmeet.query.model import Column, JoinQuery, StreamRef
+from watersmeet.query.windows import Range, Rows, Tumble, Unbounded
+
+ID = "#id"  # columns that a publisher adds: a number that no other tuple has, and the node that has the tuple
+NODE = "#node"
+VISITED = "visited"
+_NEVER = Constant(str((1 << 62) - 1), "timestamp")
+
+
+class JoinMethod(Enum):
+    """How two inputs are joined."""
+
+    SYMMETRIC_HASH = "symmetric_hash"
+    FETCH_MATCHES = "fetch_matches"
+    SEMIJOIN = "semijoin"
+    BLOOM = "bloom"
+    HIERARCHICAL = "hierarchical"
+
+
+class Transport(Enum):
+    """What carries tuples to the node that joins them: the DHT, or messages to addresses from an ideal directory."""
+
+    DHT = "dht"
+    IP = "ip"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSettings:
+    """How a query is run."""
+
+    method: JoinMethod = JoinMethod.SYMMETRIC_HASH
+    transport: Transport = Transport.DHT
+    duration_s: float = 60.0
+    slack_s: float = 60.0  # how long state outlives its window: longer than any message takes
+    bloom_bits: int = 65_536
+    bloom_hashes: int = 4
+    bloom_wait_s: float = 5.0  # how often filters are OR-ed and broadcast as long as new ones come
+    skewed: bool = False  # all tuples into one hash bucket: the worst case of section 4.3.4
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTypes:
+    """What the compiler has to know of a stream: the types of its columns in UFL, and its event time."""
+
+    columns: Mapping[str, str]
+    event_time: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """One side of a join: the operators that make its tuples, in the op-graph in which they run."""
+
+    operators: tuple[Operator, ...]
+    table: str
+    number: str  # of its interval columns
+    columns: tuple[str, ...]  # flat names that it has
+    ids: tuple[str, ...]
+    keys: tuple[Expression, ...] = ()
+
+    @property
+    def last(self) -> str:
+        return self.operators[-1].name
+
+
+def plan_sql(
+    query: JoinQuery,
+    streams: Mapping[str, StreamTypes],
+    settings: PlanSettings = PlanSettings(),  # noqa: B008 - it is frozen
+    start_us: int | None = None,
+) -> UflQuery:
+    """The op-graphs of a query."""
+    _check(query, streams, settings)
+    return _Planner(query, streams, settings, start_us).plan()
+
+
+class _Planner:
+    def __init__(
+        self, query: JoinQuery, streams: Mapping[str, StreamTypes], settings: PlanSettings, start_us: int | None
+    ) -> None:
+        self._query, self._streams, self._settings, self._start_us = query, streams, settings, start_us
+        self._graphs: list[OpGraph] = []
+        self._has_windows = any(not isinstance(source.window, Unbounded) for source in query.sources)
+        self._conditions = [(set(each.aliases), ufl_expression(each)) for each in query.residuals]
+        finite = [source.window.window_us for source in query.sources if isinstance(source.window, Range | Tumble)]
+        is_finite = len(finite) == len(query.sources)
+        self._lifetime = f"{max(finite) / 1e6 + settings.slack_s:g}" if is_finite and finite else None
+
+    def plan(self) -> UflQuery:
+        """All op-graphs."""
+        order = _order(self._query)
+        left = self._taken_up(order[0], 0)
+        joined = {order[0].alias}
+        for stage, source in enumerate(order[1:], 1):
+            right = self._taken_up(source, stage)
+            left_keys, right_keys = self._keys(joined, source.alias)
+            joined.add(source.alias)
+            left, right = replace(left, keys=left_keys), replace(right, keys=right_keys)
+            left = self._joined(left, right, stage, frozenset(joined))
+        self._add("answer", [*left.operators, *self._finish(left)])
+        return UflQuery(tuple(self._graphs))
+
+    # One stream.
+
+    def _taken_up(self, source: StreamRef, number: int) -> _Input:
+        """Scan, filter and cut down a stream at the nodes that publish it."""
+        scan = operator(f"scan{number}", "scan", "Local", table=source.stream)
+        return self._cut_down(source, number, scan)
+
+    def _cut_down(self, source: StreamRef, number: int, scan: Operator, filters: bool = True) -> _Input:
+        alias, types = source.alias, self._streams[source.stream]
+        operators, last = [scan], scan.name
+        conditions = [
+            ufl_expression(each, plain_name) for each in self._query.filters if filters and each.aliases == (alias,)
+        ]
+        keys = [
+            ufl_expression(side, plain_name)
+            for equality in self._query.equalities
+            for side in (equality.left, equality.right)
+            if side.aliases == (alias,)
+        ]
+        conditions += [Call("isnotnull", (key,)) for key in dict.fromkeys(keys)]
+        conditions.append(Call("isnotnull", (Field(types.event_time),)))
+        if self._start_us is not None:
+            start = Constant(str(self._start_us), "timestamp")
+            conditions.append(Call("greaterthanequals", (Field(types.event_time), start)))
+        operators.append(operator(f"filter{number}", "selection", None, [last], predicates_of(conditions)))
+        needed = self._needed(alias)
+        columns: dict[str, Expression] = {column.flat: Field(column.name) for column in needed}
+        columns[f"id{number}"] = Field(ID)
+        columns |= self._interval(source, str(number))
+        if self._settings.method is JoinMethod.SEMIJOIN:
+            columns[f"node{number}"] = Field(NODE)
+        made = operator(
+            f"take{number}", "projection", "Generate", [operators[-1].name], table=f"a.{alias}", columns=columns
+        )
+        flat = tuple(column.flat for column in needed)
+        return _Input((*operators, made), f"a.{alias}", str(number), flat, (f"id{number}",))
+
+    def _interval(self, source: StreamRef, number: str) -> dict[str, Expression]:
+        if not self._has_windows:
+            return {}
+        ts: Expression = Field(self._streams[source.stream].event_time)
+        match source.window:
+            case Range(window_us):
+                end: Expression = Call("add", (ts, Constant(str(window_us), "integer")))
+            case Tumble(window_us):
+                width = Constant(str(window_us), "integer")
+                end = Call("add", (Call("bucket", (ts, width)), Constant(str(window_us - 1), "integer")))
+            case _:
+                end = _NEVER
+        return {f"ts{number}": ts, f"end{number}": end}
+
+    def _needed(self, alias: str) -> list[Column]:
+        """The columns of an alias that are asked for after it has been taken up."""
+        query = self._query
+        sides = [side for equality in query.equalities for side in (equality.left, equality.right)]
+        after = [*sides, *query.residuals, *(item.expression for item in query.select)]
+        return sorted({column for each in after for column in each.columns if column.alias == alias})
+
+    def _keys(self, joined: set[str], alias: str) -> tuple[tuple[Expression, ...], tuple[Expression, ...]]:
+        pairs = []
+        for equality in self._query.equalities:
+            for mine, other in ((equality.left, equality.right), (equality.right, equality.left)):
+                if other.aliases == (alias,) and mine.aliases[0] in joined:
+                    pairs.append((ufl_expression(mine), ufl_expression(other)))
+        return tuple(mine for mine, _ in pairs), tuple(other for _, other in pairs)
+
+    # Two inputs.
+
+    def _joined(self, left: _Input, right: _Input, stage: int, joined: frozenset[str]) -> _Input:
+        match self._settings.method:
+            case JoinMethod.FETCH_MATCHES:
+                return self._fetch_matches(left, right, stage, joined)
+            case JoinMethod.SEMIJOIN if stage == 1:
+                return self._semijoin(left, right, stage, joined)
+            case JoinMethod.BLOOM if stage == 1:
+                return self._rehash(*self._reduced(left, right), stage, joined)
+            case _:
+                return self._rehash(left, right, stage, joined)
+
+    def _rehash(self, left: _Input, right: _Input, stage: int, joined: frozenset[str]) -> _Input:
+        """Both inputs go to the owner of their key, which joins them."""
+        for side, given in (("left", left), ("right", right)):
+            self._add(f"{side}{stage}", [*given.operators, *self._exchange(given, stage)])
+        return self._pairs(left, right, stage, self._exchanged(stage), joined)
+
+    def _exchange(self, given: _Input, stage: int) -> list[Operator]:
+        """The operators that send an input to where it is joined."""
+        name, keys = f"{QUERY_ID}.{stage}", () if self._settings.skewed else given.keys
+        suffix: Expression = Field(given.ids[0])
+        for each in given.ids[1:]:
+            suffix = Call("concat", (_text(suffix), Constant(".", "string"), _text(Field(each))))
+        tell_apart = Call("concat", (Constant(f"{given.table}.", "string"), _text(suffix)))
+        if self._settings.transport is Transport.IP:
+            constant = (Constant("0", "integer"),)
+            return [operator(f"send{stage}", "put", "IP", [given.last], port=name, key=keys or constant)]
+        kind, source, more = "DHT", given.last, []
+        if self._settings.method is JoinMethod.HIERARCHICAL:
+            kind = "DHTMessage"
+            empty = {VISITED: Constant("", "string")}
+            more = [operator(f"begin{stage}", "projection", "Generate", [source], columns=empty, keep="true")]
+            source = more[0].name
+        put = operator(
+            f"put{stage}", "put", kind, [source], ns=name, key=keys, suffix=tell_apart, lifetime=self._lifetime
+        )
+        return [*more, put]
+
+    def _exchanged(self, stage: int) -> Operator:
+        """The scan of what is sent to be joined."""
+        name = f"{QUERY_ID}.{stage}"
+        if self._settings.transport is Transport.IP:
+            return operator(f"in{stage}", "scan", "IP", port=name)
+        if self._settings.method is JoinMethod.HIERARCHICAL:
+            return operator(f"in{stage}", "scan", "DHTMessage", ns=name, annotate=VISITED)
+        return operator(f"in{stage}", "scan", "DHT", ns=name)
+
+    def _pairs(self, left: _Input, right: _Input, stage: int, scan: Operator, joined: frozenset[str]) -> _Input:
+        is_hierarchical = self._settings.method is JoinMethod.HIERARCHICAL
+        join = operator(
+            f"join{stage}",
+            "join",
+            "SymmetricHash",
+            [scan.name],
+            predicates_of(self._together(left, right, joined)),
+            left=left.keys,
+            right=right.keys,
+            lefttable=left.table,
+            righttable=right.table,
+            lifetime=self._lifetime,
+            visited=VISITED if is_hierarchical else None,
+        )
+        return self._merged(left, right, stage, (scan, join))
+
+    def _together(self, left: _Input, right: _Input, joined: frozenset[str]) -> list[Expression]:
+        """What pairs must satisfy: overlapping intervals, and predicates that can be judged for the first time."""
+        conditions = [
+            condition
+            for aliases, condition in self._conditions
+            if aliases <= joined and not aliases <= self._aliases(left) and not aliases <= self._aliases(right)
+        ]
+        if self._has_windows:
+            for one, other in ((left.number, right.number), (right.number, left.number)):
+                conditions.append(Call("lessthanequals", (Field(f"ts{one}"), Field(f"end{other}"))))
+        return conditions
+
+    def _aliases(self, given: _Input) -> set[str]:
+        numbers = {name.removeprefix("id") for name in given.ids}
+        return {source.alias for number, source in enumerate(_order(self._query)) if str(number) in numbers}
+
+    def _merged(self, left: _Input, right: _Input, stage: int, operators: Sequence[Operator]) -> _Input:
+        """The columns of both sides that are still needed, and the intersection of their intervals."""
+        number, flat = f".{stage}", (*left.columns, *right.columns)
+        columns: dict[str, Expression] = {name: Field(name) for name in (*flat, *left.ids, *right.ids)}
+        if self._has_windows:
+            for name, function in (("ts", "greatest"), ("end", "least")):
+                both = (Field(f"{name}{left.number}"), Field(f"{name}{right.number}"))
+                columns[f"{name}{number}"] = Call(function, both)
+        table = f"j.{stage}"
+        merge = operator(f"merge{stage}", "projection", "Generate", [operators[-1].name], table=table, columns=columns)
+        return _Input((*operators, merge), table, number, flat, (*left.ids, *right.ids))
+
+    # Fetch Matches.
+
+    def _fetch_matches(self, left: _Input, right: _Input, stage: int, joined: frozenset[str]) -> _Input:
+        """The right stream is in the DHT under its key; each left tuple fetches its matches."""
+        source = _order(self._query)[stage]
+        scan = operator(f"scan{stage}", "scan", "DHT", ns=self._index(source, right.keys).namespace)
+        inner = self._cut_down(source, stage, scan)
+        join = operator(
+            f"join{stage}",
+            "join",
+            "Index",
+            [left.last, inner.last],
+            predicates_of(self._together(left, right, joined)),
+            left=left.keys,
+            right=right.keys,
+        )
+        return self._merged(left, right, stage, (*left.operators, *inner.operators, join))
+
+    def _index(self, source: StreamRef, keys: Sequence[Expression]) -> "PrimaryIndex":
+        plain = tuple(_without_alias(key, source.alias) for key in keys)
+        return PrimaryIndex(source.stream, plain)
+
+    # Symmetric semijoin.
+
+    def _semijoin(self, left: _Input, right: _Input, stage: int, joined: frozenset[str]) -> _Input:
+        """Keys and ids alone are joined; both tuples of each pair are then fetched, at the same time."""
+        sides = []
+        for given in (left, right):
+            kept = {f"key{given.number}.{place}": key for place, key in enumerate(given.keys)}
+            kept |= {name: Field(name) for name in (f"id{given.number}", f"node{given.number}")}
+            if self._has_windows:
+                kept |= {name: Field(name) for name in (f"ts{given.number}", f"end{given.number}")}
+            cut = operator(
+                f"keys{given.number}", "projection", "Generate", [given.last], table=given.table, columns=kept
+            )
+            keys = tuple(Field(f"key{given.number}.{place}") for place in range(len(given.keys)))
+            sides.append(replace(given, operators=(*given.operators, cut), columns=(), keys=keys))
+        for side, given in zip(("left", "right"), sides, strict=True):
+            self._add(f"{side}{stage}", [*given.operators, *self._exchange(given, stage)])
+        windows = self._together(sides[0], sides[1], frozenset())
+        scan = self._exchanged(stage)
+        pair = operator(
+            f"pair{stage}",
+            "join",
+            "SymmetricHash",
+            [scan.name],
+            predicates_of(windows),
+            left=sides[0].keys,
+            right=sides[1].keys,
+            lefttable=left.table,
+            righttable=right.table,
+            lifetime=self._lifetime,
+        )
+        tee = operator(f"tee{stage}", "tee", None, [pair.name])
+        operators = [scan, pair, tee]
+        order, pairs = _order(self._query), (left.ids[0], right.ids[0])
+        fetched = []
+        for given, source in ((left, order[0]), (right, order[stage])):
+            number = given.number
+            names = {f"pair{number}.{place}": Field(each) for place, each in enumerate(pairs)}
+            names |= {f"at{number}": Field(f"node{number}"), f"of{number}": Field(f"id{number}")}
+            want = operator(f"want{number}", "projection", "Generate", [tee.name], table="want", columns=names)
+            local = operator(f"base{number}", "scan", "Local", table=source.stream, column=ID)
+            inner = self._cut_down(source, int(number) + 100, local)
+            # Under the names that the rest of the plan has for them.
+            renamed: dict[str, Expression] = {name: Field(name) for name in given.columns}
+            renamed[f"id{number}"] = Field(f"id{int(number) + 100}")
+            if self._has_windows:
+                for name in ("ts", "end"):
+                    renamed[f"{name}{number}"] = Field(f"{name}{int(number) + 100}")
+            named = operator(
+                f"named{number}", "projection", "Generate", [inner.last], table=given.table, columns=renamed
+            )
+            got = operator(
+                f"fetch{number}",
+                "join",
+                "Index",
+                [want.name, named.name],
+                left=[Field(f"at{number}"), Field(f"of{number}")],
+                right=[Field(f"id{number}"), Field(f"id{number}")],
+                table=f"f.{number}",
+            )
+            operators += [want, *inner.operators, named, got]
+            fetched.append(got.name)
+        join = operator(
+            f"join{stage}",
+            "join",
+            "SymmetricHash",
+            fetched,
+            predicates_of(self._together(left, right, joined)),
+            left=[Field(f"pair{left.number}.{place}") for place in (0, 1)],
+            right=[Field(f"pair{right.number}.{place}") for place in (0, 1)],
+            lifetime=self._lifetime,
+        )
+        return self._merged(left, right, stage, (*operators, join))
+
+    # Bloom join.
+
+    def _reduced(self, left: _Input, right: _Input) -> tuple[_Input, _Input]:
+        """Each side lets only tuples pass that are in the Bloom filter of the other side's keys."""
+        settings = self._settings
+        for name, given in (("left", left), ("right", right)):
+            namespace = f"{QUERY_ID}.bloom.{name}"
+            flow = operator(f"set{given.number}", "flowcontrol", None, [given.last], probe="set")
+            put = operator(
+                f"bloom{given.number}",
+                "put",
+                "Bloom",
+                [flow.name],
+                ns=namespace,
+                key=given.keys,
+                bits=str(settings.bloom_bits),
+                hashes=str(settings.bloom_hashes),
+            )
+            self._add(f"bloom.{name}", [*given.operators, flow, put])
+            wait = f"{settings.bloom_wait_s:g}"
+            self._add(
+                f"or.{name}",
+                [
+                    operator("filters", "scan", "DHT", ns=namespace),
+                    operator("all", "flowcontrol", None, ["filters"]),
+                    operator(
+                        "or",
+                        "groupby",
+                        "DualFlow",
+                        ["all"],
+                        aggregates={"filter": Call("bloomor", (Field("filter"),))},
+                        period=wait,
+                    ),
+                    operator("changed", "flowcontrol", None, ["or"], probe="stream"),
+                    operator("tell", "put", "Broadcast", ["changed"], port=namespace),
+                ],
+            )
+        return self._passing(left, "right"), self._passing(right, "left")
+
+    def _passing(self, given: _Input, other: str) -> _Input:
+        number, one = given.number, Constant("1", "integer")
+        filters = operator(f"known{number}", "scan", "IP", port=f"{QUERY_ID}.bloom.{other}")
+        try_all = operator(
+            f"try{number}",
+            "join",
+            "SymmetricHash",
+            [given.last, filters.name],
+            predicates_of([Call("mightcontain", (Field("filter"), *given.keys))]),
+            left=[one],
+            right=[one],
+        )
+        interval = [f"{name}{number}" for name in ("ts", "end") if self._has_windows]
+        cut = operator(
+            f"pass{number}",
+            "projection",
+            None,
+            [try_all.name],
+            fields=[*given.columns, *given.ids, *interval],
+            table=given.table,
+        )
+        once = operator(f"once{number}", "dupelim", None, [cut.name], fields=list(given.ids))
+        return replace(given, operators=(*given.operators, filters, try_all, cut, once))
+
+    # What follows the joins.
+
+    def _finish(self, left: _Input) -> list[Operator]:
+        query = self._query
+        columns = {item.name: ufl_expression(item.expression) for item in query.select}
+        operators, last = [], left.last
+        alone = [condition for aliases, condition in self._conditions if not aliases]
+        if alone:
+            operators.append(operator("constant", "selection", None, [last], predicates_of(alone)))
+            last = operators[-1].name
+        names: list[str] = list(columns)
+        if not query.distinct:
+            columns |= {f"#{name}": Field(name) for name in left.ids}
+            names = [f"#{name}" for name in left.ids]
+        operators.append(operator("select", "projection", "Generate", [last], table="answers", columns=columns))
+        last = "select"
+        if query.distinct:
+            operators.append(operator("distinct", "dupelim", None, [last]))
+            last = "distinct"
+        operators.append(operator("result", "result", None, [last], once=names))
+        return operators
+
+    def _add(self, name: str, operators: Sequence[Operator]) -> None:
+        self._graphs.append(graph(name, operators, self._settings.duration_s))
+
+
+@dataclass(frozen=True, slots=True)
+class PrimaryIndex:
+    """A stream that is published into the DHT under values of its own: what Fetch Matches needs."""
+
+    stream: str
+    keys: tuple[Expression, ...]  # over the columns as published
+
+    @property
+    def namespace(self) -> str:
+        """Where it is in the DHT."""
+        return f"{self.stream}({', '.join(map(format_expression, self.keys))})"
+
+
+def indexes_of(query: JoinQuery, settings: PlanSettings) -> tuple[PrimaryIndex, ...]:
+    """The indexes that a query reads."""
+    if settings.method is not JoinMethod.FETCH_MATCHES:
+        return ()
+    planner = _Planner(query, {}, settings, None)
+    order, found = _order(query), []
+    for stage, source in enumerate(order[1:], 1):
+        _, keys = planner._keys({each.alias for each in order[:stage]}, source.alias)
+        found.append(planner._index(source, keys))
+    return tuple(found)
+
+
+def _without_alias(expression: Expression, alias: str) -> Expression:
+    match expression:
+        case Field(name):
+            return Field(name.removeprefix(f"{alias}."))
+        case Call(function, arguments):
+            return Call(function, tuple(_without_alias(argument, alias) for argument in arguments))
+        case _:
+            return expression
+
+
+def _text(expression: Expression) -> Expression:
+    return expression if isinstance(expression, Call) else Call("tostring", (expression,))
+
+
+def _order(query: JoinQuery) -> list[StreamRef]:
+    """A left-deep order: the first stream of FROM, then always the first that an equality connects, if there is one."""
+    left = list(query.sources)
+    order = [left.pop(0)]
+    pairs = [{equality.left.aliases[0], equality.right.aliases[0]} for equality in query.equalities]
+    while left:
+        joined = {source.alias for source in order}
+        connected = [source for source in left if any(source.alias in pair and pair & joined for pair in pairs)]
+        order.append((connected or left)[0])
+        left.remove(order[-1])
+    return order
+
+
+def _check(query: JoinQuery, streams: Mapping[str, StreamTypes], settings: PlanSettings) -> None:
+    """Refuse what cannot be run, in one sentence, before anything is."""
+    for source in query.sources:
+        if isinstance(source.window, Rows):
+            raise SqlError(
+                f"{source.alias} has a ROWS window, which PIER cannot count: no node sees the whole stream; "
+                "use RANGE or TUMBLE"
+            )
+    names = [item.name for item in query.select]
+    if len(set(names)) < len(names):
+        raise SqlError("two columns of the select list have the same name; give one of them another by AS")
+    if settings.method is not JoinMethod.SYMMETRIC_HASH and settings.method is not JoinMethod.HIERARCHICAL:
+        order = _order(query)
+        for stage in range(1, len(order)):
+            joined = {source.alias for source in order[:stage]}
+            pairs = [{each.left.aliases[0], each.right.aliases[0]} for each in query.equalities]
+            if not any(order[stage].alias in pair and pair & joined for pair in pairs):
+                raise SqlError(
+                    f"{order[stage].alias} has no equality with the streams before it, which {settings.method.value} "
+                    "needs; take symmetric_hash"
+                )
+    columns = {
+        Column(source.alias, name).flat: kind
+        for source in query.sources
+        for name, kind in streams[source.stream].columns.items()
+    }
+    schema = Schema.of("all", columns)
+    try:
+        for equality in query.equalities:
+            sides = (ufl_expression(equality.left), ufl_expression(equality.right))
+            compiled_condition(Call("equals", sides), schema)
+        for condition in (*query.filters, *query.residuals):
+            compiled_condition(ufl_expression(condition), schema)
+        for item in query.select:
+            compiled(ufl_expression(item.expression), schema)
+    except Malformed as error:
+        raise TypeMismatch(f"PIER cannot evaluate an expression of the query: {error}; cast one side") from None

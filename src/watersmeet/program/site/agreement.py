@@ -1,0 +1,280 @@
+"""How sites agree on the instant at which a change takes effect: two phases, without a pause.
+
+One site, the first by name, proposes changes one after the other. A site that is asked is *local-ready* when it has
+promised not to ingest rows after an instant of its own before it has gone over; all sites are *global-ready* when the
+promises of all are known, and the change takes effect just after the latest of those instants. Since that follows from
+the promises alone, whoever knows all of them decides alike: each site for itself where promises go to everyone (point
+to point), or the proposer for all of them (coordinated); if it stays away, any other site can ask for the promises.
+Notes travel in the parcels of the links, so each comes once, in order, and is part of the ledger.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import assert_never
+
+from watersmeet.program.site.program import Deployment
+from watersmeet.program.site.versions import Change
+from watersmeet.program.storage.codec import from_json, to_json
+from watersmeet.program.storage.wire import UNKNOWN
+from watersmeet.query.windows import FIRST_US
+
+
+class Form(StrEnum):
+    """Who decides that all sites are ready."""
+
+    POINT_TO_POINT = "point to point"
+    COORDINATED = "coordinated"
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A site's promise to ingest no row after an instant until it has gone over; or why it cannot go over."""
+
+    number: int
+    bound_us: int
+    gone: tuple[str, ...] = ()  # joins that are over at the site
+    refused: str = ""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A change that the proposer should propose."""
+
+    change: Change
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """A change is proposed, with the proposer's own promise."""
+
+    number: int
+    change: Change
+    form: Form
+    promise: Ready
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What became of a proposal: the instant at which it takes effect, or why it is called off."""
+
+    number: int
+    at_us: int
+    retired: tuple[str, ...] = ()  # joins that are over at all sites
+    refused: str = ""
+
+
+Note = Request | Prepare | Ready | Decided
+Outgoing = list[tuple[str, Note]]
+Judge = Callable[[Change], str]  # why a site cannot go over to a change; empty if it can
+
+
+def accept(change: Change) -> str:
+    """Nothing is wrong with a change."""
+    return ""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A change that sites are agreeing on, or have agreed on and not all gone over to."""
+
+    number: int
+    change: Change
+    proposer: str
+    form: Form
+    promises: Mapping[str, Ready]
+    informed: tuple[str, ...] = ()  # sites that know our promise
+    decision: Decided | None = None
+
+
+@dataclass(frozen=True)
+class Takeover:
+    """What became of a change."""
+
+    revision: int
+    change: Change
+    at_us: int  # from when on heads are the new versions'; of one that was called off, nothing
+    refused: str = ""
+
+
+@dataclass(frozen=True)
+class Versions:
+    """What a site knows of versions: part of its state, kept as one file since it seldom changes."""
+
+    deployment: Deployment
+    gone: tuple[str, ...] = ()  # joins that are over here
+    numbering: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)  # of flows, by revision
+    number: int = 1  # of the last proposal that was decided
+    origin: str = ""  # what tells deployments that began differently apart
+    form: Form = Form.POINT_TO_POINT
+    proposal: Proposal | None = None
+    queue: tuple[Change, ...] = ()  # at the site that proposes
+    early: tuple[tuple[str, Ready], ...] = ()  # promises about a proposal that has not come yet
+    log: tuple[Takeover, ...] = ()
+    messages: Mapping[str, int] = field(default_factory=dict)  # sent so far, by kind
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether all sites go over to a proposal, and this one has not yet."""
+        return self.proposal is not None and self.proposal.decision is not None
+
+    def hold_us(self, site: str) -> int | None:
+        """Rows after this instant wait."""
+        promise = None if self.proposal is None else self.proposal.promises.get(site)
+        return None if promise is None else promise.bound_us
+
+    def to_json(self) -> str:
+        return to_json(self, named=True)
+
+    @staticmethod
+    def from_json(text: str) -> "Versions":
+        return from_json(Versions, text)
+
+
+@dataclass(frozen=True)
+class _Notes:
+    notes: tuple[Note, ...]
+
+
+def pack_notes(notes: Sequence[Note]) -> str:
+    """Notes as text."""
+    return to_json(_Notes(tuple(notes)), named=True)
+
+
+def unpack_notes(text: str) -> tuple[Note, ...]:
+    """Notes as they came; ValueError where they are none."""
+    try:
+        return from_json(_Notes, text).notes
+    except (TypeError, KeyError, AttributeError, RecursionError):
+        raise ValueError("a note about plans is damaged") from None
+
+
+def proposer_of(deployment: Deployment) -> str:
+    """The site that proposes changes."""
+    return deployment.sites[0]
+
+
+def step(
+    versions: Versions, site: str, bound_us: int, notes: Iterable[tuple[str, Note]] = (), judge: Judge = accept
+) -> tuple[Versions, Outgoing]:
+    """Take notes, propose, promise and decide as far as possible; the notes for others.
+
+    `bound_us` is up to which instant the site may have rows before it goes over; `judge` says why it cannot.
+    """
+    out: Outgoing = []
+    for sender, note in notes:
+        versions, more = _take(versions, site, sender, note)
+        out += more
+    versions, more = _propose(versions, site, bound_us, judge)
+    out += more
+    versions, more = _promise(versions, site, bound_us, judge)
+    out += more
+    versions, more = _decide(versions, site)
+    out += more
+    counts = dict(versions.messages)
+    for _, note in out:
+        kind = type(note).__name__.lower()
+        counts[kind] = counts.get(kind, 0) + 1
+    versions = replace(versions, messages=counts) if out else versions
+    if versions.proposal is None and versions.queue and proposer_of(versions.deployment) == site:
+        versions, more = step(versions, site, bound_us, (), judge)  # one that was called off makes room
+        out += more
+    return versions, out
+
+
+def insist(versions: Versions, site: str) -> tuple[Versions, Outgoing]:
+    """Ask all sites for their promises, since the proposer does not say what was decided."""
+    proposal = versions.proposal
+    if proposal is None or proposal.decision is not None or site not in proposal.promises:
+        return versions, []
+    others = [one for one in versions.deployment.sites if one not in (site, *proposal.informed)]
+    informed = (*proposal.informed, *others)
+    versions = replace(versions, proposal=replace(proposal, informed=informed))
+    return versions, [(one, proposal.promises[site]) for one in others]
+
+
+def _take(versions: Versions, site: str, sender: str, note: Note) -> tuple[Versions, Outgoing]:
+    proposal = versions.proposal
+    match note:
+        case Request(change):
+            proposer = proposer_of(versions.deployment)
+            if site != proposer:
+                return versions, [(proposer, note)]
+            return replace(versions, queue=(*versions.queue, change)), []
+        case Prepare(number, change, form, promise):
+            if number <= versions.number:
+                return versions, []
+            if proposal is not None:  # a later one of the same revision: the one before was called off
+                versions = _called_off(versions, proposal, "another site could not go over")
+            promises = {who: one for who, one in versions.early if one.number == number}
+            early = tuple(item for item in versions.early if item[1].number > number)
+            made = Proposal(number, change, sender, form, {**promises, sender: promise})
+            return replace(versions, proposal=made, early=early), []
+        case Ready(number):
+            if proposal is not None and proposal.number == number:
+                known = replace(proposal, promises={**proposal.promises, sender: note})
+                out: Outgoing = []
+                if sender not in known.informed and site in known.promises:  # it asks, since it does not hear otherwise
+                    known = replace(known, informed=(*known.informed, sender))
+                    out = [(sender, known.promises[site])] if known.form is Form.COORDINATED else []
+                return replace(versions, proposal=known), out
+            if number > versions.number:
+                return replace(versions, early=(*versions.early, (sender, note))), []
+            return versions, []
+        case Decided(number):
+            if proposal is not None and proposal.number == number and proposal.decision is None:
+                return _settled(versions, proposal, note), []
+            return versions, []
+        case _:
+            assert_never(note)
+
+
+def _propose(versions: Versions, site: str, bound_us: int, judge: Judge) -> tuple[Versions, Outgoing]:
+    if versions.proposal is not None or not versions.queue or site != proposer_of(versions.deployment):
+        return versions, []
+    number, change = versions.number + 1, versions.queue[0]
+    promise = Ready(number, bound_us, versions.gone, judge(change))
+    others = tuple(one for one in versions.deployment.sites if one != site)
+    proposal = Proposal(number, change, site, versions.form, {site: promise}, informed=others)
+    prepare = Prepare(number, change, versions.form, promise)
+    return replace(versions, proposal=proposal, queue=versions.queue[1:]), [(one, prepare) for one in others]
+
+
+def _promise(versions: Versions, site: str, bound_us: int, judge: Judge) -> tuple[Versions, Outgoing]:
+    proposal = versions.proposal
+    if proposal is None or site in proposal.promises:
+        return versions, []
+    promise = Ready(proposal.number, bound_us, versions.gone, judge(proposal.change))
+    asked = versions.deployment.sites if proposal.form is Form.POINT_TO_POINT else (proposal.proposer,)
+    others = tuple(one for one in asked if one != site)
+    proposal = replace(proposal, promises={**proposal.promises, site: promise}, informed=(*proposal.informed, *others))
+    return replace(versions, proposal=proposal), [(one, promise) for one in others]
+
+
+def _decide(versions: Versions, site: str) -> tuple[Versions, Outgoing]:
+    """Once all promises are known the decision follows from them, for whoever knows them."""
+    proposal = versions.proposal
+    if proposal is None or proposal.decision is not None:
+        return versions, []
+    promises = proposal.promises
+    causes = sorted(f"{who}: {one.refused}" for who, one in promises.items() if one.refused)
+    if not causes and set(promises) != set(versions.deployment.sites):
+        return versions, []
+    bounds = [one.bound_us for one in promises.values() if one.bound_us != UNKNOWN]
+    gone = [set(one.gone) for one in promises.values()]
+    at_us = max((bound + 1 for bound in bounds), default=FIRST_US)
+    decided = Decided(proposal.number, at_us, tuple(sorted(set.intersection(*gone))), causes[0] if causes else "")
+    others = [one for one in versions.deployment.sites if one != site]
+    tells = proposal.form is Form.COORDINATED
+    return _settled(versions, proposal, decided), [(one, decided) for one in others] if tells else []
+
+
+def _settled(versions: Versions, proposal: Proposal, decided: Decided) -> Versions:
+    if decided.refused:
+        return _called_off(versions, proposal, decided.refused)
+    return replace(versions, proposal=replace(proposal, decision=decided))
+
+
+def _called_off(versions: Versions, proposal: Proposal, cause: str) -> Versions:
+    entry = Takeover(proposal.number, proposal.change, 0, cause)
+    return replace(versions, proposal=None, number=proposal.number, log=(*versions.log, entry))

@@ -1,0 +1,316 @@
+"""Versions of joins: which joins a change of plans or queries ends, which it starts, and what those can share.
+
+A combination belongs to its latest row, so a version is a join for a span of event time: what was in force ends before
+an instant, what follows begins with it. Both are overlaid like two queries are. Whatever stored rows and messages
+depend on (numbers of keys and selections, columns of a shipped stream, names) is never changed, only added to.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from watersmeet.errors import InputError
+from watersmeet.plan.nodes import JoinPlan, Plan, join_plan_of
+from watersmeet.program.compile import compile_sites
+from watersmeet.program.finish.model import Finish
+from watersmeet.program.operators import Form, Operator, Probe
+from watersmeet.program.site.program import (
+    Deployment,
+    Joined,
+    JoinPart,
+    SentStream,
+    SiteProgram,
+    Span,
+    axis_alias,
+    parts_of,
+    programs_of,
+    reads_window,
+    sent_streams,
+    shared_joins,
+    stored_inputs,
+    stream_ships,
+)
+from watersmeet.program.site.streams import View, clock_flow, ordered_flow, stream_tables
+from watersmeet.query.windows import Range, Rows, Tumble, Window
+
+
+@dataclass(frozen=True)
+class QueryPlan:
+    """A plan that a query is to have from some instant on."""
+
+    query: str
+    plan: Plan
+    start_us: int | None = None  # of one that begins; others keep theirs
+    errors: str = "fail"
+    is_fresh: bool = False  # of a query that begins with it: no earlier row takes part
+    planner: str = ""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What is to be different: queries that get another plan or begin, and queries that end."""
+
+    plans: tuple[QueryPlan, ...] = ()
+    removed: tuple[str, ...] = ()
+    reason: str = ""
+
+    @property
+    def queries(self) -> tuple[str, ...]:
+        """All queries that it is about."""
+        return (*(one.query for one in self.plans), *self.removed)
+
+
+def check_change(deployment: Deployment, change: Change) -> None:
+    """Refuse a change that cannot be made while the deployment runs."""
+    running = {finish.query for one in deployment.in_force for finish in one.finishes}
+    for query in change.removed:
+        if query not in running:
+            raise InputError(f"query {query!r} does not run, so it cannot be removed; those that do: {_list(running)}")
+    for one in change.plans:
+        join = join_plan_of(one.plan)
+        used = {site for site, program in compile_sites(join).items() if program.operators or program.ships}
+        if missing := sorted(used - set(deployment.sites)):
+            raise InputError(
+                f"query {one.query!r}: its new plan needs {_list(missing)}, where nothing runs; start the sites "
+                f"together, or choose a plan for {_list(deployment.sites)}"
+            )
+        if one.is_fresh:
+            continue
+        if one.query not in running:
+            raise InputError(f"query {one.query!r} does not run, so it has no plan to change; add it instead")
+        windows = [scan.window for scan in join.scans]
+        if not deployment.history and any(not isinstance(window, Range | Tumble) for window in windows):
+            raise InputError(
+                f"query {one.query!r} has a ROWS or UNBOUNDED window, and homes keep no rows for later versions, so "
+                f"its plan cannot change while it runs; start it with plans that may change, or stop it and begin anew"
+            )
+
+
+def plan_changes(deployment: Deployment, plans: Iterable[QueryPlan]) -> tuple[QueryPlan, ...]:
+    """Those of some plans that are not in force."""
+    bare = {finish.query: _bare(one.join) for one in deployment.in_force for finish in one.finishes}
+    return tuple(one for one in plans if one.query in bare and bare[one.query] != _bare(join_plan_of(one.plan)))
+
+
+def _bare(join: JoinPlan) -> JoinPlan:
+    """A join without what is kept of its rows, in which joins that queries share may differ."""
+    return replace(join, scans=tuple(replace(scan, kept=()) for scan in join.scans), output=(), verify=())
+
+
+def cause_against(deployment: Deployment, change: Change) -> str:
+    """Why a change cannot be made, if it cannot."""
+    try:
+        check_change(deployment, change)
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "none"
+
+
+def next_deployment(now: Deployment, change: Change, revision: int, at_us: int, retired: Iterable[str]) -> Deployment:
+    """The deployment after a change that all sites go over to before any of them has a row from `at_us` on.
+
+    Joins that are over at all sites are left out of it.
+    """
+    gone = set(retired)
+    joins = [one for one in now.joins if one.name not in gone]
+    about = set(change.queries)
+    ended = [one for one in joins if one.heads.until_us is None and about & {f.query for f in one.finishes}]
+    split_us = _split_us(now, change, ended, at_us)
+    added = list(_added(change, ended, revision, split_us))
+    names = {one.name for one in ended}
+    joins = [replace(one, heads=replace(one.heads, until_us=split_us)) if one.name in names else one for one in joins]
+    scans, _ = stream_tables(((one.name, one.join, one.start_us) for one in added), now.scans)
+    known = tuple(scans[name] for name in sorted(scans))
+    added, more = _shared(replace(now, scans=known), added, revision)
+    joins += added
+    after = replace(now, joins=tuple(joins), revision=revision, scans=known, sent=(*now.sent, *more))
+    return replace(after, sent=tuple(_used(after)))
+
+
+def _split_us(now: Deployment, change: Change, ended: Iterable[Joined], at_us: int) -> int:
+    """From when on heads are the new versions': at once, or when windows have filled where no history is kept."""
+    begun = [one.heads.from_us for one in ended if one.heads.from_us is not None]
+    windows = [scan.window for one in change.plans if not one.is_fresh for scan in join_plan_of(one.plan).scans]
+    windows += [scan.window for one in ended for scan in one.join.scans] if windows else []
+    longest = 0 if now.history else max((_length_us(window) for window in windows), default=0)
+    return max(at_us + longest, *begun) if begun else at_us + longest
+
+
+def _length_us(window: Window) -> int:
+    return window.window_us + 1 if isinstance(window, Range | Tumble) else 0
+
+
+def _added(change: Change, ended: Iterable[Joined], revision: int, split_us: int) -> Iterable[Joined]:
+    """The joins that a change starts; queries that shared a join with one that leaves it go on with a copy."""
+    heads = Span(split_us)
+    ended = list(ended)
+    begun = {finish.query: one.start_us for one in ended for finish in one.finishes}
+    for is_fresh in (False, True):
+        plans = {one.query: one for one in change.plans if one.is_fresh == is_fresh}
+        starts = {name: _start(one, split_us) if is_fresh else begun[name] for name, one in plans.items()}
+        errors = {name: one.errors for name, one in plans.items()}
+        for one in shared_joins({name: plan.plan for name, plan in plans.items()}, starts, errors):
+            name = f"{one.name}~{revision}"
+            yield replace(one, name=name, heads=heads, since=revision, is_fresh=is_fresh)
+    about = set(change.queries)
+    for one in ended:
+        left: tuple[Finish, ...] = tuple(finish for finish in one.finishes if finish.query not in about)
+        if left:
+            name = f"{left[0].query}~{revision}"
+            yield Joined(name, one.join, one.start_us, left, heads, revision)
+
+
+def _start(plan: QueryPlan, split_us: int) -> int:
+    return split_us if plan.start_us is None else max(plan.start_us, split_us)
+
+
+def _shared(now: Deployment, added: list[Joined], revision: int) -> tuple[list[Joined], list[SentStream]]:
+    """New joins with the names of what they use: streams that are sent already, and rows that are stored already."""
+    before = programs_of(now)
+    in_force = _sent_in_force(now)
+    names: dict[str, dict[str, dict[str, str]]] = {one.name: {} for one in added}
+    more: list[SentStream] = []
+    # Joins of queries that begin need no rows from before, so they share what is sent; others may need different rows.
+    groups = [[one for one in added if one.is_fresh], *([one] for one in added if not one.is_fresh)]
+    for number, group in enumerate(groups):
+        bare = parts_of(replace(now, joins=tuple(group)))
+        ending = f"#{revision}" if number == 0 else f"#{revision}.{number}"
+        for site in now.sites:
+            ships = stream_ships(bare[site])
+            for wanted in sent_streams(bare[site], {scan.stream: scan.stream + ending for scan in now.scans}):
+                users = {part.name for part, _ in ships[wanted.stream, wanted.to]}
+                has_clock = any(ship.flow.form is Form.CLOCK for _, ship in ships[wanted.stream, wanted.to])
+                there = [part for part in bare[wanted.to] if part.name in users]
+                known = [one for one in now.sent if _serves(before, in_force, one, wanted, there, has_clock)]
+                if not known:
+                    more.append(wanted)
+                for name in sorted(users):
+                    names[name].setdefault(wanted.to, {})[wanted.stream] = (known or [wanted])[0].name
+    named = [replace(one, names=names[one.name]) for one in added]
+    parts = parts_of(replace(now, joins=tuple(named)))
+    apart: dict[str, dict[str, dict[str, str]]] = {one.name: {} for one in named}
+    for site in now.sites:
+        for part in parts[site]:
+            found = {base: f"{base}~{revision}" for base in _not_shared(before[site], part)}
+            if found:
+                apart[part.name][site] = found
+    return [replace(one, apart=apart[one.name]) for one in named], more
+
+
+def _serves(
+    before: Mapping[str, SiteProgram],
+    in_force: Mapping[tuple[str, str, str], bool],
+    sent: SentStream,
+    wanted: SentStream,
+    parts: Iterable[JoinPart],
+    has_clock: bool,
+) -> bool:
+    """Whether new joins can use what is sent of a stream already, with all rows of it that they need."""
+    with_clock = in_force.get((sent.stream, sent.to, sent.name))
+    if (sent.stream, sent.to) != (wanted.stream, wanted.to) or with_clock is None or (has_clock and not with_clock):
+        return False
+    program = before[sent.to]
+    return _contains(sent, wanted) and (not program.history or _has_history(program, sent, parts, has_clock=has_clock))
+
+
+def _sent_in_force(now: Deployment) -> dict[tuple[str, str, str], bool]:
+    """Streams that are sent for joins that nothing follows yet, by (stream, to, name), and whether with their clock."""
+    found: dict[tuple[str, str, str], bool] = {}
+    names = {one.name: one.names for one in now.joins}
+    for parts in parts_of(replace(now, joins=now.in_force)).values():
+        for (stream, to), ships in stream_ships(parts).items():
+            for part, ship in ships:
+                slot = (stream, to, names[part.name].get(to, {}).get(stream, stream))
+                found[slot] = found.get(slot, False) or ship.flow.form is Form.CLOCK
+    return found
+
+
+def _contains(sent: SentStream, wanted: SentStream) -> bool:
+    """Whether what is sent of a stream has all that is wanted."""
+    return (
+        set(wanted.columns) <= set(sent.columns)
+        and set(wanted.keys) <= set(sent.keys)
+        and set(wanted.selections) <= set(sent.selections)
+        and all(flow in sent.routes and sent.routes[flow] in (None, route) for flow, route in wanted.routes.items())
+    )
+
+
+def _has_history(before: SiteProgram, sent: SentStream, parts: Iterable[JoinPart], *, has_clock: bool) -> bool:
+    """Whether a site that gets a stream has all rows of it that new joins need there, and the clock to count them."""
+    needs = [
+        (ordered_flow(sent.name) if view.ordered else sent.name, (view.selection, window))
+        for part in parts
+        if not part.is_fresh
+        for view, window in windows_needed(part)
+        if view.stream == sent.stream
+    ]
+    flows = {flow for flow, _ in needs}
+    if any(before.covering(flow, [need for name, need in needs if name == flow]) is None for flow in flows):
+        return False
+    counts = [
+        scan.window.count
+        for part in parts
+        if not part.is_fresh and has_clock
+        for scan in part.join.scans
+        if scan.stream == sent.stream and isinstance(scan.window, Rows)
+    ]
+    return not counts or max(counts) <= max(_counts_kept(before, clock_flow(sent.name)), default=0)
+
+
+def _counts_kept(program: SiteProgram, clock: str) -> Iterable[int]:
+    """How many rows back a row clock is kept at a site."""
+    for part in program.parts:
+        if part.is_in_force:
+            concerned = {alias for one in part.program.operators for alias in _concerned(part, one)}
+            for alias in concerned:
+                window = part.join.scan(alias).window
+                if isinstance(window, Rows) and part.clock(alias) == clock:
+                    yield window.count
+
+
+def _concerned(part: JoinPart, operator: Operator) -> tuple[str, ...]:
+    return tuple(part.views) if isinstance(operator, Probe) else (operator.alias,) if operator.alias else ()
+
+
+def windows_needed(part: JoinPart) -> Iterable[tuple[View, Window]]:
+    """The windows whose rows a join looks up at a site, as far as they are rows of streams."""
+    for operator in part.program.operators:
+        for flow in stored_inputs(operator):
+            view = part.view_of(flow)
+            if view is not None and reads_window(operator, flow):
+                yield view, part.join.scan(axis_alias(operator, flow)).window
+
+
+def _not_shared(before: SiteProgram, part: JoinPart) -> set[str]:
+    """Relations that are there under the name a new join would use, but do not have all rows that it needs."""
+    found: set[str] = set()
+    if part.is_fresh:
+        return found
+    for operator in part.program.operators:
+        for flow in stored_inputs(operator):
+            view = part.view_of(flow)
+            if view is None or not reads_window(operator, flow):
+                continue
+            relation = part.relation(flow, operator.key, operator.sub_plans)
+            window = part.join.scan(axis_alias(operator, flow)).window
+            if all(one.relation != relation for one in before.indexes.get(view.flow, ())):
+                continue
+            readers = [one for one in before.windows_read.get(relation, ()) if one.is_whole]
+            if not before.history or not any(one.covers(view.selection, window) for one in readers):
+                found.add(relation)
+    return found
+
+
+def _used(deployment: Deployment) -> Iterable[SentStream]:
+    """What is sent of streams for any of the joins."""
+    names = {one.name: one.names for one in deployment.joins}
+    slots = {
+        (stream, to, names[part.name].get(to, {}).get(stream, stream))
+        for parts in parts_of(deployment).values()
+        for (stream, to), ships in stream_ships(parts).items()
+        for part, _ in ships
+    }
+    return (one for one in deployment.sent if (one.stream, one.to, one.name) in slots)

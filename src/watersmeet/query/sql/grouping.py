@@ -1,0 +1,318 @@
+"""GROUP BY, HAVING, ORDER BY and LIMIT, and the select list of a query that has groups.
+
+An expression over groups is the user's own text, in which aggregates and keys are replaced by columns of the group.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from sqlglot import exp
+from sqlglot.tokenizer_core import TokenType as T
+
+from watersmeet.query.model import (
+    GROUP,
+    TIME,
+    WINDOW_END,
+    WINDOW_START,
+    Aggregate,
+    Column,
+    Expression,
+    Grouping,
+    SelectItem,
+    SortKey,
+    key_of_group,
+    value_of_group,
+)
+from watersmeet.query.sql.canonical import normal_form
+from watersmeet.query.sql.expressions import ColumnReference, column_references, make_expression
+from watersmeet.query.sql.functions import AGGREGATES, is_call, refuse_functions
+from watersmeet.query.sql.grammar import Statement
+from watersmeet.query.sql.scope import Scope
+from watersmeet.query.sql.sources import read_duration
+from watersmeet.query.sql.tokens import SIMPLE_NAME, SqlText, Token, Tokens
+from watersmeet.query.sql.where import conjuncts_of
+from watersmeet.query.windows import Hop
+
+_NEVER_ENDS = "a group never ends without an output window; add one, as in GROUP BY a.k, TUMBLE(5 MINUTES)"
+_CALLED = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`(?:[^`]|``)*`)|(\w+)(?=\()""", re.DOTALL)
+_MOST_LIMIT = 1_000_000
+_LONGEST_HOP = 1_000  # panes of a window
+
+
+def is_grouped(statement: Statement) -> bool:
+    """Whether a statement has groups: it says so, or has an aggregate where only groups have a value."""
+    parts = statement.tree.args
+    if parts.get("group") or parts.get("having"):
+        return True
+    lists = [statement.tokens_of(_unnamed(node)) for node in statement.tree.expressions]
+    return any(is_call(tokens, i, AGGREGATES) for tokens in lists for i in range(len(tokens)))
+
+
+def refuse_without_groups(statement: Statement) -> None:
+    """Refuse what only groups of an output window can have."""
+    if order := statement.tree.args.get("order"):
+        message = "ORDER BY is not supported: the answers of a continuous query have no last row to sort by"
+        raise statement.text.error(order.meta["begin"], f"{message}; sort within the output window of a GROUP BY")
+    if limit := statement.tree.args.get("limit"):
+        message = "LIMIT is not supported: a continuous query does not end; limit the answers downstream"
+        raise statement.text.error(limit.meta["begin"], f"{message}, or within the output window of a GROUP BY")
+
+
+def read_grouping(statement: Statement, scope: Scope) -> tuple[tuple[SelectItem, ...], Grouping]:
+    """What is grouped, and what is made of groups."""
+    text, parts = statement.text, statement.tree.args
+    group, first = parts.get("group"), statement.tokens[0]
+    if parts.get("distinct"):
+        raise text.error(first, "SELECT DISTINCT with GROUP BY is not supported; groups are distinct without it")
+    if group is None or group.meta["window"] is None:
+        raise text.error(group.meta["begin"] if group else statement.tokens_of(_first_item(statement))[0], _NEVER_ENDS)
+    window = _read_window(text, *group.meta["window"])
+    keys = [_read_key(statement, scope, node) for node in group.expressions]
+    outputs = {WINDOW_START.name: WINDOW_START, WINDOW_END.name: WINDOW_END}
+    reader = _GroupReader(statement, replace(scope, outputs=outputs), keys)
+    select = reader.select()
+    reader.name_outputs(select)
+    having = [reader.expression(node) for node in conjuncts_of(parts["having"].this)] if parts.get("having") else []
+    order = [_sort_key(reader, node) for node in parts["order"].expressions] if parts.get("order") else []
+    limit = _read_limit(statement, has_order=bool(order))
+    grouped = [*(SelectItem(key_of_group(i).name, key) for i, key in enumerate(keys)), *reader.arguments]
+    time = SelectItem(TIME.name, Expression(TIME.sql, (TIME,)))
+    aggregates = tuple(reader.aggregates)
+    grouping = Grouping(len(keys), window, aggregates, select, tuple(having), tuple(order), limit)
+    return (*grouped, time), grouping
+
+
+def _unnamed(node: exp.Expr) -> exp.Expr:
+    return node.this if isinstance(node, exp.Alias | exp.Aliases) else node
+
+
+def _first_item(statement: Statement) -> exp.Expr:
+    return _unnamed(statement.tree.expressions[0])
+
+
+def _read_window(text: SqlText, name: Token, brackets: Tokens) -> Hop:
+    """`TUMBLE(length)` or `HOP(length, slide)`."""
+    opening, *inside, closing = brackets
+    written = text.sql[opening.end + 1 : closing.start]
+    amounts = [part.strip() for part in written.split(",")] if inside else []
+    durations = [read_duration(text, name, amount) for amount in amounts]
+    match name.name.casefold(), durations:
+        case "tumble", [length_us]:
+            return Hop(length_us, length_us)
+        case "hop", [length_us, slide_us]:
+            if slide_us > length_us:
+                raise text.error(name, "HOP leaves gaps where its slide is longer than its length; use TUMBLE")
+            hop = Hop(length_us, slide_us)
+            if length_us // hop.pane_us > _LONGEST_HOP:
+                raise text.error(name, f"HOP has windows of more than {_LONGEST_HOP:,} slides; use a longer slide")
+            return hop
+        case _:
+            raise text.error(name, "an output window is TUMBLE(5 MINUTES), or HOP(5 MINUTES, 1 MINUTE) with its slide")
+
+
+def _read_key(statement: Statement, scope: Scope, node: exp.Expr) -> Expression:
+    """A key; a number or the name of an output column stands for that column of the select list."""
+    items = statement.tree.expressions
+    if isinstance(node, exp.Literal) and node.is_int:
+        if not 1 <= int(node.name) <= len(items):
+            raise statement.text.error(statement.tokens_of(node)[0], f"the select list has no column {node.name}")
+        node = _unnamed(items[int(node.name) - 1])
+    elif isinstance(node, exp.Column) and len(node.parts) == 1:
+        known = {name for _, names in scope.aliases.values() for name in names}
+        named = [
+            item for item in items if isinstance(item, exp.Alias) and item.alias.casefold() == node.name.casefold()
+        ]
+        if named and node.name.casefold() not in known:
+            node = named[0].this
+    tokens = statement.tokens_of(node)
+    refuse_functions(scope.text, tokens, [node], "GROUP BY")
+    return make_expression(tokens, column_references(scope, tokens, [node]))
+
+
+def _sort_key(reader: "_GroupReader", node: exp.Ordered) -> SortKey:
+    return SortKey(reader.expression(node.this), bool(node.args.get("desc")), bool(node.args.get("nulls_first")))
+
+
+def _read_limit(statement: Statement, *, has_order: bool) -> int | None:
+    order, limit = statement.tree.args.get("order"), statement.tree.args.get("limit")
+    if limit is None:
+        if order is not None:
+            message = "ORDER BY needs LIMIT: all groups of a window are answered together, in no order"
+            raise statement.text.error(order.meta["begin"], message)
+        return None
+    if not has_order:
+        message = "LIMIT needs ORDER BY: it says which groups of an output window are answered"
+        raise statement.text.error(limit.meta["begin"], message)
+    count = limit.expression
+    if not (isinstance(count, exp.Literal) and count.is_int and 1 <= int(count.name) <= _MOST_LIMIT):
+        message = f"LIMIT takes a whole number from 1 to {_MOST_LIMIT:,}"
+        raise statement.text.error(limit.meta["begin"], message)
+    return int(count.name)
+
+
+@dataclass
+class _GroupReader:
+    """Reads expressions over groups, and collects the aggregates in them."""
+
+    statement: Statement
+    scope: Scope
+    keys: Sequence[Expression]
+    aggregates: list[Aggregate] = field(default_factory=list)
+    arguments: list[SelectItem] = field(default_factory=list)
+    named: Mapping[Column, Expression] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._nodes = self.statement.nodes_by_token
+        self._keys = {_comparable(key): key_of_group(number) for number, key in enumerate(self.keys)}
+
+    def select(self) -> tuple[SelectItem, ...]:
+        """The output columns."""
+        items: dict[str, SelectItem] = {}
+        for node in self.statement.tree.expressions:
+            tokens = self.statement.tokens_of(_unnamed(node))
+            if isinstance(node, exp.Aliases):
+                raise self.scope.text.error(tokens[0], "several names for one expression are not supported")
+            if tokens[-1].kind is T.STAR and (len(tokens) == 1 or tokens[-2].kind is T.DOT):
+                raise self.scope.text.error(tokens[0], "* cannot be with GROUP BY; name the keys and aggregates")
+            expression = self.expression(_unnamed(node))
+            name = node.alias if isinstance(node, exp.Alias) else self._implied_name(tokens, expression)
+            if name.casefold() in items:
+                message = f"two output columns are called {name!r}; name one of them with AS"
+                raise self.scope.text.error(tokens[0], message)
+            items[name.casefold()] = SelectItem(name, expression)
+        return tuple(items.values())
+
+    def name_outputs(self, select: Iterable[SelectItem]) -> None:
+        """Let later clauses use the names of output columns."""
+        named = {Column(GROUP, f"={item.name}"): item.expression for item in select}
+        names = {column.name[1:].casefold(): column for column in named}
+        self.named, self.scope = named, replace(self.scope, outputs={**names, **self.scope.outputs})
+
+    def expression(self, node: exp.Expr) -> Expression:
+        """An expression over columns of the group."""
+        tokens = self.statement.tokens_of(node)
+        text = self.scope.text
+        if node.find(exp.Filter):
+            cure = "write CASE WHEN condition THEN value END as its argument"
+            raise text.error(tokens[0], f"FILTER after an aggregate is not supported; {cure}")
+        refuse_functions(text, self._outside_aggregates(tokens), [node], None, stars=False)
+        references = {ref.start: ref for ref in column_references(self.scope, tokens, [node])}
+        pieces: list[str] = []
+        columns: set[Column] = set()
+        end, i = tokens[0].start - 1, 0
+        while i < len(tokens):
+            token = tokens[i]
+            if token.start <= end:
+                i += 1
+                continue
+            pieces.append(" " if token.start > end + 1 else "")
+            stop, made = self._replaced(tokens, i, node.meta["tokens"][0] + i, references)
+            pieces.append(token.text if made is None else made.sql)
+            columns |= set() if made is None else set(made.columns)
+            end = tokens[stop - 1].end
+            i = stop
+        return Expression("".join(pieces), tuple(sorted(columns)))
+
+    def _replaced(
+        self, tokens: Tokens, i: int, place: int, references: Mapping[int, ColumnReference]
+    ) -> tuple[int, Expression | None]:
+        """What stands for the tokens from `i` on, and where it stops; None where the token stays."""
+        if is_call(tokens, i, AGGREGATES):
+            stop = _call_end(tokens, i)
+            return stop, _column(self._aggregate(tokens[i:stop], references.values()))
+        for node in sorted(self._nodes.get(place, ()), key=lambda one: -one.meta["tokens"][1]):
+            stop = i + node.meta["tokens"][1] - place
+            if self._keys and stop <= len(tokens):
+                key = self._keys.get(_comparable(make_expression(tokens[i:stop], references.values())))
+                if key is not None:
+                    return stop, _column(key)
+        reference = references.get(tokens[i].start)
+        if reference is None:
+            return i + 1, None
+        stop = next((j for j in range(i, len(tokens)) if tokens[j].start > reference.end), len(tokens))
+        column = reference.column
+        if column in self.named:
+            return stop, Expression(f"({self.named[column].sql})", self.named[column].columns)
+        if column.alias == GROUP:
+            return stop, _column(column)
+        if (key := self._keys.get(column.sql)) is not None:
+            return stop, _column(key)
+        cure = f"add it to GROUP BY, or write max({column.flat})"
+        raise self.scope.text.error(
+            tokens[i], f"column {column.flat} is neither in GROUP BY nor inside an aggregate; {cure}"
+        )
+
+    def _aggregate(self, call: Tokens, references: Iterable[ColumnReference]) -> Column:
+        """The column of the group that holds the value of a call such as sum(DISTINCT x)."""
+        text, name = self.scope.text, AGGREGATES[call[0].name.casefold()]
+        inside = list(call[2:-1])
+        distinct = bool(inside) and inside[0].kind is T.DISTINCT
+        inside = inside[1:] if inside and inside[0].kind in (T.DISTINCT, T.ALL) else inside
+        item: int | None = None
+        sql = "*"
+        if not inside or any(token.kind is T.COMMA and token.depth == inside[0].depth for token in inside):
+            raise text.error(call[0], f"{name} takes one argument, {text.excerpt_of(call)}")
+        if [token.kind for token in inside] != [T.STAR]:
+            refuse_functions(text, inside, [], "an aggregate")
+            argument = make_expression(inside, references)
+            if any(column.alias == GROUP for column in argument.columns):
+                raise text.error(call[0], f"what a group has cannot be inside an aggregate, {text.excerpt_of(call)}")
+            item, sql = len(self.keys) + self._argument(argument), argument.sql
+        elif name != "count" or distinct:
+            raise text.error(call[0], f"{name} takes a column or expression, {text.excerpt_of(call)}")
+        if distinct and name in ("min", "max"):
+            distinct = False
+        if distinct and name != "count":
+            raise text.error(call[0], f"{name}(DISTINCT ...) is not supported; only count(DISTINCT ...) is")
+        made = Aggregate(name, item, distinct, f"{name}({'DISTINCT ' if distinct else ''}{sql})")
+        if made not in self.aggregates:
+            self.aggregates.append(made)
+        return value_of_group(self.aggregates.index(made))
+
+    def _argument(self, expression: Expression) -> int:
+        known = [item.expression for item in self.arguments]
+        if expression not in known:
+            self.arguments.append(SelectItem(f"argument{len(known)}", expression))
+            return len(known)
+        return known.index(expression)
+
+    def _outside_aggregates(self, tokens: Tokens) -> Tokens:
+        found: list[Token] = []
+        i = 0
+        while i < len(tokens):
+            if is_call(tokens, i, AGGREGATES):
+                i = _call_end(tokens, i)
+            else:
+                found.append(tokens[i])
+                i += 1
+        return found
+
+    def _implied_name(self, tokens: Tokens, expression: Expression) -> str:
+        """The name of an expression without AS: that of a key that is a column, or of the window."""
+        if len(expression.columns) == 1 and expression.sql == expression.columns[0].sql:
+            (column,) = expression.columns
+            number = next((i for i in range(len(self.keys)) if key_of_group(i) == column), None)
+            if number is not None and self.keys[number].is_plain:
+                return self.keys[number].columns[0].name
+            if column in (WINDOW_START, WINDOW_END):
+                return column.name
+        written = " ".join(self.scope.text.sql[tokens[0].start : tokens[-1].end + 1].split())
+        if not expression.columns and SIMPLE_NAME.fullmatch(written):
+            return written
+        raise self.scope.text.error(tokens[0], f"the expression {written!r} needs a name; add AS with a name")
+
+
+def _comparable(expression: Expression) -> str:
+    """An expression as text that is equal for equal ones: names of functions in lower case, normal spacing."""
+    return _CALLED.sub(lambda found: found[1] or found[2].lower(), normal_form(expression))
+
+
+def _column(column: Column) -> Expression:
+    return Expression(column.sql, (column,))
+
+
+def _call_end(tokens: Tokens, i: int) -> int:
+    """The place after the call that begins at `i`."""
+    depth = tokens[i + 1].depth
+    return next(j for j in range(i + 2, len(tokens)) if tokens[j].kind is T.R_PAREN and tokens[j].depth == depth) + 1

@@ -1,0 +1,1 @@
+"""PIER: a query processor over a DHT (Huebsch, 2008)."""

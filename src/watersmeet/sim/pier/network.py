@@ -1,0 +1,122 @@
+"""A network of PIER nodes on an overlay that has converged, with or without churn."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from watersmeet.program.pier.tuples import Batch
+from watersmeet.sim.dht.node import Dht
+from watersmeet.sim.dht.settings import DhtSettings
+from watersmeet.sim.internet.churn import Churn, Sessions
+from watersmeet.sim.internet.hosts import Congestion, Internet
+from watersmeet.sim.internet.latency import Latency
+from watersmeet.sim.kernel import Kernel
+from watersmeet.sim.overlays.identifiers import identifier_of
+from watersmeet.sim.overlays.kinds import churn_among, converged_routers, joining_router
+from watersmeet.sim.overlays.node import OverlayNode
+from watersmeet.sim.overlays.prefixes import Prefixes
+from watersmeet.sim.overlays.ring import Ring
+from watersmeet.sim.overlays.router import Address, Router
+from watersmeet.sim.pier.node import PierNode
+
+ACCESS_BPS = 1_500_000.0
+SETTLE_US = 5_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What hosts have sent, and what each has received."""
+
+    messages: int
+    bytes: int
+    inbound_bytes: tuple[int, ...]
+
+    @property
+    def most_inbound_bytes(self) -> int:
+        """The bytes that the busiest host has received."""
+        return max(self.inbound_bytes, default=0)
+
+
+class PierNetwork:
+    """Nodes by address; nodes that an overlay begins with have their numbers as addresses."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        latency: Latency,
+        overlay: Ring | Prefixes,
+        *,
+        access_bps: float | None = ACCESS_BPS,
+        congestion: Congestion = Congestion.NONE,
+        loss: float = 0.0,
+        dht: DhtSettings = DhtSettings(),  # noqa: B008 - it is frozen
+        upkeep: bool = False,
+    ) -> None:
+        """Without `upkeep` the overlay sends no messages of its own, and nobody may come or go."""
+        self.kernel, self._overlay, self._dht = kernel, overlay, dht
+        self.net = Internet(kernel, latency, access_bps=access_bps, congestion=congestion, loss=loss)
+        self.churn: Churn | None = None
+        self.gone: list[PierNode] = []
+        self.on_join: Callable[[PierNode], None] | None = None
+        directory = None if upkeep else self._owner_address
+        self.nodes: dict[Address, PierNode] = {}
+        for router in converged_routers(kernel, self.net, overlay, timers=upkeep):
+            self.nodes[router.address] = self._node(router, directory)
+        for node in self.nodes.values():
+            node.start()
+
+    def start_churn(
+        self,
+        sessions: Sessions,
+        stable: Collection[Address],
+        graceful_fraction: float = 0.0,
+        until_us: int | None = None,
+    ) -> None:
+        """From now on let all nodes but the stable ones come and go; who joins asks a stable one."""
+        self.churn = churn_among(
+            *(self.kernel, sessions, self.nodes, stable),
+            join=self._join,
+            fail=self._fail,
+            leave=self._leave,
+            graceful_fraction=graceful_fraction,
+            until_us=until_us,
+        )
+
+    def place(self, namespace: str, key: str, suffix: str, batch: Batch, lifetime_us: int) -> None:
+        """Store a tuple at its owner at once and without a message: data that were there before a run begins."""
+        node = self.nodes[self._owner_address(identifier_of(f"{namespace}.{key}"))]
+        node.dht.send(namespace, key, suffix, batch, lifetime_us, batch.size_bytes)
+
+    def settle(self) -> None:
+        """Let the distribution trees form."""
+        self.kernel.run(self.kernel.now_us + SETTLE_US)
+
+    @property
+    def traffic(self) -> Traffic:
+        """All that has been sent so far."""
+        net = self.net
+        return Traffic(sum(net.messages_sent), sum(net.bytes_sent), tuple(net.bytes_received))
+
+    def _node(self, router: Router, directory: Callable[[int], Address] | None) -> PierNode:
+        dht = Dht(self.kernel, OverlayNode(self.kernel, self.net, router), self._dht)
+        return PierNode(self.kernel, dht, owner_address=directory)
+
+    def _owner_address(self, point: int) -> Address:
+        return int(self._overlay.addresses[self._overlay.owner(point)])
+
+    def _join(self, address: Address, bootstrap: Address) -> None:
+        node = self._node(joining_router(self.kernel, self.net, self._overlay, address), None)
+        self.nodes[address] = node
+        node.dht.start(bootstrap)
+        node.start()
+        if self.on_join is not None:
+            self.on_join(node)
+
+    def _fail(self, address: Address) -> None:
+        node = self.nodes.pop(address)
+        node.stop()
+        self.gone.append(node)
+
+    def _leave(self, address: Address) -> None:
+        node = self.nodes.pop(address)
+        node.dht.leave()
+        self.gone.append(node)

@@ -1,0 +1,300 @@
+"""A PIER node (sections 3.3.2 and 3.3.8): it takes op-graphs, runs them over the DHT, and stands proxy for its clients.
+
+An op-graph begins when it arrives and ends when its duration is over. There is no other synchronisation: tuples that
+come before it wait in the DHT, or at their port, until it has begun.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from watersmeet.program.pier.dataflow import PreparedGraph, RunningGraph, prepare
+from watersmeet.program.pier.graph import UflQuery, expanded
+from watersmeet.program.pier.runtime import Cancel, Context, Counters, Take
+from watersmeet.program.pier.tuples import Batch, grouped
+from watersmeet.program.pier.ufl.parse import parse_ufl
+from watersmeet.sim.dht.messages import Item
+from watersmeet.sim.dht.node import Dht
+from watersmeet.sim.kernel import Kernel
+from watersmeet.sim.overlays.identifiers import identifier_of
+from watersmeet.sim.overlays.router import Address
+from watersmeet.sim.pier.client import ClientQuery
+from watersmeet.sim.pier.indexes.distribution_tree import Broadcast, DistributionSettings, DistributionTree
+from watersmeet.sim.pier.messages import (
+    FetchedMessage,
+    FetchMessage,
+    GraphsMessage,
+    PortMessage,
+    ReplyMessage,
+)
+from watersmeet.sim.pier.sources import query_database, read_csv
+
+PORT_BUFFER_US = 60_000_000  # how long tuples wait at a port for a query that listens there
+PORT_LIFETIME_US = 60_000_000  # of what is broadcast to a port: nodes that join within it get it too
+
+
+class PierNode:
+    """One node: the host of op-graphs, and the proxy of queries that are asked here."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        dht: Dht,
+        *,
+        owner_address: Callable[[int], Address] | None = None,
+        distribution: DistributionSettings = DistributionSettings(),  # noqa: B008 - it is frozen
+    ) -> None:
+        self.dht, self.address = dht, dht.node.address
+        self.graphs: dict[tuple[str, str], RunningGraph] = {}  # by query and name
+        self.queries: dict[str, ClientQuery] = {}  # that were asked here
+        self.counters: dict[tuple[str, str], Counters] = {}  # of op-graphs, also those that have ended
+        self.malformed_lines = 0  # of files
+        self.results_sent = 0  # tuples
+        self.executes = True  # False: op-graphs are passed on and not run, as the baseline of an experiment
+        self._kernel, self._owner_address = kernel, owner_address
+        self._tree = DistributionTree(kernel, dht, self._spread, distribution)
+        self._asked = 0
+        self._tables: dict[str, list[Batch]] = {}
+        self._inserted: dict[str, list[Take]] = {}
+        self._ports: dict[str, list[Take]] = {}
+        self._buffers: dict[str, list[tuple[int, Batch]]] = {}
+        self._fetches: dict[int, Callable[[Sequence[Batch]], None]] = {}
+        self._fetched_total = 0
+        self._replies: dict[str, int] = {}  # messages sent to whoever asked, by query
+        dht.node.on_deliver(self._delivered)
+        dht.node.on_direct(self._received)
+
+    def start(self) -> None:
+        """Become part of the distribution trees; the DHT is up already."""
+        self._tree.start()
+
+    # Applications.
+
+    def publish(self, batch: Batch) -> None:
+        """Add tuples to the table of this node that they name."""
+        name = batch.schema.table
+        self._tables.setdefault(name, []).append(batch)
+        for take in tuple(self._inserted.get(name, ())):
+            take(batch)
+
+    def ask(self, query: str | UflQuery, *, on_reply: Callable[[ClientQuery], None] | None = None) -> ClientQuery:
+        """Parse a query, send its op-graphs to the nodes that need them, and collect what comes back."""
+        self._asked += 1
+        query_id = f"q{self.address}.{self._asked}"
+        parsed = parse_ufl(query) if isinstance(query, str) else query
+        now_us = self._kernel.now_us
+        graphs = prepare(expanded(parsed, query_id, now_us))
+        once = tuple(sorted({name for graph in graphs for name in graph.once}))
+        client = ClientQuery(query_id, now_us, now_us + max(graph.duration_us for graph in graphs), once, on_reply)
+        self.queries[query_id] = client
+        self._disseminate(query_id, graphs)
+        return client
+
+    def stop(self) -> None:
+        """Crash: op-graphs, tables and answers of this node are gone."""
+        for graph in self.graphs.values():
+            graph.stop()
+        for state in (self.graphs, self._tables, self._inserted, self._ports, self._buffers, self._fetches):
+            state.clear()
+        self._tree.stop()
+        self.dht.stop()
+
+    # The life of an op-graph.
+
+    def _disseminate(self, query_id: str, graphs: tuple[PreparedGraph, ...]) -> None:
+        """Each op-graph goes to the owner of its key by the equality index, or to all nodes by a distribution tree."""
+        for graph in graphs:
+            if graph.namespace is not None:
+                message = GraphsMessage(query_id, self.address, (graph,), graph.duration_us)
+                target = identifier_of(f"{graph.namespace}.{graph.resource}")
+                self.dht.node.route(target, message, message.size_bytes)
+        everywhere = tuple(graph for graph in graphs if graph.namespace is None)
+        if everywhere:
+            longest_us = max(graph.duration_us for graph in everywhere)
+            message = GraphsMessage(query_id, self.address, everywhere, longest_us)
+            self._tree.broadcast(message, message.size_bytes, longest_us)
+
+    def _begin(self, message: GraphsMessage, age_us: int) -> None:
+        """Set op-graphs up; one that comes late, to a node that has just joined, runs as much shorter."""
+        for prepared in message.graphs if self.executes else ():
+            key = (message.query_id, prepared.graph.name)
+            if key in self.counters or prepared.duration_us <= age_us:
+                continue
+            counters = self.counters[key] = Counters()
+            reply = partial(self._reply, message.query_id, message.proxy, prepared.most_messages, counters)
+            graph = self.graphs[key] = RunningGraph(prepared, Context(self, message.query_id, reply, counters))
+            self._kernel.after(prepared.duration_us - age_us, self._end, key, graph)
+            graph.start()
+
+    def _end(self, key: tuple[str, str], graph: RunningGraph) -> None:
+        graph.stop()
+        if self.graphs.get(key) is graph:
+            del self.graphs[key]
+
+    def _reply(
+        self,
+        query_id: str,
+        proxy: Address,
+        most_messages: int | None,
+        counters: Counters,
+        kind: str,
+        operator: str,
+        batch: Batch,
+    ) -> None:
+        sent = self._replies[query_id] = self._replies.get(query_id, 0) + 1
+        if most_messages is not None and sent > most_messages:
+            counters.withheld += 1
+            return
+        if kind == "result":
+            self.results_sent += len(batch.rows)
+        message = ReplyMessage(query_id, kind, operator, batch)
+        self.dht.node.direct(proxy, message, message.size_bytes)
+
+    # Messages.
+
+    def _delivered(self, origin: Address, target: int, payload: object, hops: int) -> None:
+        if isinstance(payload, GraphsMessage):
+            self._begin(payload, 0)
+
+    def _spread(self, broadcast: Broadcast) -> None:
+        match broadcast.payload:
+            case GraphsMessage(longest_us=longest_us) as message:
+                self._begin(message, longest_us - broadcast.lifetime_us)
+            case PortMessage(port, batch):
+                self._at_port(port, batch)
+
+    def _received(self, sender: Address, payload: object) -> None:
+        match payload:
+            case ReplyMessage(query_id, kind, operator, batch):
+                client = self.queries.get(query_id)
+                if client is not None:
+                    client.take(self._kernel.now_us, sender, kind, operator, batch)
+            case PortMessage(port, batch):
+                self._at_port(port, batch)
+            case FetchMessage(request, table, column, value):
+                reply = FetchedMessage(request, tuple(self._matching(table, column, value)))
+                self.dht.node.direct(sender, reply, reply.size_bytes)
+            case FetchedMessage(request, batches):
+                found = self._fetches.pop(request, None)
+                if found is not None:
+                    found(batches)
+
+    def _at_port(self, port: str, batch: Batch) -> None:
+        takes = self._ports.get(port)
+        if takes:
+            for take in tuple(takes):
+                take(batch)
+        else:
+            self._buffers.setdefault(port, []).append((self._kernel.now_us, batch))
+
+    def _matching(self, table: str, column: str, value: Any) -> list[Batch]:
+        found = []
+        for batch in self._tables.get(table, ()):
+            place = batch.schema.place(column)
+            rows = [] if place is None else [row for row in batch.rows if row[place] == value]
+            if rows:
+                found.append(Batch(batch.schema, rows))
+        return found
+
+    # The host of operators.
+
+    @property
+    def now_us(self) -> int:
+        return self._kernel.now_us
+
+    def after(self, delay_us: int, action: Callable[[], None]) -> Cancel:
+        return partial(self._kernel.cancel, self._kernel.after(delay_us, action))
+
+    def put(self, namespace: str, key: str, suffix: str, batch: Batch, lifetime_us: int) -> None:
+        self.dht.put(namespace, key, suffix, batch, self._lifetime_us(lifetime_us), batch.size_bytes)
+
+    def send(self, namespace: str, key: str, suffix: str, batch: Batch, lifetime_us: int) -> None:
+        self.dht.send(namespace, key, suffix, batch, self._lifetime_us(lifetime_us), batch.size_bytes)
+
+    def get(self, namespace: str, key: str, found: Callable[[Sequence[Batch]], None]) -> None:
+        self.dht.get(namespace, key, lambda items: found(_batches(items)))
+
+    def stored(self, namespace: str) -> Sequence[Batch]:
+        return _batches(self.dht.local_scan(namespace))
+
+    def on_stored(self, namespace: str, take: Take) -> Cancel:
+        def stored(item: Item) -> None:
+            if isinstance(item.value, Batch):
+                take(item.value)
+
+        return self.dht.new_data(namespace, stored)
+
+    def on_passing(self, namespace: str, change: Callable[[Batch], Batch]) -> Cancel:
+        def passing(item: Item) -> Item:
+            if not isinstance(item.value, Batch):
+                return item
+            batch = change(item.value)
+            return item if batch is item.value else replace(item, value=batch, size_bytes=batch.size_bytes)
+
+        return self.dht.upcall(namespace, passing)
+
+    def transmit(self, address: Address, port: str, batch: Batch) -> None:
+        message = PortMessage(port, batch)
+        self.dht.node.direct(address, message, message.size_bytes)
+
+    def listen(self, port: str, take: Take) -> Cancel:
+        takes = self._ports.setdefault(port, [])
+        takes.append(take)
+        oldest_us = self._kernel.now_us - PORT_BUFFER_US
+        for came_us, batch in self._buffers.pop(port, ()):
+            if came_us >= oldest_us:
+                take(batch)
+        return partial(_discard, takes, take)
+
+    def owner_address(self, namespace: str, key: str) -> Address:
+        assert self._owner_address is not None, "only a network that never changes has a directory"
+        return self._owner_address(identifier_of(f"{namespace}.{key}"))
+
+    def broadcast(self, port: str, batch: Batch) -> None:
+        message = PortMessage(port, batch)
+        self._tree.broadcast(message, message.size_bytes, PORT_LIFETIME_US)
+
+    def table(self, name: str) -> Sequence[Batch]:
+        return tuple(self._tables.get(name, ()))
+
+    def on_inserted(self, name: str, take: Take) -> Cancel:
+        takes = self._inserted.setdefault(name, [])
+        takes.append(take)
+        return partial(_discard, takes, take)
+
+    def fetch(
+        self, address: Address, table: str, column: str, value: Any, found: Callable[[Sequence[Batch]], None]
+    ) -> None:
+        self._fetched_total += 1
+        request = self._fetched_total
+        self._fetches[request] = found
+        message = FetchMessage(request, table, column, value)
+        self.dht.node.direct(address, message, message.size_bytes, partial(self._not_fetched, request))
+
+    def read_csv(self, path: str, table: str, types: dict[str, str]) -> Sequence[Batch]:
+        batches, malformed = read_csv(path, table, types)
+        self.malformed_lines += malformed
+        return batches
+
+    def query_database(self, url: str, sql: str, table: str) -> Sequence[Batch]:
+        return query_database(url, sql, table)
+
+    def _lifetime_us(self, wanted_us: int) -> int:
+        return min(wanted_us, self.dht.lifetime_max_us)
+
+    def _not_fetched(self, request: int) -> None:
+        found = self._fetches.pop(request, None)
+        if found is not None:
+            found(())
+
+
+def _batches(items: Sequence[Item]) -> list[Batch]:
+    return grouped(
+        (item.value.schema, row) for item in items if isinstance(item.value, Batch) for row in item.value.rows
+    )
+
+
+def _discard(takes: list[Any], take: object) -> None:
+    if take in takes:
+        takes.remove(take)

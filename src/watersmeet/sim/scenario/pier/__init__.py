@@ -1,0 +1,1 @@
+"""PIER as the system of a scenario."""

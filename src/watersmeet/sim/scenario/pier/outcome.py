@@ -1,0 +1,85 @@
+"""What a simulation of PIER comes to: answers with their delays, and what the network has carried."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from watersmeet.errors import RunError
+from watersmeet.sim.scenario.sites_outcome import AnswerDelays, AnswersChecked
+
+
+@dataclass(frozen=True, slots=True)
+class PierQueryFigures:
+    """What one query has got."""
+
+    home: int
+    answers: int
+    repeated: int  # answers that came again and were dropped by the node that asked
+    first_us: int | None  # after the query was asked; None without answers
+    last_us: int | None
+    delays: AnswerDelays | None  # from the publication of the last tuple of an answer; None for DISTINCT and UFL
+    checked: AnswersChecked | None  # None if nobody asked, or the query is UFL
+
+    @property
+    def is_right(self) -> bool:
+        return self.checked is None or self.checked.is_right
+
+
+@dataclass(frozen=True, slots=True)
+class PierSummary:
+    """The figures of a simulation; a function of the scenario alone."""
+
+    nodes: int
+    overlay: str
+    latency: str
+    method: str
+    transport: str
+    mode: str
+    seed: int
+    tuples: int
+    queries: Mapping[str, PierQueryFigures]
+    messages: int  # of all kinds, while queries ran
+    bytes: int
+    most_inbound_bytes: int  # of one node
+    lost: int
+    malformed: int  # tuples that an operator could not process
+    joins: int
+    failures: int
+    leaves: int
+    virtual_us: int
+
+    @property
+    def answers(self) -> int:
+        """Answers of all queries."""
+        return sum(query.answers for query in self.queries.values())
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the oracle agrees with all queries that were checked."""
+        return all(query.is_right for query in self.queries.values())
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """All figures as plain values."""
+        return {"system": "pier", **asdict(self), "answers": self.answers, "is_right": self.is_right}
+
+
+@dataclass(frozen=True, slots=True)
+class PierOutcome:
+    """The figures, and the answers of each query."""
+
+    summary: PierSummary
+    answers: Mapping[str, pa.Table]
+
+    def write(self, name: str, path: Path) -> None:
+        """Write the answers of a query to a Parquet file, or to one in a directory."""
+        file = path if path.suffix == ".parquet" else path / "answers.parquet"
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            pq.write_table(self.answers[name], file)
+        except OSError as error:
+            raise RunError(f"answers of query {name!r} cannot be written to {file}: {error.strerror}") from None

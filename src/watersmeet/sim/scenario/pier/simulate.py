@@ -1,0 +1,285 @@
+"""Runs a scenario by PIER: peers publish tuples into tables of their own at their event times, and op-graphs join them.
+
+A continuous query is asked before the first tuple, or at its start; a snapshot is asked when all tuples are there.
+Fetch Matches and Bloom joins are snapshots: what is fetched, or is in a filter, must be there when it is asked for.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from watersmeet.errors import InputError
+from watersmeet.program.pier.expressions import compiled_row
+from watersmeet.program.pier.graph import UflQuery
+from watersmeet.program.pier.sql.plan import PlanSettings, PrimaryIndex, indexes_of, plan_sql
+from watersmeet.program.pier.tuples import Batch
+from watersmeet.program.pier.ufl.parse import parse_ufl
+from watersmeet.program.pier.values import key_text
+from watersmeet.query.bags import bag_of
+from watersmeet.query.model import JoinQuery
+from watersmeet.query.oracle import answer
+from watersmeet.sim.dht.settings import DhtSettings
+from watersmeet.sim.internet.latency import Constant
+from watersmeet.sim.kernel import Kernel
+from watersmeet.sim.pier.client import ClientQuery
+from watersmeet.sim.pier.network import PierNetwork
+from watersmeet.sim.rjoin.answers import ROW, no_rows
+from watersmeet.sim.rjoin.expressions import project
+from watersmeet.sim.scenario.model import PierMode, Scenario
+from watersmeet.sim.scenario.network import HOP_US, DynamicSettings
+from watersmeet.sim.scenario.pier.outcome import PierOutcome, PierQueryFigures, PierSummary
+from watersmeet.sim.scenario.pier.rows import answers_table, batch_of, stream_types
+from watersmeet.sim.scenario.rjoin.feed import UserFeed, checked_query, checked_streams
+from watersmeet.sim.scenario.rjoin.settings import latency_of, overlay_of
+from watersmeet.sim.scenario.sites_outcome import AnswerDelays, AnswersChecked
+from watersmeet.sim.scenario.workload import UserLoad
+
+Progress = Callable[[int, int], object]  # tuples published, of how many
+_SECOND_US = 1_000_000
+_LONGEST_US = 3_600 * _SECOND_US
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A query as it is asked."""
+
+    name: str
+    home: int
+    graphs: UflQuery
+    join: JoinQuery | None  # None: it was given as UFL
+    start_us: int | None
+    indexes: tuple[PrimaryIndex, ...] = ()
+
+
+def simulate_pier(
+    scenario: Scenario, *, progress: Progress = lambda done, total: None, check: bool = True
+) -> PierOutcome:
+    """Run a scenario to its end."""
+    load = scenario.load
+    if not isinstance(load, UserLoad):
+        raise InputError("system pier takes streams and queries of your own; a generated workload is RJoin's")
+    schemas, event_times = checked_streams(load)
+    feed = UserFeed.of(load, event_times)
+    chance, users = np.random.default_rng([scenario.network.seed, 5]), scenario.users
+
+    def drawn() -> int:
+        return users[int(chance.integers(len(users)))]
+
+    homes = [drawn() if asked.home is None else asked.home for asked in load.queries]
+    published_at = [drawn() if published.home is None else published.home for published in load.streams]
+    is_snapshot = scenario.pier.mode is PierMode.SNAPSHOT
+    span_us = 0 if is_snapshot else feed.last_us - feed.first_us + _SECOND_US
+    settings = replace(scenario.pier.plan, duration_s=(span_us + scenario.pier.drain_us) / 1e6)
+    asked = [_asked(scenario, place, home, schemas, event_times, settings) for place, home in enumerate(homes)]
+    pier = _network(scenario)
+    pier.settle()
+    run = _Run(scenario, pier, feed, asked)
+    epoch_us = feed.first_us - pier.kernel.now_us - _SECOND_US
+    before = pier.traffic
+    _start_churn(scenario, pier)
+    if not is_snapshot:
+        for query in asked:
+            start_us = 0 if query.start_us is None else query.start_us - epoch_us
+            pier.kernel.at(max(pier.kernel.now_us, start_us), run.ask, query, priority=-1)
+    for stream, ts_us, rows in feed.parts():
+        published = load.streams[stream]
+        if not is_snapshot:
+            pier.kernel.run(max(pier.kernel.now_us, ts_us - epoch_us))
+        for row in range(rows.num_rows) if published.is_scattered else (None,):
+            node = published_at[stream] if row is None else drawn()
+            run.publish(node, published.stream.name, rows if row is None else rows.slice(row, 1))
+        progress(run.tuples, feed.tuples)
+    if is_snapshot:
+        pier.kernel.run(pier.kernel.now_us + 1)
+        before = pier.traffic
+        for query in asked:
+            run.ask(query)
+    latest_us = max([pier.kernel.now_us, *((query.start_us or 0) - epoch_us for query in asked)])
+    pier.kernel.run(latest_us + scenario.pier.drain_us)
+    if pier.churn is not None:
+        pier.churn.stop()
+    pier.kernel.run(pier.kernel.now_us + scenario.pier.drain_us)
+    outcome = run.outcome(before.messages, before.bytes, before.inbound_bytes, epoch_us, event_times, schemas, check)
+    for each in load.queries:
+        if each.query.sink.path is not None:
+            outcome.write(each.query.name, Path(each.query.sink.path))
+    return outcome
+
+
+def ufl_of(scenario: Scenario) -> dict[str, UflQuery]:
+    """The op-graphs that the queries of a scenario become, by name."""
+    load = scenario.load
+    if not isinstance(load, UserLoad):
+        raise InputError("system pier takes streams and queries of your own; a generated workload is RJoin's")
+    schemas, event_times = checked_streams(load)
+    plan = scenario.pier.plan
+    found = [_asked(scenario, place, 0, schemas, event_times, plan) for place in range(len(load.queries))]
+    return {each.name: each.graphs for each in found}
+
+
+def _asked(
+    scenario: Scenario,
+    place: int,
+    home: int,
+    schemas: Mapping[str, pa.Schema],
+    event_times: Mapping[str, str],
+    settings: PlanSettings,
+) -> _Asked:
+    load = scenario.load
+    assert isinstance(load, UserLoad)
+    submitted = load.queries[place]
+    query = submitted.query
+    try:
+        if submitted.ufl is not None:
+            return _Asked(query.name, home, parse_ufl(submitted.ufl), None, query.start_us)
+        join = checked_query(query.name, query.sql, query.allow_cross, load, schemas)
+        graphs = plan_sql(join, stream_types(schemas, event_times), settings, query.start_us)
+    except InputError as error:
+        named = f"query {query.name!r}: "
+        raise type(error)(str(error) if str(error).startswith(named) else f"{named}{error}") from None
+    return _Asked(query.name, home, graphs, join, query.start_us, indexes_of(join, settings))
+
+
+def _network(scenario: Scenario) -> PierNetwork:
+    network, dynamic = scenario.network, scenario.dynamic or DynamicSettings()
+    kernel = Kernel(network.seed)
+    hop_us = network.hop_us or HOP_US.get(network.latency, 0)
+    return PierNetwork(
+        kernel,
+        latency_of(network) or Constant(hop_us),
+        overlay_of(network),
+        access_bps=dynamic.access_bps,
+        congestion=dynamic.congestion,
+        loss=dynamic.loss,
+        dht=DhtSettings(replicas=scenario.pier.replicas),
+        upkeep=dynamic.churn is not None or dynamic.loss > 0,
+    )
+
+
+def _start_churn(scenario: Scenario, pier: PierNetwork) -> None:
+    churn = None if scenario.dynamic is None else scenario.dynamic.churn
+    if churn is not None:
+        pier.start_churn(churn.distribution, set(scenario.users), churn.graceful_fraction)
+
+
+class _Run:
+    """A simulation under way."""
+
+    def __init__(self, scenario: Scenario, pier: PierNetwork, feed: UserFeed, asked: Sequence[_Asked]) -> None:
+        self._scenario, self._pier, self._feed, self._asked = scenario, pier, feed, asked
+        self._clients: dict[str, ClientQuery] = {}
+        self._indexes = sorted({index for query in asked for index in query.indexes}, key=lambda each: each.namespace)
+        self._published_us: dict[int, int] = {}  # by id
+        self.tuples = 0
+
+    def ask(self, query: _Asked) -> None:
+        """Ask a query now."""
+        self._clients[query.name] = self._pier.nodes[query.home].ask(query.graphs)
+
+    def publish(self, node: int, stream: str, rows: pa.Table) -> None:
+        """Let a node publish rows into its table, and into the indexes that queries read."""
+        batch = batch_of(stream, rows, node)
+        self.tuples += rows.num_rows
+        for number in rows.column(ROW).to_pylist():
+            self._published_us[number] = self._pier.kernel.now_us
+        for index in self._indexes:
+            if index.stream == stream:
+                self._place(index, batch)
+        self._pier.nodes[node].publish(batch)
+
+    def _place(self, index: PrimaryIndex, batch: Batch) -> None:
+        kernel, _ = compiled_row(index.keys, batch.schema)
+        for number, row in enumerate(batch.rows):
+            key = key_text(kernel(row))
+            if key is not None:
+                suffix = str(row[-2]) if row else str(number)
+                self._pier.place(index.namespace, key, suffix, Batch(batch.schema, (row,)), _LONGEST_US)
+
+    def outcome(
+        self,
+        messages: int,
+        sent_bytes: int,
+        inbound_bytes: Sequence[int],
+        epoch_us: int,
+        event_times: Mapping[str, str],
+        schemas: Mapping[str, pa.Schema],
+        check: bool,
+    ) -> PierOutcome:
+        """Sum up; messages and bytes are counted from what they were."""
+        pier, scenario = self._pier, self._scenario
+        tables = self._published(schemas)
+        answers, figures = {}, {}
+        for query in self._asked:
+            client = self._clients[query.name]
+            answers[query.name] = table = _answers(query, client, schemas)
+            checked = None
+            if check and query.join is not None:
+                wanted = bag_of(answer(query.join, tables, event_times, start_us=query.start_us))
+                came = bag_of(table)
+                checked = AnswersChecked(wanted.total(), (wanted & came).total(), (came - wanted).total())
+            figures[query.name] = self._figures(query, client, checked)
+        traffic, churn = pier.traffic, pier.churn
+        nodes = [*pier.nodes.values(), *pier.gone]
+        busiest = [
+            now - then for now, then in zip(traffic.inbound_bytes, [*inbound_bytes, *[0] * len(nodes)], strict=False)
+        ]
+        counters = [each for node in nodes for each in node.counters.values()]
+        summary = PierSummary(
+            nodes=scenario.network.nodes,
+            overlay=scenario.network.overlay.value,
+            latency=scenario.network.latency.value,
+            method=scenario.pier.plan.method.value,
+            transport=scenario.pier.plan.transport.value,
+            mode=scenario.pier.mode.value,
+            seed=scenario.network.seed,
+            tuples=self.tuples,
+            queries=figures,
+            messages=traffic.messages - messages,
+            bytes=traffic.bytes - sent_bytes,
+            most_inbound_bytes=max(busiest, default=0),
+            lost=pier.net.lost_total,
+            malformed=sum(sum(each.malformed.values()) for each in counters),
+            joins=0 if churn is None else churn.joins,
+            failures=0 if churn is None else churn.failures,
+            leaves=0 if churn is None else churn.leaves,
+            virtual_us=pier.kernel.now_us,
+        )
+        return PierOutcome(summary, answers)
+
+    def _published(self, schemas: Mapping[str, pa.Schema]) -> dict[str, pa.Table]:
+        load = self._scenario.load
+        assert isinstance(load, UserLoad)
+        return {
+            published.stream.name: table.select(schemas[published.stream.name].names)
+            for published, table in zip(load.streams, self._feed.tables, strict=True)
+        }
+
+    def _figures(self, query: _Asked, client: ClientQuery, checked: AnswersChecked | None) -> PierQueryFigures:
+        delays = []
+        for came_us, batch in client.results:
+            places = [place for place, name in enumerate(batch.schema.names) if name.startswith("#id")]
+            for row in batch.rows if places else ():
+                delays.append(came_us - max(self._published_us[row[place]] for place in places))
+        is_stream = self._scenario.pier.mode is PierMode.CONTINUOUS
+        times = [came_us - client.asked_us for came_us, _ in client.results]
+        return PierQueryFigures(
+            home=query.home,
+            answers=client.count,
+            repeated=client.repeated,
+            first_us=times[0] if times else None,
+            last_us=times[-1] if times else None,
+            delays=AnswerDelays.of(np.array(delays, np.int64)) if is_stream else None,
+            checked=checked,
+        )
+
+
+def _answers(query: _Asked, client: ClientQuery, schemas: Mapping[str, pa.Schema]) -> pa.Table:
+    batches = [batch for _, batch in client.results]
+    if query.join is None:
+        names = list(dict.fromkeys(name for batch in batches for name in batch.schema.names))
+        return answers_table(names, None, batches)
+    like = project(query.join, no_rows(query.join, schemas)).schema
+    return answers_table([item.name for item in query.join.select], like, batches)

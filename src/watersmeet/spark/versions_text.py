@@ -1,0 +1,75 @@
+"""What checkpoints say of the versions of plans: what is in force, what ends, what sites are agreeing on, and why."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from watersmeet.plan.explain import explain_text
+from watersmeet.program.site.agreement import Versions
+from watersmeet.program.site.engine import read_versions
+from watersmeet.program.site.program import Joined
+from watersmeet.program.site.versions import Change
+from watersmeet.spark.checkpoint import STATE, read_ledger
+from watersmeet.spark.files import FileShelf
+from watersmeet.spark.verify import site_checkpoints
+
+
+def running_text(root: Path) -> str:
+    """The versions that the sites of a checkpoint run, in words; nothing is locked or written."""
+    known = {}
+    for directory in site_checkpoints(root):
+        ledger = read_ledger(directory)
+        if ledger.versions:
+            known[directory.name] = read_versions(FileShelf(str(directory / STATE)), ledger)
+    if not known:
+        return "no plan is in force yet"
+    latest = max(known.values(), key=lambda one: (one.deployment.revision, len(one.log)))
+    return "\n".join(_lines(latest, known))
+
+
+def _lines(latest: Versions, known: dict[str, Versions]) -> Iterator[str]:
+    yield f"revision {latest.deployment.revision} of the plans, by the checkpoints of {', '.join(known)}"
+    behind = sorted(f"{site} ({one.deployment.revision})" for site, one in known.items() if _old(one, latest))
+    if behind:
+        yield f"  not there yet: {', '.join(behind)}"
+    for join in latest.deployment.joins:
+        yield from _join_lines(join, known)
+    for entry in latest.log:
+        what = f"called off: {entry.refused}" if entry.refused else f"heads from {_at(entry.at_us)} on"
+        yield f"change {entry.revision}: {_change(entry.change)}; {what}"
+    if latest.proposal is not None:
+        ready = sorted(latest.proposal.promises)
+        state = "decided" if latest.is_decided else f"ready are {', '.join(ready)}"
+        yield f"change {latest.proposal.number}, under way: {_change(latest.proposal.change)}; {state}"
+    for change in latest.queue:
+        yield f"queued: {_change(change)}"
+
+
+def _old(one: Versions, latest: Versions) -> bool:
+    return one.deployment.revision < latest.deployment.revision
+
+
+def _join_lines(join: Joined, known: dict[str, Versions]) -> Iterator[str]:
+    queries = ", ".join(finish.query for finish in join.finishes)
+    from_us, until_us = join.heads.from_us, join.heads.until_us
+    since = "from the start" if from_us is None else f"from {_at(from_us)} on"
+    gone = sorted(site for site, one in known.items() if join.name in one.gone)
+    if until_us is None:
+        state = "in force"
+    else:
+        state = f"until {_at(until_us)}" + (f", over at {', '.join(gone)}" if gone else "")
+    yield f"version {join.name} of {queries}: heads {since}, {state}"
+    yield from (f"  {line}" for line in explain_text(join.join).splitlines())
+
+
+def _change(change: Change) -> str:
+    plans = [
+        f"{'new query ' if one.is_fresh else ''}{one.query}{f' by {one.planner}' if one.planner else ''}"
+        for one in change.plans
+    ]
+    what = ", ".join([*plans, *(f"{query} ends" for query in change.removed)])
+    return f"{what}, since {change.reason}" if change.reason else what
+
+
+def _at(instant_us: int) -> str:
+    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=instant_us)).isoformat(" ")

@@ -1,0 +1,28 @@
+"""What explain says of groups: aggregates, windows, and what travels."""
+
+from watersmeet.plan.explain import explain_text
+from watersmeet.planners.local import local
+from watersmeet.query.sql import parse_query
+
+COLUMNS = {"a": ["k", "v", "ts"]}
+SQL = """
+SELECT k % 2 AS parity, sum(v) / count(*) AS mean FROM a WHERE v > 0
+GROUP BY k % 2, HOP(5 MINUTES, 1 MINUTE) HAVING count(*) > 3 ORDER BY mean DESC LIMIT 2
+"""
+
+
+def test_groups_at_the_site_of_the_query() -> None:
+    text = explain_text(local(parse_query(SQL, COLUMNS), COLUMNS, "here"))
+    assert text.splitlines()[:5] == [
+        "answer each window once, when it has ended: key0 AS parity, value0 / value1 AS mean",
+        "  the first 2 of each window by (value0 / value1) descending",
+        "  keep where value1 > 3",
+        "  group by key0, HOP(5 MINUTES, 1 MINUTE): value0 = sum(a.v), value1 = count(*)",
+        "  project a.k % 2 AS key0, a.v AS argument0, .time AS time",
+    ]
+    assert "partial aggregates" not in text
+
+
+def test_groups_at_another_site() -> None:
+    text = explain_text(local(parse_query(SQL, COLUMNS), COLUMNS, "here", "hub"))
+    assert "answers made elsewhere travel to hub as partial aggregates, not as rows" in text

@@ -1,0 +1,489 @@
+"""Every operator and implementation of table 3.3 in op-graphs on real nodes."""
+
+import sqlite3
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from peers import answers, network, tuples
+
+from watersmeet.errors import UflError
+from watersmeet.program.pier.operators.eddy import Eddy
+from watersmeet.program.pier.tuples import Batch, Schema
+
+R = tuples("R", "a b", [(1, "x"), (2, "y"), (3, "x"), (3, "x"), (4, "z")])
+S = tuples("S", "c d", [(3, 0.5), (1, 1.5), (3, 2.5), (9, 3.5)])
+
+
+def graph(*operators: str, duration: float = 5) -> str:
+    return f"%opgraph(g) {{ duration = {duration} " + "\n".join(operators) + " }"
+
+
+def scan(name: str = "r", table: str = "R") -> str:
+    return f"%operator({name}) {{ type = scan implementation = Local table = {table} }}"
+
+
+def out(source: str, more: str = "") -> str:
+    return f"%operator(out) {{ type = result sources[] = {source} {more} }}"
+
+
+def rows(*operators: str, duration: float = 5) -> list[tuple[object, ...]]:
+    """What an op-graph on one node makes of R and S."""
+    pier = network()
+    for batch in (R, S):
+        pier.nodes[0].publish(batch)
+    return answers(pier, graph(*operators, duration=duration)).rows
+
+
+def test_selection() -> None:
+    condition = (
+        "%predicate(p) { type = atomic leftexpression = $a op = greaterthanequals rightexpression = 3::integer }"
+    )
+    assert rows(scan(), f"%operator(s) {{ type = selection sources[] = r {condition} }}", out("s")) == [
+        (3, "x"),
+        (3, "x"),
+        (4, "z"),
+    ]
+
+
+def test_predicates_of_predicates() -> None:
+    either = (
+        "%predicate(p) { type = or"
+        '  %predicate(a) { type = atomic leftexpression = $b op = "=" rightexpression = y::string }'
+        "  %predicate(b) { type = and"
+        '    %predicate(c) { type = atomic leftexpression = $b op = "=" rightexpression = x::string }'
+        '    %predicate(d) { type = atomic leftexpression = $a op = "<" rightexpression = 2::integer } } }'
+    )
+    found = rows(scan(), f"%operator(s) {{ type = selection sources[] = r {either} }}", out("s"))
+    assert found == [(1, "x"), (2, "y")]
+
+
+def test_projections() -> None:
+    basic = "%operator(p) { type = projection sources[] = r fields[] = b rename[b] = name table = T }"
+    assert rows(scan(), basic, out("p"))[:2] == [("x",), ("y",)]
+    made = (
+        "%operator(p) { type = projection implementation = Generate sources[] = r"
+        " columns[twice] = multiply($a, 2::integer) columns[name] = upper($b) }"
+    )
+    assert rows(scan(), made, out("p"))[:2] == [(2, "X"), (4, "Y")]
+
+
+def test_tee_and_union() -> None:
+    found = rows(
+        scan(),
+        "%operator(t) { type = tee sources[] = r }",
+        "%operator(p) { type = projection sources[] = t fields[] = a }",
+        "%operator(q) { type = projection sources[] = t fields[] = a }",
+        "%operator(u) { type = union sources[] = p sources[] = q }",
+        out("u"),
+    )
+    assert Counter(found) == Counter({(1,): 2, (2,): 2, (3,): 4, (4,): 2})
+
+
+JOINED = Counter({(3, "x", 3, 0.5): 2, (3, "x", 3, 2.5): 2, (1, "x", 1, 1.5): 1})
+
+
+def test_symmetric_hash_join_of_two_sources() -> None:
+    join = "%operator(j) { type = join sources[] = r sources[] = s left[] = $a right[] = $c }"
+    assert Counter(rows(scan(), scan("s", "S"), join, out("j"))) == JOINED
+
+
+def test_symmetric_hash_join_of_one_source_by_table() -> None:
+    found = rows(
+        scan(),
+        scan("s", "S"),
+        "%operator(u) { type = union sources[] = r sources[] = s }",
+        "%operator(j) { type = join sources[] = u left[] = $a right[] = $c lefttable = R righttable = S"
+        '  %predicate(p) { type = atomic leftexpression = $d op = "<" rightexpression = 2::integer } }',
+        out("j"),
+    )
+    assert Counter(found) == Counter({(3, "x", 3, 0.5): 2, (1, "x", 1, 1.5): 1})
+
+
+def test_keys_are_compared_as_sql_compares_them() -> None:
+    pier = network()
+    pier.nodes[0].publish(tuples("R", "a", [(1,), (2,)]))
+    kinds = Schema.of("S", {"c": "double"})
+    pier.nodes[0].publish(Batch(kinds, [(1.0,), (2.5,), (None,), (float("nan"),)]))
+    join = "%operator(j) { type = join sources[] = r sources[] = s left[] = $a right[] = $c }"
+    assert answers(pier, graph(scan(), scan("s", "S"), join, out("j"))).rows == [(1, 1.0)]
+
+
+def test_index_join_fetches_matches_from_the_dht() -> None:
+    pier = network(12)
+    for key, value in S.rows:
+        pier.place("S", str(key), f"{value}", Batch(S.schema, [(key, value)]), 60_000_000)
+    pier.nodes[3].publish(R)
+    found = answers(
+        pier,
+        graph(
+            scan(),
+            "%operator(s) { type = scan implementation = DHT ns = S }",
+            "%operator(j) { type = join implementation = Index sources[] = r sources[] = s left[] = $a right[] = $c }",
+            out("j"),
+        ),
+        at=5,
+    )
+    assert Counter(found.rows) == JOINED
+
+
+def test_a_secondary_index_is_the_inner_of_an_index_join() -> None:
+    """(index key, tuple id) pairs lead to the tuples; that semijoin is what an outer index join probes."""
+    pier = network(12)
+    for number, (key, value) in enumerate(S.rows):
+        pier.place("S", str(number), "s", tuples("S", "id c d", [(number, key, value)]), 60_000_000)
+        pier.place("S.c", str(key), str(number), tuples("S.c", "ikey iid", [(key, number)]), 60_000_000)
+    pier.nodes[7].publish(R)
+    found = answers(
+        pier,
+        graph(
+            scan(),
+            "%operator(index) { type = scan ns = S.c }",
+            "%operator(base) { type = scan ns = S }",
+            "%operator(i) { type = join implementation = Index sources[] = index sources[] = base"
+            " left[] = $iid right[] = $id }",
+            "%operator(j) { type = join implementation = Index sources[] = r sources[] = i"
+            " left[] = $a right[] = $ikey }",
+            "%operator(p) { type = projection sources[] = j fields[] = a fields[] = b fields[] = c fields[] = d }",
+            out("p"),
+        ),
+    )
+    assert Counter(found.rows) == JOINED
+
+
+def test_group_by_of_a_set_probe() -> None:
+    group = (
+        "%operator(g) { type = groupby sources[] = r groupby[b] = $b aggregates[n] = count()"
+        " aggregates[s] = sum($a) aggregates[lo] = min($a) aggregates[hi] = max($a) aggregates[mean] = avg($a) }"
+    )
+    flow = "%operator(f) { type = flowcontrol sources[] = g probe = set }"
+    assert rows(scan(), group, flow, out("f")) == [
+        ("x", 3, 7, 1, 3, 7 / 3),
+        ("y", 1, 2, 2, 2, 2.0),
+        ("z", 1, 4, 4, 4, 4.0),
+    ]
+
+
+def test_dual_flow_group_by_gives_results_when_asked() -> None:
+    pier = network()
+    client = pier.nodes[0].ask(
+        graph(
+            scan(),
+            "%operator(in) { type = flowcontrol sources[] = r }",
+            "%operator(g) { type = groupby implementation = DualFlow sources[] = in aggregates[n] = count() }",
+            "%operator(f) { type = flowcontrol sources[] = g probe = set period = 2 start = false }",
+            out("f"),
+            duration=7,
+        )
+    )
+    began_us = pier.kernel.now_us
+    for second in (0.5, 1, 3):
+        pier.kernel.run(began_us + int(second * 1e6))
+        pier.nodes[0].publish(tuples("R", "a b", [(1, "x")]))
+    pier.kernel.run(client.ends_us)
+    assert client.rows == [(2,), (3,), (3,)]
+
+
+def test_dual_flow_group_by_streams_what_changed() -> None:
+    pier = network()
+    client = pier.nodes[0].ask(
+        graph(
+            scan(),
+            "%operator(in) { type = flowcontrol sources[] = r }",
+            "%operator(g) { type = groupby implementation = DualFlow sources[] = in period = 1"
+            " aggregates[n] = count() }",
+            "%operator(f) { type = flowcontrol sources[] = g probe = stream }",
+            out("f"),
+        )
+    )
+    pier.nodes[0].publish(R)
+    pier.kernel.run(client.ends_us)
+    assert client.rows == [(5,)]
+
+
+def test_duplicate_elimination() -> None:
+    assert rows(scan(), "%operator(d) { type = dupelim sources[] = r }", out("d")) == [
+        (1, "x"),
+        (2, "y"),
+        (3, "x"),
+        (4, "z"),
+    ]
+    by_b = rows(scan(), "%operator(d) { type = dupelim sources[] = r fields[] = b }", out("d"))
+    assert by_b == [(1, "x"), (2, "y"), (4, "z")]
+
+
+def test_put_into_the_dht_and_scan() -> None:
+    pier = network(20)
+    for node in (2, 4):
+        pier.nodes[node].publish(R)
+    found = answers(
+        pier,
+        graph(scan(), '%operator(put) { type = put sources[] = r ns = "n\\qi" key[] = $b }')
+        + '%opgraph(h) { duration = 5 %operator(s) { type = scan ns = "n\\qi" } '
+        "%operator(out) { type = result sources[] = s } }",
+        at=9,
+    )
+    assert Counter(found.rows) == Counter([*R.rows, *R.rows])
+
+
+def test_dht_messages_are_seen_on_their_way() -> None:
+    pier = network(60)
+    pier.nodes[2].publish(tuples("R", "a visited", [(1, "")]))
+    found = answers(
+        pier,
+        graph(scan(), "%operator(put) { type = put implementation = DHTMessage sources[] = r ns = m key[] = $a }")
+        + "%opgraph(h) { duration = 5"
+        " %operator(s) { type = scan implementation = DHTMessage ns = m annotate = visited }"
+        " %operator(out) { type = result sources[] = s } }",
+    )
+    path = [str(visited) for _, visited in found.rows]
+    assert len(path) > 1
+    # Each copy names all nodes that the message has passed before.
+    assert path[0] == ""
+    assert all(len(visited.split(",")) == number + 1 for number, visited in enumerate(path[1:]))
+    assert all(later.startswith(earlier) for earlier, later in pairwise(path))
+
+
+def test_ip_messages_wait_for_a_query_that_begins_late() -> None:
+    pier = network(10)
+    pier.nodes[2].publish(tuples("R", "a to", [(1, 7), (2, 7), (3, 8)]))
+    sender = graph(scan(), "%operator(put) { type = put implementation = IP sources[] = r port = p address = $to }")
+    listener = (
+        "%opgraph(h) { duration = 5 %operator(s) { type = scan implementation = IP port = p }"
+        " %operator(out) { type = result sources[] = s } }"
+    )
+    answers(pier, sender)
+    assert Counter(answers(pier, listener, at=3).rows) == Counter([(1, 7), (2, 7), (3, 8)])
+
+
+def test_csv_and_database(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("host,port\na,1\nb,x\nc,\n")
+    file = f'implementation = CSV file = "{tmp_path}/log.csv" table = log'
+    csv = f"%operator(c) {{ type = scan {file} types[port] = integer errors = true }}"
+    pier = network()
+    assert answers(pier, graph(csv, out("c"))).rows == [("a", 1), ("c", None)]
+    assert pier.nodes[0].malformed_lines == 1
+    with sqlite3.connect(tmp_path / "log.db") as database:
+        database.execute("CREATE TABLE log (host TEXT, port)")
+        database.execute("INSERT INTO log VALUES ('a', 1), ('b', NULL), ('c', 'x')")
+    jdbc = (
+        f'%operator(c) {{ type = scan implementation = JDBC url = "jdbc:sqlite:{tmp_path}/log.db"'
+        ' sql = "SELECT * FROM log ORDER BY host" table = log }'
+    )
+    positive = '%predicate(p) { type = atomic leftexpression = $port op = ">" rightexpression = 0::integer }'
+    selected = answers(pier, graph(jdbc, f"%operator(s) {{ type = selection sources[] = c {positive} }}", out("s")))
+    assert selected.rows == [("a", 1)]
+    missing = answers(pier, graph(csv.replace("log.csv", "missing.csv"), out("c")))
+    assert missing.rows == []
+    assert "missing.csv cannot be read" in missing.errors[0][1].rows[0][2]
+
+
+def test_flow_control_by_count_and_by_rate() -> None:
+    pier = network()
+    client = pier.nodes[0].ask(
+        graph(
+            scan(),
+            "%operator(g) { type = groupby sources[] = r aggregates[n] = count() }",
+            "%operator(f) { type = flowcontrol sources[] = g probe = set start = false count = 2 }",
+            out("f"),
+        )
+    )
+    for number in range(5):
+        pier.kernel.run(pier.kernel.now_us + 100_000)
+        pier.nodes[0].publish(tuples("R", "a b", [(number, "x")]))
+    pier.kernel.run(client.ends_us)
+    assert client.rows == [(2,), (4,)]
+    fast = network()
+    client = fast.nodes[0].ask(
+        graph(
+            scan(),
+            "%operator(g) { type = groupby sources[] = r aggregates[n] = count() }",
+            "%operator(f) { type = flowcontrol sources[] = g probe = set start = false rate = 3 }",
+            out("f"),
+            duration=9,
+        )
+    )
+    for at_ms in (500, 1_500, 2_500, 4_000, 4_100, 4_200, 4_300):  # only the last ones are three a second
+        fast.kernel.run(client.asked_us + at_ms * 1_000)
+        fast.nodes[0].publish(tuples("R", "a b", [(at_ms, "x")]))
+    fast.kernel.run(client.ends_us)
+    assert client.rows == [(6,)]
+
+
+def test_a_cache_answers_later_probes() -> None:
+    pier = network()
+    pier.nodes[0].publish(R)
+    client = pier.nodes[0].ask(
+        graph(
+            scan(),
+            "%operator(c) { type = cache sources[] = r }",
+            "%operator(g) { type = groupby sources[] = c aggregates[n] = count() }",
+            "%operator(f) { type = flowcontrol sources[] = g probe = set period = 1 }",
+            out("f"),
+            duration=2.5,
+        )
+    )
+    pier.kernel.run(pier.kernel.now_us + 1_500_000)
+    pier.nodes[0].publish(R)  # the cache does not ask its source again
+    pier.kernel.run(client.ends_us)
+    assert client.rows == [(5,), (5,), (5,)]
+
+
+def test_an_update_cache_has_the_latest_of_each_key() -> None:
+    found = rows(
+        scan(),
+        "%operator(in) { type = flowcontrol sources[] = r }",
+        "%operator(c) { type = cache implementation = MemUpdateCache sources[] = in key[] = $b }",
+        "%operator(f) { type = flowcontrol sources[] = c probe = set start = false period = 3 }",
+        out("f"),
+    )
+    assert found == [(2, "y"), (3, "x"), (4, "z")]
+
+
+def test_nulls() -> None:
+    assert rows(scan(), "%operator(n) { type = null sources[] = r }", out("n")) == list(R.rows)
+    nothing = (
+        "%operator(n) { type = null implementation = NullSource }",
+        "%operator(g) { type = groupby sources[] = u aggregates[n] = count() }",
+        "%operator(u) { type = union sources[] = n sources[] = r }",
+        "%operator(f) { type = flowcontrol sources[] = g probe = set }",
+    )
+    assert rows(scan(), *nothing, out("f")) == [(5,)]  # the source without tuples has ended its probe, too
+    assert rows(scan(), "%operator(n) { type = null implementation = NullSink sources[] = r }") == []
+
+
+def test_a_cycle_computes_a_transitive_closure() -> None:
+    edges = [(1, 2), (2, 3), (3, 1), (3, 4), (7, 8)]
+    pier = network()
+    pier.nodes[0].publish(tuples("edge", "f t", edges))
+    found = answers(
+        pier,
+        graph(
+            scan("e", "edge"),
+            "%operator(e2) { type = projection sources[] = e rename[f] = f2 rename[t] = t2 table = step }",
+            "%operator(u) { type = union sources[] = e sources[] = back }",
+            "%operator(d) { type = dupelim sources[] = u }",
+            "%operator(q) { type = queue sources[] = d }",
+            "%operator(j) { type = join sources[] = q sources[] = e2 left[] = $t right[] = $f2 }",
+            "%operator(back) { type = projection implementation = Generate sources[] = j table = edge"
+            " columns[f] = $f columns[t] = $t2 }",
+            "%operator(tee) { type = null sources[] = d }",
+            out("tee"),
+        ),
+    )
+    reachable = {(a, b) for a in (1, 2, 3) for b in (1, 2, 3, 4)} | {(7, 8)}
+    assert Counter(found.rows) == Counter(reachable)
+
+
+def eddy_cost(policy: str, order: tuple[str, str]) -> tuple[int, list[tuple[object, ...]]]:
+    """How many tuples modules have got; `a` passes nearly all, `b` hardly any."""
+    pier = network()
+    pier.nodes[0].publish(tuples("R", "x", [(number,) for number in range(2_000)]))
+    modules = " ".join(f"modules[] = {name}" for name in order)
+
+    def module(name: str, op: str, bound: int) -> str:
+        predicate = (
+            f'%predicate(p) {{ type = atomic leftexpression = $x op = "{op}" rightexpression = {bound}::integer }}'
+        )
+        return (
+            f"%operator({name}) {{ type = selection sources[] = e {predicate} }}"
+            f"%operator(back.{name}) {{ type = put implementation = Eddy sources[] = {name} eddy = e }}"
+        )
+
+    text = graph(
+        scan(),
+        "%operator(q) { type = queue sources[] = r }",
+        f"%operator(e) {{ type = eddy sources[] = q policy = {policy} {modules} }}",
+        module("a", "<", 1_990),
+        module("b", ">=", 1_900),
+        out("e"),
+    )
+    client = pier.nodes[0].ask(text)
+    pier.kernel.run(pier.kernel.now_us + 3_000_000)
+    ((_, running),) = pier.nodes[0].graphs.items()
+    eddy = running.operators["e"]
+    assert isinstance(eddy, Eddy)
+    return sum(eddy.routed.values()), client.rows
+
+
+@pytest.mark.parametrize("policy", ["lottery", "backpressure"])
+def test_an_eddy_beats_a_bad_fixed_order(policy: str) -> None:
+    bad, right = eddy_cost("fixed", ("a", "b"))
+    best, _ = eddy_cost("fixed", ("b", "a"))
+    cost, found = eddy_cost(policy, ("a", "b"))
+    assert sorted(found) == sorted(right) == [(number,) for number in range(1_900, 1_990)]
+    assert bad == 3_990
+    assert best == 2_100
+    assert cost < 0.7 * bad
+
+
+def test_malformed_tuples_are_dropped_counted_and_reported() -> None:
+    pier = network(4)
+    pier.nodes[1].publish(R)
+    pier.nodes[1].publish(tuples("R", "a b", [("text", "x")]))
+    pier.nodes[2].publish(tuples("R", "b", [("y",)]))
+    condition = '%predicate(p) { type = atomic leftexpression = $a op = ">" rightexpression = 3::integer }'
+    selection = "%operator(s) { type = selection sources[] = r " + condition + " errors = true }"
+    client = answers(pier, graph(scan(), selection, out("s")))
+    assert client.rows == [(4, "z")]
+    assert (
+        sum(sum(counters.malformed.values()) for node in pier.nodes.values() for counters in node.counters.values())
+        == 2
+    )
+    reasons = sorted((row[2], node) for node, batch in client.errors for row in batch.rows)
+    assert reasons == [("R has no column 'a'", 2), ("greaterthan does not take (string, integer)", 1)]
+    silent = answers(pier, graph(scan(), selection.replace("errors = true", ""), out("s")))
+    assert silent.errors == []
+
+
+def test_taps_and_the_limit_on_messages() -> None:
+    pier = network(3)
+    for batch in (R, R, R):
+        pier.nodes[1].publish(batch)
+    tapped = graph(scan(), "%operator(d) { type = dupelim sources[] = r tap = both }", out("d"))
+    client = answers(pier, tapped)
+    copies = Counter((node, name, len(batch.rows)) for node, name, batch in client.taps)
+    assert copies == Counter({(1, "d", 5): 3, (1, "d", 4): 1})
+    limited = answers(pier, tapped.replace("duration", "limit = 2 duration"))
+    assert len(limited.taps) + len(limited.results) == 2
+    assert sum(counters.withheld for counters in pier.nodes[1].counters.values()) == 3
+
+
+@pytest.mark.parametrize(
+    ("operators", "message"),
+    [
+        (("%operator(r) { type = skan }",), "unknown type 'skan'; did you mean 'scan'"),
+        (("%operator(r) { type = scan implementation = FTP }",), "unknown implementation 'ftp' of scan"),
+        (("%operator(r) { type = scan }",), "it has no ns"),
+        ((scan(), out("x")), "unknown source 'x'"),
+        ((scan(), "%operator(s) { type = selection sources[] = r }"), "a selection needs a predicate"),
+        ((scan(), out("r", "foo = 1")), "unknown setting 'foo'"),
+        ((scan(), "%operator(t) { type = tee }"), "tee by basic takes 1 sources, not 0"),
+        (
+            (
+                scan(),
+                "%operator(a) { type = union sources[] = r sources[] = b } %operator(b) { type = null sources[] = a }",
+            ),
+            "in a cycle without a queue",
+        ),
+        (
+            (scan(), "%operator(a) { type = queue sources[] = b } %operator(b) { type = null sources[] = a }"),
+            "in a cycle without a union",
+        ),
+        (
+            (scan(), "%operator(p) { type = projection implementation = Generate sources[] = r columns[x] = sin($a) }"),
+            "unknown function 'sin'",
+        ),
+        ((scan(), "%operator(f) { type = flowcontrol sources[] = r period = 1 }"), "add probe = set"),
+        (
+            ("%operator(r) { type = scan ns = a } %operator(e) { type = eddy sources[] = r modules[] = r }",),
+            "the module 'r'",
+        ),
+    ],
+)
+def test_what_cannot_run_is_refused_in_one_sentence(operators: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UflError) as error:
+        network().nodes[0].ask(graph(*operators))
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)

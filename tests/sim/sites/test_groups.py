@@ -1,0 +1,119 @@
+"""Groups over sites: partial records travel instead of rows, and state does not outlive its windows."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from watersmeet.plan.nodes import Hop, Method, Plan
+from watersmeet.planners.local import local
+from watersmeet.planners.sited import explicit
+from watersmeet.program.operators import Purpose
+from watersmeet.program.site.versions import Change, QueryPlan
+from watersmeet.query.bags import bag_of
+from watersmeet.query.oracle import answer
+from watersmeet.query.sql import parse_query
+from watersmeet.sim.sites.rows import typed
+from watersmeet.sim.sites.site import SimulatedSites
+
+SECOND_US = 1_000_000
+STAMP = pa.timestamp("us", "UTC")
+TIMES = {"a": "ts", "b": "ts"}
+ROWS, GROUPS, BATCHES = 12_000, 50, 8
+
+
+def rows_of(seed: int, count: int = ROWS) -> pa.Table:
+    """Rows in order of time, ten minutes long, and a last one an hour later."""
+    chance = np.random.default_rng(seed)
+    ts = np.sort(chance.integers(0, 600 * SECOND_US, count))
+    ts[-1] = 3_600 * SECOND_US
+    return pa.table(
+        {
+            "k": chance.integers(0, 5_000, count),
+            "g": chance.integers(0, GROUPS, count),
+            "v": chance.integers(0, 1_000, count),
+            "ts": pa.array(ts, STAMP),
+        }
+    )
+
+
+def run(plan: Plan, tables: dict[str, pa.Table], *later: Plan) -> SimulatedSites:
+    """Feed rows a batch a second; each later plan is asked for two seconds after the one before it."""
+    sites = SimulatedSites(plan, TIMES, interval_us=100_000, changes=bool(later), sites=("hub",) if later else ())
+    for number, other in enumerate(later, start=1):
+        sites.change(2 * number * SECOND_US + 500_000, Change((QueryPlan("q", other),)))
+    for number in range(BATCHES):
+        size = ROWS // BATCHES
+        sites.feed(number * SECOND_US, {name: table.slice(number * size, size) for name, table in tables.items()})
+    sites.run()
+    return sites
+
+
+def shipped(sites: SimulatedSites, purpose: Purpose) -> int:
+    return sum(counts[purpose].bytes for counts in sites.traffic.values() if purpose in counts)
+
+
+GROUPED = "count(*) AS n, sum(a.v) AS total, avg(a.v) AS mean"
+TAIL = "GROUP BY a.g, TUMBLE(10 MINUTES)"
+
+
+def test_records_of_one_stream_travel_instead_of_its_rows() -> None:
+    tables = {"a": rows_of(1)}
+    columns = {"a": tables["a"].column_names}
+    grouped = parse_query(f"SELECT a.g, {GROUPED} FROM a {TAIL}", columns)
+    plain = parse_query("SELECT a.g, a.v FROM a", columns)
+    by_records, by_rows = (run(local(query, columns, "here", "hub"), tables) for query in (grouped, plain))
+    expected = answer(grouped, tables, TIMES, watermark_us=3_600 * SECOND_US)
+    assert bag_of(pa.concat_tables(by_records.answers())) == bag_of(expected)
+    assert expected.num_rows == GROUPS
+    assert shipped(by_records, Purpose.RESULTS) == 0
+    assert 0 < shipped(by_records, Purpose.RECORDS) * 15 < shipped(by_rows, Purpose.RESULTS)
+    # The last row's window is open, and nothing else is kept of groups.
+    kept = {
+        name: [one for some in site.ledger.groups.values() for one in some] for name, site in by_records.sites.items()
+    }
+    assert {name: sum(segment.rows for segment in some) for name, some in kept.items()} == {"here": 1, "hub": 0}
+
+
+@pytest.mark.parametrize("tail", [TAIL, "GROUP BY a.g, HOP(4 MINUTES, 1 MINUTE) ORDER BY n DESC LIMIT 5"])
+def test_records_of_a_join_travel_to_the_site_of_the_query(tail: str) -> None:
+    tables = {"a": rows_of(1), "b": rows_of(2)}
+    columns = {name: table.column_names for name, table in tables.items()}
+    source = "FROM a [RANGE 10 SECONDS], b [RANGE 10 SECONDS] WHERE a.k = b.k"
+    query = parse_query(f"SELECT a.g, {GROUPED}, window_end {source} {tail}", columns)
+    homes = {"a": "n1", "b": "n2"}
+    steps = {"a": [Hop("b")], "b": [Hop("a")]}
+    query_typed = typed(query, {name: table.schema for name, table in tables.items()})
+    sites = run(explicit(query_typed, columns, homes, "hub", steps), tables)
+    expected = answer(query, tables, TIMES, watermark_us=3_600 * SECOND_US)
+    assert bag_of(pa.concat_tables(sites.answers())) == bag_of(expected)
+    assert shipped(sites, Purpose.RESULTS) == 0 < shipped(sites, Purpose.RECORDS)
+    assert {link for link, counts in sites.traffic.items() if Purpose.RECORDS in counts} == {
+        ("n1", "hub"),
+        ("n2", "hub"),
+    }
+
+
+@pytest.mark.parametrize("window", ["TUMBLE(70 SECONDS)", "HOP(4 MINUTES, 1 MINUTE)"])
+@pytest.mark.parametrize("methods", [(None, Method.SP_S, None), (Method.SM_S1, None, Method.SP_S)])
+def test_groups_are_right_while_plans_change(window: str, methods: tuple[Method | None, ...]) -> None:
+    """Answers come about at the streams' sites by one plan and at the query's by another, within one window too."""
+    tables = {"a": rows_of(1), "b": rows_of(2)}
+    columns = {name: table.column_names for name, table in tables.items()}
+    source = "FROM a [RANGE 10 SECONDS], b [RANGE 10 SECONDS] WHERE a.k = b.k"
+    query = parse_query(f"SELECT a.g, {GROUPED}, window_end {source} GROUP BY a.g, {window}", columns)
+    query_typed = typed(query, {name: table.schema for name, table in tables.items()})
+
+    def plan(method: Method | None) -> Plan:
+        at = "hub" if method is None else None
+        hops = {"a": [Hop("b", method or Method.SP_S, at=at)], "b": [Hop("a", method or Method.SP_S, at=at)]}
+        return explicit(query_typed, columns, {"a": "n1", "b": "n2"}, "hub", hops)
+
+    first, *later = map(plan, methods)
+    sites = run(first, tables, *later)
+    assert [entry.refused for entry in sites.takeovers] == ["", ""]
+    expected = answer(query, tables, TIMES, watermark_us=3_600 * SECOND_US)
+    assert bag_of(pa.concat_tables(sites.answers())) == bag_of(expected)
+    assert shipped(sites, Purpose.RECORDS) > 0
+    # Only the groups of the last row's windows are kept, and nothing of versions that are over.
+    kept = {name for site in sites.sites.values() for name, segments in site.ledger.groups.items() if segments}
+    assert kept <= {"q", *(f"q~3:records of q from {site}" for site in ("n1", "n2"))}

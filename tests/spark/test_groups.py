@@ -1,0 +1,94 @@
+"""Groups on Spark: types as Spark's own aggregates have them, state that outlives a restart, sums beyond their type."""
+
+import os
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+import watersmeet as wm
+
+STAMP = pa.timestamp("us", "UTC")
+SECOND_US = 1_000_000
+SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64()), ("price", pa.decimal128(10, 2)), ("ts", STAMP)])
+SQL = """
+SELECT k, count(*) AS n, sum(v) AS total, avg(price) AS mean_price, sum(price) AS prices, max(price) AS most,
+       stddev_samp(v) AS spread, window_start, window_end
+FROM a GROUP BY k, TUMBLE(10 SECONDS)
+"""
+
+
+def write(directory: Path, number: int, rows: list[tuple[Any, ...]]) -> None:
+    """One micro-batch of rows (k, v, price, second)."""
+    directory.mkdir(parents=True, exist_ok=True)
+    columns = zip(*[(k, v, Decimal(price), second * SECOND_US) for k, v, price, second in rows], strict=True)
+    arrays = [pa.array(values, kind) for values, kind in zip(columns, SCHEMA.types, strict=True)]
+    path = directory / f"{number}.parquet"
+    pq.write_table(pa.table(arrays, schema=SCHEMA), path)
+    os.utime(path, (1_700_000_000 + 10 * number,) * 2)
+
+
+def topology(directory: Path, sql: str = SQL) -> wm.Topology:
+    source = wm.Source("parquet", str(directory / "a"), {"maxFilesPerTrigger": "1"})
+    stream = wm.Stream("a", "ts", "k string, v long, price decimal(10,2), ts timestamp", source, watermark="0 seconds")
+    return wm.Topology((stream,), (wm.Query("q", sql, sink=wm.Sink("parquet", str(directory / "out"))),))
+
+
+def run(spark: Any, directory: Path, sql: str = SQL) -> None:
+    handle = wm.start(topology(directory, sql), spark=spark, once=True, checkpoint=directory / "checkpoint")
+    handle.awaitTermination()
+
+
+def test_groups_outlive_a_restart_and_have_the_types_of_spark(spark: Any, tmp_path: Path) -> None:
+    batches: list[list[tuple[Any, ...]]] = [
+        [("x", 1, "1.10", 1), ("y", 2, "2.20", 3), ("x", None, "0.01", 9)],
+        [("x", 5, "7.77", 4), (None, 3, "3.33", 12)],
+        [("x", 2, "0.05", 19), ("y", 9, "9.99", 21)],
+        [("z", 0, "0.00", 40)],
+    ]
+    write(tmp_path / "a", 0, batches[0])
+    run(spark, tmp_path)
+    for number, rows in enumerate(batches[1:], 1):
+        write(tmp_path / "a", number, rows)
+    run(spark, tmp_path)
+    found = ds.dataset(tmp_path / "out", format="parquet").to_table()
+    frame = spark.read.parquet(str(tmp_path / "a"))
+    frame.createOrReplaceTempView("rows")
+    # ('x', 5) of second 4 is late: the watermark was 9 seconds when it came.
+    expected = spark.sql("""
+        SELECT k, count(*) AS n, sum(v) AS total, avg(price) AS mean_price, sum(price) AS prices, max(price) AS most,
+               stddev_samp(v) AS spread, window.start AS window_start, window.end AS window_end
+        FROM (SELECT * FROM rows WHERE price <> 7.77) GROUP BY k, window(ts, '10 seconds')
+        HAVING window.end <= TIMESTAMP '1970-01-01 00:00:40Z'
+    """)
+    assert [(field.name, field.dataType) for field in expected.schema.fields] == [
+        (field.name, field.dataType) for field in spark.read.parquet(str(tmp_path / "out")).schema.fields
+    ]
+    rows = spark.read.parquet(str(tmp_path / "out")).collect()
+    assert sorted(map(repr, rows)) == sorted(map(repr, expected.collect()))
+    assert found.num_rows == len(rows) == 5
+
+
+def test_a_sum_beyond_its_type_is_one_sentence(spark: Any, tmp_path: Path) -> None:
+    write(tmp_path / "a", 0, [("x", 2**63 - 1, "1", 1), ("x", 1, "1", 2)])
+    write(tmp_path / "a", 1, [("x", 1, "1", 60)])
+    with pytest.raises(wm.WatersmeetError, match=r"query 'q' failed: sum\(a\.v\) of a group is beyond bigint; cast"):
+        run(spark, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("SELECT sum(k) AS s FROM a GROUP BY TUMBLE(1 DAY)", "values of type string cannot be aggregated so"),
+        ("SELECT array(v) AS x FROM a GROUP BY array(v), TUMBLE(1 DAY)", "GROUP BY cannot compare array"),
+        ("SELECT count(*) AS n FROM a GROUP BY TUMBLE(1 DAY) HAVING max(k)", "a condition must be boolean"),
+    ],
+)
+def test_types_that_do_not_fit(spark: Any, tmp_path: Path, sql: str, message: str) -> None:
+    write(tmp_path / "a", 0, [("x", 1, "1", 1)])
+    with pytest.raises(wm.InputError, match=message):
+        run(spark, tmp_path, sql)
