@@ -9,7 +9,7 @@ from workloads import Scene, scene
 
 from watersmeet.adapt.controller import Controller, ControllerState, GoOver, adaptive_query, coordinator_of
 from watersmeet.adapt.decide import Mode, consider, first_plan, moved_value, watched_costs
-from watersmeet.adapt.monitor import LinkObserved, StreamObserved
+from watersmeet.adapt.monitor import StreamObserved, TransferObserved
 from watersmeet.adapt.sequences import generate, is_greedy
 from watersmeet.adapt.translate import figures_of, setting_of
 from watersmeet.errors import InputError
@@ -178,9 +178,9 @@ def test_another_site_takes_over_with_the_plan_in_force() -> None:
 def test_links_that_slow_down_are_followed() -> None:
     driven = Driven("cnu", 60, 80, 100, 70)
     driven.see(60, 80, 100, 70, seconds=20)
-    slow = LinkObserved(("n0", "n3"), latency_s=3.0, bandwidth_bps=1e4)
+    slow = [TransferObserved(("n0", "n3"), size, 3.0 + 8 * size / 1e4) for size in (100, 2_000)]
     for _ in range(20):
-        driven.state = driven.controller.observe(driven.state, [slow], driven.now_s)
+        driven.state = driven.controller.observe(driven.state, slow, driven.now_s)
         driven.see(60, 80, 100, 70, seconds=2)
     assert driven.changes
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watersmeet.adapt.monitor import LinkObserved, MonitorState, StreamObserved, observe, statistics, with_links
+from watersmeet.adapt.monitor import MonitorState, StreamObserved, TransferObserved, observe, statistics, with_links
 from watersmeet.stats.model import Number, Origin, Stats, StreamStats
 from watersmeet.stats.sketches import StreamSketch
 from watersmeet.topology.model import Link, Site, Topology
@@ -74,19 +74,44 @@ def test_what_was_given_stays_where_nothing_is_seen() -> None:
     assert found.stream("a").row_bytes == Number(40.0)
 
 
+LINK = Link(latency_us=80_000, bandwidth_bps=1e6, price_per_gb=0.02)
+SITES = tuple(Site(name) for name in ("ams", "fra", "nyc"))
+
+
+def transfers(latency_s: float, bandwidth_bps: float, sizes: np.ndarray, jitter_s: float = 0.0) -> MonitorState:
+    random, state = np.random.default_rng(1), MonitorState(half_life_s=30.0)
+    for step, size in enumerate(sizes.tolist()):
+        seconds = latency_s + 8 * size / bandwidth_bps + jitter_s * random.random()
+        state = observe(state, TransferObserved(("nyc", "ams"), size, seconds), float(step))
+    return state
+
+
 def test_links_are_as_observed_and_the_others_as_given() -> None:
-    sites = tuple(Site(name) for name in ("ams", "fra", "nyc"))
-    topology = Topology((), sites=sites, default_link=Link(latency_us=80_000, bandwidth_bps=1e6, price_per_gb=0.02))
-    state = MonitorState(half_life_s=10.0)
-    for step, latency_s in enumerate((0.1, 0.3)):
-        state = observe(state, LinkObserved(("nyc", "ams"), latency_s), step * 10.0)
-    state = observe(state, LinkObserved(("ams", "nyc"), bandwidth_bps=2e6), 20.0)
+    topology = Topology((), sites=SITES, default_link=LINK)
+    sizes = np.random.default_rng(2).integers(1_000, 50_000, 40)
+    state = transfers(0.3, 2e5, sizes, jitter_s=0.01)
     seen = with_links(state, topology)
-    assert seen.link("ams", "nyc") == Link(("ams", "nyc"), round(0.7 / 3 * 1e6), 2e6, 0.02)
+    found = seen.link("ams", "nyc")
+    assert found.latency_us == pytest.approx(300_000, rel=0.2) and found.price_per_gb == 0.02
+    assert found.bandwidth_bps == pytest.approx(2e5, rel=0.2)
     assert seen.link("ams", "fra") == topology.link("ams", "fra")
     free = replace(topology, default_link=None)
     assert with_links(state, free).is_linked("fra", "nyc")  # all sites have a link where none is given
     assert with_links(MonitorState(), topology) == topology
+
+
+@pytest.mark.parametrize("spread", [0, 900])
+def test_links_about_as_given_stay_so(spread: int) -> None:
+    topology = Topology((), sites=SITES, default_link=LINK)
+    sizes = 1_000 + np.arange(20) * spread
+    assert with_links(transfers(0.085, 0.95e6, sizes, jitter_s=0.01), topology) == topology
+
+
+def test_sizes_that_do_not_differ_say_nothing_of_bandwidth() -> None:
+    topology = Topology((), sites=SITES, default_link=LINK)
+    found = with_links(transfers(0.5, 1e6, np.full(20, 1_000)), topology).link("nyc", "ams")
+    assert found.bandwidth_bps == 1e6 and found.latency_us == pytest.approx(500_000, rel=0.15)
+    assert with_links(transfers(0.5, 1e6, np.full(2, 1_000)), topology) == topology  # too few
 
 
 def test_a_half_life_is_positive() -> None:

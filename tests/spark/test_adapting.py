@@ -1,5 +1,6 @@
 """Plans that change by themselves on Spark: one of three routers becomes ten times as busy while they run."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from watersmeet.metrics.events import PlanDecision, PlanInForce
 from watersmeet.query.bags import bag_of
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
+from watersmeet.spark.adapting import Observations
+from watersmeet.stats.sketches import StreamSketch
 from watersmeet.topology.load import load_topology
 
 SECOND = 1_000_000
@@ -83,3 +86,32 @@ def test_sites_go_over_when_a_stream_becomes_busy(mode: str, spark: Any, tmp_pat
     assert handle.exception() is None
     accepted = [event for _, event in handle.events.recent(PlanDecision) if event.accepted]
     assert versions() - {1} and accepted
+
+
+def test_sketches_of_the_latest_micro_batch_are_taken_once() -> None:
+    def text(rows: int) -> str:
+        sketch = StreamSketch()
+        sketch.add(pa.table({"k": np.arange(rows)}))
+        return json.dumps(sketch.to_data())
+
+    seen = Observations()
+    seen.sketched("a", [text(5)])
+    seen.sketched("a", [text(7), text(4)])
+    found = seen.sketch_of("a")
+    assert found is not None and found.sketched == 11
+    assert seen.sketch_of("a") is None
+
+
+def test_a_link_is_slower_only_if_its_fastest_parcels_are() -> None:
+    seen = Observations()
+
+    def slower(*seconds: float) -> list[tuple[str, str, int, float]]:
+        for one in seconds:
+            seen.acknowledged("ams", "nyc", 100, one)
+        return list(seen.slower_links(wait_s=0.5))
+
+    assert slower(0.2, 0.9) == []  # too few to say
+    assert slower(0.3, 0.8, 0.4) == [("ams", "nyc", 100, 0.0)]
+    assert slower(0.9, 0.6, 9.0, 5.0, 0.7) == [("ams", "nyc", 100, 0.0)]  # waiting for triggers, and some luck
+    ((*_, longer_s),) = slower(5.0, 2.7, 3.0, 4.0, 2.9)
+    assert longer_s == pytest.approx(2.0)

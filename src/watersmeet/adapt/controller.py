@@ -17,6 +17,8 @@ from watersmeet.plan.nodes import JoinPlan
 from watersmeet.planners.choose import problem_for
 from watersmeet.planners.problem import NoPlan, Problem
 from watersmeet.query.model import JoinQuery
+from watersmeet.stats.model import Number
+from watersmeet.stats.observe import filter_shares
 from watersmeet.topology.model import Adapt, Query, Topology
 
 SETTLE_HALF_LIVES = 3  # after which averages have followed a change
@@ -122,7 +124,12 @@ class Controller:
     def seen(self, state: ControllerState, now_s: float) -> Topology:
         """The topology with statistics and links as observed."""
         found = with_links(state.monitor, self.topology)
-        return replace(found, stats=statistics(state.monitor, self.topology.stats, now_s))
+        stats = statistics(state.monitor, self.topology.stats, now_s)
+        shares: dict[str, Number] = {}
+        for name in sorted(state.queries):
+            for scan in state.queries[name].running.join.scans:
+                shares |= filter_shares(scan, stats.selectivities)
+        return replace(found, stats=replace(stats, selectivities={**stats.selectivities, **shares}))
 
     def _decide(
         self, one: AdaptiveQuery, state: QueryState, problem: Problem, now_s: float, alive: Sequence[str] | None

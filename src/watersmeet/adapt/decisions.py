@@ -4,18 +4,20 @@ CNU and DNU begin with the plan of their own greedy rule, planners with the plan
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from watersmeet.adapt.controller import AdaptiveQuery, Controller, ControllerState, GoOver, adaptive_query
 from watersmeet.adapt.decide import Running
-from watersmeet.adapt.monitor import StreamObserved
+from watersmeet.adapt.monitor import StreamObserved, TransferObserved
 from watersmeet.cost.workload import MissingStatistic
 from watersmeet.metrics.events import Event
 from watersmeet.plan.nodes import JoinPlan
 from watersmeet.query.model import JoinQuery
+from watersmeet.stats.sketches import StreamSketch
 from watersmeet.topology.model import Query, Topology
 
 HALF_LIFE_TRIGGERS = 10  # how many triggers the averages look back
+SKETCH_TRIGGERS = 3  # how often values are looked at: sketches cost more than counts
 
 
 @dataclass
@@ -26,6 +28,7 @@ class Decisions:
     state: ControllerState
     trigger_us: int
     _stepped_us: int | None = None
+    _sketched_us: dict[str, int] = field(default_factory=dict)
 
     @property
     def joins(self) -> dict[str, JoinPlan]:
@@ -43,9 +46,22 @@ class Decisions:
         running = replace(known.running, join=join)
         self.state = replace(self.state, queries={**self.state.queries, query: replace(known, running=running)})
 
-    def ingested(self, stream: str, rows: int, seconds: float, now_us: int) -> None:
-        """Take note of the rows of a stream in some seconds."""
-        self.state = self.controller.observe(self.state, [StreamObserved(stream, rows, seconds)], now_us / 1e6)
+    def ingested(self, stream: str, rows: int, seconds: float, now_us: int, sketch: StreamSketch | None = None) -> None:
+        """Take note of the rows of a stream in some seconds, and of a sketch of some of them."""
+        if sketch is not None:
+            self._sketched_us[stream] = now_us
+        observed = StreamObserved(stream, rows, seconds, sketch)
+        self.state = self.controller.observe(self.state, [observed], now_us / 1e6)
+
+    def wants_sketch(self, stream: str, now_us: int) -> bool:
+        """Whether it is time to look at the values of a stream again."""
+        before = self._sketched_us.get(stream)
+        return before is None or now_us - before >= SKETCH_TRIGGERS * self.trigger_us
+
+    def transferred(self, sender: str, receiver: str, size: int, seconds: float, now_us: int) -> None:
+        """Take note of how long a message was under way."""
+        observed = TransferObserved((sender, receiver), size, seconds)
+        self.state = self.controller.observe(self.state, [observed], now_us / 1e6)
 
     def decide(self, now_us: int) -> tuple[tuple[GoOver, ...], tuple[Event, ...]]:
         """Once a trigger: plans to go over to, and what was decided and why."""

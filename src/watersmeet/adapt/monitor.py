@@ -2,11 +2,13 @@
 
 Rates are decayed sums of rows over decayed sums of seconds. How values spread, how large rows are and which filters
 they pass comes from sketches of two generations: the present one and the one before it, each as long as `HALF_LIVES`
-half-lives, so that what is older than two generations is forgotten. All pure: (state, observation, now) to state.
+half-lives, so that what is older than two generations is forgotten. Links are fitted to the transfers seen: seconds =
+latency + bytes / bandwidth, by least squares with decaying weights. All pure: (state, observation, now) to state.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import log
 from typing import TypeAlias, assert_never
 
 from watersmeet.stats.model import Number, Origin, Stats, StreamStats
@@ -16,6 +18,11 @@ from watersmeet.topology.model import Link, Topology
 
 HALF_LIVES = 2  # of a generation of sketches
 _LEAST_ROWS = 30  # fewer say nothing about how values spread
+_LEAST_TRANSFERS = 4.0  # fewer say nothing about a link
+_DIFFERENT = 0.2  # relative standard deviation of sizes from which on they tell the bandwidth from the latency
+_EXPLAINED = 0.5  # of the variance of seconds, by the sizes, so that the slope is no chance
+_SAME = 0.25  # a link that differs less from what is given is as given
+_STEP = 1.25  # and others are taken in steps of such a factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +36,15 @@ class StreamObserved:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkObserved:
-    """A transfer over a link: how long it was under way, and how fast it went if it was large enough to tell."""
+class TransferObserved:
+    """A message over a link: how large it was and how long it was under way."""
 
     between: tuple[str, str]
-    latency_s: float | None = None
-    bandwidth_bps: float | None = None
+    bytes: float
+    seconds: float
 
 
-Observation: TypeAlias = StreamObserved | LinkObserved
+Observation: TypeAlias = StreamObserved | TransferObserved
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +62,59 @@ class _Decayed:
     @property
     def mean(self) -> float | None:
         return self.total / self.weight if self.weight > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Transfers:
+    """Decayed sums over transfers, x their bytes and y their seconds."""
+
+    at_s: float = 0.0
+    weight: float = 0.0
+    x: float = 0.0
+    y: float = 0.0
+    xx: float = 0.0
+    xy: float = 0.0
+    yy: float = 0.0
+
+    def added(self, x: float, y: float, now_s: float, half_life_s: float) -> "_Transfers":
+        keep = 0.5 ** (max(now_s - self.at_s, 0.0) / half_life_s) if self.weight else 0.0
+        before = (self.weight, self.x, self.y, self.xx, self.xy, self.yy)
+        new = (1.0, x, y, x * x, x * y, y * y)
+        return _Transfers(now_s, *(keep * old + one for old, one in zip(before, new, strict=True)))
+
+    def fitted(self, link: Link) -> tuple[float, float | None] | None:
+        """Latency in seconds and bits a second; where sizes hardly differ, the bandwidth is the one given.
+
+        Nothing where too few transfers were seen, or where they agree with the link as it is given.
+        """
+        if self.weight < _LEAST_TRANSFERS:
+            return None
+        mean_x, mean_y = self.x / self.weight, self.y / self.weight
+        xx, xy, yy = (
+            total / self.weight - one * other
+            for total, one, other in ((self.xx, mean_x, mean_x), (self.xy, mean_x, mean_y), (self.yy, mean_y, mean_y))
+        )
+        is_told_apart = xx > (_DIFFERENT * mean_x) ** 2 and xy > 0 and xy * xy > _EXPLAINED * xx * yy
+        bits = 8 * xx / xy if is_told_apart else link.bandwidth_bps
+        latency_s = max(mean_y - (8 * mean_x / bits if bits else 0.0), 0.0)
+        is_as_fast = bits == link.bandwidth_bps or _agree(bits, link.bandwidth_bps)
+        bits = link.bandwidth_bps if is_as_fast else bits
+        if is_as_fast and _agree(mean_y, _seconds(link, mean_x)):
+            return None
+        return _stepped(latency_s), bits if bits is None or is_as_fast else _stepped(bits)
+
+
+def _agree(seen: float | None, given: float | None) -> bool:
+    return seen is not None and given is not None and abs(seen - given) <= _SAME * given
+
+
+def _seconds(link: Link, size: float) -> float:
+    return link.latency_us / 1e6 + (8 * size / link.bandwidth_bps if link.bandwidth_bps else 0.0)
+
+
+def _stepped(value: float) -> float:
+    """A value to about a tenth: links that vary a little must not look like other links at every observation."""
+    return _STEP ** round(log(value, _STEP)) if value > 1e-6 else 0.0
 
 
 @dataclass(frozen=True)
@@ -90,8 +150,7 @@ class MonitorState:
     half_life_s: float = 30.0
     rates: Mapping[str, _Decayed] = field(default_factory=dict)
     sketches: Mapping[str, _Sketches] = field(default_factory=dict)
-    latencies: Mapping[frozenset[str], _Decayed] = field(default_factory=dict)
-    bandwidths: Mapping[frozenset[str], _Decayed] = field(default_factory=dict)
+    transfers: Mapping[frozenset[str], _Transfers] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.half_life_s <= 0:
@@ -116,15 +175,11 @@ def observe(state: MonitorState, observation: Observation, now_s: float) -> Moni
             length_s = HALF_LIVES * state.half_life_s
             found = _Sketches(now_s, _merged(sketch)) if known is None else known.added(sketch, now_s, length_s)
             return replace(state, sketches={**state.sketches, stream: found})
-        case LinkObserved(between, latency_s, bandwidth_bps):
+        case TransferObserved(between, size, seconds):
             pair = frozenset(between)
-            if latency_s is not None:
-                one = state.latencies.get(pair, _Decayed()).added(latency_s, 1.0, now_s, state.half_life_s)
-                state = replace(state, latencies={**state.latencies, pair: one})
-            if bandwidth_bps is not None:
-                one = state.bandwidths.get(pair, _Decayed()).added(bandwidth_bps, 1.0, now_s, state.half_life_s)
-                state = replace(state, bandwidths={**state.bandwidths, pair: one})
-            return state
+            known_transfers = state.transfers.get(pair, _Transfers())
+            added = known_transfers.added(size, seconds, now_s, state.half_life_s)
+            return replace(state, transfers={**state.transfers, pair: added})
         case _:
             assert_never(observation)
 
@@ -148,23 +203,17 @@ def statistics(state: MonitorState, given: Stats, taken_at: float | None = None)
 
 
 def with_links(state: MonitorState, topology: Topology) -> Topology:
-    """The topology with latency and bandwidth as observed."""
-    pairs = {*state.latencies, *state.bandwidths}
-    links = []
-    for pair in sorted(pairs, key=sorted):
+    """The topology with latency and bandwidth as observed, where they are not about as given."""
+    links: dict[frozenset[str], Link] = {}
+    for pair in sorted(state.transfers, key=sorted):
         first, second = sorted(pair, key=topology.site_names.index)
         link = topology.link(first, second)
-        latency_s = state.latencies[pair].mean if pair in state.latencies else None
-        bandwidth = state.bandwidths[pair].mean if pair in state.bandwidths else None
-        links.append(
-            Link(
-                (first, second),
-                link.latency_us if latency_s is None else round(latency_s * 1e6),
-                link.bandwidth_bps if bandwidth is None else bandwidth,
-                link.price_per_gb,
-            )
-        )
-    others = [link for link in topology.links if frozenset(link.between) not in pairs]
+        fitted = state.transfers[pair].fitted(link)
+        if fitted is not None:
+            links[pair] = Link((first, second), round(fitted[0] * 1e6), fitted[1], link.price_per_gb)
+    if not links:
+        return topology
+    others = [link for link in topology.links if frozenset(link.between) not in links]
     # Where no link is given all sites have one: those that are observed must not cut the others off.
-    default = topology.default_link or (Link() if not topology.links and links else None)
-    return replace(topology, links=(*others, *links), default_link=default)
+    default = topology.default_link or (Link() if not topology.links else None)
+    return replace(topology, links=(*others, *links.values()), default_link=default)

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from watersmeet.program.storage.wire import VERSION
 from watersmeet.query.model import Column
 from watersmeet.query.sql import canonical_sql
 from watersmeet.query.windows import parse_duration
-from watersmeet.spark.adapting import PlanAdapter
+from watersmeet.spark.adapting import Observations, PlanAdapter
 from watersmeet.spark.binding import Bound, bind
 from watersmeet.spark.checkpoint import KEPT, SELECT, Checkpoint, kept_columns, refuse_old_forms
 from watersmeet.spark.deliver.sinks import FileWriter, Writer, check_sink, open_sink
@@ -286,6 +286,7 @@ class _Launch:
     show: Callable[[str], None]
     alone: bool
     decisions: Decisions | None = None
+    observations: Observations = field(default_factory=Observations)
 
     def start(self, sites: Sequence[str]) -> StreamingRun:
         """Start some sites; if one of them cannot start, none does."""
@@ -339,7 +340,7 @@ class _Launch:
             plan = with_join(run.query(change.query).chosen.plan, change.join)
             run.change_plan(change.query, plan, planner=self.plans[change.query].planner, reason=change.because)
 
-        self.events.subscribe(PlanAdapter(decisions, go_over, self.events.publish))
+        self.events.subscribe(PlanAdapter(decisions, self.observations, go_over, self.events.publish))
 
     def _ask_for_new_plans(self, started: Sequence[SiteQuery]) -> None:
         """Where a checkpoint goes on with other plans than are chosen now, go over to these."""
@@ -382,6 +383,7 @@ class _Launch:
                 once=self.once,
                 alone=self.alone,
                 slack_us=_SLACK_TRIGGERS * max(self.trigger_us, _MIN_SLACK_US),
+                observations=None if self.decisions is None else self.observations,
             )
             writers = {query: self._writer(query, held) for query in {finish.query for _, finish in program.finishes}}
             job = SiteJob(settings, program, writers)

@@ -36,6 +36,7 @@ from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.site.versions import Change, check_change
 from watersmeet.program.storage.wire import UNKNOWN
 from watersmeet.query.windows import END_US
+from watersmeet.spark.adapting import Observations
 from watersmeet.spark.binding import Bound
 from watersmeet.spark.checkpoint import Checkpoint
 from watersmeet.spark.deliver.delivery import FAILED_SCHEMA, Delivery, LateRows
@@ -76,6 +77,7 @@ class SiteSettings:
     once: bool = False
     alone: bool = False  # whether other sites run elsewhere
     slack_us: int = 0  # event time that may go by while sites agree on a change, before any has to wait
+    observations: Observations | None = None  # for whoever decides on other plans
 
     @property
     def waits_for_room(self) -> bool:
@@ -117,7 +119,8 @@ class SiteJob:
         end = LinkEnd(checkpoint.run_id, settings.programs_digest, checkpoint.ledger.epoch + 1, uuid.uuid4().hex[:8])
         sites = read_versions(checkpoint.shelf, checkpoint.ledger).deployment.sites
         peers = tuple(site for site in sites if site != program.site)
-        self._links = SiteLinks(settings.links, program, checkpoint.shelf, end, self._warnings, peers)
+        watched = None if settings.observations is None else settings.observations.acknowledged
+        self._links = SiteLinks(settings.links, program, checkpoint.shelf, end, self._warnings, peers, watched)
         self._gate = threading.Lock()  # rows are read and filed for one program, which does not change meanwhile
         self._lock = threading.RLock()  # of ledger, links and reports: micro-batches and the watcher change them
         self._files = threading.Lock()  # of the next three
@@ -624,6 +627,10 @@ class SiteJob:
             for one in found:
                 if one.observed:
                     self._observer.take(one.stream, json.loads(one.observed))
+        if self._settings.observations is not None:
+            for stream in {one.stream for one in found}:
+                texts = [one.observed for one in found if one.stream == stream and one.observed]
+                self._settings.observations.sketched(stream, texts)
         if time.monotonic() - self._observed_at >= _OBSERVED_S:
             self._keep_observed()
 

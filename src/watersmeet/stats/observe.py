@@ -6,14 +6,16 @@ so that large batches count for less in how values spread than they have rows; r
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from watersmeet.plan.nodes import Scan
 from watersmeet.program.site.program import SiteProgram
-from watersmeet.program.site.streams import StreamScan
+from watersmeet.program.site.streams import Selection, StreamScan, restated
 from watersmeet.program.storage.segments import TS, class_column, column, keep_column
 from watersmeet.query.model import Expression
 from watersmeet.stats.model import Number, Origin, Stats
@@ -91,6 +93,17 @@ def _travelling(scan: StreamScan, keys: Mapping[int, str], table: pa.Table) -> p
     return pa.table(columns)
 
 
+def filter_shares(scan: Scan, shares: Mapping[str, Number]) -> dict[str, Number]:
+    """The share of rows that pass each filter of an alias, from the shares that pass the conditions of its stream."""
+    filters = tuple(sorted({restated(one, scan.alias, scan.stream) for one in scan.filters}, key=lambda one: one.sql))
+    share = shares.get(Selection(filters, (), None).condition) if filters else None
+    if share is None:
+        return {}
+    # Only whether all filters hold is known: each is taken to let the same share through.
+    each = replace(share, value=share.value ** (1 / len(scan.filters)))
+    return {expression.sql: each for expression in scan.filters}
+
+
 class Observer:
     """All that a site has seen of its own streams."""
 
@@ -122,13 +135,8 @@ class Observer:
         found: dict[str, Number] = {}
         for part in self._program.parts:
             for alias, view in part.views.items():
-                share = shares.get(scan.selections[view.selection].condition) if view.stream == scan.stream else None
-                filters = part.join.scan(alias).filters
-                for expression in filters if share is not None else ():
-                    assert share is not None
-                    # Only whether all filters hold is known: each is taken to let the same share through.
-                    each = share.value ** (1 / len(filters))
-                    found[expression.sql] = Number(each, share.origin, share.confidence, taken_at)
+                if view.stream == scan.stream:
+                    found |= filter_shares(part.join.scan(alias), shares)
         return found
 
     def to_json(self) -> str:

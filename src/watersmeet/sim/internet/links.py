@@ -9,6 +9,7 @@ since the acknowledgement of the first may be what was lost.
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from watersmeet.sim.kernel import NO_EVENT, Event, Kernel
 
@@ -59,6 +60,7 @@ class _Kept:
     number: int
     message: object
     size_bytes: int
+    given_us: int
     sent_before: bool = False
     timer: Event = NO_EVENT
 
@@ -79,6 +81,9 @@ class _Link:
     traffic: LinkTraffic = field(default_factory=LinkTraffic)
 
 
+Observer: TypeAlias = Callable[[str, str, int, int], object]  # sender, receiver, bytes, microseconds under way
+
+
 class Network:
     """Carries opaque messages between sites; the model of a link is asked for once, at its first use."""
 
@@ -89,6 +94,7 @@ class Network:
         self._receivers: dict[str, Callable[[str, object], None]] = {}
         self._down: set[str] = set()
         self._links: dict[str, dict[str, _Link]] = {}
+        self.observer: Observer | None = None
 
     def connect(self, site: str, receive: Callable[[str, object], None]) -> None:
         """From now on `receive(sender, message)` gets what arrives at the site."""
@@ -106,7 +112,7 @@ class Network:
             raise ValueError(f"number and size_bytes must not be negative: {number}, {size_bytes}")
         link = self._link(sender, receiver)
         if number > link.acknowledged and number not in link.kept:
-            link.kept[number] = kept = _Kept(number, message, size_bytes)
+            link.kept[number] = kept = _Kept(number, message, size_bytes, self._kernel.now_us)
             self._enqueue(link, kept)
 
     def acknowledge(self, receiver: str, sender: str, upto: int) -> None:
@@ -177,6 +183,7 @@ class Network:
         """The last bit is on the wire: count it, draw its fate, and start to wait for the acknowledgement."""
         model, traffic, kernel = link.model, link.traffic, self._kernel
         traffic.bytes_all += kept.size_bytes
+        timed = None if kept.sent_before or self.observer is None else kept  # one sent again may be answered late
         if kept.sent_before:
             traffic.retransmitted += 1
         else:
@@ -186,7 +193,7 @@ class Network:
         if model.loss and kernel.random.random() < model.loss:
             traffic.lost += 1
         else:
-            kernel.after(self._delay_us(model), self._arrive, link, self._carried(link, kept.message))
+            kernel.after(self._delay_us(model), self._arrive, link, self._carried(link, kept.message), timed)
             if model.duplicate and kernel.random.random() < model.duplicate:
                 traffic.duplicated += 1
                 kernel.after(self._delay_us(model), self._arrive, link, self._carried(link, kept.message))
@@ -210,12 +217,14 @@ class Network:
             return model.latency_us
         return model.latency_us + int(self._kernel.random.random() * (model.jitter_us + 1))
 
-    def _arrive(self, link: _Link, message: object) -> None:
+    def _arrive(self, link: _Link, message: object, timed: _Kept | None = None) -> None:
         receive = self._receivers.get(link.receiver)
         if receive is None:
             link.traffic.lost += 1
-        else:
-            receive(link.sender, message)
+            return
+        if timed is not None and self.observer is not None:
+            self.observer(link.sender, link.receiver, timed.size_bytes, self._kernel.now_us - timed.given_us)
+        receive(link.sender, message)
 
     def _retry(self, link: _Link, kept: _Kept) -> None:
         if kept.number > link.acknowledged:

@@ -44,6 +44,7 @@ from watersmeet.sim.scenario.sites_outcome import QueryFigures, SiteFigures, Sit
 from watersmeet.sim.scenario.sources import check_source, read_arrivals, schema_of
 from watersmeet.sim.sites.rows import query_rows, typed
 from watersmeet.sim.sites.site import RETRY_US, SimulatedSite, SimulatedSites
+from watersmeet.stats.sketches import StreamSketch
 from watersmeet.topology.model import Query, Topology
 
 _SLACK_TRIGGERS = 2  # event time that sites may go on for while they agree on a change
@@ -96,6 +97,7 @@ def simulate_sites(
         sites=topology.site_names if decisions is not None else (),
         changes=decisions is not None,
         slack_us=_SLACK_TRIGGERS * scenario.trigger_us + 2 * longest_us,
+        observer=None if decisions is None else report,
     )
     report.sites = sites
     report.start(sorted(sites.sites))
@@ -220,6 +222,7 @@ class _Report:
     sites: SimulatedSites | None = None
     completed_us: dict[tuple[str, int], int] = field(default_factory=dict)  # by site and number
     _published_changes: int = 0  # changes of plans that were published
+    _sketches: dict[str, StreamSketch] = field(default_factory=dict)  # by stream, of the micro-batch that runs
 
     def start(self, sites: Sequence[str]) -> None:
         self._publish(0, RunStarted(tuple(sites), tuple(self.asked), __version__))
@@ -263,12 +266,23 @@ class _Report:
                 counts = LinkCounts(site.name, to, purpose.value, sent.bytes, sent.batches, sent.tuples)
                 self._publish(now_us, counts)
 
+    def wants_sketch(self, stream: str, now_us: int) -> bool:
+        return self.decisions is not None and self.decisions.wants_sketch(stream, now_us)
+
+    def sketched(self, stream: str, sketch: StreamSketch, now_us: int) -> None:
+        self._sketches[stream] = sketch
+
+    def transferred(self, sender: str, receiver: str, size: int, seconds: float, now_us: int) -> None:
+        if self.decisions is not None:
+            self.decisions.transferred(sender, receiver, size, seconds, now_us)
+
     def _decide(self, before: SiteLedger, now_us: int) -> None:
         """Let the controller know of a micro-batch, and have sites go over to the plans that it decides on."""
         assert self.decisions is not None and self.sites is not None, "plans may change"
         for stream in sorted({one.stream for one in before.ingested}):
             rows = sum(one.rows for one in before.ingested if one.stream == stream)
-            self.decisions.ingested(stream, rows, self.decisions.trigger_us / 1e6, now_us)
+            sketch = self._sketches.pop(stream, None)
+            self.decisions.ingested(stream, rows, self.decisions.trigger_us / 1e6, now_us, sketch)
         changes, events = self.decisions.decide(now_us)
         for event in events:
             self._publish(now_us, event)

@@ -4,9 +4,10 @@ A site has a disk, which survives a crash (its ledger and what the ledger names)
 that arrived and wait for the next micro-batch). Sources can be read again from any batch, as on Spark.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -15,7 +16,7 @@ from watersmeet.program.operators import Purpose
 from watersmeet.program.site.adoption import adopt, drop, finished, first_ledger, program_of
 from watersmeet.program.site.agreement import Form, Judge, Takeover, accept
 from watersmeet.program.site.engine import Arrivals, SiteEngine, traffic_by_purpose
-from watersmeet.program.site.ingest import Ingest
+from watersmeet.program.site.ingest import Ingest, has_event_time
 from watersmeet.program.site.ledger import Answers, Ingested, SiteLedger, Traffic, watermark
 from watersmeet.program.site.program import SiteProgram, deployed, programs_of, shared_joins
 from watersmeet.program.site.streams import StreamScan
@@ -25,6 +26,8 @@ from watersmeet.program.storage.wire import index_parcel
 from watersmeet.sim.internet.links import LinkModel, Network
 from watersmeet.sim.kernel import Kernel
 from watersmeet.sim.sites.rows import HASH, DuckEvaluator, lay_out
+from watersmeet.stats.observe import observe
+from watersmeet.stats.sketches import StreamSketch
 
 BATCH_INTERVAL_US = 100_000  # between micro-batches of a site, if nobody says
 RETRY_US = 1_000_000  # after which a parcel that nobody acknowledged is sent again
@@ -47,6 +50,7 @@ class SimulatedSite:
     interval_us: int
     aligned: bool = False  # whether micro-batches start at multiples of the interval, as Spark's triggers do
     completed: "Completed | None" = None  # called at the end of every micro-batch
+    observer: "Observer | None" = None
     ledger: SiteLedger = field(default_factory=SiteLedger)
     answers: dict[str, dict[int, pa.Table]] = field(default_factory=dict)  # the sinks: by query and micro-batch
     batches: list[dict[str, pa.Table]] = field(default_factory=list)  # what the sources have delivered so far
@@ -135,7 +139,9 @@ class SimulatedSite:
             arrived = self.batches[ledger.ingested_batch + 1 :]
             found = [one for batch in arrived for one in self._ingest(batch, ledger)]
             if self.engine.admits(ledger, found):
-                ledger = _stored(self.engine.ingest(ledger, last, found))
+                self._observe(found)
+                known = [replace(one, observed="") for one in found]  # statistics are no part of the state
+                ledger = _stored(self.engine.ingest(ledger, last, known))
         before = ledger
         ledger = self.engine.run(before, Arrivals(self.inbox))
         self.micro_batches += 1
@@ -186,8 +192,31 @@ class SimulatedSite:
             if scan.stream in batch and batch[scan.stream].num_rows:
                 table = self.lay_out(scan, batch[scan.stream])
                 late_before = watermark(ledger.streams.get(scan.stream), self.delays_us[scan.stream])
-                found.append(Ingest(program, self.engine.shelf, scan)(table, late_before))
+                ingested = Ingest(program, self.engine.shelf, scan)(table, late_before)
+                if self.observer is not None and self.observer.wants_sketch(scan.stream, self.kernel.now_us):
+                    sketch = observe(scan, table.filter(has_event_time(table)))
+                    ingested = replace(ingested, observed=json.dumps(sketch.to_data()))
+                found.append(ingested)
         return found
+
+    def _observe(self, found: Sequence[Ingested]) -> None:
+        for one in found:
+            if one.observed and self.observer is not None:
+                sketch = StreamSketch.from_data(json.loads(one.observed))
+                self.observer.sketched(one.stream, sketch, self.kernel.now_us)
+
+
+class Observer(Protocol):
+    """Whoever wants to know how values spread and how links are."""
+
+    def wants_sketch(self, stream: str, now_us: int) -> bool:
+        """Whether rows that are ingested now are to be sketched."""
+
+    def sketched(self, stream: str, sketch: StreamSketch, now_us: int) -> None:
+        """Rows of a micro-batch."""
+
+    def transferred(self, sender: str, receiver: str, size: int, seconds: float, now_us: int) -> None:
+        """A parcel has come over a link."""
 
 
 Completed: TypeAlias = Callable[[SimulatedSite, SiteLedger], None]  # the site, and its ledger before it joined
@@ -230,10 +259,15 @@ class SimulatedSites:
         form: Form = Form.POINT_TO_POINT,
         slack_us: int = 0,
         judge: Judge = accept,
+        observer: Observer | None = None,
     ) -> None:
         """`changes` lets plans and queries change, at these sites and streams too; `history` without waiting."""
         self.kernel = Kernel(seed)
         self.network = Network(self.kernel, model_of, retry_us)
+        if observer is not None:
+            self.network.observer = lambda sender, receiver, size, delay_us: observer.transferred(
+                sender, receiver, size, delay_us / 1e6, self.kernel.now_us
+            )
         by_query: Mapping[str, Plan] = plans if isinstance(plans, Mapping) else {"q": plans}
         starts = start_us if isinstance(start_us, Mapping) else dict.fromkeys(by_query, start_us)
         joins = shared_joins(by_query, starts, errors)
@@ -257,7 +291,9 @@ class SimulatedSites:
                 slack_us=slack_us,
                 judge=judge,
             )
-            site = SimulatedSite(engine, self.kernel, self.network, laid_out, delays, interval, aligned, completed)
+            site = SimulatedSite(
+                *(engine, self.kernel, self.network, laid_out, delays, interval, aligned, completed), observer
+            )
             if changes:
                 site.ledger = first_ledger(shelf, deployment, form)
             self.sites[name] = site

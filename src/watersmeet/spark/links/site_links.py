@@ -4,8 +4,10 @@ A link that cannot be read or written is said once; it goes on when it can be us
 """
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from watersmeet.errors import DamagedParcel
 from watersmeet.metrics.bus import Warnings
@@ -30,6 +32,9 @@ MAX_BYTES_PER_STEP = 16_000_000  # of parcels taken in one micro-batch, about
 MAX_DAMAGED = 3  # times that a parcel is asked for again because it came damaged
 
 
+Acknowledged: TypeAlias = Callable[[str, str, int, float], object]  # sender, reader, bytes, seconds since published
+
+
 @dataclass
 class SiteLinks:
     """Both directions of all links of a site, over some transport."""
@@ -40,7 +45,9 @@ class SiteLinks:
     end: LinkEnd  # what this process says of itself
     warnings: Warnings
     peers: tuple[str, ...] = ()  # all other sites: those without flows agree on plans all the same
+    acknowledged: Acknowledged | None = None  # told of what readers have made durable
     _rejected: dict[str, int] = field(default_factory=dict)  # the last parcel of each site that came damaged
+    _published: dict[str, dict[int, tuple[int, float]]] = field(default_factory=dict)  # by reader: bytes and when
 
     @property
     def site(self) -> str:
@@ -138,6 +145,10 @@ class SiteLinks:
             parcels = [Sealed(parcel.number, self.shelf.path_of(parcel.path)) for parcel in link.outbox]
             with self._writing(f"to {reader}"):
                 self.transport.publish(reader, parcels)
+                if self.acknowledged is not None:
+                    published = self._published.setdefault(reader, {})
+                    for parcel in link.outbox:
+                        published.setdefault(parcel.number, (parcel.bytes, time.monotonic()))
                 self.transport.forget_acknowledged(reader)
 
     def waiting_bytes(self, ledger: SiteLedger) -> int:
@@ -164,7 +175,16 @@ class SiteLinks:
                 if end is not None:
                     check_reader(link, end, self.end, ledger)
                     found[reader] = end
+                    self._time(reader, end.number)
         return found
+
+    def _time(self, reader: str, durable: int) -> None:
+        """Tell how long it took until parcels were durable at a reader."""
+        published = self._published.get(reader, {})
+        for number in [one for one in published if one <= durable]:
+            size, since = published.pop(number)
+            if self.acknowledged is not None:
+                self.acknowledged(self.site, reader, size, time.monotonic() - since)
 
     def _sender(self, sender: str, ledger: SiteLedger) -> LinkEnd | None:
         """What a site that writes to us says of itself, if it may be read from."""
