@@ -67,6 +67,10 @@ def test_the_seeds_try_every_kind_of_change() -> None:
         **{form.value: any(trial.form is form for trial in trials) for form in Form},
         **{window: any(window in query.sql for trial in trials for query in trial.queries) for window in WINDOWS},
         "DISTINCT": any("DISTINCT" in query.sql for trial in trials for query in trial.queries),
+        "GROUP BY": any("GROUP BY" in query.sql for trial in trials for query in trial.queries),
+        "a new query with groups": any(
+            query.is_fresh and "GROUP BY" in query.sql for change in changes for query in change.planned
+        ),
     }
     assert [name for name, found in seen.items() if not found] == []
 

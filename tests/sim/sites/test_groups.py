@@ -9,7 +9,8 @@ from watersmeet.planners.local import local
 from watersmeet.planners.sited import explicit
 from watersmeet.program.operators import Purpose
 from watersmeet.program.site.versions import Change, QueryPlan
-from watersmeet.query.bags import bag_of
+from watersmeet.query.bags import Bag, bag_of
+from watersmeet.query.model import JoinQuery
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.sites.rows import typed
@@ -117,3 +118,39 @@ def test_groups_are_right_while_plans_change(window: str, methods: tuple[Method 
     # Only the groups of the last row's windows are kept, and nothing of versions that are over.
     kept = {name for site in sites.sites.values() for name, segments in site.ledger.groups.items() if segments}
     assert kept <= {"q", *(f"q~3:records of q from {site}" for site in ("n1", "n2"))}
+
+
+@pytest.mark.parametrize("history", [True, False])
+def test_a_query_that_shares_its_join_is_replaced_under_another_group_by(history: bool) -> None:
+    """The old one answers windows that end before the change, the new one has rows from it on, the other all."""
+    tables = {"a": rows_of(1), "b": rows_of(2)}
+    columns = {name: table.column_names for name, table in tables.items()}
+    source = "FROM a [RANGE 10 SECONDS], b [RANGE 10 SECONDS] WHERE a.k = b.k"
+
+    def grouped(tail: str) -> tuple[JoinQuery, Plan]:
+        query = parse_query(f"SELECT a.g, {GROUPED}, window_end {source} GROUP BY {tail}", columns)
+        query_typed = typed(query, {name: table.schema for name, table in tables.items()})
+        steps = {"a": [Hop("b")], "b": [Hop("a")]}
+        return query, explicit(query_typed, columns, {"a": "n1", "b": "n2"}, "hub", steps)
+
+    (old, old_plan), (other, other_plan) = grouped("a.g, TUMBLE(70 SECONDS)"), grouped("a.g, TUMBLE(1 MINUTE)")
+    new, new_plan = grouped("a.g, HOP(4 MINUTES, 1 MINUTE)")
+    sites = SimulatedSites({"q": old_plan, "other": other_plan}, TIMES, changes=True, history=history, sites=("hub",))
+    sites.change(3_500_000, Change((QueryPlan("q", new_plan, is_fresh=True),)))
+    size = ROWS // BATCHES
+    for number in range(BATCHES):
+        batch = {name: table.slice(number * size, size) for name, table in tables.items()}
+        sites.feed(number * SECOND_US, batch)
+    sites.run()
+    (entry,) = sites.takeovers
+    assert not entry.refused and 0 < entry.at_us < 600 * SECOND_US
+
+    def due(query: JoinQuery, **times: int) -> Bag:
+        return bag_of(answer(query, tables, TIMES, **{"watermark_us": 3_600 * SECOND_US, **times}))
+
+    before = due(old, heads_before_us=entry.at_us, watermark_us=entry.at_us)
+    after = due(new, start_us=entry.at_us)
+    assert before and after
+    assert bag_of(pa.concat_tables(sites.answers("q"))) == before + after
+    assert bag_of(pa.concat_tables(sites.answers("other"))) == due(other)
+    assert set(sites.sites["hub"].ledger.closed) == {"q~2", "other"}, "nothing is kept of what is over"

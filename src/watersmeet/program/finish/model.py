@@ -19,6 +19,12 @@ class Finish:
     distinct: bool
     errors: str = "fail"  # what becomes of combinations for which an expression fails
     grouping: Grouping | None = None  # what is made of the rows that were selected
+    since: int = 1  # the revision of the deployment with which the query began, or was last replaced
+
+    @property
+    def definition(self) -> str:
+        """The name of what the query asks for: one that was replaced asks for something else from then on."""
+        return definition_name(self.query, self.since)
 
     @property
     def plain(self) -> tuple[tuple[str, str], ...] | None:
@@ -43,7 +49,12 @@ class Finish:
             hidden += [Expression(column.sql, (column,)) for column in (*keys, WINDOW_START)]
         select = (*grouping.select, *(SelectItem(f"#{number}", one) for number, one in enumerate(hidden)))
         columns = tuple(column.flat for column in grouping.columns)
-        return Finish(self.query, columns, grouping.having, select, distinct=False, errors=self.errors)
+        return Finish(self.query, columns, grouping.having, select, False, self.errors, since=self.since)
+
+
+def definition_name(query: str, since: int) -> str:
+    """The name of what a query asks for since a revision of the deployment."""
+    return query if since == 1 else f"{query}~{since}"
 
 
 def answer_column(number: int) -> str:

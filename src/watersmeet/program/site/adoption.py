@@ -46,13 +46,18 @@ def with_finishes(shelf: Shelf, ledger: SiteLedger, finishes: Mapping[str, Finis
     """The ledger with other select lists: what follows a join may be corrected between two starts."""
     versions = read_versions(shelf, ledger)
     joins = tuple(
-        replace(one, finishes=tuple(finishes.get(finish.query, finish) for finish in one.finishes))
+        replace(one, finishes=tuple(_corrected(finishes.get(finish.query), finish) for finish in one.finishes))
         for one in versions.deployment.joins
     )
     if joins == versions.deployment.joins:
         return ledger
     deployment = replace(versions.deployment, joins=joins)
     return replace(ledger, versions=write_versions(shelf, replace(versions, deployment=deployment)))
+
+
+def _corrected(given: Finish | None, known: Finish) -> Finish:
+    """What follows a join as it is given now, if it is what the query asks for now."""
+    return given if given is not None and given.since == known.since else known
 
 
 def program_of(shelf: Shelf, ledger: SiteLedger, site: str) -> SiteProgram:
@@ -89,7 +94,8 @@ def adopt(engine: SiteEngine, ledger: SiteLedger) -> tuple[SiteEngine, SiteLedge
     history = list(_history(engine.shelf, old, program, ledger))
     ledger = _pruned(replace(ledger, relations=relations), old, program)
     next_engine = engine.with_program(program)
-    ledger = next_engine.begin(ledger, history, frozenset(part.name for part in starting))
+    with_past = frozenset(part.name for part in starting if not part.is_fresh)  # for others there is nothing here yet
+    ledger = next_engine.begin(ledger, history, with_past)
     return next_engine, next_engine.continued(ledger)
 
 
@@ -222,6 +228,8 @@ def _narrowed_segment(shelf: Shelf, program: SiteProgram, flow: str, index: Inde
 def _pruned(ledger: SiteLedger, old: SiteProgram, program: SiteProgram) -> SiteLedger:
     """The ledger without what it says of flows that are no more; what they have sent still counts by its purpose."""
     lost = _flows(old) - _flows(program)
+    lost |= {finish.definition for _, finish in old.finishes} - {finish.definition for _, finish in program.finishes}
+    ended = {finish.query for _, finish in old.finishes} - {finish.query for _, finish in program.finishes}
     purposes = {(one.to, one.arrives_as): one.purpose for one in old.shipments}
     left = {(one.to, one.arrives_as) for one in program.shipments}
     links = {}
@@ -245,6 +253,8 @@ def _pruned(ledger: SiteLedger, old: SiteProgram, program: SiteProgram) -> SiteL
         clocks=_without(ledger.clocks, lost),
         ordinals=_without(ledger.ordinals, lost),
         groups=_without(ledger.groups, lost),
+        closed=_without(ledger.closed, lost),
+        seen=_without(ledger.seen, ended),
     )
 
 

@@ -157,8 +157,7 @@ class SiteEngine:
 
     def _bound_us(self, ledger: SiteLedger) -> int:
         """Up to which instant rows may come before the site goes over to the next revision."""
-        local = {scan.stream for scan in self.program.streams}
-        states = [state for stream, state in ledger.streams.items() if stream in local]
+        states = ledger.streams.values()  # also of streams that nobody reads now: their rows are not read again
         seen = [mark for state in states for mark in (state.max_ts, state.declared) if mark is not None]
         return max(seen) + self._slack_us if seen else UNKNOWN
 
@@ -521,29 +520,34 @@ class SiteEngine:
         failed, failed_paths = dict(ledger.failed), list(failed_rows)
 
         for query, finishes in self._finishes.items():
-            pieces: list[Answers] = []
-            for part, finish in finishes:
-                found, evaluated = self._finished_results(part, finish, made, ledger)
-                self._note_failed(query, evaluated, failed, failed_paths)
-                pieces += [] if found is None else [found]
-            _, finish = finishes[-1]
-            if finish.grouping is not None:
-                parts = [part for part, _ in finishes]
-                before = closed.get(query, UNKNOWN)
-                now = max(before, self._answered_until(parts, query, ledger))
-                arrived = self._records.arrived(self._arrived_records(parts, query, made))
-                state = self._records.added(finish.grouping, pieces, (*groups.get(query, ()), *arrived))
-                groups[query], ended = self._records.without_ended_windows(query, finish.grouping, state, before, now)
-                closed[query], pieces = now, []
-                if ended:
-                    found, evaluated = self._finished_groups(finish, ended, ledger)
+            given: list[Answers] = []
+            for name, versions in _by_definition(finishes).items():
+                pieces: list[Answers] = []
+                for part, finish in versions:
+                    found, evaluated = self._finished_results(part, finish, made, ledger)
                     self._note_failed(query, evaluated, failed, failed_paths)
                     pieces += [] if found is None else [found]
-            if finish.distinct:
-                unseen = (self._kept_distinct(one, finish, seen) for one in pieces)
-                pieces = [one for one in unseen if one is not None]
-            if pieces:
-                answers = self._together(pieces)
+                _, finish = versions[-1]
+                if finish.grouping is not None:
+                    parts = [part for part, _ in versions]
+                    before = closed.get(name, UNKNOWN)
+                    now = max(before, self._answered_until(parts, query, ledger))
+                    arrived = self._records.arrived(self._arrived_records(parts, query, made))
+                    state = self._records.added(finish.grouping, pieces, (*groups.get(name, ()), *arrived))
+                    groups[name], ended = self._records.without_ended_windows(
+                        query, finish.grouping, state, before, now
+                    )
+                    closed[name], pieces = now, []
+                    if ended:
+                        found, evaluated = self._finished_groups(finish, ended, ledger)
+                        self._note_failed(query, evaluated, failed, failed_paths)
+                        pieces += [] if found is None else [found]
+                if finish.distinct:
+                    unseen = (self._kept_distinct(one, finish, seen) for one in pieces)
+                    pieces = [one for one in unseen if one is not None]
+                given += pieces
+            if given:
+                answers = self._together(given)
                 undelivered[query] = (*undelivered.get(query, ()), answers)
                 rows_out[query] = rows_out.get(query, 0) + answers.rows
         for query, answers in self._kept_failed(ledger.number, failed_paths):
@@ -733,6 +737,14 @@ def _rounds(
         rounds[number].append((part.name, operator))
     grouped = [probe_groups(program, operators) for operators in rounds]
     return [(tuple(groups), tuple(rest)) for groups, rest in grouped]
+
+
+def _by_definition(finishes: Sequence[tuple[JoinPart, Finish]]) -> dict[str, list[tuple[JoinPart, Finish]]]:
+    """What follows the versions of a query's join, apart where the query was replaced by another of its name."""
+    found: dict[str, list[tuple[JoinPart, Finish]]] = {}
+    for part, finish in finishes:
+        found.setdefault(finish.definition, []).append((part, finish))
+    return found
 
 
 def _arriving_results(part: JoinPart) -> list[str]:

@@ -469,6 +469,7 @@ class Joined:
     is_fresh: bool = False  # whether its queries began with it
     names: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by site, of streams that are sent there
     apart: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by site, see JoinPart
+    copy_of: str = ""  # the join that it goes on with, for queries that another one has left
 
 
 @dataclass(frozen=True)
@@ -575,7 +576,11 @@ def program_at(
     left = [part for part in parts[site] if part.name not in gone]
     sent = _shipments(deployment, {**parts, site: left}, site) if gone else whole.shipments
     inbound = tuple((origin, one) for origin, one in whole.inbound if one.join not in gone)
-    return replace(whole, parts=tuple(left), shipments=sent, inbound=inbound, past_numbers=past_numbers or {})
+    read = {scan.stream for one in deployment.joins if one.name not in gone for scan in one.join.scans}
+    streams = tuple(scan for scan in whole.streams if scan.stream in read)
+    return replace(
+        whole, parts=tuple(left), streams=streams, shipments=sent, inbound=inbound, past_numbers=past_numbers or {}
+    )
 
 
 def parts_of(deployment: Deployment, *, answers: bool = True) -> dict[str, list[JoinPart]]:

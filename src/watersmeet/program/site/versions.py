@@ -62,6 +62,13 @@ class Change:
 def check_change(deployment: Deployment, change: Change) -> None:
     """Refuse a change that cannot be made while the deployment runs."""
     running = {finish.query for one in deployment.in_force for finish in one.finishes}
+    for left in _left_behind(deployment, change):
+        if _must_fill(deployment, left) and any(not _is_timed(scan.window) for scan in left.join.scans):
+            rest = _list(finish.query for finish in left.finishes if finish.query not in change.queries)
+            raise InputError(
+                f"{rest} would go on alone with a join that has parts by key and a ROWS or UNBOUNDED window, and homes "
+                f"keep no rows for later versions; start with plans that may change, or stop and begin anew"
+            )
     for query in change.removed:
         if query not in running:
             raise InputError(f"query {query!r} does not run, so it cannot be removed; those that do: {_list(running)}")
@@ -77,12 +84,28 @@ def check_change(deployment: Deployment, change: Change) -> None:
             continue
         if one.query not in running:
             raise InputError(f"query {one.query!r} does not run, so it has no plan to change; add it instead")
-        windows = [scan.window for scan in join.scans]
-        if not deployment.history and any(not isinstance(window, Range | Tumble) for window in windows):
+        if not deployment.history and not all(_is_timed(scan.window) for scan in join.scans):
             raise InputError(
                 f"query {one.query!r} has a ROWS or UNBOUNDED window, and homes keep no rows for later versions, so "
                 f"its plan cannot change while it runs; start it with plans that may change, or stop it and begin anew"
             )
+
+
+def _left_behind(deployment: Deployment, change: Change) -> Iterable[Joined]:
+    """Joins of queries that a change is not about, which they share with queries that it is about."""
+    for one in deployment.in_force:
+        queries = {finish.query for finish in one.finishes}
+        if queries & set(change.queries) and queries - set(change.queries):
+            yield one
+
+
+def _must_fill(deployment: Deployment, one: Joined) -> bool:
+    """Whether a copy of a join has to wait for full windows: parts of a key space have relations of their own."""
+    return not deployment.history and one.join.partition is not None
+
+
+def _is_timed(window: Window) -> bool:
+    return isinstance(window, Range | Tumble)
 
 
 def plan_changes(deployment: Deployment, plans: Iterable[QueryPlan]) -> tuple[QueryPlan, ...]:
@@ -135,6 +158,8 @@ def _split_us(now: Deployment, change: Change, ended: Iterable[Joined], at_us: i
     begun = [one.heads.from_us for one in ended if one.heads.from_us is not None]
     windows = [scan.window for one in change.plans if not one.is_fresh for scan in join_plan_of(one.plan).scans]
     windows += [scan.window for one in ended for scan in one.join.scans] if windows else []
+    copies = [one for one in _left_behind(now, change) if _must_fill(now, one)]
+    windows += [scan.window for one in copies for scan in one.join.scans]
     longest = 0 if now.history else max((_length_us(window) for window in windows), default=0)
     return max(at_us + longest, *begun) if begun else at_us + longest
 
@@ -148,19 +173,23 @@ def _added(change: Change, ended: Iterable[Joined], revision: int, split_us: int
     heads = Span(split_us)
     ended = list(ended)
     begun = {finish.query: one.start_us for one in ended for finish in one.finishes}
+    since = {finish.query: finish.since for one in ended for finish in one.finishes}
     for is_fresh in (False, True):
         plans = {one.query: one for one in change.plans if one.is_fresh == is_fresh}
         starts = {name: _start(one, split_us) if is_fresh else begun[name] for name, one in plans.items()}
         errors = {name: one.errors for name, one in plans.items()}
         for one in shared_joins({name: plan.plan for name, plan in plans.items()}, starts, errors):
             name = f"{one.name}~{revision}"
-            yield replace(one, name=name, heads=heads, since=revision, is_fresh=is_fresh)
+            finishes = tuple(
+                replace(finish, since=revision if is_fresh else since[finish.query]) for finish in one.finishes
+            )
+            yield replace(one, name=name, finishes=finishes, heads=heads, since=revision, is_fresh=is_fresh)
     about = set(change.queries)
     for one in ended:
         left: tuple[Finish, ...] = tuple(finish for finish in one.finishes if finish.query not in about)
         if left:
             name = f"{left[0].query}~{revision}"
-            yield Joined(name, one.join, one.start_us, left, heads, revision)
+            yield replace(one, name=name, finishes=left, heads=heads, since=revision, is_fresh=False, copy_of=one.name)
 
 
 def _start(plan: QueryPlan, split_us: int) -> int:
@@ -174,7 +203,9 @@ def _shared(now: Deployment, added: list[Joined], revision: int) -> tuple[list[J
     names: dict[str, dict[str, dict[str, str]]] = {one.name: {} for one in added}
     more: list[SentStream] = []
     # Joins of queries that begin need no rows from before, so they share what is sent; others may need different rows.
-    groups = [[one for one in added if one.is_fresh], *([one] for one in added if not one.is_fresh)]
+    # A copy of a join goes on with the relations and flows of that one.
+    own = [one for one in added if not one.copy_of]
+    groups = [[one for one in own if one.is_fresh], *([one] for one in own if not one.is_fresh)]
     for number, group in enumerate(groups):
         bare = parts_of(replace(now, joins=tuple(group)))
         ending = f"#{revision}" if number == 0 else f"#{revision}.{number}"
@@ -189,15 +220,18 @@ def _shared(now: Deployment, added: list[Joined], revision: int) -> tuple[list[J
                     more.append(wanted)
                 for name in sorted(users):
                     names[name].setdefault(wanted.to, {})[wanted.stream] = (known or [wanted])[0].name
-    named = [replace(one, names=names[one.name]) for one in added]
+    named = [one if one.copy_of else replace(one, names=names[one.name]) for one in added]
     parts = parts_of(replace(now, joins=tuple(named)))
     apart: dict[str, dict[str, dict[str, str]]] = {one.name: {} for one in named}
+    copies = {one.name: bool(one.copy_of) for one in named}
     for site in now.sites:
         for part in parts[site]:
+            if copies[part.name]:
+                continue
             found = {base: f"{base}~{revision}" for base in _not_shared(before[site], part)}
             if found:
                 apart[part.name][site] = found
-    return [replace(one, apart=apart[one.name]) for one in named], more
+    return [one if one.copy_of else replace(one, apart=apart[one.name]) for one in named], more
 
 
 def _serves(

@@ -40,6 +40,7 @@ from watersmeet.plan.nodes import (
 from watersmeet.planners.local import local, symmetric
 from watersmeet.planners.sited import central, explicit, placed
 from watersmeet.program.site.agreement import Form
+from watersmeet.program.site.ledger import watermark
 from watersmeet.program.site.versions import Change, QueryPlan
 from watersmeet.query.bags import Bag, bag_of
 from watersmeet.query.model import JoinQuery
@@ -68,6 +69,8 @@ _ATTRIBUTES = (
 )
 
 _WINDOW_KINDS = ("R", "T", "N", "U", "RT", "RN", "RTNU", "RTNU", "RTNU")  # a letter a kind, see _window
+
+_GROUP_BY = " GROUP BY "
 
 Size = Literal["small", "large"]
 Edge = tuple[str, str]
@@ -331,7 +334,9 @@ def _another(random: Random, trial: Trial, like: TrialQuery, sql: "_Sql") -> "tu
 
 def draw_changing(seed: int, *, size: Size = "small") -> Trial:
     """The trial of a seed with plans and queries that change while it runs."""
-    trial, random = draw(seed, size=size), Random(f"{seed} changes")
+    trial, random, groups = draw(seed, size=size), Random(f"{seed} changes"), Random(f"{seed} groups")
+    drawn = (replace(one, sql=_grouped(groups, one.sql)) if groups.random() < 0.25 else one for one in trial.queries)
+    trial = replace(trial, queries=tuple(drawn))
     last_us = max((feed.time_us for feed in trial.feeds), default=0)
     running = {query.name: query for query in trial.queries}
     every, changes = len(trial.queries), []
@@ -344,12 +349,15 @@ def draw_changing(seed: int, *, size: Size = "small") -> Trial:
             every += 1
             like = random.choice(trial.queries)
             query = replace(_replanned(random, trial, like), name=f"q{every}", sql=_varied(random, like.sql))
+            query = replace(query, sql=_grouped(groups, query.sql) if groups.random() < 0.5 else query.sql)
             planned = (replace(query, start_us=None, is_fresh=True),)
         elif kind == "remove":
             removed = (random.choice(names),)
         elif kind == "replace":
             like = running[random.choice(names)]
             query = replace(_replanned(random, trial, like), sql=_varied(random, like.sql))
+            if _GROUP_BY in query.sql:  # answers of one name have the same columns
+                query = replace(query, sql=_grouped(groups, query.sql))
             planned = (replace(query, start_us=None, is_fresh=True),)
         else:
             chosen = names if kind == "all plans" else [random.choice(names)]
@@ -385,7 +393,17 @@ def _varied(random: Random, sql: str) -> str:
     """Another query over the same streams with the same columns."""
     alias = "a"
     condition = f"{alias}.id % {random.choice([2, 3])} <> 1"
-    return sql + (f" AND {condition}" if " WHERE " in sql else f" WHERE {condition}")
+    sql, by, tail = sql.partition(_GROUP_BY)
+    return sql + (f" AND {condition}" if " WHERE " in sql else f" WHERE {condition}") + by + tail
+
+
+def _grouped(random: Random, sql: str) -> str:
+    """The answers of a query counted and added up, by a key or by none, in an output window."""
+    sources = sql[sql.index(" FROM ") :].partition(_GROUP_BY)[0]
+    key = random.choice(["a.k", "a.id % 3", "a.id % 2"])
+    length, slide = random.choice([(2, 2), (5, 5), (6, 2), (9, 3)])
+    window = f"TUMBLE({length} SECONDS)" if length == slide else f"HOP({length} SECONDS, {slide} SECONDS)"
+    return f"SELECT {key} AS g, count(*) AS n, sum(a.id) AS total, window_end{sources}{_GROUP_BY}{key}, {window}"
 
 
 def run(trial: Trial) -> Outcome:
@@ -438,6 +456,7 @@ class _Version:
     start_us: int | None
     from_us: int | None = None
     until_us: int | None = None
+    is_fresh: bool = True  # what it asks for began with it; otherwise only the plan is another
 
 
 def _versions(trial: Trial, sites: SimulatedSites) -> dict[str, list[_Version]]:
@@ -452,7 +471,8 @@ def _versions(trial: Trial, sites: SimulatedSites) -> dict[str, list[_Version]]:
                 found[name][-1] = replace(found[name][-1], until_us=entry.at_us)
         for one in entry.change.plans:
             start_us = entry.at_us if one.is_fresh else found[one.query][-1].start_us
-            found.setdefault(one.query, []).append(_Version(planned[one.plan], start_us, entry.at_us))
+            version = _Version(planned[one.plan], start_us, entry.at_us, is_fresh=one.is_fresh)
+            found.setdefault(one.query, []).append(version)
     return found
 
 
@@ -460,8 +480,14 @@ def _expected(trial: Trial, sites: SimulatedSites, versions: Sequence[_Version])
     """The answers of all versions of a query by the reference semantics, as far as heads have got them."""
     event_times = dict.fromkeys(trial.tables, EVENT_TIME)
     whole, is_distinct = Bag(), False
-    for version in versions:
+    for number, version in enumerate(versions):
         parsed = trial.parsed(version.query)
+        if parsed.grouping is not None:
+            if version.is_fresh:
+                later = [one for one in versions[number + 1 :] if one.is_fresh]
+                last = versions[versions.index(later[0]) - 1] if later else versions[-1]
+                whole += _expected_groups(trial, sites, replace(version, until_us=last.until_us))
+            continue
         is_distinct = parsed.distinct
         marked_us, is_begun = horizon(sites, trial.plan(version.query))
         ends = [end for end in (marked_us, version.until_us) if end is not None]
@@ -477,6 +503,24 @@ def _expected(trial: Trial, sites: SimulatedSites, versions: Sequence[_Version])
     return Bag(dict.fromkeys(whole, 1)) if is_distinct else whole
 
 
+def _expected_groups(trial: Trial, sites: SimulatedSites, version: _Version) -> Bag:
+    """The groups of output windows that all streams have passed, and that end before the query is another."""
+    parsed = trial.parsed(version.query)
+    marks = [_reached_us(sites, source.stream) for source in parsed.sources]
+    ends = [mark for mark in (*marks, version.until_us) if mark is not None]
+    if None in marks:
+        return Bag()
+    event_times = dict.fromkeys(trial.tables, EVENT_TIME)
+    times = {"start_us": version.start_us, "heads_before_us": version.until_us, "watermark_us": min(ends)}
+    return bag_of(answer(parsed, trial.tables, event_times, **times))
+
+
+def _reached_us(sites: SimulatedSites, stream: str) -> int | None:
+    """The watermark of a stream, also of one that nobody reads any more."""
+    site = sites.sites[sites.homes[stream]]
+    return watermark(site.ledger.streams.get(stream), site.delays_us[stream])
+
+
 def horizon(sites: SimulatedSites, plan: Plan) -> tuple[int | None, bool]:
     """Before which instant heads have their answers (None: all have), and whether there is such an instant.
 
@@ -486,7 +530,7 @@ def horizon(sites: SimulatedSites, plan: Plan) -> tuple[int | None, bool]:
     join = join_plan_of(plan)
     counted = [scan for scan in join.scans if isinstance(scan.window, Rows)]
     waited_for = join.scans if counted and is_symmetric(join) else counted
-    marks = [sites.sites[sites.homes[scan.stream]].ledger.watermarks.get(scan.stream) for scan in waited_for]
+    marks = [_reached_us(sites, scan.stream) for scan in waited_for]
     known = [mark for mark in marks if mark is not None]
     return min(known, default=None), len(known) == len(marks)
 
