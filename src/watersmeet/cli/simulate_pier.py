@@ -85,6 +85,8 @@ def _print(console: Console, summary: PierSummary, wall_s: float) -> None:
     network.add_row("most inbound bytes of a peer", f"{summary.most_inbound_bytes:,}")
     network.add_row("lost messages", f"{summary.lost:,}")
     network.add_row("malformed tuples", f"{summary.malformed:,}")
+    if summary.late:
+        network.add_row("late for their window", f"{summary.late:,}")
     if summary.joins or summary.failures or summary.leaves:
         network.add_row("churn", f"{summary.joins:,} joined, {summary.failures:,} crashed, {summary.leaves:,} left")
     console.print(network)

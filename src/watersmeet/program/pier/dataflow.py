@@ -12,6 +12,7 @@ from watersmeet.program.pier.operators.groupby import GROUPBY
 from watersmeet.program.pier.operators.join import JOIN
 from watersmeet.program.pier.operators.put import PUT
 from watersmeet.program.pier.operators.scan import SCAN
+from watersmeet.program.pier.operators.top import TOP
 from watersmeet.program.pier.runtime import Context, Implementation, Plan, Probe, ProbeKind, Running, Tag
 from watersmeet.program.pier.settings import SettingsReader
 from watersmeet.program.pier.tuples import Batch
@@ -34,6 +35,7 @@ OPERATORS: Mapping[str, Mapping[str, Implementation]] = {
     "cache": CACHE,
     "eddy": EDDY,
     "null": NULL,
+    "top": TOP,
 }
 TAPS = ("none", "input", "output", "both")
 DURATION_US = 60_000_000  # of an op-graph that does not say

@@ -105,6 +105,7 @@ class Counters:
 
     malformed: dict[str, int] = field(default_factory=dict)  # tuples by operator
     withheld: int = 0  # messages beyond the limit
+    late: int = 0  # tuples and records of windows that had been answered
 
 
 @dataclass(slots=True, eq=False)

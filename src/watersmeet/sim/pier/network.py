@@ -55,6 +55,7 @@ class PierNetwork:
         self.kernel, self._overlay, self._dht = kernel, overlay, dht
         self.net = Internet(kernel, latency, access_bps=access_bps, congestion=congestion, loss=loss)
         self.churn: Churn | None = None
+        self._clock_offset_us = 0
         self.gone: list[PierNode] = []
         self.on_join: Callable[[PierNode], None] | None = None
         directory = None if upkeep else self._owner_address
@@ -86,6 +87,12 @@ class PierNetwork:
         node = self.nodes[self._owner_address(identifier_of(f"{namespace}.{key}"))]
         node.dht.send(namespace, key, suffix, batch, lifetime_us, batch.size_bytes)
 
+    def show_time(self, offset_us: int) -> None:
+        """Let the clocks of all nodes show virtual time and so much more: event times, where tuples come at theirs."""
+        self._clock_offset_us = offset_us
+        for node in self.nodes.values():
+            node.clock_offset_us = offset_us
+
     def settle(self) -> None:
         """Let the distribution trees form."""
         self.kernel.run(self.kernel.now_us + SETTLE_US)
@@ -105,6 +112,7 @@ class PierNetwork:
 
     def _join(self, address: Address, bootstrap: Address) -> None:
         node = self._node(joining_router(self.kernel, self.net, self._overlay, address), None)
+        node.clock_offset_us = self._clock_offset_us
         self.nodes[address] = node
         node.dht.start(bootstrap)
         node.start()

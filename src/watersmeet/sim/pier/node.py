@@ -52,6 +52,7 @@ class PierNode:
         self.malformed_lines = 0  # of files
         self.results_sent = 0  # tuples
         self.executes = True  # False: op-graphs are passed on and not run, as the baseline of an experiment
+        self.clock_offset_us = 0  # between what the clock of op-graphs shows and virtual time
         self._kernel, self._owner_address = kernel, owner_address
         self._tree = DistributionTree(kernel, dht, self._spread, distribution)
         self._asked = 0
@@ -84,7 +85,7 @@ class PierNode:
         query_id = f"q{self.address}.{self._asked}"
         parsed = parse_ufl(query) if isinstance(query, str) else query
         now_us = self._kernel.now_us
-        graphs = prepare(expanded(parsed, query_id, now_us))
+        graphs = prepare(expanded(parsed, query_id, self.now_us))
         once = tuple(sorted({name for graph in graphs for name in graph.once}))
         client = ClientQuery(query_id, now_us, now_us + max(graph.duration_us for graph in graphs), once, on_reply)
         self.queries[query_id] = client
@@ -201,7 +202,7 @@ class PierNode:
 
     @property
     def now_us(self) -> int:
-        return self._kernel.now_us
+        return self._kernel.now_us + self.clock_offset_us
 
     def after(self, delay_us: int, action: Callable[[], None]) -> Cancel:
         return partial(self._kernel.cancel, self._kernel.after(delay_us, action))

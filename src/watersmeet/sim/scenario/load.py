@@ -53,7 +53,18 @@ _COUNTS = ("relations", "attributes", "values", "ways", "queries", "tuples", "wa
 _WORKLOAD_KEYS = ("kind", *_COUNTS, "theta", "rate", "ranking", "window")
 _STREAM_KEYS = ("schema", "event_time", "source", "home")
 _QUERY_KEYS = ("sql", "ufl", "home", "sink", "allow_cross", "start")
-_PIER_KEYS = ("join", "transport", "mode", "replicas", "drain", "slack", "bloom_bits", "bloom_hashes", "bloom_wait")
+_PIER_KEYS = (
+    "join",
+    "transport",
+    "mode",
+    "replicas",
+    "drain",
+    "slack",
+    "bloom_bits",
+    "bloom_hashes",
+    "bloom_wait",
+    "group_wait",
+)
 _RANKINGS = ("shared", "own")
 _OLD_CHURN_KEYS = {"polite": "graceful_fraction", "stay": "stable_nodes"}
 _OLD_RUNTIMES = {"settled": Runtime.STATIC.value, "live": Runtime.DYNAMIC.value}
@@ -206,7 +217,7 @@ def _pier(entry: Entry) -> PierSettings:
     if "transport" in members:
         plan["transport"] = members["transport"]
     plan |= {name: keys[name].whole(name) for name in ("bloom_bits", "bloom_hashes") if name in keys}
-    for name, setting in (("slack", "slack_s"), ("bloom_wait", "bloom_wait_s")):
+    for name, setting in (("slack", "slack_s"), ("bloom_wait", "bloom_wait_s"), ("group_wait", "group_wait_s")):
         if name in keys:
             plan[setting] = _duration(keys[name], name) / 1e6
     settings: dict[str, Any] = {"plan": PlanSettings(**plan)}

@@ -15,6 +15,7 @@ from watersmeet.program.pier.expressions import Malformed, compiled, compiled_co
 from watersmeet.program.pier.graph import QUERY_ID, Call, Constant, Expression, Field, Operator, OpGraph, UflQuery
 from watersmeet.program.pier.sql.build import graph, operator
 from watersmeet.program.pier.sql.expressions import plain_name, predicates_of, ufl_expression
+from watersmeet.program.pier.sql.groups import GroupPlanner, group_types
 from watersmeet.program.pier.tuples import Schema
 from watersmeet.program.pier.ufl.format import format_expression
 from watersmeet.query.model import Column, JoinQuery, StreamRef
@@ -53,6 +54,7 @@ class PlanSettings:
     slack_s: float = 60.0  # how long state outlives its window: longer than any message takes
     bloom_bits: int = 65_536
     bloom_hashes: int = 4
+    group_wait_s: float = 3.0  # how long groups wait for more: longer than a message takes to any node
     bloom_wait_s: float = 5.0  # how often filters are OR-ed and broadcast as long as new ones come
     skewed: bool = False  # all tuples into one hash bucket: the worst case of section 4.3.4
 
@@ -98,7 +100,9 @@ class _Planner:
     ) -> None:
         self._query, self._streams, self._settings, self._start_us = query, streams, settings, start_us
         self._graphs: list[OpGraph] = []
-        self._has_windows = any(not isinstance(source.window, Unbounded) for source in query.sources)
+        self._has_windows = query.grouping is not None or any(
+            not isinstance(source.window, Unbounded) for source in query.sources
+        )
         self._conditions = [(set(each.aliases), ufl_expression(each)) for each in query.residuals]
         finite = [source.window.window_us for source in query.sources if isinstance(source.window, Range | Tumble)]
         is_finite = len(finite) == len(query.sources)
@@ -441,12 +445,17 @@ class _Planner:
 
     def _finish(self, left: _Input) -> list[Operator]:
         query = self._query
-        columns = {item.name: ufl_expression(item.expression) for item in query.select}
         operators, last = [], left.last
         alone = [condition for aliases, condition in self._conditions if not aliases]
         if alone:
             operators.append(operator("constant", "selection", None, [last], predicates_of(alone)))
             last = operators[-1].name
+        if query.grouping is not None:
+            settings = self._settings
+            types = group_types(query, query.grouping, _flat_schema(query, self._streams))
+            planner = GroupPlanner(query, types, settings.group_wait_s, settings.transport is Transport.IP)
+            return [*operators, *planner.plan(last, f"ts{left.number}", self._add)]
+        columns = {item.name: ufl_expression(item.expression) for item in query.select}
         names: list[str] = list(columns)
         if not query.distinct:
             columns |= {f"#{name}": Field(name) for name in left.ids}
@@ -523,7 +532,7 @@ def _check(query: JoinQuery, streams: Mapping[str, StreamTypes], settings: PlanS
                 f"{source.alias} has a ROWS window, which PIER cannot count: no node sees the whole stream; "
                 "use RANGE or TUMBLE"
             )
-    names = [item.name for item in query.select]
+    names = [item.name for item in query.output]
     if len(set(names)) < len(names):
         raise SqlError("two columns of the select list have the same name; give one of them another by AS")
     if settings.method is not JoinMethod.SYMMETRIC_HASH and settings.method is not JoinMethod.HIERARCHICAL:
@@ -536,19 +545,26 @@ def _check(query: JoinQuery, streams: Mapping[str, StreamTypes], settings: PlanS
                     f"{order[stage].alias} has no equality with the streams before it, which {settings.method.value} "
                     "needs; take symmetric_hash"
                 )
-    columns = {
-        Column(source.alias, name).flat: kind
-        for source in query.sources
-        for name, kind in streams[source.stream].columns.items()
-    }
-    schema = Schema.of("all", columns)
+    schema = _flat_schema(query, streams)
     try:
         for equality in query.equalities:
             sides = (ufl_expression(equality.left), ufl_expression(equality.right))
             compiled_condition(Call("equals", sides), schema)
         for condition in (*query.filters, *query.residuals):
             compiled_condition(ufl_expression(condition), schema)
-        for item in query.select:
+        if query.grouping is not None:
+            group_types(query, query.grouping, schema)
+        for item in query.select if query.grouping is None else ():
             compiled(ufl_expression(item.expression), schema)
     except Malformed as error:
         raise TypeMismatch(f"PIER cannot evaluate an expression of the query: {error}; cast one side") from None
+
+
+def _flat_schema(query: JoinQuery, streams: Mapping[str, StreamTypes]) -> Schema:
+    """The columns of all aliases, by flat name."""
+    columns = {
+        Column(source.alias, name).flat: kind
+        for source in query.sources
+        for name, kind in streams[source.stream].columns.items()
+    }
+    return Schema.of("all", columns)

@@ -21,7 +21,7 @@ class PierQueryFigures:
     repeated: int  # answers that came again and were dropped by the node that asked
     first_us: int | None  # after the query was asked; None without answers
     last_us: int | None
-    delays: AnswerDelays | None  # from the publication of the last tuple of an answer; None for DISTINCT and UFL
+    delays: AnswerDelays | None  # from the last tuple of an answer, or the end of its window; None for DISTINCT and UFL
     checked: AnswersChecked | None  # None if nobody asked, or the query is UFL
 
     @property
@@ -47,6 +47,7 @@ class PierSummary:
     most_inbound_bytes: int  # of one node
     lost: int
     malformed: int  # tuples that an operator could not process
+    late: int  # tuples and records of windows that had been answered
     joins: int
     failures: int
     leaves: int

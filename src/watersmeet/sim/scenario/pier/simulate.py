@@ -14,25 +14,26 @@ import pyarrow as pa
 from watersmeet.errors import InputError
 from watersmeet.program.pier.expressions import compiled_row
 from watersmeet.program.pier.graph import UflQuery
+from watersmeet.program.pier.sql.groups import ENDED
 from watersmeet.program.pier.sql.plan import PlanSettings, PrimaryIndex, indexes_of, plan_sql
 from watersmeet.program.pier.tuples import Batch
 from watersmeet.program.pier.ufl.parse import parse_ufl
 from watersmeet.program.pier.values import key_text
-from watersmeet.query.bags import bag_of
+from watersmeet.query.bags import bag_of, nearly_bag_of
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.oracle import answer
+from watersmeet.query.sql import parse_query
 from watersmeet.sim.dht.settings import DhtSettings
 from watersmeet.sim.internet.latency import Constant
 from watersmeet.sim.kernel import Kernel
 from watersmeet.sim.pier.client import ClientQuery
 from watersmeet.sim.pier.network import PierNetwork
-from watersmeet.sim.rjoin.answers import ROW, no_rows
-from watersmeet.sim.rjoin.expressions import project
+from watersmeet.sim.rjoin.answers import ROW
 from watersmeet.sim.scenario.model import PierMode, Scenario
 from watersmeet.sim.scenario.network import HOP_US, DynamicSettings
 from watersmeet.sim.scenario.pier.outcome import PierOutcome, PierQueryFigures, PierSummary
 from watersmeet.sim.scenario.pier.rows import answers_table, batch_of, stream_types
-from watersmeet.sim.scenario.rjoin.feed import UserFeed, checked_query, checked_streams
+from watersmeet.sim.scenario.rjoin.feed import UserFeed, answers_schema, checked_streams, parsed_query
 from watersmeet.sim.scenario.rjoin.settings import latency_of, overlay_of
 from watersmeet.sim.scenario.sites_outcome import AnswerDelays, AnswersChecked
 from watersmeet.sim.scenario.workload import UserLoad
@@ -72,12 +73,14 @@ def simulate_pier(
     published_at = [drawn() if published.home is None else published.home for published in load.streams]
     is_snapshot = scenario.pier.mode is PierMode.SNAPSHOT
     span_us = 0 if is_snapshot else feed.last_us - feed.first_us + _SECOND_US
-    settings = replace(scenario.pier.plan, duration_s=(span_us + scenario.pier.drain_us) / 1e6)
+    drain_us = scenario.pier.drain_us + _last_windows_us(load, scenario.pier.plan)
+    settings = replace(scenario.pier.plan, duration_s=(span_us + drain_us) / 1e6)
     asked = [_asked(scenario, place, home, schemas, event_times, settings) for place, home in enumerate(homes)]
     pier = _network(scenario)
     pier.settle()
-    run = _Run(scenario, pier, feed, asked)
     epoch_us = feed.first_us - pier.kernel.now_us - _SECOND_US
+    pier.show_time(epoch_us)
+    run = _Run(scenario, pier, feed, asked, epoch_us)
     before = pier.traffic
     _start_churn(scenario, pier)
     if not is_snapshot:
@@ -98,15 +101,22 @@ def simulate_pier(
         for query in asked:
             run.ask(query)
     latest_us = max([pier.kernel.now_us, *((query.start_us or 0) - epoch_us for query in asked)])
-    pier.kernel.run(latest_us + scenario.pier.drain_us)
+    pier.kernel.run(latest_us + drain_us)
     if pier.churn is not None:
         pier.churn.stop()
-    pier.kernel.run(pier.kernel.now_us + scenario.pier.drain_us)
-    outcome = run.outcome(before.messages, before.bytes, before.inbound_bytes, epoch_us, event_times, schemas, check)
+    pier.kernel.run(pier.kernel.now_us + drain_us)
+    outcome = run.outcome(before.messages, before.bytes, before.inbound_bytes, event_times, schemas, check)
     for each in load.queries:
         if each.query.sink.path is not None:
             outcome.write(each.query.name, Path(each.query.sink.path))
     return outcome
+
+
+def _last_windows_us(load: UserLoad, plan: PlanSettings) -> int:
+    """How long after the last tuple the last groups are answered: when their window has ended, and all have waited."""
+    parsed = [parse_query(each.query.sql, load.columns, allow_cross=True) for each in load.queries if each.ufl is None]
+    lengths = [query.grouping.window.length_us for query in parsed if query.grouping is not None]
+    return max(lengths) + round(3 * plan.group_wait_s * 1e6) if lengths else 0
 
 
 def ufl_of(scenario: Scenario) -> dict[str, UflQuery]:
@@ -135,7 +145,7 @@ def _asked(
     try:
         if submitted.ufl is not None:
             return _Asked(query.name, home, parse_ufl(submitted.ufl), None, query.start_us)
-        join = checked_query(query.name, query.sql, query.allow_cross, load, schemas)
+        join = parsed_query(query.name, query.sql, query.allow_cross, load, schemas)
         graphs = plan_sql(join, stream_types(schemas, event_times), settings, query.start_us)
     except InputError as error:
         named = f"query {query.name!r}: "
@@ -168,7 +178,10 @@ def _start_churn(scenario: Scenario, pier: PierNetwork) -> None:
 class _Run:
     """A simulation under way."""
 
-    def __init__(self, scenario: Scenario, pier: PierNetwork, feed: UserFeed, asked: Sequence[_Asked]) -> None:
+    def __init__(
+        self, scenario: Scenario, pier: PierNetwork, feed: UserFeed, asked: Sequence[_Asked], epoch_us: int
+    ) -> None:
+        self._epoch_us = epoch_us  # event time when the virtual time is 0
         self._scenario, self._pier, self._feed, self._asked = scenario, pier, feed, asked
         self._clients: dict[str, ClientQuery] = {}
         self._indexes = sorted({index for query in asked for index in query.indexes}, key=lambda each: each.namespace)
@@ -203,7 +216,6 @@ class _Run:
         messages: int,
         sent_bytes: int,
         inbound_bytes: Sequence[int],
-        epoch_us: int,
         event_times: Mapping[str, str],
         schemas: Mapping[str, pa.Schema],
         check: bool,
@@ -217,8 +229,9 @@ class _Run:
             answers[query.name] = table = _answers(query, client, schemas)
             checked = None
             if check and query.join is not None:
-                wanted = bag_of(answer(query.join, tables, event_times, start_us=query.start_us))
-                came = bag_of(table)
+                bag = bag_of if query.join.grouping is None else nearly_bag_of
+                wanted = bag(answer(query.join, tables, event_times, start_us=query.start_us))
+                came = bag(table)
                 checked = AnswersChecked(wanted.total(), (wanted & came).total(), (came - wanted).total())
             figures[query.name] = self._figures(query, client, checked)
         traffic, churn = pier.traffic, pier.churn
@@ -242,6 +255,7 @@ class _Run:
             most_inbound_bytes=max(busiest, default=0),
             lost=pier.net.lost_total,
             malformed=sum(sum(each.malformed.values()) for each in counters),
+            late=sum(each.late for each in counters),
             joins=0 if churn is None else churn.joins,
             failures=0 if churn is None else churn.failures,
             leaves=0 if churn is None else churn.leaves,
@@ -263,6 +277,8 @@ class _Run:
             places = [place for place, name in enumerate(batch.schema.names) if name.startswith("#id")]
             for row in batch.rows if places else ():
                 delays.append(came_us - max(self._published_us[row[place]] for place in places))
+            if (ended := batch.schema.place(ENDED)) is not None:
+                delays += [came_us + self._epoch_us - row[ended] for row in batch.rows]
         is_stream = self._scenario.pier.mode is PierMode.CONTINUOUS
         times = [came_us - client.asked_us for came_us, _ in client.results]
         return PierQueryFigures(
@@ -281,5 +297,5 @@ def _answers(query: _Asked, client: ClientQuery, schemas: Mapping[str, pa.Schema
     if query.join is None:
         names = list(dict.fromkeys(name for batch in batches for name in batch.schema.names))
         return answers_table(names, None, batches)
-    like = project(query.join, no_rows(query.join, schemas)).schema
-    return answers_table([item.name for item in query.join.select], like, batches)
+    like = answers_schema(query.join, schemas)
+    return answers_table([item.name for item in query.join.output], like, batches)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from watersmeet.errors import InputError, TypeMismatch
 from watersmeet.program.rjoin.compiled import Longs
 from watersmeet.query.model import Expression, JoinQuery
+from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.rjoin.answers import ROW, no_rows
 from watersmeet.sim.rjoin.expressions import judge, project
@@ -109,17 +110,23 @@ def checked_streams(load: UserLoad) -> tuple[dict[str, pa.Schema], dict[str, str
 def checked_query(
     name: str, sql: str, allow_cross: bool, load: UserLoad, schemas: Mapping[str, pa.Schema]
 ) -> JoinQuery:
-    """A query that can be answered here: RJoin tells values apart by themselves, and DuckDB evaluates expressions."""
-    try:
-        query = parse_query(sql, load.columns, allow_cross=allow_cross)
-    except InputError as error:
-        raise type(error)(f"query {name!r}: {error}") from None
+    """A query that RJoin can answer: it tells values apart by themselves, and DuckDB evaluates expressions."""
+    query = parsed_query(name, sql, allow_cross, load, schemas)
     if query.grouping is not None:
         raise InputError(f"query {name!r}: RJoin answers joins; leave out GROUP BY and aggregates")
     if len(query.sources) < 2:
         raise InputError(f"query {name!r}: RJoin joins two streams or more; name another one in FROM")
     if len(query.sources) > _MOST_ALIASES:
         raise InputError(f"query {name!r} joins {len(query.sources)} streams; RJoin here takes {_MOST_ALIASES} at most")
+    return query
+
+
+def parsed_query(name: str, sql: str, allow_cross: bool, load: UserLoad, schemas: Mapping[str, pa.Schema]) -> JoinQuery:
+    """A query over streams of the user's own whose expressions DuckDB can evaluate, and whose keys are of one kind."""
+    try:
+        query = parse_query(sql, load.columns, allow_cross=allow_cross)
+    except InputError as error:
+        raise type(error)(f"query {name!r}: {error}") from None
     stream_of = {source.alias: source.stream for source in query.sources}
     for equality in query.equalities:
         sides = [side for side in (equality.left, equality.right) if side.is_plain]
@@ -131,10 +138,9 @@ def checked_query(
                 "of one kind only; declare both alike"
             )
     try:
-        flat = no_rows(query, schemas)
-        project(query, flat)
+        answers_schema(query, schemas)
         if query.filters or query.residuals:
-            judge("", [*query.filters, *query.residuals], flat)
+            judge("", [*query.filters, *query.residuals], no_rows(query, schemas))
     except InputError as error:
         raise type(error)(f"query {name!r}: {error}") from None
     except Exception as error:  # DuckDB's own, which is known to a few modules only
@@ -143,6 +149,18 @@ def checked_query(
             f"query {name!r}: the simulator evaluates expressions by DuckDB, which says: {reason}"
         ) from None
     return query
+
+
+def answers_schema(query: JoinQuery, schemas: Mapping[str, pa.Schema]) -> pa.Schema:
+    """The names and types of a query's answers."""
+    if query.grouping is None:
+        return project(query, no_rows(query, schemas)).schema
+    tables = {source.stream: schemas[source.stream].empty_table() for source in query.sources}
+    times = {
+        name: next(field.name for field in table.schema if pa.types.is_timestamp(field.type))
+        for name, table in tables.items()
+    }
+    return answer(query, tables, times).schema
 
 
 def _family(kind: pa.DataType) -> str:
