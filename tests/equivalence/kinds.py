@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from equivalence.model import Scene, SceneQuery
 from equivalence.reference import bag, event_times_us, expected_table, rows_on_time
 
+from watersmeet.query.windows import Changes, Hop
+
 WINDOWS = ("Range", "Tumble", "Rows", "Unbounded")
 
 
@@ -25,12 +27,14 @@ def kinds_of_query(scene: Scene, query: SceneQuery) -> Iterator[str]:
         yield from (f"step {step.method}{' Bloom' if step.bloom else ''}" for step in head.steps)
         yield from ("a step elsewhere" for step in head.steps if step.at is not None)
     streams = [source.stream for source in parsed.sources]
+    window = parsed.grouping.window if parsed.grouping else None
     seen = {
         "DISTINCT": parsed.distinct,
         "self-join": len(set(streams)) < len(streams),
         "residual": parsed.residuals,
         "GROUP BY": parsed.grouping,
-        "overlapping windows": parsed.grouping and parsed.grouping.window.slide_us < parsed.grouping.window.length_us,
+        "EMIT CHANGES": isinstance(window, Changes),
+        "overlapping windows": isinstance(window, Hop) and window.slide_us < window.length_us,
         "HAVING": parsed.grouping and parsed.grouping.having,
         "LIMIT": parsed.grouping and parsed.grouping.limit,
         "filter": parsed.filters,

@@ -83,7 +83,8 @@ class Scene:
         return next(stream for stream in self.streams if stream.name == name)
 
     def parsed(self, query: SceneQuery) -> JoinQuery:
-        return _parsed(query.sql, tuple((stream.name, *stream.schema.names) for stream in self.streams))
+        columns = tuple((stream.name, stream.event_time, *stream.schema.names) for stream in self.streams)
+        return _parsed(query.sql, columns)
 
     def is_at_one_site(self, query: SceneQuery) -> bool:
         """Whether a query has all its streams where its answers are wanted, and nobody gave it a plan."""
@@ -117,7 +118,9 @@ class Scene:
 
 @lru_cache(maxsize=2_048)
 def _parsed(sql: str, columns: tuple[tuple[str, ...], ...]) -> JoinQuery:
-    return parse_query(sql, {name: names for name, *names in columns}, allow_cross=True)
+    names = {name: rest for name, _, *rest in columns}
+    event_times = {name: event_time for name, event_time, *_ in columns}
+    return parse_query(sql, names, allow_cross=True, event_times=event_times)
 
 
 def _shown(step: wm.PlanStep) -> str:

@@ -382,6 +382,13 @@ def _draw_groups(random: Random, scene: Scene, join: _Join, rest: str) -> str:
     items = [f"{_filled(random, scene, join, item)} AS k{number}" for number, item in enumerate(keys)]
     by = [item.rsplit(" AS ", 1)[0] for item in items]
     items += [f"{_filled(random, scene, join, item)} AS v{number}" for number, item in enumerate(values)]
+    changes = " [ROWS" not in rest and Random(rest).random() < 0.3
+    if changes:
+        items += random.choice([[], ["changed_at AS at"], ["deleted", "changed_at"]])
+        sql = f"SELECT {', '.join(items)}{rest}" + (f" GROUP BY {', '.join(by)}" if by else "")
+        if random.random() < 0.3:
+            sql += f" HAVING {_filled(random, scene, join, random.choice(_HAVINGS))}"
+        return f"{sql} EMIT CHANGES"
     items += random.choice([[], ["window_start"], ["window_start", "window_end"]])
     random.shuffle(items)
     sql = f"SELECT {', '.join(items)}{rest} GROUP BY {', '.join([*by, window])}"

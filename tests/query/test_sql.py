@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from watersmeet.errors import SqlError, UnknownColumn, UnknownStream
 from watersmeet.query.model import Column, Expression, Grouping, JoinQuery
 from watersmeet.query.sql import canonical_sql, parse_query
-from watersmeet.query.windows import Hop, Range, Rows, Tumble, Unbounded, Window
+from watersmeet.query.windows import Changes, Hop, Range, Rows, Tumble, Unbounded, Window
 
 COLUMNS = {
     "packets_ams": ["ts", "host", "bytes", "s", "xs"],
@@ -22,8 +22,8 @@ COLUMNS = {
 AB = "FROM packets_ams [RANGE 1 MINUTE] AS a, b [ROWS 100] WHERE a.host = b.host"
 
 
-def parse(sql: str, **options: bool) -> JoinQuery:
-    return parse_query(sql, COLUMNS, **options)
+def parse(sql: str, *, allow_cross: bool = False) -> JoinQuery:
+    return parse_query(sql, COLUMNS, allow_cross=allow_cross, event_times={"packets_ams": "ts", "b": "ts", "c": "ts"})
 
 
 def selected(expression: str) -> Expression:
@@ -461,7 +461,12 @@ def test_bad_select(select: str, message: str) -> None:
         ("GROUP BY a.ts, TUMBLE(1 DAY) LIMIT 3", "line 2, column 30: LIMIT needs ORDER BY"),
         ("GROUP BY a.ts, TUMBLE(1 DAY) ORDER BY a.ts LIMIT 0", "LIMIT takes a whole number from 1"),
         ("GROUP BY a.ts, TUMBLE(1 DAY) ORDER BY b.port LIMIT 3", "column b.port is neither in GROUP BY"),
-        ("GROUP BY a.ts, TUMBLE(1 DAY) EMIT CHANGES", "EMIT CHANGES is not supported yet"),
+        (
+            "GROUP BY a.ts, TUMBLE(1 DAY) EMIT CHANGES",
+            "line 2, column 30: EMIT CHANGES has running values and no output",
+        ),
+        ("GROUP BY a.ts EMIT CHANGES", "EMIT CHANGES is not supported over the ROWS window of b; use RANGE, TUMBLE"),
+        ("EMIT CHANGES", "line 2, column 1: EMIT CHANGES needs GROUP BY or an aggregate"),
         ("HAVING a.host = 1", "a group never ends without an output window"),
         ("ORDER BY 1", "line 2, column 1: ORDER BY is not supported"),
         ("SORT BY a.host", "SORT BY is not supported"),
@@ -654,3 +659,30 @@ def test_canonical_sql(sql: str) -> None:
 def test_canonical_sql_of_a_product() -> None:
     query = parse("SELECT b.port FROM b [UNBOUNDED], c [UNBOUNDED]", allow_cross=True)
     assert canonical_sql(query).endswith("FROM\n  `b` [UNBOUNDED] AS `b`,\n  `c` [UNBOUNDED] AS `c`")
+
+
+CHANGES = "FROM packets_ams [RANGE 1 MINUTE] AS a, b [TUMBLE 5 MINUTES] WHERE a.host = b.host"
+
+
+def test_changes_have_their_instant_and_whether_a_group_is_gone() -> None:
+    query = parse(f"SELECT a.host, max(port) AS p {CHANGES} GROUP BY a.host EMIT CHANGES")
+    assert [item.name for item in query.output] == ["host", "p", "changed_at", "deleted"]
+    assert [item.name for item in query.select] == ["key0", "argument0", "time of a", "time of b", "time"]
+    assert query.grouping is not None
+    assert query.grouping.window == Changes(((2, Range(60_000_000)), (3, Tumble(300_000_000))), 1)
+    named = parse(f"SELECT deleted AS gone, changed_at, count(*) AS n {CHANGES} EMIT CHANGES")
+    assert [item.name for item in named.output] == ["gone", "changed_at", "n"]
+
+
+@pytest.mark.parametrize(
+    ("select", "tail", "message"),
+    [
+        ("count(*) AS deleted", "", "EMIT CHANGES adds a column 'deleted'; name the output column"),
+        ("count(*) AS n, date(changed_at) AS d", "", "changed_at can only be an output column by itself"),
+        ("count(*) AS n", "HAVING deleted", "deleted cannot be in HAVING"),
+        ("count(*) + rand() AS n", "", "rand is not deterministic and so cannot be in a query with EMIT CHANGES"),
+        ("count(*) AS n", "ORDER BY n LIMIT 3", "ORDER BY and LIMIT cannot be with EMIT CHANGES"),
+    ],
+)
+def test_bad_changes(select: str, tail: str, message: str) -> None:
+    assert message in str(refusal(f"SELECT {select} {CHANGES} {tail} EMIT CHANGES"))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from watersmeet.errors import InputError
+from watersmeet.query.model import JoinQuery
 from watersmeet.topology.model import Query, Topology
 
 
@@ -25,21 +26,24 @@ def selected_queries(topology: Topology, options: argparse.Namespace) -> tuple[Q
 
 def check_sql(topology: Topology, queries: Sequence[Query]) -> None:
     """Check the text of queries."""
-    from watersmeet.query.sql import parse_query
-
     for query in queries:
         with errors_naming(query):
-            parse_query(query.sql, topology.columns, allow_cross=query.allow_cross)
+            _parsed(topology, query)
 
 
 def check_queries(topology: Topology, queries: Sequence[Query]) -> None:
     """Check the text of queries, and their sites, planners and explicit plans."""
     from watersmeet.planners.choose import check_plan
-    from watersmeet.query.sql import parse_query
 
     for query in queries:
         with errors_naming(query):
-            check_plan(topology, query, parse_query(query.sql, topology.columns, allow_cross=query.allow_cross))
+            check_plan(topology, query, _parsed(topology, query))
+
+
+def _parsed(topology: Topology, query: Query) -> JoinQuery:
+    from watersmeet.query.sql import parse_query
+
+    return parse_query(query.sql, topology.columns, allow_cross=query.allow_cross, event_times=topology.event_times)
 
 
 @contextlib.contextmanager

@@ -37,7 +37,7 @@ from watersmeet.planners.auto import Tried
 from watersmeet.program.compile import compile_sites
 from watersmeet.program.operators import Probe, node_operators
 from watersmeet.query.model import Expression, Grouping
-from watersmeet.query.windows import Rows
+from watersmeet.query.windows import Changes, Rows
 
 _MONTH_S = 30 * 86_400
 
@@ -167,6 +167,9 @@ def _group_lines(grouping: Grouping, pad: str) -> list[str]:
     aggregates = ", ".join(f"value{i} = {one.sql.replace('`', '')}" for i, one in enumerate(grouping.aggregates))
     keys = ", ".join([*(f"key{number}" for number in range(grouping.keys)), str(grouping.window)])
     lines = [f"{pad}answer each window once, when it has ended: {columns}"]
+    if isinstance(grouping.window, Changes):
+        keys = ", ".join(f"key{number}" for number in range(grouping.keys)) or "nothing"
+        lines = [f"{pad}emit the changes of groups, up to the watermark: {columns}"]
     if grouping.limit is not None:
         order = ", ".join(
             f"{_group_shown(key.expression)}{' descending' if key.descending else ''}" for key in grouping.order

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from watersmeet.query.windows import Hop, Window
+from watersmeet.query.windows import Changes, Hop, Window
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -76,6 +76,15 @@ class SelectItem:
 GROUP = "group"  # the alias of the columns that a group has
 TIME = Column("", "time")  # an answer's time in microseconds, that of its latest tuple
 WINDOW_START, WINDOW_END = Column(GROUP, "window_start"), Column(GROUP, "window_end")
+CHANGED_AT, DELETED = Column(GROUP, "changed_at"), Column(GROUP, "deleted")  # with EMIT CHANGES
+PLACE = Column(GROUP, "place")  # of a value among all that are compared to find changes
+GROUP_TYPES = {
+    WINDOW_START: "timestamp",
+    WINDOW_END: "timestamp",
+    CHANGED_AT: "timestamp",
+    DELETED: "boolean",
+    PLACE: "bigint",
+}
 
 
 def key_of_group(number: int) -> Column:
@@ -113,7 +122,7 @@ class Grouping:
     """GROUP BY and what follows it; its expressions are over the columns of a group."""
 
     keys: int  # that many of the query's first select items
-    window: Hop
+    window: Hop | Changes
     aggregates: tuple[Aggregate, ...]
     select: tuple[SelectItem, ...]
     having: tuple[Expression, ...] = ()
@@ -125,7 +134,24 @@ class Grouping:
         """The columns of a group."""
         keys = (key_of_group(number) for number in range(self.keys))
         values = (value_of_group(number) for number in range(len(self.aggregates)))
-        return (*keys, *values, WINDOW_START, WINDOW_END)
+        return (*keys, *values, *self.own_columns)
+
+    @property
+    def output_window(self) -> Hop:
+        """The output window of a query that has one."""
+        assert isinstance(self.window, Hop), "no EMIT CHANGES"
+        return self.window
+
+    @property
+    def changes(self) -> Changes:
+        """The EMIT CHANGES of a query that has it."""
+        assert isinstance(self.window, Changes), "no output window"
+        return self.window
+
+    @property
+    def own_columns(self) -> tuple[Column, ...]:
+        """What a group has beside keys and values."""
+        return (CHANGED_AT, DELETED, PLACE) if isinstance(self.window, Changes) else (WINDOW_START, WINDOW_END)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,10 @@ the latest timestamp of the combination. The statement below says just that and 
 
 With GROUP BY, a combination counts in every output window that holds its `t_max`. A group of a window is answered if it
 has a combination at all and the window has ended by the watermark that is given; without one, all have.
+
+With EMIT CHANGES, a combination is valid from its `t_max` to the earliest end of its tuples' windows. The value of a
+group at an instant is that of the combinations valid at it; a group without any, or that HAVING does not keep, has no
+row. A change is an instant before the watermark at which the row of a group is another one than before it.
 """
 
 from collections.abc import Mapping
@@ -17,6 +21,8 @@ import pyarrow as pa
 from watersmeet.errors import InputError
 from watersmeet.query.dialect import to_duckdb
 from watersmeet.query.model import (
+    CHANGED_AT,
+    DELETED,
     TIME,
     WINDOW_END,
     WINDOW_START,
@@ -28,7 +34,7 @@ from watersmeet.query.model import (
     key_of_group,
     value_of_group,
 )
-from watersmeet.query.windows import Range, Rows, Tumble, Unbounded
+from watersmeet.query.windows import Changes, Range, Rows, Tumble, Unbounded
 
 
 def answer(
@@ -53,24 +59,22 @@ def answer(
         if query.grouping is not None:
             connection.execute(f"CREATE TEMP TABLE combinations AS {statement}")
             types = {name: str(kind) for name, kind, *_ in connection.sql("DESCRIBE combinations").fetchall()}
-            statement = groups_sql(query, query.grouping, types, watermark_us)
+            make = changes_sql if isinstance(query.grouping.window, Changes) else groups_sql
+            statement = make(query, query.grouping, types, watermark_us)
         result: pa.Table = connection.sql(statement).to_arrow_table()
         return result
 
 
 def groups_sql(query: JoinQuery, grouping: Grouping, types: Mapping[str, str], watermark_us: int | None) -> str:
     """Groups of output windows, over the table `combinations` that has the query's select items."""
-    names = [_quoted(item.name) for item in query.select]
-    keys, (length_us, slide_us) = names[: grouping.keys], (grouping.window.length_us, grouping.window.slide_us)
+    assert not isinstance(grouping.window, Changes), "groups of output windows"
+    keys = [_quoted(item.name) for item in query.select[: grouping.keys]]
+    length_us, slide_us = grouping.window.length_us, grouping.window.slide_us
     ts = _quoted(TIME.name)
     first = _interval(f"({ts} - {length_us} + {slide_us})", slide_us)  # the first window that holds it
     starts = f"unnest(generate_series({first}, {ts}, {slide_us}))"
     counted = f"SELECT *, {starts} AS __start FROM combinations"
-    columns = [f"{key} AS {_quoted(key_of_group(number).flat)}" for number, key in enumerate(keys)]
-    for number, aggregate in enumerate(grouping.aggregates):
-        item = None if aggregate.item is None else query.select[aggregate.item].name
-        value = _aggregate_sql(aggregate, item, types.get(item or "", ""))
-        columns.append(f"{value} AS {_quoted(value_of_group(number).flat)}")
+    columns = _group_columns(query, grouping, types)
     columns += [
         f"make_timestamptz(CAST(__start AS BIGINT)) AS {_quoted(WINDOW_START.flat)}",
         f"make_timestamptz(CAST(__start + {length_us} AS BIGINT)) AS {_quoted(WINDOW_END.flat)}",
@@ -92,6 +96,54 @@ def groups_sql(query: JoinQuery, grouping: Grouping, types: Mapping[str, str], w
         rank = f"row_number() OVER (PARTITION BY __start ORDER BY {', '.join(order)})"
         statement += f" QUALIFY {rank} <= {grouping.limit}"
     return statement
+
+
+def changes_sql(query: JoinQuery, grouping: Grouping, types: Mapping[str, str], watermark_us: int | None) -> str:
+    """Changes of groups, over the table `combinations` that has the query's select items and their ends."""
+    keys = [_quoted(item.name) for item in query.select[: grouping.keys]]
+    group = f"dense_rank() OVER (ORDER BY {', '.join(keys)})" if keys else "0"
+    ts, before = _quoted(TIME.name), "TRUE" if watermark_us is None else f"__at < {watermark_us}"
+    having = " AND ".join(f"({to_duckdb(one)})" for one in grouping.having) or "TRUE"
+    own = {CHANGED_AT: "make_timestamptz(CAST(__at AS BIGINT))", DELETED: "NOT __is"}
+    items, values = [], []
+    for number, item in enumerate(grouping.select):
+        name = f"__c{number}"
+        special = next((sql for column, sql in own.items() if item.expression.columns == (column,)), None)
+        if special is None:
+            values.append((name, to_duckdb(item.expression)))
+        items.append(f"{special or f'CASE WHEN __is THEN {name} ELSE __was{name} END'} AS {_quoted(item.name)}")
+    differs = " OR ".join(["__is <> __was", *(f"{name} IS DISTINCT FROM __was{name}" for name, _ in values)])
+    over = "OVER (PARTITION BY __group ORDER BY __at)"
+    return f"""
+        WITH numbered AS (SELECT *, {group} AS __group FROM combinations),
+        instants AS (
+            SELECT DISTINCT __group, __at
+            FROM (SELECT __group, {ts} AS __at FROM numbered UNION ALL SELECT __group, __end + 1 FROM numbered)
+            WHERE __at IS NOT NULL AND {before}),
+        valid AS (
+            SELECT numbered.*, __at FROM numbered JOIN instants USING (__group)
+            WHERE {ts} <= __at AND (__end IS NULL OR __at <= __end)),
+        groups AS (
+            SELECT {", ".join([*_group_columns(query, grouping, types), "__group", "__at"])}
+            FROM valid GROUP BY {", ".join([*keys, "__group", "__at"])}),
+        answers AS (
+            SELECT __group, __at{"".join(f", {sql} AS {name}" for name, sql in values)} FROM groups WHERE {having}),
+        every AS (SELECT *, answers.__at IS NOT NULL AS __is FROM instants LEFT JOIN answers USING (__group, __at)),
+        steps AS (
+            SELECT *, coalesce(lag(__is) {over}, FALSE) AS __was
+            {"".join(f", lag({name}) {over} AS __was{name}" for name, _ in values)} FROM every)
+        SELECT {", ".join(items)} FROM steps WHERE (__is OR __was) AND ({differs})"""
+
+
+def _group_columns(query: JoinQuery, grouping: Grouping, types: Mapping[str, str]) -> list[str]:
+    """Keys and aggregates of groups."""
+    keys = enumerate(query.select[: grouping.keys])
+    columns = [f"{_quoted(item.name)} AS {_quoted(key_of_group(number).flat)}" for number, item in keys]
+    for number, aggregate in enumerate(grouping.aggregates):
+        item = None if aggregate.item is None else query.select[aggregate.item].name
+        value = _aggregate_sql(aggregate, item, types.get(item or "", ""))
+        columns.append(f"{value} AS {_quoted(value_of_group(number).flat)}")
+    return columns
 
 
 def _aggregate_sql(aggregate: Aggregate, item: str | None, kind: str) -> str:
@@ -116,6 +168,8 @@ def oracle_sql(
     if heads_before_us is not None:
         conditions.append(f"{_t_max(query)} < {heads_before_us}")
     where = "\n  AND ".join(conditions or ["TRUE"])
+    if query.grouping is not None and isinstance(query.grouping.window, Changes):
+        items += f",\n  {_end(query)} AS __end"
     return f"SELECT{' DISTINCT' if query.distinct else ''}\n  {items}\nFROM\n  {sources}\nWHERE\n  {where}"
 
 
@@ -193,6 +247,25 @@ def _window_conditions(query: JoinQuery, source: StreamRef) -> list[str]:
 
 def _t_max(query: JoinQuery) -> str:
     return f"greatest({', '.join(f'{_quoted(alias)}.{_TS}' for alias in query.aliases)})"
+
+
+def _end(query: JoinQuery) -> str:
+    """The last instant at which all tuples lie in their windows; NULL if there is none."""
+    ends = []
+    for source in query.sources:
+        ts = f"{_quoted(source.alias)}.{_TS}"
+        match source.window:
+            case Range(window_us):
+                ends.append(f"{ts} + {window_us}")
+            case Tumble(window_us):
+                ends.append(f"{_interval(ts, window_us)} + {window_us - 1}")
+            case Unbounded():
+                pass
+            case Rows():
+                raise InputError("EMIT CHANGES is not defined over ROWS windows")
+            case _:
+                assert_never(source.window)
+    return f"least({', '.join(ends)})" if ends else "CAST(NULL AS BIGINT)"
 
 
 def _interval(ts: str, window_us: int) -> str:

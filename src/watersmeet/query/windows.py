@@ -95,6 +95,22 @@ class Hop:
         return f"TUMBLE({length})" if self.length_us == self.slide_us else f"HOP({length}, {slide})"
 
 
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """EMIT CHANGES in place of an output window: a row for every change of a group, as answers come and expire."""
+
+    ends: tuple[tuple[int, Range | Tumble], ...]  # select item with the time of a row, and the window it is in
+    answers: int  # the aggregate that counts the answers of a group
+
+    @property
+    def longest_us(self) -> int | None:
+        """How long an answer is valid at most; None for ever."""
+        return min((window.window_us for _, window in self.ends), default=None)
+
+    def __str__(self) -> str:
+        return "EMIT CHANGES"
+
+
 def parse_duration(text: str) -> int:
     """Microseconds of a duration written as PySpark writes it.
 

@@ -14,9 +14,10 @@ from pyspark.sql.types import DataType, LongType, StringType, StructField, Struc
 
 from watersmeet.errors import InputError, TopologyError, TypeMismatch
 from watersmeet.plan.nodes import EXACT_KEY_TYPES
-from watersmeet.query.model import TIME, Column, Equality, Expression, Grouping, JoinQuery
+from watersmeet.query.model import GROUP_TYPES, TIME, Column, Equality, Expression, Grouping, JoinQuery
 from watersmeet.query.sql import parse_query
 from watersmeet.query.sql.functions import calls_java, moving_date, not_deterministic, tells_of_partitions
+from watersmeet.query.windows import Changes
 from watersmeet.spark.session import empty_frame, first_line
 from watersmeet.topology.model import Query, Stream, Topology
 
@@ -58,7 +59,7 @@ class Bound:
 
 def bind(spark: SparkSession, topology: Topology, query: Query) -> Bound:
     """Parse a query and check every expression and type in it with Spark, without reading any data."""
-    parsed = parse_query(query.sql, topology.columns, allow_cross=query.allow_cross)
+    parsed = parse_query(query.sql, topology.columns, allow_cross=query.allow_cross, event_times=topology.event_times)
     schemas = {source.stream: stream_schema(spark, topology.stream(source.stream)) for source in parsed.sources}
     flat = StructType(
         [
@@ -130,7 +131,7 @@ def _group_type(query: JoinQuery) -> StructType:
     keys = [item.expression.type for item in query.select[: query.grouping.keys]]
     values = [aggregate.type for aggregate in query.grouping.aggregates]
     names = [column.flat for column in query.grouping.columns]
-    kinds = [*keys, *values, "timestamp", "timestamp"]
+    kinds = [*keys, *values, *(GROUP_TYPES[column] for column in query.grouping.own_columns)]
     return StructType([StructField(name, DataType.fromDDL(kind)) for name, kind in zip(names, kinds, strict=True)])
 
 
@@ -193,7 +194,10 @@ _BY_PARTITION = {
 def _check_functions(rows: DataFrame, query: JoinQuery) -> None:
     """Refuse functions by what Spark's analyser makes of them, whatever the text calls them."""
     exact = [(expression, "WHERE or ON") for expression in _expressions(replace(query, select=()))]
-    select = [(item.expression, "SELECT DISTINCT" if query.distinct else "") for item in query.select]
+    clause = "SELECT DISTINCT" if query.distinct else ""
+    if query.grouping is not None and isinstance(query.grouping.window, Changes):
+        clause = "a query with EMIT CHANGES"
+    select = [(item.expression, clause) for item in query.select]
     asked = {expression.sql: clause for expression, clause in (*select, *exact) if not expression.is_plain}
     if not asked:
         return

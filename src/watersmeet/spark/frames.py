@@ -17,6 +17,7 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 from watersmeet.errors import InputError
 from watersmeet.plan.explain import explain_text
+from watersmeet.query.windows import Changes
 from watersmeet.spark.handle import StreamingRun
 from watersmeet.spark.live_table import LiveTable
 from watersmeet.spark.run import plan_query, start
@@ -40,8 +41,10 @@ def sql(spark: SparkSession, text: str, /, **frames: DataFrame) -> "JoinedStream
     query = Query(f"answers_{crc32(text.encode()):08x}", text)
     topology = Topology(streams, (query,))
     bound, chosen = plan_query(spark, topology, query)
-    fields = [StructField(item.name, DataType.fromDDL(item.expression.type)) for item in bound.query.select]
-    return JoinedStream(spark, topology, StructType(fields), explain_text(chosen.plan))
+    fields = [StructField(item.name, DataType.fromDDL(item.expression.type)) for item in bound.query.output]
+    grouping = bound.query.grouping
+    emits_changes = grouping is not None and isinstance(grouping.window, Changes)
+    return JoinedStream(spark, topology, StructType(fields), explain_text(chosen.plan), emits_changes)
 
 
 def stream_of(name: str, frame: DataFrame) -> Stream:
@@ -72,6 +75,7 @@ class JoinedStream:
     topology: Topology
     schema: StructType
     plan: str
+    emitsChanges: bool = False  # whether answers revise those before them
     lastRun: StreamingRun | None = field(default=None, repr=False)  # the handle of what was started last
     _preview: LiveTable | None = field(default=None, repr=False)
 
@@ -148,11 +152,13 @@ class JoinedStreamWriter:
         return self
 
     def outputMode(self, outputMode: str) -> "JoinedStreamWriter":
-        """Only append: an answer of a join is given once and never revised."""
+        """Append, or update with EMIT CHANGES: an answer of a join is given once and never revised."""
+        if outputMode.casefold() == "update" and self._joined.emitsChanges:
+            return self
         if outputMode.casefold() != "append":
             raise InputError(
-                f"output mode {outputMode!r}: answers of a join are given once and never revised, so use append; what "
-                "revises them can follow in Spark, on .toStream()"
+                f"output mode {outputMode!r}: answers of a join are given once and never revised, so use append; for "
+                "running values of groups write EMIT CHANGES at the end of the query, with update"
             )
         return self
 

@@ -525,6 +525,11 @@ class Topology:
         """The column names of every stream."""
         return {stream.name: stream.columns for stream in self.streams}
 
+    @property
+    def event_times(self) -> dict[str, str]:
+        """The column of every stream that is its event time."""
+        return {stream.name: stream.event_time_column for stream in self.streams}
+
 
 def check_name(name: str, what: str) -> str:
     """The name if it is a plain word; `what` is the kind of thing it names."""

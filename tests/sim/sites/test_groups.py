@@ -154,3 +154,31 @@ def test_a_query_that_shares_its_join_is_replaced_under_another_group_by(history
     assert bag_of(pa.concat_tables(sites.answers("q"))) == before + after
     assert bag_of(pa.concat_tables(sites.answers("other"))) == due(other)
     assert set(sites.sites["hub"].ledger.closed) == {"q~2", "other"}, "nothing is kept of what is over"
+
+
+@pytest.mark.parametrize("items", ["count(*) AS n, sum(a.v) AS s", "max(a.v) AS m, count(DISTINCT a.v) AS d"])
+def test_state_of_changes_is_bounded_by_the_window(items: str) -> None:
+    """Each key comes for some seconds and never again: what has expired is dropped, not only subtracted."""
+    seconds, per_second = 750, 10
+    ts = np.arange(seconds * per_second) * (SECOND_US // per_second)
+    table = pa.table({"k": ts // (5 * SECOND_US), "v": ts % 7, "ts": pa.array(ts, STAMP)})
+    columns = {"a": table.column_names}
+    sql = f"SELECT k, {items} FROM a [RANGE 20 SECONDS] GROUP BY k EMIT CHANGES"
+    query = parse_query(sql, columns, event_times={"a": "ts"})
+    sites = SimulatedSites(local(query, columns, "here"), {"a": "ts"}, interval_us=100_000)
+    sizes: list[int] = []
+    segments: list[int] = []
+
+    def note() -> None:
+        kept = sites.sites["here"].ledger.groups.get("q", ())
+        sizes.append(sum(one.rows for one in kept))
+        segments.append(len(kept))
+
+    for number in range(seconds // 5):
+        sites.feed(number * SECOND_US, {"a": table.slice(number * 50, 50)})
+        sites.kernel.at(number * SECOND_US + 900_000, note)
+    sites.run()
+    expected = answer(query, {"a": table}, {"a": "ts"}, watermark_us=int(ts[-1]))
+    assert bag_of(pa.concat_tables(sites.answers())) == bag_of(expected)
+    assert max(sizes[-50:]) <= 1.5 * max(sizes[50:100]) <= 3_000, sizes
+    assert max(segments) < 30, segments

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as kinds
@@ -61,6 +62,28 @@ class Layout:
             for name, column in _combined(function, state, groups, len(first)).items():
                 columns[self.state_column(number, name)] = column
         return pa.table(columns)
+
+    @property
+    def is_negatable(self) -> bool:
+        """Whether every state has another that takes it away again, exactly."""
+        rules = {rule for function, _ in self.functions for rule in function.rules.values()}
+        return rules <= {Rule.SUM, Rule.DECIMAL}
+
+    def negated(self, records: pa.Table) -> pa.Table:
+        """The records that take others away again when they are combined with them."""
+        for name in self.columns[len(self.keys) :]:
+            place = records.column_names.index(name)
+            records = records.set_column(place, name, pc.negate(records.column(name)))
+        return records
+
+    def are_zero(self, records: pa.Table) -> npt.NDArray[np.bool_]:
+        """Which records change nothing when they are combined with others."""
+        zero = np.ones(records.num_rows, bool)
+        for name in self.columns[len(self.keys) :]:
+            values = records.column(name)
+            is_zero = pc.equal(values, pa.scalar(0, pa.int64()).cast(values.type))
+            zero &= pc.fill_null(is_zero, True).to_numpy()
+        return zero
 
     def results(self, records: pa.Table) -> list[pa.Array]:
         """The value of every aggregate for each record."""

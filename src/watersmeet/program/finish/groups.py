@@ -19,7 +19,7 @@ from watersmeet.program.finish.model import answer_column
 from watersmeet.program.storage.segments import TS
 from watersmeet.program.storage.shelf import Part, Segment, Shelf
 from watersmeet.query.model import TIME, WINDOW_END, WINDOW_START, Grouping, key_of_group, value_of_group
-from watersmeet.query.windows import Hop
+from watersmeet.query.windows import Changes, Hop
 
 I64 = npt.NDArray[np.int64]
 _TIMESTAMP = pa.timestamp("us", "UTC")
@@ -27,9 +27,13 @@ _LAST = 1 << 62  # beyond all ranks
 _MOST_ROWS = 1 << 21  # records that are combined at once, where windows overlap
 
 
+END = "#end"  # int64, the last instant at which answers are valid, with EMIT CHANGES
+
+
 def layout_of(grouping: Grouping, schema: pa.Schema) -> Layout:
     """The records of what is grouped, or of records: both have the types in their columns."""
-    keys = (TS, *(key_of_group(number).name for number in range(grouping.keys)))
+    times = (TS, END) if isinstance(grouping.window, Changes) else (TS,)
+    keys = (*times, *(key_of_group(number).name for number in range(grouping.keys)))
     functions = []
     for number, aggregate in enumerate(grouping.aggregates):
         argument = None if aggregate.item is None else f"item{aggregate.item}"
@@ -55,7 +59,7 @@ def check_records(grouping: Grouping, schema: pa.Schema) -> None:
         raise ValueError(f"partial records lack a column or have another type: {error}") from None
     if tuple(schema.names) != layout.columns:
         raise ValueError(f"partial records have the columns {', '.join(schema.names)}")
-    types = {TS: pa.int64()}
+    types = dict.fromkeys(layout.keys[: len(layout.keys) - grouping.keys], pa.int64())
     for number, (function, _) in enumerate(layout.functions):
         types |= {layout.state_column(number, name): function.column_type(name) for name in function.columns}
     for name, kind in types.items():
@@ -65,7 +69,7 @@ def check_records(grouping: Grouping, schema: pa.Schema) -> None:
 
 @dataclass(frozen=True)
 class AddRecords:
-    """Make records of answers that are to be grouped, one file a task."""
+    """Make records of panes of answers that are to be grouped, one file a task."""
 
     shelf: Shelf
     grouping: Grouping
@@ -73,20 +77,23 @@ class AddRecords:
     paths: tuple[str, ...]
 
     def __call__(self, number: int) -> list[Segment]:
-        table = self.shelf.get(self.paths[number])
-        rows: dict[str, pa.ChunkedArray] = {}
-        for place, (stored, item) in enumerate(self.columns):
-            if item == TIME.name and place == len(self.columns) - 1:
-                pane_us = self.grouping.window.pane_us
-                times = table.column(stored).to_numpy()
-                rows[TS] = pa.chunked_array([pa.array(times // pane_us * pane_us)])
-            elif place < self.grouping.keys:
-                rows[key_of_group(place).name] = table.column(stored)
-            else:
-                rows[f"item{place}"] = table.column(stored)
-        # A key may be an argument too: that is another column with the same values.
-        made = pa.table(rows)
-        return [records_segment(self.shelf, layout_of(self.grouping, made.schema).add(made))]
+        rows = grouped_rows(self.grouping, self.columns, self.shelf.get(self.paths[number]))
+        times, pane_us = rows.column(TS).to_numpy(), self.grouping.output_window.pane_us
+        rows = rows.set_column(rows.column_names.index(TS), TS, pa.array(times // pane_us * pane_us))
+        return [records_segment(self.shelf, layout_of(self.grouping, rows.schema).add(rows))]
+
+
+def grouped_rows(grouping: Grouping, columns: Sequence[tuple[str, str]], table: pa.Table) -> pa.Table:
+    """Answers that are to be grouped, with their times, under the names of what records are made of."""
+    rows: dict[str, pa.ChunkedArray] = {}
+    for place, (stored, item) in enumerate(columns):
+        if item == TIME.name and place == len(columns) - 1:
+            rows[TS] = table.column(stored)
+        elif place < grouping.keys:
+            rows[key_of_group(place).name] = table.column(stored)
+        else:
+            rows[f"item{place}"] = table.column(stored)
+    return pa.table(rows)  # a key may be an argument too: that is another column with the same values
 
 
 def records_segment(shelf: Shelf, records: pa.Table, level: int = 0) -> Segment:
@@ -108,7 +115,7 @@ def ended_groups(
     """The groups of windows that end after an instant and not after another; windows without records have none."""
     if not records:
         return
-    window, layout = grouping.window, layout_of(grouping, records[0].schema)
+    window, layout = grouping.output_window, layout_of(grouping, records[0].schema)
     tables = pa.concat_tables(records)
     panes = tables.column(TS).to_numpy()
     starts = _due_windows(window, panes, after_us, until_us)
@@ -140,6 +147,16 @@ def _due_windows(window: Hop, panes: I64, after_us: int, until_us: int) -> I64:
 def _group_columns(query: str, grouping: Grouping, layout: Layout, records: pa.Table) -> pa.Table:
     """Records as groups: keys, values of aggregates, and the bounds of the window."""
     columns = {key_of_group(number).flat: records.column(key_of_group(number).name) for number in range(grouping.keys)}
+    columns |= value_columns(query, grouping, layout, records)
+    starts = records.column(TS).to_numpy()
+    columns[WINDOW_START.flat] = pa.array(starts, _TIMESTAMP)
+    columns[WINDOW_END.flat] = pa.array(starts + grouping.output_window.length_us, _TIMESTAMP)
+    return pa.table(columns)
+
+
+def value_columns(query: str, grouping: Grouping, layout: Layout, records: pa.Table) -> dict[str, pa.Array]:
+    """What the aggregates of records come to."""
+    columns: dict[str, pa.Array] = {}
     for number, (function, _) in enumerate(layout.functions):
         state = {name: records.column(layout.state_column(number, name)).combine_chunks() for name in function.columns}
         try:
@@ -150,10 +167,7 @@ def _group_columns(query: str, grouping: Grouping, layout: Layout, records: pa.T
                 f"query {query!r} failed: {written} of a group is beyond {error}; cast its argument to a wider type, "
                 "as in CAST(... AS DECIMAL(38, 0)) or DOUBLE, and start the query anew"
             ) from None
-    starts = records.column(TS).to_numpy()
-    columns[WINDOW_START.flat] = pa.array(starts, _TIMESTAMP)
-    columns[WINDOW_END.flat] = pa.array(starts + grouping.window.length_us, _TIMESTAMP)
-    return pa.table(columns)
+    return columns
 
 
 def first_of_windows(grouping: Grouping, answers: pa.Table) -> pa.Table:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from watersmeet.plan.nodes import Distinct, Group, Plan, Project, Restrict, join_plan_of
-from watersmeet.query.model import WINDOW_START, Expression, Grouping, SelectItem, key_of_group
+from watersmeet.query.model import PLACE, WINDOW_START, Expression, Grouping, SelectItem, key_of_group
+from watersmeet.query.windows import Changes
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ class Finish:
             keys = (key_of_group(number) for number in range(grouping.keys))
             hidden = [key.expression for key in grouping.order]
             hidden += [Expression(column.sql, (column,)) for column in (*keys, WINDOW_START)]
+        elif isinstance(grouping.window, Changes):
+            hidden = [Expression(PLACE.sql, (PLACE,))]
         select = (*grouping.select, *(SelectItem(f"#{number}", one) for number, one in enumerate(hidden)))
         columns = tuple(column.flat for column in grouping.columns)
         return Finish(self.query, columns, grouping.having, select, False, self.errors, since=self.since)

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from watersmeet.errors import CheckpointMismatch
+from watersmeet.program.finish.changes import Values, changed_rows
 from watersmeet.program.finish.distinct import KeepUnseen
 from watersmeet.program.finish.failed import failed_sink, refuse_failed
 from watersmeet.program.finish.groups import first_of_windows
@@ -64,6 +65,8 @@ from watersmeet.program.storage.wire import (
     naming_damage,
     unpack_schema,
 )
+from watersmeet.query.model import Grouping
+from watersmeet.query.windows import Changes
 
 _SEEN = "#seen "  # in front of a query, the name under which its answers are merged
 _MANY_TICKS = 16  # segments of a clock from which it is written anew as one
@@ -481,10 +484,18 @@ class SiteEngine:
             self._note_failed(finish.query, evaluated, failed, failed_paths)
             state = self._records.added(grouping, [] if answers is None else [answers], groups.get(flow, ()))
             now = self._answered_until([part], finish.query, ledger)
+            if isinstance(grouping.window, Changes):  # an answer that has expired is needed too: nothing to wait for
+                ended = self._records.united(grouping, state)
+                if ended is not None:
+                    payloads = pack_for_others(self.program, self.shelf, flow, ended, part)
+                    records.append(Made(flow, ended.num_rows, payloads=payloads))
+                marks[flow] = max(now, marks.get(flow, UNKNOWN))
+                continue
             if now > marks.get(flow, UNKNOWN):
-                first_open = now // grouping.window.pane_us * grouping.window.pane_us
+                pane_us = grouping.window.pane_us
+                first_open = now // pane_us * pane_us
                 if now == part.heads.until_us:  # another version follows: the pane that both share goes in two parts
-                    first_open += grouping.window.pane_us
+                    first_open += pane_us
                 state, ended = self._records.without_ended_panes(grouping, state, first_open)
                 if ended is not None:
                     payloads = pack_for_others(self.program, self.shelf, flow, ended, part)
@@ -532,11 +543,9 @@ class SiteEngine:
                     parts = [part for part, _ in versions]
                     before = closed.get(name, UNKNOWN)
                     now = max(before, self._answered_until(parts, query, ledger))
-                    arrived = self._records.arrived(self._arrived_records(parts, query, made))
+                    arrived = self._records.arrived(finish.grouping, self._arrived_records(parts, query, made))
                     state = self._records.added(finish.grouping, pieces, (*groups.get(name, ()), *arrived))
-                    groups[name], ended = self._records.without_ended_windows(
-                        query, finish.grouping, state, before, now
-                    )
+                    groups[name], ended = self._ended_groups(query, finish.grouping, state, before, now)
                     closed[name], pieces = now, []
                     if ended:
                         found, evaluated = self._finished_groups(finish, ended, ledger)
@@ -554,6 +563,13 @@ class SiteEngine:
             undelivered[failed_sink(query)] = (*undelivered.get(failed_sink(query), ()), answers)
         ledger = replace(ledger, undelivered=undelivered, seen=seen, groups=groups, closed=closed)
         return replace(ledger, rows_out=rows_out, failed=failed)
+
+    def _ended_groups(
+        self, query: str, grouping: Grouping, state: tuple[Segment, ...], before: int, now: int
+    ) -> tuple[tuple[Segment, ...], tuple[pa.Table, ...] | Values | None]:
+        if isinstance(grouping.window, Changes):
+            return self._records.with_changes(query, grouping, state, before, now)
+        return self._records.without_ended_windows(query, grouping, state, before, now)
 
     @cached_property
     def _finishes(self) -> dict[str, list[tuple[JoinPart, Finish]]]:
@@ -619,22 +635,29 @@ class SiteEngine:
         return [one.results for one in made if one.flow in flows and one.results is not None]
 
     def _finished_groups(
-        self, finish: Finish, ended: Sequence[pa.Table], ledger: SiteLedger
+        self, finish: Finish, ended: Sequence[pa.Table] | Values, ledger: SiteLedger
     ) -> tuple[Answers | None, Evaluated]:
-        """Groups through HAVING and the select list; with LIMIT the first of each window."""
+        """Groups through HAVING and the select list; with LIMIT the first of each window, or where they changed."""
         assert finish.grouping is not None
-        paths = tuple(self.shelf.put("groups", table).path for table in ended)
-        rows = sum(table.num_rows for table in ended)
-        answers, evaluated = self._finished(finish.of_groups, paths, rows, ledger)
+        tables = [ended.groups] if isinstance(ended, Values) else ended
+        paths = tuple(self.shelf.put("groups", table).path for table in tables)
+        rows = sum(table.num_rows for table in tables)
+        answers, evaluated = self._finished(finish.of_groups, paths, rows, ledger) if rows else (None, Evaluated(()))
         if answers is None:
             return None, evaluated
-        if finish.grouping.limit is not None:
+        if isinstance(ended, Values) or finish.grouping.limit is not None:
             stored = [name for name, _ in answers.columns]
             names = [answer_column(number) for number in range(len(stored))]
             table = pa.concat_tables(self.shelf.get(path).select(stored) for path in answers.paths)
-            first = first_of_windows(finish.grouping, table.rename_columns(names))
+            table = table.rename_columns(names)
+            if isinstance(ended, Values):
+                left = changed_rows(finish.grouping, ended, table)
+            else:
+                left = first_of_windows(finish.grouping, table)
             columns = tuple(zip(names, finish.names, strict=False))
-            return Answers(ledger.number, (self.shelf.put("groups", first).path,), columns, first.num_rows), evaluated
+            if not left.num_rows:
+                return None, evaluated
+            return Answers(ledger.number, (self.shelf.put("groups", left).path,), columns, left.num_rows), evaluated
         return answers, evaluated
 
     def _refuse_failed(self, query: str, count: int, paths: Sequence[str | None], cause: str = "") -> None:

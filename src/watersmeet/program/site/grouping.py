@@ -1,4 +1,7 @@
-"""The state of queries with GROUP BY: partial records by pane, kept as segments until their panes or windows end."""
+"""The state of queries with GROUP BY: partial records as segments.
+
+Records of panes are kept until their panes or windows end; records with an interval of validity until they expire.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -6,7 +9,21 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from watersmeet.program.finish.groups import AddRecords, ended_groups, first_pane_needed, layout_of, records_segment
+from watersmeet.program.finish.changes import (
+    BEGUN,
+    AddIntervals,
+    Values,
+    intervals_segment,
+    still_needed,
+    values_between,
+)
+from watersmeet.program.finish.groups import (
+    AddRecords,
+    ended_groups,
+    first_pane_needed,
+    layout_of,
+    records_segment,
+)
 from watersmeet.program.site.ledger import Answers
 from watersmeet.program.site.tasks import RunTasks
 from watersmeet.program.storage.merging import choose_merges
@@ -14,6 +31,7 @@ from watersmeet.program.storage.segments import TS
 from watersmeet.program.storage.shelf import Segment, Shelf
 from watersmeet.program.storage.wire import UNKNOWN
 from watersmeet.query.model import Grouping
+from watersmeet.query.windows import Changes
 
 State = tuple[Segment, ...]
 
@@ -25,15 +43,21 @@ class GroupRecords:
         self._shelf = shelf
         self._run_tasks = run_tasks
 
-    def arrived(self, paths: Sequence[str]) -> list[Segment]:
+    def arrived(self, grouping: Grouping, paths: Sequence[str]) -> list[Segment]:
         """Records that other sites have sent."""
         tables = [self._shelf.get(path) for path in paths]
-        return [records_segment(self._shelf, table) for table in tables if table.num_rows]
+        return [self._segment(grouping, table) for table in tables if table.num_rows]
+
+    def _segment(self, grouping: Grouping, records: pa.Table, level: int = 0) -> Segment:
+        if isinstance(grouping.window, Changes):
+            return intervals_segment(self._shelf, layout_of(grouping, records.schema), records, level)
+        return records_segment(self._shelf, records, level)
 
     def added(self, grouping: Grouping, pieces: Sequence[Answers], state: State) -> State:
         """The records with new answers in them."""
         for answers in pieces:
-            task = AddRecords(self._shelf, grouping, answers.columns, answers.paths)
+            add = AddIntervals if isinstance(grouping.window, Changes) else AddRecords
+            task = add(self._shelf, grouping, answers.columns, answers.paths)
             state = (*state, *self._run_tasks(task, len(answers.paths), answers.rows))
         return state
 
@@ -41,7 +65,7 @@ class GroupRecords:
         self, query: str, grouping: Grouping, state: State, before: int, now: int
     ) -> tuple[State, tuple[pa.Table, ...]]:
         """What is still needed after an instant, and the groups of windows that have ended since another."""
-        window, alive = grouping.window, None
+        window, alive = grouping.output_window, None
         ended: tuple[pa.Table, ...] = ()
         if now > before and state:
             due = self._tables(one for one in state if one.min_ts < now)
@@ -50,6 +74,36 @@ class GroupRecords:
             alive = first_pane_needed(window, now)
             state = tuple(one for one in state if one.max_ts >= alive)
         return self.merged(grouping, state, 2 * window.length_us, alive), ended
+
+    def with_changes(
+        self, query: str, grouping: Grouping, state: State, before: int, now: int
+    ) -> tuple[State, Values | None]:
+        """What is still needed after an instant, and the values of groups that may have changed since another."""
+        if now <= before or not state:
+            return state, None
+        tables = self._tables(state)
+        found = values_between(query, grouping, tables, before, now)
+        layout = layout_of(grouping, tables[0].schema)
+        if layout.is_negatable:  # what has begun is one record a group, and none where all has expired
+            alone = [one for one in state if one.min_ts > BEGUN and one.max_ts < now]
+            extent = None
+        else:
+            state, alone = tuple(one for one in state if one.max_ts >= now - 1), []
+            longest_us = grouping.changes.longest_us
+            extent = None if longest_us is None else 2 * longest_us
+        others = tuple(one for one in state if one not in alone)
+        merges: list[State] = [*((one,) for one in alone), *choose_merges(others, extent, TS, now)]
+        for merged in merges:
+            records = still_needed(layout, self._tables(merged), now)
+            level = max(segment.level for segment in merged) + (len(merged) > 1)
+            kept = [self._segment(grouping, records, level)] if records.num_rows else []
+            state = (*(one for one in state if one not in merged), *kept)
+        return state, found
+
+    def united(self, grouping: Grouping, state: State) -> pa.Table | None:
+        """All records of some segments as one table."""
+        tables = self._tables(state)
+        return layout_of(grouping, tables[0].schema).combine(tables) if tables else None
 
     def without_ended_panes(self, grouping: Grouping, state: State, first_open: int) -> tuple[State, pa.Table | None]:
         """The records of a pane and later ones, and all records before it as one table."""

@@ -71,6 +71,12 @@ class Statement:
                 found.setdefault(node.meta["tokens"][0], []).append(node)
         return found
 
+    @property
+    def emits_changes(self) -> Token | None:
+        """Where EMIT CHANGES begins, if it is there."""
+        emit: Token | None = self.tree.meta.get("emit")
+        return emit
+
     def tokens_of(self, node: exp.Expr) -> Tokens:
         """The tokens of an expression."""
         begin, end = node.meta["tokens"]
@@ -275,9 +281,8 @@ class _StatementParser(SparkParser):
     def _parse_query_modifiers(self, this: Any) -> Any:
         this = super()._parse_query_modifiers(this)
         if self._sees_emit():
-            raise self.error(
-                "EMIT CHANGES is not supported yet; add an output window, as in GROUP BY k, TUMBLE(1 MINUTE)"
-            )
+            this.meta["emit"] = self._take()
+            self._advance()
         return this
 
     def _sees_emit(self) -> bool:

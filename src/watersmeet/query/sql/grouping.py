@@ -4,13 +4,15 @@ An expression over groups is the user's own text, in which aggregates and keys a
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType as T
 
 from watersmeet.query.model import (
+    CHANGED_AT,
+    DELETED,
     GROUP,
     TIME,
     WINDOW_END,
@@ -21,6 +23,7 @@ from watersmeet.query.model import (
     Grouping,
     SelectItem,
     SortKey,
+    StreamRef,
     key_of_group,
     value_of_group,
 )
@@ -32,9 +35,12 @@ from watersmeet.query.sql.scope import Scope
 from watersmeet.query.sql.sources import read_duration
 from watersmeet.query.sql.tokens import SIMPLE_NAME, SqlText, Token, Tokens
 from watersmeet.query.sql.where import conjuncts_of
-from watersmeet.query.windows import Hop
+from watersmeet.query.windows import Changes, Hop, Range, Rows, Tumble
 
-_NEVER_ENDS = "a group never ends without an output window; add one, as in GROUP BY a.k, TUMBLE(5 MINUTES)"
+_NEVER_ENDS = (
+    "a group never ends without an output window; add one, as in GROUP BY a.k, TUMBLE(5 MINUTES), or write "
+    "EMIT CHANGES at the end for the running value"
+)
 _CALLED = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`(?:[^`]|``)*`)|(\w+)(?=\()""", re.DOTALL)
 _MOST_LIMIT = 1_000_000
 _LONGEST_HOP = 1_000  # panes of a window
@@ -50,7 +56,10 @@ def is_grouped(statement: Statement) -> bool:
 
 
 def refuse_without_groups(statement: Statement) -> None:
-    """Refuse what only groups of an output window can have."""
+    """Refuse what only groups can have."""
+    if emit := statement.emits_changes:
+        message = "EMIT CHANGES needs GROUP BY or an aggregate: answers of a join are emitted as they come without it"
+        raise statement.text.error(emit, message)
     if order := statement.tree.args.get("order"):
         message = "ORDER BY is not supported: the answers of a continuous query have no last row to sort by"
         raise statement.text.error(order.meta["begin"], f"{message}; sort within the output window of a GROUP BY")
@@ -59,28 +68,74 @@ def refuse_without_groups(statement: Statement) -> None:
         raise statement.text.error(limit.meta["begin"], f"{message}, or within the output window of a GROUP BY")
 
 
-def read_grouping(statement: Statement, scope: Scope) -> tuple[tuple[SelectItem, ...], Grouping]:
+def read_grouping(
+    statement: Statement, scope: Scope, sources: Sequence[StreamRef], event_times: Mapping[str, str]
+) -> tuple[tuple[SelectItem, ...], Grouping]:
     """What is grouped, and what is made of groups."""
     text, parts = statement.text, statement.tree.args
     group, first = parts.get("group"), statement.tokens[0]
     if parts.get("distinct"):
         raise text.error(first, "SELECT DISTINCT with GROUP BY is not supported; groups are distinct without it")
-    if group is None or group.meta["window"] is None:
+    has_window = group is not None and group.meta["window"] is not None
+    if emit := statement.emits_changes:
+        _check_changes(statement, emit, sources, has_window=has_window)
+        outputs = {CHANGED_AT.name: CHANGED_AT, DELETED.name: DELETED}
+    elif has_window:
+        outputs = {WINDOW_START.name: WINDOW_START, WINDOW_END.name: WINDOW_END}
+    else:
         raise text.error(group.meta["begin"] if group else statement.tokens_of(_first_item(statement))[0], _NEVER_ENDS)
-    window = _read_window(text, *group.meta["window"])
-    keys = [_read_key(statement, scope, node) for node in group.expressions]
-    outputs = {WINDOW_START.name: WINDOW_START, WINDOW_END.name: WINDOW_END}
-    reader = _GroupReader(statement, replace(scope, outputs=outputs), keys)
+    keys = [_read_key(statement, scope, node) for node in group.expressions] if group else []
+    clause = "a query with EMIT CHANGES" if emit else None
+    reader = _GroupReader(statement, replace(scope, outputs=outputs), keys, clause)
     select = reader.select()
+    select = (*select, *_implied_columns(text, emit, select)) if emit else select
     reader.name_outputs(select)
-    having = [reader.expression(node) for node in conjuncts_of(parts["having"].this)] if parts.get("having") else []
+    having = [reader.condition(node) for node in conjuncts_of(parts["having"].this)] if parts.get("having") else []
     order = [_sort_key(reader, node) for node in parts["order"].expressions] if parts.get("order") else []
     limit = _read_limit(statement, has_order=bool(order))
     grouped = [*(SelectItem(key_of_group(i).name, key) for i, key in enumerate(keys)), *reader.arguments]
-    time = SelectItem(TIME.name, Expression(TIME.sql, (TIME,)))
+    window: Hop | Changes
+    if emit:
+        ends: list[tuple[int, Range | Tumble]] = []
+        for one in sources:
+            if isinstance(one.window, Range | Tumble):
+                if one.stream not in event_times:
+                    raise text.error(emit, f"EMIT CHANGES needs the event time of stream {one.stream!r}")
+                ends.append((len(grouped), one.window))
+                grouped.append(SelectItem(f"time of {one.alias}", _column(Column(one.alias, event_times[one.stream]))))
+        window = Changes(tuple(ends), reader.count_answers())
+    else:
+        assert group is not None, "it has the output window"
+        window = _read_window(text, *group.meta["window"])
+    time = SelectItem(TIME.name, _column(TIME))
     aggregates = tuple(reader.aggregates)
     grouping = Grouping(len(keys), window, aggregates, select, tuple(having), tuple(order), limit)
     return (*grouped, time), grouping
+
+
+def _check_changes(statement: Statement, emit: Token, sources: Sequence[StreamRef], *, has_window: bool) -> None:
+    """Refuse what cannot be with EMIT CHANGES."""
+    text, parts = statement.text, statement.tree.args
+    if has_window:
+        message = "EMIT CHANGES has running values and no output window; leave out one of them"
+        raise text.error(emit, message)
+    if order := parts.get("order") or parts.get("limit"):
+        message = "ORDER BY and LIMIT cannot be with EMIT CHANGES; rank groups within an output window instead"
+        raise text.error(order.meta["begin"], message)
+    if rows := [one.alias for one in sources if isinstance(one.window, Rows)]:
+        message = f"EMIT CHANGES is not supported over the ROWS window of {rows[0]}; use RANGE, TUMBLE or UNBOUNDED"
+        raise text.error(emit, message)
+
+
+def _implied_columns(text: SqlText, emit: Token, select: Sequence[SelectItem]) -> Iterator[SelectItem]:
+    """The instant of a change and whether it deletes the group, where they are not named in the select list."""
+    for column in (CHANGED_AT, DELETED):
+        if any(item.expression.columns == (column,) for item in select):
+            continue
+        if any(item.name.casefold() == column.name for item in select):
+            message = f"EMIT CHANGES adds a column {column.name!r}; name the output column of that name otherwise"
+            raise text.error(emit, message)
+        yield SelectItem(column.name, _column(column))
 
 
 def _unnamed(node: exp.Expr) -> exp.Expr:
@@ -158,6 +213,7 @@ class _GroupReader:
     statement: Statement
     scope: Scope
     keys: Sequence[Expression]
+    exact_clause: str | None = None  # where only what is deterministic can be
     aggregates: list[Aggregate] = field(default_factory=list)
     arguments: list[SelectItem] = field(default_factory=list)
     named: Mapping[Column, Expression] = field(default_factory=dict)
@@ -196,7 +252,7 @@ class _GroupReader:
         if node.find(exp.Filter):
             cure = "write CASE WHEN condition THEN value END as its argument"
             raise text.error(tokens[0], f"FILTER after an aggregate is not supported; {cure}")
-        refuse_functions(text, self._outside_aggregates(tokens), [node], None, stars=False)
+        refuse_functions(text, self._outside_aggregates(tokens), [node], self.exact_clause, stars=False)
         references = {ref.start: ref for ref in column_references(self.scope, tokens, [node])}
         pieces: list[str] = []
         columns: set[Column] = set()
@@ -212,7 +268,19 @@ class _GroupReader:
             columns |= set() if made is None else set(made.columns)
             end = tokens[stop - 1].end
             i = stop
-        return Expression("".join(pieces), tuple(sorted(columns)))
+        made = Expression("".join(pieces), tuple(sorted(columns)))
+        if (columns & {CHANGED_AT, DELETED}) and not made.is_plain:
+            name = min(columns & {CHANGED_AT, DELETED}).name
+            raise text.error(tokens[0], f"{name} can only be an output column by itself, {text.excerpt_of(tokens)}")
+        return made
+
+    def condition(self, node: exp.Expr) -> Expression:
+        """A condition on groups."""
+        made = self.expression(node)
+        if {CHANGED_AT, DELETED} & set(made.columns):
+            message = f"{made.columns[0].name} cannot be in HAVING; filter the changes downstream"
+            raise self.scope.text.error(self.statement.tokens_of(node)[0], message)
+        return made
 
     def _replaced(
         self, tokens: Tokens, i: int, place: int, references: Mapping[int, ColumnReference]
@@ -270,6 +338,13 @@ class _GroupReader:
             self.aggregates.append(made)
         return value_of_group(self.aggregates.index(made))
 
+    def count_answers(self) -> int:
+        """The number of the aggregate that counts answers."""
+        counted = Aggregate("count", None, sql="count(*)")
+        if counted not in self.aggregates:
+            self.aggregates.append(counted)
+        return self.aggregates.index(counted)
+
     def _argument(self, expression: Expression) -> int:
         known = [item.expression for item in self.arguments]
         if expression not in known:
@@ -295,7 +370,7 @@ class _GroupReader:
             number = next((i for i in range(len(self.keys)) if key_of_group(i) == column), None)
             if number is not None and self.keys[number].is_plain:
                 return self.keys[number].columns[0].name
-            if column in (WINDOW_START, WINDOW_END):
+            if column in (WINDOW_START, WINDOW_END, CHANGED_AT, DELETED):
                 return column.name
         written = " ".join(self.scope.text.sql[tokens[0].start : tokens[-1].end + 1].split())
         if not expression.columns and SIMPLE_NAME.fullmatch(written):

@@ -12,8 +12,14 @@ from watersmeet.query.sql.tokens import SqlText, tokenize
 from watersmeet.query.sql.where import check_connected, conjuncts_of, read_conjunct
 
 
-def parse_query(sql: str, columns: Mapping[str, Sequence[str]], *, allow_cross: bool = False) -> JoinQuery:
-    """The query that `sql` asks over streams with the given column names.
+def parse_query(
+    sql: str,
+    columns: Mapping[str, Sequence[str]],
+    *,
+    allow_cross: bool = False,
+    event_times: Mapping[str, str] | None = None,
+) -> JoinQuery:
+    """The query that `sql` asks over streams with the given column names; EMIT CHANGES needs their event times too.
 
     >>> query = parse_query(
     ...     "SELECT l.k, r.v FROM l [RANGE 1 MINUTE], r [ROWS 10] WHERE l.k = r.k", {"l": ["k"], "r": ["k", "v"]}
@@ -27,7 +33,7 @@ def parse_query(sql: str, columns: Mapping[str, Sequence[str]], *, allow_cross: 
     scope, united = with_using(statement, make_scope(text, sources, columns), sources)
     grouping = None
     if is_grouped(statement):
-        select, grouping = read_grouping(statement, scope)
+        select, grouping = read_grouping(statement, scope, sources, event_times or {})
     else:
         refuse_without_groups(statement)
         select = read_select(statement, scope)

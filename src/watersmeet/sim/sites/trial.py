@@ -179,7 +179,12 @@ class Trial:
 
 @lru_cache(maxsize=64)  # a trial asks for its queries time and again
 def _parsed(sql: str, streams: tuple[str, ...]) -> JoinQuery:
-    query = parse_query(sql, dict.fromkeys(streams, SCHEMA.names), allow_cross=True)
+    query = parse_query(
+        sql,
+        dict.fromkeys(streams, SCHEMA.names),
+        allow_cross=True,
+        event_times=dict.fromkeys(streams, EVENT_TIME),
+    )
     return typed(query, dict.fromkeys(streams, SCHEMA))
 
 

@@ -19,7 +19,7 @@ from watersmeet.program.pier.sql.groups import GroupPlanner, group_types
 from watersmeet.program.pier.tuples import Schema
 from watersmeet.program.pier.ufl.format import format_expression
 from watersmeet.query.model import Column, JoinQuery, StreamRef
-from watersmeet.query.windows import Range, Rows, Tumble, Unbounded
+from watersmeet.query.windows import Changes, Range, Rows, Tumble, Unbounded
 
 ID = "#id"  # columns that a publisher adds: a number that no other tuple has, and the node that has the tuple
 NODE = "#node"
@@ -532,6 +532,8 @@ def _check(query: JoinQuery, streams: Mapping[str, StreamTypes], settings: PlanS
                 f"{source.alias} has a ROWS window, which PIER cannot count: no node sees the whole stream; "
                 "use RANGE or TUMBLE"
             )
+    if query.grouping is not None and isinstance(query.grouping.window, Changes):
+        raise SqlError("PIER answers groups of output windows, without EMIT CHANGES; use TUMBLE(...) in GROUP BY")
     names = [item.name for item in query.output]
     if len(set(names)) < len(names):
         raise SqlError("two columns of the select list have the same name; give one of them another by AS")

@@ -115,7 +115,7 @@ def simulate_pier(
 def _last_windows_us(load: UserLoad, plan: PlanSettings) -> int:
     """How long after the last tuple the last groups are answered: when their window has ended, and all have waited."""
     parsed = [parse_query(each.query.sql, load.columns, allow_cross=True) for each in load.queries if each.ufl is None]
-    lengths = [query.grouping.window.length_us for query in parsed if query.grouping is not None]
+    lengths = [query.grouping.output_window.length_us for query in parsed if query.grouping is not None]
     return max(lengths) + round(3 * plan.group_wait_s * 1e6) if lengths else 0
 
 
