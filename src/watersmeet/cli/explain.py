@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,8 +41,8 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--trigger",
         metavar="INTERVAL",
-        default="1 second",
-        help="estimate for micro-batches at this interval (default: %(default)s)",
+        help="plan and estimate for micro-batches at this interval (default: batch_interval of the file, else as the "
+        "statistics say that rows arrive, else 1 second)",
     )
     parser.set_defaults(command=run)
 
@@ -61,7 +62,8 @@ def run(options: argparse.Namespace) -> int:
     queries = selected_queries(topology, options)
     check_queries(topology, queries)
     check_trigger(options.trigger)
-    interval_s = parse_duration(options.trigger) / 1e6
+    if options.trigger is not None:
+        topology = replace(topology, batch_interval_us=parse_duration(options.trigger))
     with spark_session(options) as spark:
         from watersmeet.spark.run import plan_query
 
@@ -69,15 +71,15 @@ def run(options: argparse.Namespace) -> int:
         for query in queries:
             with errors_naming(query):
                 plans.append((query.name, plan_query(spark, topology, query, every=options.every)[1]))
-    priced = [(name, chosen, estimate(chosen, batch_interval_s=interval_s)) for name, chosen in plans]
+    priced = [(name, chosen, estimate(chosen)) for name, chosen in plans]
     if options.draw is not None:
         for name, chosen, cost in priced:
             _draw(options.draw, name if len(priced) > 1 else "", chosen, cost)
     if options.format == "json":
-        data = {name: _data(chosen, cost, interval_s) for name, chosen, cost in priced}
+        data = {name: _data(chosen, cost) for name, chosen, cost in priced}
         print(json.dumps(data, indent=2))
     else:
-        texts = [_text(name, chosen, cost, interval_s) for name, chosen, cost in priced]
+        texts = [_text(name, chosen, cost) for name, chosen, cost in priced]
         shared = _shared(topology, dict(plans))
         print("\n\n".join([*texts, *([shared] if shared else [])]))
     return 0
@@ -110,17 +112,18 @@ def _shared(topology: Topology, plans: "Mapping[str, Chosen]") -> str:
     return shared_text(site_programs(plans, topology))
 
 
-def _data(chosen: "Chosen", cost: "Cost | None", interval_s: float) -> dict[str, object]:
+def _data(chosen: "Chosen", cost: "Cost | None") -> dict[str, object]:
     from watersmeet.plan.explain import estimate_data, explain_data
 
-    estimated = estimate_data(chosen.planner, cost, interval_s, chosen.note, chosen.tried)
+    estimated = estimate_data(chosen.planner, cost, chosen.batch_interval_s, chosen.note, chosen.tried)
     return explain_data(chosen.plan) | {"estimate": estimated}
 
 
-def _text(name: str, chosen: "Chosen", cost: "Cost | None", interval_s: float) -> str:
+def _text(name: str, chosen: "Chosen", cost: "Cost | None") -> str:
     from watersmeet.plan.explain import estimate_text, explain_text
 
-    estimated = estimate_text(chosen.planner, cost, interval_s, chosen.note, chosen.tried).replace("\n", "\n  ")
+    estimated = estimate_text(chosen.planner, cost, chosen.batch_interval_s, chosen.note, chosen.tried)
+    estimated = estimated.replace("\n", "\n  ")
     return f"query {name}\n{explain_text(chosen.plan)}\n  {estimated}"
 
 

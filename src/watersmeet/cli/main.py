@@ -9,11 +9,25 @@ import traceback
 from collections.abc import Sequence
 
 from watersmeet import __version__
-from watersmeet.cli import calibrate, check, explain, init, reproduce, run, simulate, site, sql, stats, tail, warm_up
+from watersmeet.cli import (
+    calibrate,
+    check,
+    compare,
+    explain,
+    init,
+    reproduce,
+    run,
+    simulate,
+    site,
+    sql,
+    stats,
+    tail,
+    warm_up,
+)
 from watersmeet.errors import WatersmeetError, shortened
 
 # They import planners, Spark and the simulator only when they run, so that help and wrong options take no time.
-COMMANDS = (init, run, site, tail, sql, explain, stats, check, warm_up, calibrate, reproduce, simulate)
+COMMANDS = (init, run, site, tail, sql, explain, compare, stats, check, warm_up, calibrate, reproduce, simulate)
 
 _EXAMPLES = """\
 examples:
@@ -28,6 +42,7 @@ examples:
   watersmeet check --checkpoint DIR            verify the checkpoints of all sites
   watersmeet stats topology.yaml               estimate rates, sizes and value distributions of the streams
   watersmeet explain topology.yaml --every --draw plan.svg    cost by planner, and a drawing of the plan
+  watersmeet compare topology.yaml             what each planner ships, by running all of them in the simulator
   watersmeet calibrate                         measure unit costs of plans on this machine
   watersmeet warm-up                           shorten later starts of Spark
   watersmeet reproduce --list                  list the papers' experiments; NAME runs one

@@ -65,7 +65,8 @@ def add_parser(subparsers: Subparsers) -> None:
     sites.add_argument(
         "--trigger",
         metavar="INTERVAL",
-        help='virtual time between micro-batches of a site, such as "500 ms" (default: 1 second)',
+        help='virtual time between micro-batches of a site, such as "500 ms" (default: batch_interval of the file, '
+        "else as the statistics say that rows arrive, else 1 second)",
     )
     sites.add_argument(
         "--check",

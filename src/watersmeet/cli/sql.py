@@ -137,9 +137,10 @@ class _Prompt:
         site = next((query.site for query in topology.queries if query.site is not None), None)
         query = Query("prompt", sql, site=site)
         bound, chosen = plan_query(self.spark, topology, query)
-        cost = estimate(chosen, batch_interval_s=1.0)
         self._say(explain_text(chosen.plan))
-        self._say("  " + estimate_text(chosen.planner, cost, 1.0, chosen.note, chosen.tried).replace("\n", "\n  "))
+        cost, interval_s = estimate(chosen), chosen.batch_interval_s
+        text = estimate_text(chosen.planner, cost, interval_s, chosen.note, chosen.tried)
+        self._say("  " + text.replace("\n", "\n  "))
         self.last = sql
         names = [item.name for item in bound.query.select]
         answers, is_all = self._first_answers(topology, query)

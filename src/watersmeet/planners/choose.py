@@ -1,6 +1,6 @@
 """Which plan a query gets: as the user says, by the planner asked for, or the cheapest where enough is known."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from watersmeet.cost.price import BATCH_INTERVAL_S, DEFAULT_UNITS, Cost, price
@@ -30,11 +30,16 @@ class Chosen:
     tried: tuple[Tried, ...] = ()
     note: str = ""  # why there is no estimate, or why it is not the plan one might expect
 
+    @property
+    def batch_interval_s(self) -> float:
+        """The interval between micro-batches that it was planned for."""
+        return BATCH_INTERVAL_S if self.problem is None else self.problem.batch_interval_s
+
 
 def choose(topology: Topology, query: Query, parsed: JoinQuery, *, every: bool = False) -> Chosen:
     """The plan of a query; `every` asks every planner, to compare.
 
-    It depends on the topology alone, not on the machine or how often batches are taken: every site plans by itself.
+    It depends on the topology alone, not on the machine: every site plans by itself.
     """
     homes = {stream.name: stream.site for stream in topology.streams}
     site = topology.query_site(query)
@@ -102,16 +107,14 @@ def check_planner(query: Query) -> None:
         raise InputError(f"unknown planner {query.planner!r}; {did_you_mean(query.planner, NAMES)}")
 
 
-def estimate(chosen: Chosen, batch_interval_s: float = BATCH_INTERVAL_S, *, turn_s: float | None = None) -> Cost | None:
-    """What a plan is expected to cost on this machine, with a micro-batch every so many seconds.
-
-    `turn_s` is the former name of the interval.
-    """
+def estimate(chosen: Chosen, batch_interval_s: float | None = None) -> Cost | None:
+    """What a plan is expected to cost on this machine, with micro-batches at the interval that it was planned for."""
     if chosen.problem is None:
         return None
     path = default_units_path()
     units = load_units(path) if path.exists() else DEFAULT_UNITS
-    problem, interval_s = chosen.problem, batch_interval_s if turn_s is None else turn_s
+    problem = chosen.problem
+    interval_s = problem.batch_interval_s if batch_interval_s is None else batch_interval_s
     return price(join_plan_of(chosen.plan), problem.workload, problem.topology, units, interval_s, problem.reaction_s)
 
 
@@ -136,6 +139,17 @@ def _estimated(topology: Topology, query: Query, parsed: JoinQuery, plan: Plan, 
     return Chosen(plan, planner, cost, problem, tried)
 
 
+def batch_interval_s(topology: Topology, streams: Iterable[str]) -> float:
+    """How much event time a micro-batch covers: as the topology says, else as rows of the streams arrive.
+
+    A site takes what has arrived of any of its streams, so the one that arrives most often decides.
+    """
+    if topology.batch_interval_us is not None:
+        return topology.batch_interval_us / 1e6
+    known = [interval.value for name in streams if (interval := topology.stats.stream(name).batch_interval) is not None]
+    return max(min(known, default=0.0), BATCH_INTERVAL_S)
+
+
 def problem_for(topology: Topology, query: Query, parsed: JoinQuery) -> Problem:
     """The question that a query of a topology asks of planners, by the statistics of the topology."""
     limits = Limits(
@@ -151,6 +165,7 @@ def problem_for(topology: Topology, query: Query, parsed: JoinQuery) -> Problem:
         topology.stats,
         objective=objective,
         limits=limits,
+        batch_interval_s=batch_interval_s(topology, [source.stream for source in parsed.sources]),
         parts=query.parts,
         partition=query.partition,
         defaults=query.assume_defaults,

@@ -189,6 +189,8 @@ def _start(
     trigger_us = 0 if trigger is None else parse_duration(trigger)
     if trigger is not None and trigger_us <= 0:
         raise InputError(f"trigger {trigger!r} must be positive")
+    if trigger_us and site is None and topology.batch_interval_us is None:
+        topology = replace(topology, batch_interval_us=trigger_us)  # sites that start by themselves plan by the file
     root = checkpoint_root(topology, checkpoint)
     if not fresh:
         refuse_old_forms(root)

@@ -166,6 +166,7 @@ class _Sampler:
             group = files[taken : taken + max(taken, 1)]  # as many again each time
             self._take(self._opened_files(opened, group))
             taken += len(group)
+        self._sketch.arrived_in(taken)
         return taken / len(files) if files else 0.0
 
     def _opened_files(self, opened: DataFrame, files: Sequence[str]) -> DataFrame:
@@ -190,6 +191,8 @@ class _Sampler:
         self._read_stream(
             replace(self._stream, source=replace(self._stream.source, options=wanted)), available_now=True
         )
+        if spec.pace is None:  # else the trigger decides how many come together
+            self._sketch.arrived_in(max(1, round(self._sketch.rows / spec.rows_per_batch)))
         return self._sketch.rows / spec.rows if spec.rows else 0.0
 
     def _read_stream(self, stream: Stream, *, available_now: bool) -> None:

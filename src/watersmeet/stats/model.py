@@ -81,11 +81,15 @@ class ColumnStats:
 
 @dataclass(frozen=True, slots=True)
 class StreamStats:
-    """One stream: rows a second, bytes a row takes on a link, and its columns by name."""
+    """One stream: rows a second, bytes a row takes on a link, and its columns by name.
+
+    `batch_interval` is the event time in seconds that its rows arrive together for: files of ten minutes have 600.
+    """
 
     rate: Number | None = None
     row_bytes: Number | None = None
     columns: Mapping[str, ColumnStats] = field(default_factory=dict)
+    batch_interval: Number | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -325,6 +325,7 @@ class StreamSketch:
     def __init__(self) -> None:
         self.rows = 0
         self.sketched = 0  # rows whose values were taken
+        self.batches = 0  # in which the rows came, such as files; 0 if nobody knows
         self._first, self._last = 2**63 - 1, -(2**63)
         self._columns: dict[str, ColumnSketch] = {}
         self._sizes: dict[str, Sizes] = {}
@@ -342,6 +343,10 @@ class StreamSketch:
         """So many of the rows that were asked satisfy a predicate."""
         before = self._passed.get(predicate, (0, 0))
         self._passed[predicate] = before[0] + rows, before[1] + asked
+
+    def arrived_in(self, batches: int) -> None:
+        """All rows so far came in so many batches, such as files."""
+        self.batches = batches
 
     def add(self, table: pa.Table) -> None:
         """Take the values of some rows."""
@@ -377,7 +382,10 @@ class StreamSketch:
     def stats(self, origin: Origin, taken_at: float | None = None, seen: float = 0.0) -> StreamStats:
         """The figures of the stream; `seen` is the share of all its rows that was read, 0 if nobody knows."""
         span_s = (self._last - self._first) / 1e6
-        rate = row_bytes = None
+        rate = row_bytes = interval = None
+        if self.rows > 1 and span_s > 0 and self.batches:
+            each_s = float(f"{span_s / self.batches:.4g}")
+            interval = Number(each_s, origin, confidence_of(self.batches, seen), taken_at)
         if self.rows > 1 and span_s > 0:
             rate = Number(float(f"{(self.rows - 1) / span_s:.6g}"), origin, confidence_of(self.rows, seen), taken_at)
         whole = self._row_sizes.each
@@ -392,7 +400,7 @@ class StreamSketch:
             )
             for name in (*self._columns, *(name for name in self._sizes if name not in self._columns))
         }
-        return StreamStats(rate, row_bytes, columns)
+        return StreamStats(rate, row_bytes, columns, interval)
 
     def selectivities(self, origin: Origin, taken_at: float | None = None, seen: float = 0.0) -> dict[str, Number]:
         """The share of rows that pass each predicate."""

@@ -4,7 +4,6 @@ What is written can be read back with nothing lost (times to the microsecond).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from math import isfinite
@@ -16,7 +15,7 @@ from watersmeet.stats.model import Bin, ColumnStats, Histogram, Number, Origin, 
 from watersmeet.topology.yaml_tree import SIZE_BYTES, Entry, dump, parse_amount, read
 
 _FILE_KEYS = ("streams", "selectivities")
-_STREAM_KEYS = ("rate", "row_bytes", "columns")
+_STREAM_KEYS = ("rate", "row_bytes", "batch_interval", "columns")
 _COLUMN_KEYS = ("distinct", "bytes", "sizes", "in_order", "histogram")
 _ABOUT_KEYS = ("origin", "confidence", "taken_at")
 _BIN_KEYS = ("low", "high", "value", "share", "distinct")
@@ -28,10 +27,12 @@ def read_stream_stats(entry: Entry, stream: str, columns: Sequence[str]) -> Stre
     """The `stats:` of a stream whose columns are these."""
     what = f"stats of stream {stream!r}"
     keys = entry.mapping(what, _STREAM_KEYS)
+    interval = keys.get("batch_interval")
     return StreamStats(
         rate=_number(keys["rate"], f"rate in {what}") if "rate" in keys else None,
         row_bytes=_number(keys["row_bytes"], f"row_bytes in {what}", is_size=True) if "row_bytes" in keys else None,
         columns=_columns(keys["columns"], what, columns) if "columns" in keys else {},
+        batch_interval=None if interval is None else _number(interval, f"batch_interval (seconds) in {what}"),
     )
 
 
@@ -69,8 +70,12 @@ def filled(first: Stats, second: Stats) -> Stats:
             columns[key] = ColumnStats(
                 own.distinct or extra.distinct, own.histogram or extra.histogram, measured.sizes, measured.in_order
             )
-        streams[name] = replace(one, rate=one.rate or other.rate, row_bytes=one.row_bytes or other.row_bytes)
-        streams[name] = replace(streams[name], columns=columns)
+        streams[name] = StreamStats(
+            one.rate or other.rate,
+            one.row_bytes or other.row_bytes,
+            columns,
+            one.batch_interval or other.batch_interval,
+        )
     return Stats(streams, {**second.selectivities, **first.selectivities})
 
 
@@ -244,6 +249,8 @@ def _stream_data(stats: StreamStats) -> dict[str, Any]:
         data["rate"] = _number_data(stats.rate)
     if stats.row_bytes is not None:
         data["row_bytes"] = _number_data(stats.row_bytes)
+    if stats.batch_interval is not None:
+        data["batch_interval"] = _number_data(stats.batch_interval)
     if stats.columns:
         data["columns"] = {name: _column_data(one) for name, one in stats.columns.items()}
     return data

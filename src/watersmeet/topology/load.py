@@ -35,7 +35,8 @@ from watersmeet.topology.parameters import with_parameters
 from watersmeet.topology.yaml_tree import SIZE_BYTES, Entry, parse_amount, read
 
 _TOPOLOGY_KEYS = (
-    *("sites", "links", "default_link", "link_transport", "durability", "stats_file", "adapt", "streams", "queries"),
+    *("sites", "links", "default_link", "link_transport", "durability", "stats_file", "adapt", "batch_interval"),
+    *("streams", "queries"),
 )
 _LINK_KEYS = ("latency", "bandwidth", "price_per_gb")
 _STREAM_KEYS = ("site", "schema", "event_time", "watermark", "idle_timeout", "source", "late", "stats")
@@ -91,10 +92,29 @@ def load_topology(path: str | Path, parameters: Mapping[str, str] | None = None)
         stats = filled(stats, _stats_file(top["stats_file"], directory, columns))
     durability = _durability(top["durability"]) if "durability" in top else DURABILITIES[-1]
     adapt = _adapt(top["adapt"], "the topology") if "adapt" in top else Adapt()
+    interval_us = _batch_interval(top["batch_interval"]) if "batch_interval" in top else None
     with _located(root):
         return Topology(
-            tuple(streams), tuple(queries), sites, str(directory), links, default, transport, stats, durability, adapt
+            tuple(streams),
+            tuple(queries),
+            sites,
+            str(directory),
+            links,
+            default,
+            transport,
+            stats,
+            durability,
+            adapt,
+            interval_us,
         )
+
+
+def _batch_interval(entry: Entry) -> int:
+    with _located(entry, "batch_interval: "):
+        interval_us = parse_duration(entry.text("batch_interval"))
+        if interval_us <= 0:
+            raise InputError("it must be positive, such as 10 seconds")
+        return interval_us
 
 
 def _durability(entry: Entry) -> str:

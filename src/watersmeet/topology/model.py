@@ -409,6 +409,7 @@ class Topology:
     stats: Stats = field(default_factory=Stats)
     durability: str = DURABILITIES[-1]
     adapt: Adapt = Adapt()  # of queries that do not say otherwise
+    batch_interval_us: int | None = None  # event time that a micro-batch covers; None is by the streams' statistics
     _position: dict[str, int] = field(init=False, repr=False, compare=False)  # of each site in `sites`
 
     def __post_init__(self) -> None:
@@ -423,6 +424,8 @@ class Topology:
             if twice:
                 raise TopologyError(f"duplicate {what} names (case does not count): {', '.join(twice)}")
         check_durability(self.durability)
+        if self.batch_interval_us is not None and self.batch_interval_us <= 0:
+            raise TopologyError("batch_interval must be positive")
         for stream in self.streams:
             check_site(stream.site, f"stream {stream.name!r}", self.site_names)
         for query in self.queries:

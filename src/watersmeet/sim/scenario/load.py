@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from watersmeet.errors import InputError, TopologyError, did_you_mean
+from watersmeet.planners.choose import batch_interval_s
 from watersmeet.program.pier.sql.plan import JoinMethod, PlanSettings, Transport
 from watersmeet.program.rjoin.shard import Strategy
 from watersmeet.query.windows import parse_duration
@@ -120,7 +121,8 @@ def load_simulated(path: str | Path, system: System | None = None) -> Scenario |
     if _is_topology(read(path, _NEEDED).mapping("the scenario")):
         topology = load_topology(path)
         if system is System.SITES or (system is None and len(topology.sites) > 1):
-            return SitesScenario(topology)
+            interval_s = batch_interval_s(topology, [stream.name for stream in topology.streams])
+            return SitesScenario(topology, trigger_us=round(interval_s * 1e6))
     elif system is System.SITES:
         raise InputError(f"{path}: {SITES_NEED_A_TOPOLOGY}")
     scenario = load_scenario(path)

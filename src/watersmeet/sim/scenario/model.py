@@ -221,6 +221,7 @@ class SitesScenario:
     seed: int = 1
     most_rows: int | None = None  # of each stream, the earliest
     planner: str | None = None  # of all queries, in place of what the topology says
+    share: float | None = None  # of the time that the input spans, the first part
 
     def __post_init__(self) -> None:
         if self.trigger_us < SHORTEST_TRIGGER_US:

@@ -67,7 +67,7 @@ def simulate_sites(
     scenario: SitesScenario, *, progress: Progress = lambda done, total: None, events: Reader | None = None
 ) -> SitesOutcome:
     """Run all queries of a topology to their end, in one deployment."""
-    topology = scenario.topology
+    topology = replace(scenario.topology, batch_interval_us=scenario.trigger_us)
     if not topology.queries:
         raise InputError("there is nothing to simulate: the topology has no queries")
     asked = {query.name: _asked(topology, query) for query in scenario.queries}
@@ -177,6 +177,12 @@ def _read(scenario: SitesScenario, names: list[str]) -> tuple[dict[str, StreamRo
     firsts = [int(arrivals_us[0]) for _, arrivals_us in read.values() if len(arrivals_us)]
     if not firsts:
         raise InputError("there is nothing to simulate: no stream has a tuple with an event time")
+    if scenario.share is not None:
+        last_us = max(int(arrivals_us[-1]) for _, arrivals_us in read.values() if len(arrivals_us))
+        end_us = min(firsts) + round((last_us - min(firsts)) * scenario.share)
+        for name, (rows, arrivals_us) in read.items():
+            count = int(np.searchsorted(arrivals_us, end_us, side="right"))
+            read[name] = rows.slice(0, count), arrivals_us[:count]
     epoch_us = min(firsts) // scenario.trigger_us * scenario.trigger_us
     streams = {}
     for name, (rows, arrivals_us) in read.items():

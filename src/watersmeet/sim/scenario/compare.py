@@ -1,0 +1,77 @@
+"""Every planner on the same input: what each one ships, by running its plans on simulated sites.
+
+Estimates rank plans before a run; here the bytes are those of parcels that were packed, and the answers are checked.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from watersmeet.errors import InputError
+from watersmeet.planners.choose import NAMES
+from watersmeet.sim.scenario.model import SitesScenario
+from watersmeet.sim.scenario.sites import simulate_sites
+from watersmeet.sim.scenario.sites_outcome import SitesSummary
+from watersmeet.sim.scenario.sources import check_source, read_arrivals
+from watersmeet.stats.model import Origin, Stats
+from watersmeet.stats.sketches import StreamSketch
+from watersmeet.stats.yaml import filled
+from watersmeet.topology.model import Topology
+
+SAMPLED_ROWS = 100_000
+_MEASURED_ROWS = 10_000
+
+Progress = Callable[[str, int, int], object]  # the planner, rows that have arrived, of how many
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerRun:
+    """What the plans of one planner did, or why it has none."""
+
+    planner: str
+    summary: SitesSummary | None
+    cpu_s: float = 0.0
+    reason: str = ""
+
+    @property
+    def bytes(self) -> int | None:
+        return None if self.summary is None else self.summary.traffic.bytes
+
+
+def compare_planners(
+    scenario: SitesScenario, planners: Sequence[str] = NAMES, *, progress: Progress = lambda name, done, total: None
+) -> Iterator[PlannerRun]:
+    """Run all queries by one planner after the other."""
+    if len(scenario.topology.sites) < 2:
+        raise InputError("there is nothing to compare: all streams arrive at one site, and nothing is shipped")
+    for planner in planners:
+
+        def tell(done: int, total: int, planner: str = planner) -> None:
+            progress(planner, done, total)
+
+        began = time.process_time()
+        try:
+            outcome = simulate_sites(replace(scenario, planner=planner), progress=tell)
+        except InputError as error:
+            yield PlannerRun(planner, None, reason=str(error))
+            continue
+        yield PlannerRun(planner, outcome.summary, time.process_time() - began)
+
+
+def with_sampled_statistics(topology: Topology, most_rows: int = SAMPLED_ROWS) -> Topology:
+    """The topology with statistics of streams for which none are given, from their first rows."""
+    found = {}
+    for stream in topology.streams:
+        if topology.stats.stream(stream.name).rate is not None:
+            continue
+        check_source(stream)
+        rows, arrivals_us = read_arrivals(stream, most_rows + 1)
+        seen = 1.0 if rows.num_rows <= most_rows else 0.0
+        rows, sketch = rows.slice(0, most_rows), StreamSketch()
+        if not rows.num_rows:
+            continue
+        sketch.count(arrivals_us[: rows.num_rows])
+        sketch.add(rows)
+        sketch.measure(rows.slice(0, _MEASURED_ROWS))
+        found[stream.name] = sketch.stats(Origin.ESTIMATED, None, seen)
+    return replace(topology, stats=filled(topology.stats, Stats(found)))
