@@ -228,7 +228,7 @@ def test_sites_are_a_list_or_a_mapping(tmp_path: Path, sites: str, names: list[s
         # Unknown keys
         (f"sights: [here]\nstreams:\n{STREAM}{QUERIES}",
          ["line 1: unknown key 'sights' in the topology; did you mean 'sites'? ",
-          "known: adapt, batch_interval, default_link, durability, link_transport, links, queries, sites, stats_file, streams"]),
+          "known: adapt, batch_interval, default_link, durability, link_transport, links, queries, sites, stats_file"]),
         (f"durability: disk\nstreams:\n{STREAM}{QUERIES}",
          ["line 1: unknown durability 'disk'; known: power, process"]),
         (f"adapt: {{mode: dno}}\nstreams:\n{STREAM}{QUERIES}",

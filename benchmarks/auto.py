@@ -1,0 +1,174 @@
+"""What `auto` ships against the best planner by hindsight, by running all planners in the simulator.
+
+python benchmarks/auto.py                         generated streams: 0.05 to 500 rows/s, 2 to 5 of them
+python benchmarks/auto.py --data DIR              joins of recordings instead: DIR has intel_lab and zeek_wrccdc
+                      --cases N --seed S          how many are drawn, and from which seed
+"""
+
+import argparse
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import exp, log
+from pathlib import Path
+
+import duckdb
+import pyarrow.parquet as pq
+
+from watersmeet.planners.choose import NAMES
+from watersmeet.sim.scenario.compare import PlannerRun, compare_planners, with_sampled_statistics
+from watersmeet.sim.scenario.model import SitesScenario
+from watersmeet.topology.model import EVERY_PAIR, Link, Query, Site, Source, Stream, Topology
+
+RATES = (0.05, 0.5, 5, 50, 500)
+INTERVALS_S = (1, 10, 60, 600)
+ROWS = 1_000  # of the fastest stream
+
+
+@dataclass(frozen=True)
+class Case:
+    """A topology and how often its sites have a micro-batch."""
+
+    name: str
+    topology: Topology
+    interval_s: float
+    is_selective: bool
+    share: float | None = None  # of the input
+
+    def run(self) -> list[PlannerRun]:
+        topology = with_sampled_statistics(self.topology)
+        scenario = SitesScenario(topology, trigger_us=round(self.interval_s * 1e6), share=self.share)
+        return list(compare_planners(scenario, NAMES))
+
+
+def joined(streams: list[Stream], sql: str, site: str) -> Topology:
+    sites = sorted({stream.site for stream in streams} | {site})
+    link = Link(EVERY_PAIR, latency_us=20_000)
+    return Topology(tuple(streams), (Query("q", sql, site=site),), tuple(map(Site, sites)), default_link=link)
+
+
+def generated(seed: int) -> Case:
+    """Streams with rates, windows, keys and widths drawn from a seed, joined by one key."""
+    chance = random.Random(seed)
+    count, base, interval_s = chance.randint(2, 5), chance.choice(RATES), chance.choice(INTERVALS_S)
+    window_s = chance.choice((5, 30, 120)) * max(1.0, 5 / base)
+    is_selective = chance.random() < 0.5
+    streams, rows = [], {}
+    in_window = base * window_s
+    values = max(2, round(in_window * (chance.uniform(3, 30) if is_selective else chance.uniform(0.3, 2))))
+    for number in range(count):
+        name, rate = "abcdef"[number], base * chance.choice((0.2, 1, 1, 1))
+        rows[name] = max(40, round(ROWS * rate / base))
+        span = max(2, round(values * chance.choice((0.2, 1, 1))))
+        text = chance.choice(
+            ("choice x y", "pattern item-{} uniform 0 500", "pattern a-rather-long-text-{}-with-more uniform 0 1000000")
+        )
+        options = {
+            "rows": rows[name],
+            "rows_per_second": f"{rate:.4g}",
+            "pace": "max",
+            "seed": seed * 10 + number,
+            "column.k": chance.choice((f"uniform 0 {span}", f"uniform 0 {span}", f"zipf 1.1 {span}")),
+            "column.text": text,
+        }
+        source = Source("generator", options={key: str(value) for key, value in options.items()})
+        streams.append(Stream(name, "ts", "ts timestamp, k long, text string", source, site=f"s{number}"))
+    names = [stream.name for stream in streams]
+    froms = ", ".join(f"{name} [RANGE {round(window_s)} SECONDS]" for name in names)
+    where = " AND ".join(f"{names[0]}.k = {name}.k" for name in names[1:])
+    columns = ", ".join(f"{name}.text AS {name}_text" for name in names)
+    site = chance.choice((f"s{chance.randrange(count)}", "hq"))
+    kind = "selective" if is_selective else "dense"
+    name = f"{seed}: {count} streams, {base:g} rows/s, {kind}, {interval_s} s"
+    return Case(name, joined(streams, f"SELECT {columns} FROM {froms} WHERE {where}", site), interval_s, is_selective)
+
+
+ZEEK = {
+    "dns-ssl": ("dns d [RANGE 10 SECONDS], ssl s [RANGE 10 SECONDS]",
+        "d.orig_h = s.orig_h", "d.uid AS x, s.uid AS y", True),
+    "dns-weird": ("dns d [RANGE 1 SECONDS], weird w [RANGE 1 SECONDS]",
+        "d.uid = w.uid", "d.uid AS x, w.name AS y", True),
+    "ssl-rdp-dns": ("ssl s [RANGE 5 SECONDS], rdp r [RANGE 1 MINUTES], dns d [RANGE 5 SECONDS]",
+        "s.orig_h = r.orig_h AND r.orig_h = d.orig_h", "s.uid AS x, r.uid AS y, d.uid AS z", True),
+    "smtp-ntp-syslog": ("smtp m [RANGE 1 MINUTES], ntp n [RANGE 1 MINUTES], syslog l [RANGE 5 SECONDS]",
+        "m.orig_h = n.orig_h AND n.orig_h = l.orig_h", "m.uid AS x, n.uid AS y, l.uid AS z", True),
+}  # fmt: skip
+INTEL = {
+    "lab-hot": ("temperature t [RANGE 1 MINUTES], light l [RANGE 1 MINUTES]",
+        "t.mote = l.mote AND t.value > 30 AND l.value < 5", "t.value AS x, l.value AS y", True),
+    "lab-three": ("temperature t [RANGE 30 SECONDS], humidity h [RANGE 30 SECONDS], voltage v [RANGE 30 SECONDS]",
+        "t.mote = h.mote AND h.mote = v.mote AND t.value > 28", "t.value AS x, h.value AS y, v.value AS z", True),
+}  # fmt: skip
+
+
+def recorded(data: Path) -> Iterator[Case]:
+    """Joins of recordings, each stream at a site of its own, the answers at another one."""
+    for directory, cases, share in (("zeek_wrccdc", ZEEK, 1.0), ("intel_lab", INTEL, 0.02)):
+        for name, (froms, where, columns, selective) in cases.items():
+            streams = []
+            for number, item in enumerate(froms.split(", ")):
+                stream = item.split()[0]
+                path = data / directory / f"{stream}.parquet"
+                streams.append(
+                    Stream(
+                        stream,
+                        "ts",
+                        schema_of(path),
+                        Source("parquet", str(path)),
+                        watermark="5 seconds",
+                        site=f"s{number}",
+                    )
+                )
+            topology = joined(streams, f"SELECT {columns} FROM {froms} WHERE {where}", "hq")
+            for interval_s in (1, 60):
+                yield Case(f"{name}, {interval_s} s", topology, interval_s, selective, share)
+
+
+def schema_of(path: Path) -> str:
+    rows = duckdb.sql(f"DESCRIBE SELECT * FROM read_parquet('{path}')").fetchall()
+    kinds = {
+        "BIGINT": "long",
+        "INTEGER": "int",
+        "DOUBLE": "double",
+        "FLOAT": "float",
+        "VARCHAR": "string",
+        "BOOLEAN": "boolean",
+    }
+    assert pq.ParquetFile(path).metadata.num_rows
+    return ", ".join(f"{name} {'timestamp' if 'TIMESTAMP' in kind else kinds[kind]}" for name, kind, *_ in rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--cases", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    cases = recorded(options.data) if options.data else (generated(options.seed + n) for n in range(options.cases))
+    to_best, to_central = [], []
+    for case in cases:
+        runs = [one for one in case.run() if one.bytes is not None]
+        assert all(one.summary is not None and one.summary.is_right for one in runs), f"{case.name}: wrong answers"
+        shipped = {one.planner: one.bytes or 0 for one in runs}
+        auto = next(one for one in runs if one.planner == "auto")
+        assert auto.summary is not None
+        best = min(shipped, key=lambda planner: (shipped[planner], planner))
+        estimated = auto.summary.traffic.estimated_bytes or 0.0
+        ratio, of_central = (shipped["auto"] / max(shipped[other], 1) for other in (best, "central"))
+        print(
+            f"{case.name:48} auto {shipped['auto']:>10,} ({estimated / max(shipped['auto'], 1):5.2f} foreseen)  best "
+            f"{best:10} {shipped[best]:>10,}  x{ratio:5.2f}  central x{of_central:5.2f}",
+            flush=True,
+        )
+        to_best.append(ratio)
+        if case.is_selective:
+            to_central.append(of_central)
+    mean = sum(to_best) / len(to_best)
+    print(f"auto against the best by hindsight: mean {mean:.3f}, at worst {max(to_best):.2f} ({len(to_best)} cases)")
+    if to_central:
+        geometric = exp(sum(map(log, to_central)) / len(to_central))
+        print(f"auto against central, selective: {geometric:.3f} in the geometric mean")
+
+
+if __name__ == "__main__":
+    main()
