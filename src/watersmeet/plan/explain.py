@@ -13,6 +13,7 @@ from watersmeet.plan.nodes import (
     HeadPlan,
     Hop,
     Input,
+    Into,
     JoinNode,
     JoinPlan,
     Key,
@@ -155,6 +156,9 @@ def _lines(plan: Plan, depth: int) -> list[str]:
                 f"{pad}keep where {' AND '.join(_shown(predicate) for predicate in predicates)}",
                 *_lines(child, depth + 1),
             ]
+        case Into(child, target):
+            whose = f"rows of {target.name}" if target.is_stream else f"answers of {target.name}"
+            return [f"{pad}{whose}", *_lines(child, depth + 1)]
         case JoinPlan():
             return _sited_lines(plan, pad) if len({*plan.homes, plan.site}) > 1 else _local_lines(plan, pad)
         case _:

@@ -8,7 +8,7 @@ combinations move to the bucket of the next key.
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from watersmeet.query.model import Expression, Grouping, SelectItem
+from watersmeet.query.model import Expression, Grouping, SelectItem, Target
 from watersmeet.query.windows import Window
 
 # Spark types whose values fit 64 bits one to one: as keys they need no second comparison after a hit.
@@ -300,7 +300,15 @@ class Group:
     grouping: Grouping
 
 
-Plan = JoinPlan | Restrict | Project | Distinct | Group
+@dataclass(frozen=True, slots=True)
+class Into:
+    """Give the answers to a target that is not the query's own sink."""
+
+    child: "Plan"
+    target: Target
+
+
+Plan = JoinPlan | Restrict | Project | Distinct | Group | Into
 
 
 def join_plan_of(plan: Plan) -> JoinPlan:

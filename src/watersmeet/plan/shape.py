@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from watersmeet.plan.nodes import Distinct, Group, JoinPlan, Kept, KeyClass, Plan, Project, Restrict, Scan
+from watersmeet.plan.nodes import Distinct, Group, Into, JoinPlan, Kept, KeyClass, Plan, Project, Restrict, Scan
 from watersmeet.query.classes import equal_sides
 from watersmeet.query.model import TIME, Column, Expression, JoinQuery
 
@@ -59,8 +59,10 @@ def above(query: JoinQuery, join: JoinPlan) -> Plan:
     plan: Plan = Restrict(join, query.residuals) if query.residuals else join
     plan = Project(plan, query.select)
     if query.grouping is not None:
-        return Group(plan, query.grouping)
-    return Distinct(plan) if query.distinct else plan
+        plan = Group(plan, query.grouping)
+    elif query.distinct:
+        plan = Distinct(plan)
+    return plan if query.into is None else Into(plan, query.into)
 
 
 def key_classes(

@@ -1,6 +1,7 @@
 """The query as a frozen value: what is asked, with every name resolved, and nothing of how it is answered."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from watersmeet.query.windows import Changes, Hop, Window
 
@@ -73,6 +74,7 @@ class SelectItem:
     expression: Expression
 
 
+EVENT_TIME = "#time"  # the last output column of what feeds a derived stream: when its rows are
 GROUP = "group"  # the alias of the columns that a group has
 TIME = Column("", "time")  # an answer's time in microseconds, that of its latest tuple
 WINDOW_START, WINDOW_END = Column(GROUP, "window_start"), Column(GROUP, "window_end")
@@ -155,6 +157,14 @@ class Grouping:
 
 
 @dataclass(frozen=True, slots=True)
+class Target:
+    """What gets the answers of a query: a sink, by the query that has it, or a derived stream, whose rows they are."""
+
+    name: str
+    is_stream: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class JoinQuery:
     """A multi-way join in normal form: FROM, and WHERE split into equalities, filters of one alias, and the rest.
 
@@ -169,6 +179,7 @@ class JoinQuery:
     distinct: bool = False
     also_kept: tuple[Column, ...] = ()  # columns that windows keep although nothing asks for them any more
     grouping: Grouping | None = None
+    into: Target | None = None  # None is the query's own sink; several queries may have the same target (UNION ALL)
 
     @property
     def aliases(self) -> tuple[str, ...]:
@@ -181,3 +192,51 @@ class JoinQuery:
 
     def source(self, alias: str) -> StreamRef:
         return next(source for source in self.sources if source.alias == alias)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A target and the queries, each under a name of its own, whose answers it gets: several are a UNION ALL."""
+
+    target: Target
+    branches: tuple[tuple[str, JoinQuery], ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The output columns, which have the names that the first branch gives them."""
+        items = self.branches[0][1].output
+        return tuple(item.name for item in items if item.name != EVENT_TIME)
+
+    @property
+    def streams(self) -> frozenset[str]:
+        """What the branches read."""
+        return frozenset(source.stream for _, query in self.branches for source in query.sources)
+
+
+def feeding(query: JoinQuery, stream: str) -> JoinQuery:
+    """The query as one whose answers are rows of a derived stream, each with its time.
+
+    An answer's time is that of its latest tuple; that of a group is its window's last microsecond.
+    """
+    target = Target(stream, is_stream=True)
+    if query.grouping is not None:
+        end = SelectItem(EVENT_TIME, Expression(WINDOW_END.sql, (WINDOW_END,), "timestamp"))
+        return replace(query, grouping=replace(query.grouping, select=(*query.grouping.select, end)), into=target)
+    time = SelectItem(EVENT_TIME, Expression(TIME.sql, (TIME,), "bigint"))
+    return replace(query, select=(*query.select, time), into=target)
+
+
+def cast_output(query: JoinQuery, kinds: Sequence[str | None]) -> JoinQuery:
+    """The query with some output columns, the first ones, cast to other types."""
+
+    def items(select: Sequence[SelectItem]) -> tuple[SelectItem, ...]:
+        asked = [*kinds, *[None] * (len(select) - len(kinds))]
+        return tuple(item if kind is None else _cast(item, kind) for item, kind in zip(select, asked, strict=True))
+
+    if query.grouping is not None:
+        return replace(query, grouping=replace(query.grouping, select=items(query.grouping.select)))
+    return replace(query, select=items(query.select))
+
+
+def _cast(item: SelectItem, kind: str) -> SelectItem:
+    return replace(item, expression=Expression(f"CAST({item.expression.sql} AS {kind})", item.expression.columns, kind))

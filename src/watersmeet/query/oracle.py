@@ -3,6 +3,10 @@
 An answer is a combination that satisfies the predicates and in which every tuple lies in its window as seen at `t_max`,
 the latest timestamp of the combination. The statement below says just that and shares no code with the operators.
 
+A derived stream is the answers of the queries that feed it, each at the time of its latest tuple (with DISTINCT, the
+first such time), or at the last microsecond of its output window. Its watermark is the lowest of those of the streams
+that they read.
+
 With GROUP BY, a combination counts in every output window that holds its `t_max`. A group of a window is answered if it
 has a combination at all and the window has ended by the watermark that is given; without one, all have.
 
@@ -11,7 +15,7 @@ group at an instant is that of the combinations valid at it; a group without any
 row. A change is an instant before the watermark at which the row of a group is another one than before it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from types import ModuleType
 from typing import Any, assert_never
@@ -23,12 +27,14 @@ from watersmeet.query.dialect import to_duckdb
 from watersmeet.query.model import (
     CHANGED_AT,
     DELETED,
+    EVENT_TIME,
     TIME,
     WINDOW_END,
     WINDOW_START,
     Aggregate,
     Grouping,
     JoinQuery,
+    Output,
     SelectItem,
     StreamRef,
     key_of_group,
@@ -65,6 +71,35 @@ def answer(
         return result
 
 
+def answer_outputs(
+    outputs: Iterable[Output],
+    tables: Mapping[str, pa.Table],
+    event_times: Mapping[str, str],
+    *,
+    starts_us: Mapping[str, int | None] | None = None,
+    watermarks_us: Mapping[str, int] | None = None,
+) -> dict[str, pa.Table]:
+    """By target, all answers over whole streams, of outputs that come after what they read.
+
+    `starts_us` is by branch; `watermarks_us`, by stream, is how far streams have come: none is to their end.
+    """
+    tables, event_times, marks = dict(tables), dict(event_times), dict(watermarks_us or {})
+    found: dict[str, pa.Table] = {}
+    for output in outputs:
+        name = output.target.name
+        branches = []
+        for branch, query in output.branches:
+            reached = [marks[source.stream] for source in query.sources if source.stream in marks]
+            start_us = (starts_us or {}).get(branch)
+            watermark_us = min(reached, default=None)
+            branches.append(answer(query, tables, event_times, start_us=start_us, watermark_us=watermark_us))
+        found[name] = pa.concat_tables(branches, promote_options="permissive")
+        if output.target.is_stream:
+            tables[name], event_times[name] = found[name], EVENT_TIME
+            marks |= {name: min(marks[stream] for stream in output.streams)} if marks else {}
+    return found
+
+
 def groups_sql(query: JoinQuery, grouping: Grouping, types: Mapping[str, str], watermark_us: int | None) -> str:
     """Groups of output windows, over the table `combinations` that has the query's select items."""
     assert not isinstance(grouping.window, Changes), "groups of output windows"
@@ -84,7 +119,7 @@ def groups_sql(query: JoinQuery, grouping: Grouping, types: Mapping[str, str], w
     by = ", ".join([*keys, "__start"])
     groups = f"SELECT {', '.join(columns)} FROM ({counted}) WHERE {ended} GROUP BY {by}"
     having = " AND ".join(f"({to_duckdb(one)})" for one in grouping.having) or "TRUE"
-    items = ", ".join(f"{to_duckdb(item.expression)} AS {_quoted(item.name)}" for item in grouping.select)
+    items = ", ".join(f"{_group_item_sql(item)} AS {_quoted(item.name)}" for item in grouping.select)
     statement = f"SELECT {items} FROM ({groups}) WHERE {having}"
     if grouping.limit is not None:
         order = [
@@ -146,6 +181,10 @@ def _group_columns(query: JoinQuery, grouping: Grouping, types: Mapping[str, str
     return columns
 
 
+def _group_item_sql(item: SelectItem) -> str:
+    return f"epoch_us({_quoted(WINDOW_END.flat)}) - 1" if item.name == EVENT_TIME else to_duckdb(item.expression)
+
+
 def _aggregate_sql(aggregate: Aggregate, item: str | None, kind: str) -> str:
     """An aggregate in DuckDB; a sum of whole numbers is one, as in Spark."""
     if item is None:
@@ -170,6 +209,10 @@ def oracle_sql(
     where = "\n  AND ".join(conditions or ["TRUE"])
     if query.grouping is not None and isinstance(query.grouping.window, Changes):
         items += f",\n  {_end(query)} AS __end"
+    if query.distinct and query.select[-1].name == EVENT_TIME:
+        values = ",\n  ".join(f"{_item_sql(query, i)} AS {_quoted(i.name)}" for i in query.select[:-1])
+        first = f"min({_t_max(query)}) AS {_quoted(EVENT_TIME)}"
+        return f"SELECT\n  {values},\n  {first}\nFROM\n  {sources}\nWHERE\n  {where}\nGROUP BY ALL"
     return f"SELECT{' DISTINCT' if query.distinct else ''}\n  {items}\nFROM\n  {sources}\nWHERE\n  {where}"
 
 
@@ -197,7 +240,7 @@ def _database(duckdb: ModuleType) -> Any:
 
 def _stream_sql(position: int, event_time: str, start_us: int | None) -> str:
     """The tuples that take part, each with its timestamp in microseconds and its rank in (ts, arrival) order."""
-    ts = f"epoch_us({_quoted(event_time)})"
+    ts = _quoted(event_time) if event_time == EVENT_TIME else f"epoch_us({_quoted(event_time)})"
     start = "" if start_us is None else f" AND {ts} >= {start_us}"
     return f"""
         CREATE TEMP TABLE stream_{position} AS

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from watersmeet.plan.nodes import Distinct, Group, Plan, Project, Restrict, join_plan_of
-from watersmeet.query.model import PLACE, WINDOW_START, Expression, Grouping, SelectItem, key_of_group
+from watersmeet.plan.nodes import Distinct, Group, Into, Plan, Project, Restrict, join_plan_of
+from watersmeet.query.model import PLACE, WINDOW_START, Expression, Grouping, SelectItem, Target, key_of_group
 from watersmeet.query.windows import Changes
 
 
@@ -21,11 +21,17 @@ class Finish:
     errors: str = "fail"  # what becomes of combinations for which an expression fails
     grouping: Grouping | None = None  # what is made of the rows that were selected
     since: int = 1  # the revision of the deployment with which the query began, or was last replaced
+    into: Target | None = None  # what gets the answers, if not the query's own sink
 
     @property
     def definition(self) -> str:
         """The name of what the query asks for: one that was replaced asks for something else from then on."""
         return definition_name(self.query, self.since)
+
+    @property
+    def target(self) -> Target:
+        """What gets the answers."""
+        return self.into or Target(self.query)
 
     @property
     def plain(self) -> tuple[tuple[str, str], ...] | None:
@@ -88,9 +94,11 @@ class Evaluator(Protocol):
 
 def finish_of(query: str, plan: Plan, errors: str = "fail") -> Finish:
     """What stands above the join in the plan of a query."""
+    into = plan.target if isinstance(plan, Into) else None
+    plan = plan.child if isinstance(plan, Into) else plan
     distinct = isinstance(plan, Distinct)
     top = plan.child if isinstance(plan, Distinct | Group) else plan
     assert isinstance(top, Project), "a plan projects its answers"
     predicates = top.child.predicates if isinstance(top.child, Restrict) else ()
     grouping = plan.grouping if isinstance(plan, Group) else None
-    return Finish(query, join_plan_of(plan).output, predicates, top.select, distinct, errors, grouping)
+    return Finish(query, join_plan_of(plan).output, predicates, top.select, distinct, errors, grouping, into=into)

@@ -6,10 +6,10 @@ it durable first and delivers after that.
 """
 
 from collections import ChainMap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,6 +33,7 @@ from watersmeet.program.site.agreement import (
     step,
     unpack_notes,
 )
+from watersmeet.program.site.derived import DeriveRows, no_derived_rows
 from watersmeet.program.site.filing import Made, pack_for_others, payload_name, shelve
 from watersmeet.program.site.grouping import GroupRecords
 from watersmeet.program.site.inbound import check_columns
@@ -68,6 +69,8 @@ from watersmeet.program.storage.wire import (
 from watersmeet.query.model import Grouping
 from watersmeet.query.windows import Changes
 
+Rounds: TypeAlias = Sequence[tuple[tuple[ProbeGroup, ...], tuple[tuple[str, Operator], ...]]]
+
 _SEEN = "#seen "  # in front of a query, the name under which its answers are merged
 _MANY_TICKS = 16  # segments of a clock from which it is written anew as one
 
@@ -93,6 +96,7 @@ class SiteEngine:
         buckets: int = 1,
         rows_a_bucket: int = 5_000,
         *,
+        derive: DeriveRows = no_derived_rows,
         slack_us: int = 0,
         judge: Judge = accept,
     ) -> None:
@@ -105,8 +109,9 @@ class SiteEngine:
         self._delays_us = delays_us
         self._run_tasks = run_tasks
         self._evaluate = evaluate
+        self._derive = derive
         self._records = GroupRecords(shelf, run_tasks)
-        self._rounds = _rounds(program)
+        self._rounds = [_rounds(program, level) for level in program.strata]
         self._readers = readers_of(program)
 
     def with_program(self, program: SiteProgram) -> "SiteEngine":
@@ -114,6 +119,7 @@ class SiteEngine:
         return SiteEngine(
             *(program, self._delays_us, self.shelf, self._run_tasks, self._evaluate, self.buckets),
             rows_a_bucket=self._rows_a_bucket,
+            derive=self._derive,
             slack_us=self._slack_us,
             judge=self._judge,
         )
@@ -168,7 +174,7 @@ class SiteEngine:
         """The watermark of every stream that arrives here."""
         return {
             scan.stream: watermark(ledger.streams.get(scan.stream), self._delays_us[scan.stream])
-            for scan in self.program.streams
+            for scan in self.program.sources
         }
 
     def acknowledged(self, ledger: SiteLedger, to: str, number: int) -> SiteLedger:
@@ -195,7 +201,11 @@ class SiteEngine:
         Streams that were idle are taken to have come to an instant: rows of the next micro-batch may be late by it.
         """
         assert ledger.is_complete, "the rows of the micro-batch before would be lost"
-        ledger = self._declare(ledger, idle or {})
+        ledger = self._noted(self._declare(ledger, idle or {}), found)
+        return replace(ledger, ingested_batch=batch, ingested=tuple(found))
+
+    def _noted(self, ledger: SiteLedger, found: Sequence[Ingested]) -> SiteLedger:
+        """The ledger with the counts of rows that were filed."""
         streams, central, null_keys = dict(ledger.streams), dict(ledger.central), dict(ledger.null_keys)
         failed = dict(ledger.failed)
         queries = {part.name: part.queries for part in self.program.parts}
@@ -217,15 +227,7 @@ class SiteEngine:
             for query, count in one.failed.items():
                 self._refuse_failed(query, count, [one.failed_file])
                 failed[query] = failed.get(query, 0) + count
-        return replace(
-            ledger,
-            ingested_batch=batch,
-            ingested=tuple(found),
-            streams=streams,
-            central=central,
-            null_keys=null_keys,
-            failed=failed,
-        )
+        return replace(ledger, streams=streams, central=central, null_keys=null_keys, failed=failed)
 
     def run(self, before: SiteLedger, arrivals: Arrivals) -> SiteLedger:
         """Join what was ingested and what has come over the links; the next ledger."""
@@ -252,22 +254,78 @@ class SiteEngine:
         if not made and marks == before.watermarks and not before.ingested:
             return self._send(ledger, ()) if any(link.notes for link in ledger.links.values()) else ledger
         ledger = self._append_clock_ticks(ledger, made)
-        made = self._run_rounds(before, ledger, made, marks)
-        ledger = replace(ledger, watermarks=self._paced(marks, made))
-        ledger, records, failed = self._aggregate(ledger, made)
-        ledger = self._send(ledger, [*made, *records])
-        ledger = self._answer(ledger, made, [*(one.failed_file for one in before.ingested), *failed])
+        failed = [one.failed_file for one in before.ingested]
+        return self._joined(before, replace(ledger, watermarks=marks), made, failed, self._rounds)
+
+    def _joined(
+        self,
+        before: SiteLedger,
+        ledger: SiteLedger,
+        made: list[Made],
+        failed: list[str | None],
+        rounds: Sequence[Rounds],
+        starting: frozenset[str] = frozenset(),
+        history: Sequence[Made] = (),
+    ) -> SiteLedger:
+        """Run the joins stratum by stratum, so that answers which are rows of derived streams are read at once."""
+        given: dict[str, list[Answers]] = {}  # by target
+        done: frozenset[str] = frozenset()
+        for number, names in enumerate(self.program.strata):
+            made = self._run_rounds(before, ledger, made, rounds[number], starting)
+            due = {
+                query: finishes
+                for query, finishes in self._finishes.items()
+                if not {part.name for part, _ in finishes} <= done
+                and {part.name for part, _ in finishes} <= done | names
+            }
+            done |= names
+            ledger, failed = self._answer(ledger, made, due, given, failed)
+            ledger, found = self._derived(ledger, due, given)
+            made = [*made, *(one.made for one in found if one.made is not None)]
+            failed = [*failed, *(one.failed_file for one in found)]
+            if starting and found:
+                rounds = self._rounds  # joins that have run before read these rows too
+        ledger = replace(ledger, watermarks=self._paced(ledger.watermarks, made))
+        ledger, records, more = self._aggregate(ledger, made)
+        ledger = self._send(ledger, [*history, *made, *records])
+        ledger = self._to_deliver(ledger, given, [*failed, *more])
         return self._tidy(ledger, _segments_made(made))
+
+    def _derived(
+        self, ledger: SiteLedger, due: Collection[str], given: dict[str, list[Answers]]
+    ) -> tuple[SiteLedger, list[Ingested]]:
+        """File answers that are rows of derived streams, and let their watermarks follow."""
+        marks, found = dict(ledger.watermarks), []
+        for stream, feeders in self._feeders.items():
+            if not feeders & set(due):
+                continue
+            reached = [self._given_until(query, ledger) for query in sorted(feeders)]
+            marks[stream] = max(marks.get(stream, UNKNOWN), min(reached))
+            scan = next((scan for scan in self.program.streams if scan.stream == stream), None)
+            if answers := given.pop(stream, None):
+                found += self._derive(self.program, scan, answers) if scan is not None else []
+        if marks == ledger.watermarks and not found:
+            return ledger, []
+        return replace(self._noted(ledger, found), watermarks=self._spread(marks)), found
+
+    def _given_until(self, query: str, ledger: SiteLedger) -> int:
+        """The instant before which a query gives no more answers."""
+        return self._answered_until([part for part, _ in self._finishes[query]], query, ledger)
+
+    @cached_property
+    def _feeders(self) -> dict[str, set[str]]:
+        """By derived stream, the queries whose answers are its rows."""
+        found: dict[str, set[str]] = {}
+        for query, finishes in self._finishes.items():
+            if finishes[-1][1].target.is_stream:
+                found.setdefault(finishes[-1][1].target.name, set()).add(query)
+        return found
 
     def begin(self, ledger: SiteLedger, history: Sequence[Made], starting: frozenset[str]) -> SiteLedger:
         """Let joins run for the first time, over the rows that are there; `history` is what others get of them."""
-        marks = self._spread(ledger.watermarks)
-        made = self._run_rounds(ledger, ledger, [], marks, starting) if starting else []
-        after = replace(ledger, number=ledger.number + 1, watermarks=self._paced(marks, made))
-        after, records, failed = self._aggregate(after, made)
-        after = self._send(after, [*history, *made, *records])
-        after = self._answer(after, made, failed)
-        return self._tidy(after, _segments_made(made))
+        after = replace(ledger, number=ledger.number + 1, watermarks=self._spread(ledger.watermarks))
+        rounds = [_rounds(self.program, level & starting) for level in self.program.strata]
+        return self._joined(ledger, after, [], [], rounds, starting, history)
 
     def _take(
         self, ledger: SiteLedger, parcels: Iterable[tuple[str, str, ParcelIndex]]
@@ -402,10 +460,10 @@ class SiteEngine:
         before: SiteLedger,
         ledger: SiteLedger,
         made: list[Made],
-        marks: Mapping[str, int],
+        rounds: Rounds,
         starting: frozenset[str] = frozenset(),
     ) -> list[Made]:
-        for groups, operators in _rounds(self.program, starting) if starting else self._rounds:
+        for groups, operators in rounds:
             rows = sum(one.rows for one in made)
             buckets = self._buckets_for(rows)
             task = Round(
@@ -418,7 +476,7 @@ class SiteEngine:
                 new=_segments_made(made),
                 clocks=ledger.clocks,
                 before=before.watermarks,
-                now=marks,
+                now=ledger.watermarks,
                 starting=starting,
             )
             made = [*made, *self._run_tasks(task, buckets, rows)]
@@ -521,17 +579,22 @@ class SiteEngine:
         paths = tuple(one.results for one in results if one.results is not None)
         return self._finished(finish, paths, rows, ledger) if rows else (None, Evaluated(()))
 
-    def _answer(self, ledger: SiteLedger, made: Sequence[Made], failed_rows: Sequence[str | None]) -> SiteLedger:
-        """Finish the combinations of this micro-batch for every query that is answered here.
+    def _answer(
+        self,
+        ledger: SiteLedger,
+        made: Sequence[Made],
+        due: Mapping[str, Sequence[tuple[JoinPart, Finish]]],
+        given: dict[str, list[Answers]],
+        failed_rows: Sequence[str | None],
+    ) -> tuple[SiteLedger, list[str | None]]:
+        """Finish the combinations of this micro-batch for some queries that are answered here.
 
-        What their expressions fail for goes where the query keeps it, together with rows that failed as they came.
+        Answers are added to those of their targets; what expressions fail for, to what has failed before.
         """
-        undelivered, seen, rows_out = dict(ledger.undelivered), dict(ledger.seen), dict(ledger.rows_out)
+        seen, rows_out = dict(ledger.seen), dict(ledger.rows_out)
         groups, closed = dict(ledger.groups), dict(ledger.closed)
         failed, failed_paths = dict(ledger.failed), list(failed_rows)
-
-        for query, finishes in self._finishes.items():
-            given: list[Answers] = []
+        for query, finishes in due.items():
             for name, versions in _by_definition(finishes).items():
                 pieces: list[Answers] = []
                 for part, finish in versions:
@@ -554,15 +617,23 @@ class SiteEngine:
                 if finish.distinct:
                     unseen = (self._kept_distinct(one, finish, seen) for one in pieces)
                     pieces = [one for one in unseen if one is not None]
-                given += pieces
-            if given:
-                answers = self._together(given)
-                undelivered[query] = (*undelivered.get(query, ()), answers)
-                rows_out[query] = rows_out.get(query, 0) + answers.rows
+                if pieces:
+                    target = finish.target.name
+                    given.setdefault(target, []).extend(pieces)
+                    rows_out[target] = rows_out.get(target, 0) + sum(one.rows for one in pieces)
+        ledger = replace(ledger, seen=seen, groups=groups, closed=closed, rows_out=rows_out, failed=failed)
+        return ledger, failed_paths
+
+    def _to_deliver(
+        self, ledger: SiteLedger, given: Mapping[str, Sequence[Answers]], failed_paths: Sequence[str | None]
+    ) -> SiteLedger:
+        """Put answers where sinks take them from, and what expressions fail for where queries keep it."""
+        undelivered = dict(ledger.undelivered)
+        for target, pieces in given.items():
+            undelivered[target] = (*undelivered.get(target, ()), self._together(pieces))
         for query, answers in self._kept_failed(ledger.number, failed_paths):
             undelivered[failed_sink(query)] = (*undelivered.get(failed_sink(query), ()), answers)
-        ledger = replace(ledger, undelivered=undelivered, seen=seen, groups=groups, closed=closed)
-        return replace(ledger, rows_out=rows_out, failed=failed)
+        return replace(ledger, undelivered=undelivered)
 
     def _ended_groups(
         self, query: str, grouping: Grouping, state: tuple[Segment, ...], before: int, now: int
@@ -739,14 +810,15 @@ class SiteEngine:
         return (replace(whole, min_ordinal=ticks[0].min_ordinal, max_ordinal=ticks[-1].max_ordinal),)
 
 
-def _rounds(
-    program: SiteProgram, only: frozenset[str] | None = None
-) -> list[tuple[tuple[ProbeGroup, ...], tuple[tuple[str, Operator], ...]]]:
-    """The operators in order, cut where rows must move to the bucket of another key; probes that are done together."""
+def _rounds(program: SiteProgram, names: frozenset[str]) -> Rounds:
+    """The operators of some joins in order, cut where rows must move to the bucket of another key.
+
+    Probes that are done together are apart from the others.
+    """
     made: dict[str, tuple[int, str]] = {}
     rounds: list[list[tuple[str, Operator]]] = []
     for part, operator in program.operators:
-        if only is not None and part.name not in only:
+        if part.name not in names:
             continue
         number, key = 0, f"{part.name} {operator.key}"
         for flow in operator.inputs:

@@ -224,6 +224,33 @@ class SiteProgram:
         current = {query for part in self.parts if part.is_in_force for query in part.queries}
         return tuple(part for part in self.parts if part.is_in_force or not current & set(part.queries))
 
+    @cached_property
+    def derived(self) -> frozenset[str]:
+        """Streams whose rows are answers of queries here."""
+        return frozenset(finish.target.name for _, finish in self.finishes if finish.target.is_stream)
+
+    @cached_property
+    def sources(self) -> tuple[StreamScan, ...]:
+        """The streams that arrive here from outside."""
+        return tuple(scan for scan in self.streams if scan.stream not in self.derived)
+
+    @cached_property
+    def strata(self) -> tuple[frozenset[str], ...]:
+        """The joins in an order in which derived streams have their rows before they are read."""
+        feeding: dict[str, set[str]] = {}
+        for part, finish in self.finishes:
+            if finish.target.is_stream:
+                feeding.setdefault(finish.target.name, set()).add(part.name)
+        reads = {part.name: {view.stream for view in part.views.values()} & feeding.keys() for part in self.parts}
+        left, found = dict(reads), []
+        while left:
+            waiting = {stream for stream, feeders in feeding.items() if feeders & left.keys()}
+            ready = frozenset(name for name, streams in left.items() if not streams & waiting)
+            assert ready, "derived streams do not read themselves"
+            found.append(ready)
+            left = {name: streams for name, streams in left.items() if name not in ready}
+        return tuple(found)
+
     def part(self, name: str) -> JoinPart:
         return self._parts[name]
 
@@ -600,11 +627,12 @@ def _program(
     for one in deployment.sent:
         if one.to == site:
             stored[one.name] = Stored(scans[one.stream], one.keys, one.columns, one.selections)
+    derived = {finish.target.name for one in joins for finish in one.finishes if finish.target.is_stream}
     away = frozenset(
         scan.stream
         for one in joins
         for scan in one.join.scans
-        if homes[scan.stream] == site and one.join.site not in (None, site)
+        if homes[scan.stream] == site and one.join.site not in (None, site) and scan.stream not in derived
     )
     errors = {finish.query: finish.errors for one in joins for finish in one.finishes}
     return SiteProgram(

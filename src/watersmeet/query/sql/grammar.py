@@ -106,6 +106,15 @@ def parse_statement(text: SqlText, tokens: list[Token]) -> Statement:
     return Statement(text, tokens, tree)
 
 
+def name_items(statement: Statement) -> None:
+    """Give every output column a name that has none of its own."""
+    items = statement.tree.expressions
+    for number, node in enumerate(items):
+        is_star = statement.tokens_of(node)[-1].kind is T.STAR if "tokens" in node.meta else True
+        if not is_star and not isinstance(node, exp.Alias | exp.Aliases):
+            items[number] = exp.alias_(node, f"_column{number}", copy=False)
+
+
 def _refuse_at_once(text: SqlText, tokens: Tokens) -> None:
     """Refuse what is no single SELECT, and what sqlglot would read in a way of its own."""
     if not tokens:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from watersmeet.query.model import Equality, Expression, JoinQuery
-from watersmeet.query.sql.grammar import parse_statement
+from watersmeet.query.sql.grammar import name_items, parse_statement
 from watersmeet.query.sql.grouping import is_grouped, read_grouping, refuse_without_groups
 from watersmeet.query.sql.scope import make_scope
 from watersmeet.query.sql.select_list import read_select
@@ -17,9 +17,12 @@ def parse_query(
     columns: Mapping[str, Sequence[str]],
     *,
     allow_cross: bool = False,
+    is_named: bool = True,
     event_times: Mapping[str, str] | None = None,
 ) -> JoinQuery:
     """The query that `sql` asks over streams with the given column names; EMIT CHANGES needs their event times too.
+
+    Where it is not `is_named`, output columns get their names elsewhere, and those without one any.
 
     >>> query = parse_query(
     ...     "SELECT l.k, r.v FROM l [RANGE 1 MINUTE], r [ROWS 10] WHERE l.k = r.k", {"l": ["k"], "r": ["k", "v"]}
@@ -29,6 +32,8 @@ def parse_query(
     """
     text = SqlText(sql)
     statement = parse_statement(text, tokenize(text))
+    if not is_named:
+        name_items(statement)
     sources = read_sources(statement, columns)
     scope, united = with_using(statement, make_scope(text, sources, columns), sources)
     grouping = None

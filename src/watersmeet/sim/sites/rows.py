@@ -1,6 +1,6 @@
 """Expressions without Spark: DuckDB lays out the rows of streams and finishes combinations, in this process."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -10,11 +10,15 @@ import pyarrow as pa
 from watersmeet.plan.shape import key_classes
 from watersmeet.program.finish.failed import FAILING, first_failing, set_failing_aside
 from watersmeet.program.finish.model import Evaluated, Finish, answer_column
-from watersmeet.program.site.ingest import FAILED
+from watersmeet.program.site.derived import derived_rows
+from watersmeet.program.site.ingest import FAILED, Ingest
+from watersmeet.program.site.ledger import Answers, Ingested
+from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.site.streams import StreamScan
 from watersmeet.program.storage.segments import TS, class_column, keep_column
 from watersmeet.program.storage.shelf import Shelf
-from watersmeet.query.model import Equality, Expression, JoinQuery
+from watersmeet.query.model import EVENT_TIME, Equality, Expression, JoinQuery, Output, cast_output
+from watersmeet.query.oracle import answer, answer_outputs
 from watersmeet.query.sql import to_duckdb
 
 _HASHED = "any"  # a type of values whose hashes are compared
@@ -38,12 +42,64 @@ def typed(query: JoinQuery, schemas: Mapping[str, pa.Schema]) -> JoinQuery:
     return replace(query, equalities=tuple(Equality(with_type(e.left), with_type(e.right)) for e in query.equalities))
 
 
+def typed_outputs(
+    outputs: Iterable[Output], schemas: Mapping[str, pa.Schema]
+) -> tuple[tuple[Output, ...], dict[str, pa.Schema]]:
+    """Outputs with the types of their keys, and the schemas of all streams, derived ones among them."""
+    known, found = dict(schemas), []
+    for output in outputs:
+        empty = {name: schema.empty_table() for name, schema in known.items()}
+        times = {name: EVENT_TIME if EVENT_TIME in schema.names else _time_of(schema) for name, schema in known.items()}
+        if len(output.branches) > 1:
+            output = _of_one_type(output, empty, times)
+        output = Output(output.target, tuple((name, typed(query, known)) for name, query in output.branches))
+        found.append(output)
+        if output.target.is_stream:
+            known[output.target.name] = answer_outputs([output], empty, times)[output.target.name].schema
+    return tuple(found), known
+
+
+_CASTS = {pa.int32(): "INT", pa.int64(): "BIGINT", pa.float64(): "DOUBLE", pa.string(): "STRING"}
+
+
+def _of_one_type(output: Output, empty: Mapping[str, pa.Table], times: Mapping[str, str]) -> Output:
+    """The branches of a UNION ALL with columns of one type."""
+    schemas = [answer(query, empty, times).schema for _, query in output.branches]
+    common = pa.unify_schemas(schemas, promote_options="permissive")
+    branches = []
+    for (name, query), schema in zip(output.branches, schemas, strict=True):
+        kinds = [_CASTS.get(common.field(one.name).type) if common.field(one.name) != one else None for one in schema]
+        branches.append((name, cast_output(query, kinds)))
+    return Output(output.target, tuple(branches))
+
+
+def _time_of(schema: pa.Schema) -> str:
+    """Any column that can be an event time, of a table without rows."""
+    return str(next(field.name for field in schema if pa.types.is_timestamp(field.type)))
+
+
 def lay_out(scan: StreamScan, rows: pa.Table, event_time: str, hash_sql: str = HASH) -> pa.Table:
     """New rows of a stream as they are ingested: event time, keys and conditions as numbers, values to keep.
 
     Only where an expression fails is each one tried row by row, with a report of those that fail.
     """
     flat = rows.rename_columns([f"{scan.stream}.{name}" for name in rows.column_names])
+    return _laid_out(scan, flat, f'epoch_us("{scan.stream}.{event_time}")', hash_sql)
+
+
+class DuckDerivation:
+    """Files answers as rows of derived streams without Spark (see program.site.derived)."""
+
+    def __init__(self, shelf: Shelf, hash_sql: str = HASH) -> None:
+        self._shelf, self._hash_sql = shelf, hash_sql
+
+    def __call__(self, program: SiteProgram, scan: StreamScan, answers: Sequence[Answers]) -> list[Ingested]:
+        file = Ingest(program, self._shelf, scan)
+        tables = [table for one in answers for table in derived_rows(self._shelf, scan.stream, one)]
+        return [file(_laid_out(scan, table, f'"{TS}"', self._hash_sql), None) for table in tables]
+
+
+def _laid_out(scan: StreamScan, flat: pa.Table, ts: str, hash_sql: str) -> pa.Table:
     judged: dict[str, str] = {}  # keys and conditions
     for number, key in enumerate(scan.keys):
         value = to_duckdb(key.expression)
@@ -52,7 +108,7 @@ def lay_out(scan: StreamScan, rows: pa.Table, event_time: str, hash_sql: str = H
     for number, selection in enumerate(scan.selections):
         if selection.filters:
             judged[keep_column(number)] = " AND ".join(f"({to_duckdb(one)})" for one in selection.filters)
-    columns = {TS: f'epoch_us("{scan.stream}.{event_time}")', **judged}
+    columns = {TS: ts, **judged}
     columns |= {item.name: to_duckdb(item.expression) for item in scan.kept}
     try:
         return query_rows(f"SELECT {_aliased(columns)} FROM flat", flat=flat)

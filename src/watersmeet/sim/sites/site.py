@@ -25,7 +25,7 @@ from watersmeet.program.storage.shelf import MemoryShelf
 from watersmeet.program.storage.wire import index_parcel
 from watersmeet.sim.internet.links import LinkModel, Network
 from watersmeet.sim.kernel import Kernel
-from watersmeet.sim.sites.rows import HASH, DuckEvaluator, lay_out
+from watersmeet.sim.sites.rows import HASH, DuckDerivation, DuckEvaluator, lay_out
 from watersmeet.stats.observe import observe
 from watersmeet.stats.sketches import StreamSketch
 
@@ -188,7 +188,7 @@ class SimulatedSite:
     def _ingest(self, batch: dict[str, pa.Table], ledger: SiteLedger) -> list[Ingested]:
         program = self.engine.program
         found = []
-        for scan in program.streams:
+        for scan in program.sources:
             if scan.stream in batch and batch[scan.stream].num_rows:
                 table = self.lay_out(scan, batch[scan.stream])
                 late_before = watermark(ledger.streams.get(scan.stream), self.delays_us[scan.stream])
@@ -273,7 +273,7 @@ class SimulatedSites:
         joins = shared_joins(by_query, starts, errors)
         deployment = deployed(joins, sites, history=history and changes, answers=answers)
         programs = programs_of(deployment, answers=answers)
-        local = {scan.stream: site for site, program in programs.items() for scan in program.streams}
+        local = {scan.stream: site for site, program in programs.items() for scan in program.sources}
         self.homes = {**(homes or {}), **local}
         delays = {stream: (delays_us or {}).get(stream, 0) for stream in self.homes}
 
@@ -288,6 +288,7 @@ class SimulatedSites:
             engine = SiteEngine(
                 *(program, delays, shelf, run_here, DuckEvaluator(shelf), buckets),
                 rows_a_bucket=1,
+                derive=DuckDerivation(shelf, hash_sql),
                 slack_us=slack_us,
                 judge=judge,
             )
