@@ -26,9 +26,10 @@ def sketch(keys: np.ndarray, first_s: float) -> StreamSketch:
     return found
 
 
-@given(st.lists(st.tuples(st.integers(0, 1_000), st.floats(0.1, 30)), min_size=1, max_size=20), st.floats(1, 100))
-def test_a_rate_is_the_mean_of_all_rows_by_their_age(seen: list[tuple[int, float]], half_life_s: float) -> None:
+@given(st.lists(st.tuples(st.floats(90, 110), st.floats(0.1, 30)), min_size=1, max_size=20), st.floats(1, 100))
+def test_a_rate_is_the_mean_of_all_rows_by_their_age(drawn: list[tuple[float, float]], half_life_s: float) -> None:
     state, now_s, times = MonitorState(half_life_s), 0.0, []
+    seen = [(round(rate * seconds), seconds) for rate, seconds in drawn]
     for rows, seconds in seen:
         now_s += seconds
         times.append(now_s)
@@ -56,6 +57,51 @@ def test_popular_values_are_forgotten_after_two_generations() -> None:
         if step == 5:
             assert popular(25.0) == {7}
     assert popular(55.0) == {9}
+
+
+def rate_of(state: MonitorState) -> float:
+    rate = statistics(state, Stats()).stream("a").rate
+    assert rate is not None
+    return rate.value
+
+
+def test_a_rate_that_jumps_is_followed_after_three_observations() -> None:
+    state = MonitorState(half_life_s=100.0)
+    for second in range(30):
+        state = observe(state, StreamObserved("a", 100, 1.0), float(second))
+    for second in range(30, 33):
+        assert rate_of(state) < 200 and state.is_moving(second) == (second > 30)
+        state = observe(state, StreamObserved("a", 1_000, 1.0), float(second))
+    assert rate_of(state) == 1_000 and not state.is_moving(33.0)
+    for rows in (400, 2_000, 400, 2_000):  # this way and that: no change, but noise
+        state = observe(state, StreamObserved("a", rows, 1.0), 33.0)
+    assert 800 < rate_of(state) < 1_400
+
+
+@pytest.mark.parametrize("rows", [40, 600])
+@pytest.mark.parametrize("popular", ["none", "moved", "new", "gone", "same"])
+def test_other_popular_values_are_noticed_with_the_next_sketch(rows: int, popular: str) -> None:
+    random, state = np.random.default_rng(rows), MonitorState(half_life_s=50.0)
+
+    def keys(first: int | None) -> np.ndarray:
+        some = random.integers(0, 5_000, rows)
+        return (
+            some if first is None else np.where(random.random(rows) < 0.7, first + random.integers(0, 20, rows), some)
+        )
+
+    before, after = {
+        "none": (None, None),
+        "moved": (0, 500),
+        "new": (None, 7),
+        "gone": (7, None),
+        "same": (7, 7),
+    }[popular]
+    for second in range(60):
+        state = observe(state, StreamObserved("a", rows, 1.0, sketch(keys(before), second)), float(second))
+    assert state.sketches["a"].drifts == 0
+    for second in range(60, 63):
+        state = observe(state, StreamObserved("a", rows, 1.0, sketch(keys(after), second)), float(second))
+    assert state.sketches["a"].drifts == (popular in ("moved", "new", "gone"))
 
 
 def test_states_are_values() -> None:

@@ -22,6 +22,9 @@ from watersmeet.stats.observe import filter_shares
 from watersmeet.topology.model import Adapt, Query, Topology
 
 SETTLE_HALF_LIVES = 3  # after which averages have followed a change
+_LOOK_HALF_LIVES = 6  # after which costs are computed again although no figure has changed much
+_LOOK_SHARE = 0.25  # of the threshold: figures that have changed less cannot have changed a cost by all of it
+_HOLD_STEPS = 4  # for which a decision is put off while figures move
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,9 @@ class ControllerState:
 
     monitor: MonitorState
     queries: Mapping[str, QueryState] = field(default_factory=dict)
+    looked: Mapping[str, float] = field(default_factory=dict)  # the figures for which costs were last computed
+    looked_s: float | None = None
+    held: int = 0  # steps that a decision has been put off for
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +112,12 @@ class Controller:
         self, state: ControllerState, now_s: float, *, alive: Sequence[str] | None = None
     ) -> tuple[ControllerState, tuple[GoOver, ...], tuple[Event, ...]]:
         """What to do now: plans to go over to, and what was decided and why."""
+        if state.monitor.is_moving(now_s) and state.held < _HOLD_STEPS:
+            return replace(state, held=state.held + 1), (), ()
+        figures = state.monitor.figures(self.topology)
+        if not self._is_worth_a_look(state, figures, now_s):
+            return replace(state, held=0), (), ()
+        state = replace(state, looked=figures, looked_s=now_s, held=0)
         seen = self.seen(state, now_s)
         actions: list[GoOver] = []
         events: list[Event] = []
@@ -120,6 +132,18 @@ class Controller:
             actions += [action] if action is not None else []
             events += [event] if event is not None else []
         return replace(state, queries=queries), tuple(actions), tuple(events)
+
+    def _is_worth_a_look(self, state: ControllerState, figures: Mapping[str, float], now_s: float) -> bool:
+        """Whether a cost may have changed, or something waits for its time: computing costs takes a while."""
+        if state.looked_s is None or now_s - state.looked_s >= _LOOK_HALF_LIVES * self.half_life_s:
+            return True
+        for one in state.queries.values():
+            if one.trigger is None or one.trigger.is_waiting(now_s):
+                return True
+        share = _LOOK_SHARE * min((one.policy.threshold for one in self.queries), default=0.0)
+        return figures.keys() != state.looked.keys() or any(
+            abs(value - state.looked[name]) > share * abs(state.looked[name]) for name, value in figures.items()
+        )
 
     def seen(self, state: ControllerState, now_s: float) -> Topology:
         """The topology with statistics and links as observed."""

@@ -5,6 +5,7 @@ CNU and DNU begin with the plan of their own greedy rule, planners with the plan
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from watersmeet.adapt.controller import AdaptiveQuery, Controller, ControllerState, GoOver, adaptive_query
 from watersmeet.adapt.decide import Running
@@ -17,7 +18,50 @@ from watersmeet.stats.sketches import StreamSketch
 from watersmeet.topology.model import Query, Topology
 
 HALF_LIFE_TRIGGERS = 10  # how many triggers the averages look back
-SKETCH_TRIGGERS = 3  # how often values are looked at: sketches cost more than counts
+SKETCH_TRIGGERS = 5  # how often values are looked at: sketches cost more than counts
+SKETCH_ROWS = 1_000  # until so many are known of a stream, values are looked at always
+
+
+class Decider(Protocol):
+    """Whoever says which plans queries have; all times are event times."""
+
+    @property
+    def joins(self) -> Mapping[str, JoinPlan]:
+        """The joins of the queries whose plans may change, as they are to run now."""
+
+    def ingested(self, stream: str, rows: int, seconds: float, now_us: int, sketch: StreamSketch | None = None) -> None:
+        """Take note of the rows of a stream in some seconds, and of a sketch of some of them."""
+
+    def wants_sketch(self, stream: str, now_us: int) -> bool:
+        """Whether it is time to look at the values of a stream again."""
+
+    def transferred(self, sender: str, receiver: str, size: int, seconds: float, now_us: int) -> None:
+        """Take note of how long a message was under way."""
+
+    def decide(self, now_us: int) -> tuple[tuple[GoOver, ...], tuple[Event, ...]]:
+        """Plans to go over to, and what was decided and why."""
+
+
+@dataclass
+class Timetable:
+    """Plans that are known beforehand: the first ones, and others by the instant at which they are asked for."""
+
+    joins: Mapping[str, JoinPlan]
+    changes: list[tuple[int, GoOver]]  # ascending
+
+    def ingested(self, stream: str, rows: int, seconds: float, now_us: int, sketch: StreamSketch | None = None) -> None:
+        """Rows change nothing."""
+
+    def wants_sketch(self, stream: str, now_us: int) -> bool:
+        return False
+
+    def transferred(self, sender: str, receiver: str, size: int, seconds: float, now_us: int) -> None:
+        """Links change nothing."""
+
+    def decide(self, now_us: int) -> tuple[tuple[GoOver, ...], tuple[Event, ...]]:
+        due = tuple(change for at_us, change in self.changes if at_us <= now_us)
+        self.changes = self.changes[len(due) :]
+        return due, ()
 
 
 @dataclass
@@ -56,7 +100,8 @@ class Decisions:
     def wants_sketch(self, stream: str, now_us: int) -> bool:
         """Whether it is time to look at the values of a stream again."""
         before = self._sketched_us.get(stream)
-        return before is None or now_us - before >= SKETCH_TRIGGERS * self.trigger_us
+        is_due = before is None or now_us - before >= SKETCH_TRIGGERS * self.trigger_us
+        return is_due or self.state.monitor.sketched_rows(stream) < SKETCH_ROWS
 
     def transferred(self, sender: str, receiver: str, size: int, seconds: float, now_us: int) -> None:
         """Take note of how long a message was under way."""

@@ -2,13 +2,15 @@
 
 Rates are decayed sums of rows over decayed sums of seconds. How values spread, how large rows are and which filters
 they pass comes from sketches of two generations: the present one and the one before it, each as long as `HALF_LIVES`
-half-lives, so that what is older than two generations is forgotten. Links are fitted to the transfers seen: seconds =
-latency + bytes / bandwidth, by least squares with decaying weights. All pure: (state, observation, now) to state.
+half-lives, so that what is older than two generations is forgotten. What chance cannot explain is followed at once:
+the past is dropped where three observations of a rate in a row are off in the same direction, and where a sketch finds
+other values popular. Links are fitted to the transfers seen: seconds = latency + bytes / bandwidth, by least squares
+with decaying weights. All pure: (state, observation, now) to state.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from math import log
+from math import inf, log, sqrt
 from typing import TypeAlias, assert_never
 
 from watersmeet.stats.model import Number, Origin, Stats, StreamStats
@@ -18,6 +20,10 @@ from watersmeet.topology.model import Link, Topology
 
 HALF_LIVES = 2  # of a generation of sketches
 _LEAST_ROWS = 30  # fewer say nothing about how values spread
+_FEW_ROWS = 200  # after a change of values, so many are awaited for a while
+_OFF_IN_A_ROW = 3  # observations of a rate that are no chance any more, each off by a share and some standard errors
+_OFF_SHARE = 0.25
+_OFF_ERRORS = 4.0
 _LEAST_TRANSFERS = 4.0  # fewer say nothing about a link
 _DIFFERENT = 0.2  # relative standard deviation of sizes from which on they tell the bandwidth from the latency
 _EXPLAINED = 0.5  # of the variance of seconds, by the sizes, so that the slope is no chance
@@ -62,6 +68,29 @@ class _Decayed:
     @property
     def mean(self) -> float | None:
         return self.total / self.weight if self.weight > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Rate:
+    """Rows a second, and the latest observations if chance explains none of them and all are off in one direction."""
+
+    average: _Decayed = _Decayed()
+    off: tuple[tuple[float, float], ...] = ()  # rows and seconds
+
+    def added(self, rows: float, seconds: float, now_s: float, half_life_s: float) -> "_Rate":
+        average, mean = self.average.added(rows, seconds, now_s, half_life_s), self.average.mean
+        if mean is None or seconds <= 0:
+            return _Rate(average, self.off)
+        expected = mean * seconds
+        error = _OFF_SHARE * expected + _OFF_ERRORS * sqrt(max(expected, 1.0))
+        if abs(rows - expected) <= error:
+            return _Rate(average)
+        is_alike = all((past > mean * length) == (rows > expected) for past, length in self.off)
+        off = (*(self.off if is_alike else ()), (rows, seconds))
+        if len(off) < _OFF_IN_A_ROW:
+            return _Rate(average, off)
+        total, weight = (sum(part) for part in zip(*off, strict=True))
+        return _Rate(_Decayed(total, weight, now_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +153,19 @@ class _Sketches:
     since_s: float
     present: StreamSketch
     before: StreamSketch | None = None
+    drifts: int = 0  # times that the past was dropped
 
     def added(self, sketch: StreamSketch, now_s: float, length_s: float) -> "_Sketches":
+        if sketch.drifted_from(self.before or self.present):
+            return _Sketches(now_s, _merged(sketch), None, self.drifts + 1)
         if now_s - self.since_s >= length_s:
             is_next = now_s - self.since_s < 2 * length_s
-            return _Sketches(now_s, _merged(sketch), self.present if is_next else None)
+            return _Sketches(now_s, _merged(sketch), self.present if is_next else None, self.drifts)
         return replace(self, present=_merged(self.present, sketch))
+
+    @property
+    def whole_rows(self) -> int:
+        return self.present.sketched + (self.before.sketched if self.before is not None else 0)
 
     @property
     def whole(self) -> StreamSketch:
@@ -148,7 +184,7 @@ class MonitorState:
     """All that has been observed, as far as it is remembered."""
 
     half_life_s: float = 30.0
-    rates: Mapping[str, _Decayed] = field(default_factory=dict)
+    rates: Mapping[str, _Rate] = field(default_factory=dict)
     sketches: Mapping[str, _Sketches] = field(default_factory=dict)
     transfers: Mapping[frozenset[str], _Transfers] = field(default_factory=dict)
 
@@ -156,18 +192,40 @@ class MonitorState:
         if self.half_life_s <= 0:
             raise ValueError("the half-life must be positive")
 
+    def sketched_rows(self, stream: str) -> int:
+        """How many rows of a stream the figures of its values come from."""
+        return self.sketches[stream].whole_rows if stream in self.sketches else 0
+
+    def is_moving(self, now_s: float) -> bool:
+        """Whether something seems to have changed, and a few more observations will tell."""
+        fresh_s = self.half_life_s / 2
+        return any(rate.off for rate in self.rates.values()) or any(
+            one.drifts and one.before is None and one.present.sketched < _FEW_ROWS and now_s - one.since_s < fresh_s
+            for one in self.sketches.values()
+        )
+
+    def figures(self, topology: Topology) -> dict[str, float]:
+        """A few numbers that differ where plans might have to."""
+        found = {stream: rate.average.mean or 0.0 for stream, rate in self.rates.items()}
+        found |= {f"{stream} drifts": float(2**one.drifts) for stream, one in self.sketches.items()}
+        found |= {f"{stream} is known": float(one.whole_rows >= _LEAST_ROWS) for stream, one in self.sketches.items()}
+        for pair, transfers in self.transfers.items():
+            fitted = transfers.fitted(topology.link(*sorted(pair)))
+            found[f"{sorted(pair)}"] = 0.0 if fitted is None else fitted[0] + 8e4 / (fitted[1] or inf)
+        return found
+
 
 def observe(state: MonitorState, observation: Observation, now_s: float) -> MonitorState:
     """The state after an observation.
 
     >>> state = observe(MonitorState(10.0), StreamObserved("a", 100, 1.0), 0.0)
-    >>> state = observe(state, StreamObserved("a", 400, 1.0), 10.0)
+    >>> state = observe(state, StreamObserved("a", 130, 1.0), 10.0)
     >>> statistics(state, Stats()).stream("a").rate.value
-    300.0
+    120.0
     """
     match observation:
         case StreamObserved(stream, rows, seconds, sketch):
-            rate = state.rates.get(stream, _Decayed()).added(rows, seconds, now_s, state.half_life_s)
+            rate = state.rates.get(stream, _Rate()).added(rows, seconds, now_s, state.half_life_s)
             state = replace(state, rates={**state.rates, stream: rate})
             if sketch is None or not sketch.rows:
                 return state
@@ -188,7 +246,8 @@ def statistics(state: MonitorState, given: Stats, taken_at: float | None = None)
     """What planners are told: what is observed, and where nothing is, what was given."""
     streams: dict[str, StreamStats] = {}
     selectivities: dict[str, Number] = {}
-    for stream, rows in state.rates.items():
+    for stream, known in state.rates.items():
+        rows = known.average
         found = StreamStats()
         if stream in state.sketches:
             whole = state.sketches[stream].whole

@@ -61,6 +61,10 @@ class TriggerState:
     seen: int = 0  # observations in a row that show a change
     is_pending: bool = False  # a change has been seen, and no decision is final
 
+    def is_waiting(self, now_s: float) -> bool:
+        """Whether the next observation matters, whatever it is."""
+        return self.is_pending or self.seen > 0 or (self.settled_s is not None and now_s >= self.settled_s)
+
 
 @dataclass(frozen=True, slots=True)
 class Offer:

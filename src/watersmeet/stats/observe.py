@@ -25,8 +25,8 @@ from watersmeet.stats.yaml import filled
 SAMPLE_ROWS = 2_000
 
 
-def observe(scan: StreamScan, table: pa.Table) -> StreamSketch:
-    """What new rows of a stream, laid out as they are ingested, say about it."""
+def observe(scan: StreamScan, table: pa.Table, *, sizes: bool = True) -> StreamSketch:
+    """What new rows of a stream, laid out as they are ingested, say about it; `sizes` also what they take on links."""
     sketch = StreamSketch()
     sketch.count(column(table, TS))
     for number, selection in enumerate(scan.selections):
@@ -39,6 +39,8 @@ def observe(scan: StreamScan, table: pa.Table) -> StreamSketch:
     for number, name in keys.items():
         values = pc.drop_null(sample.column(class_column(number)))
         sketch.add_numbers(name, values.to_numpy(), scan.keys[number].exact)
+    if not sizes:
+        return sketch
     travelling = _travelling(scan, keys, _wanted(scan, table.slice(0, SAMPLE_ROWS)))
     if travelling.num_rows:
         sketch.measure(travelling, slices=1)

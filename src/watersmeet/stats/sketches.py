@@ -33,6 +33,10 @@ _HEAVY_ROWS = 10  # fewer rows than that are chance
 _COVERED = 0.9  # from this coverage on, the values seen are taken to be all of them
 _TELLING = 10  # so many values seen twice tell of those not seen yet
 _SAMPLED_VALUES = 2_048
+_DRIFT_ROWS = 30  # fewer say nothing about a change
+_DRIFT_ERRORS = 4.0  # standard errors that chance may explain
+_DRIFT_SHARE = 0.05  # of the rows, beyond that
+_DRIFT_PAIRS = 0.5  # of the expected pairs, beyond that
 _LOG_REGISTERS = 12  # of the HyperLogLog: a standard error of 1.6 %
 _LOG_ITEMS = 11  # of the frequent items: counts are off by 0.17 % of the rows at most
 _DISTINCT_ERROR = 1.04 / sqrt(2**_LOG_REGISTERS)
@@ -180,6 +184,27 @@ class ColumnSketch:
             counted = [(value, (low + high) / 2) for value, _, low, high in items]
         least = max(HEAVY_SHARE * self.rows, _HEAVY_ROWS)
         return {value: count / self.rows for value, count in sorted(counted) if count >= least}
+
+    def drifted_from(self, before: "ColumnSketch") -> bool:
+        """Whether the values of these rows, a few, are popular in another way than those of many rows before.
+
+        Two counts tell it, each beside what chance allows: rows with values that were popular before, and pairs of rows
+        with the same value.
+        """
+        if not (self.is_whole and self.rows >= _DRIFT_ROWS and before.rows >= _DRIFT_ROWS):
+            return False
+        heavy = before.heavy
+        share = min(sum(heavy.values()), 1.0)
+        is_heavy = np.isin(self._values, np.array(list(heavy), np.int64))
+        expected = share * self.rows
+        spread = sqrt(max(expected * (1 - share), 1.0) + 2 * (expected / before.rows) * self.rows)
+        if abs(float(self._counts[is_heavy].sum()) - expected) > _DRIFT_ERRORS * spread + _DRIFT_SHARE * self.rows:
+            return True
+        pairs = float((self._counts * (self._counts - 1) / 2).sum())
+        light = max(before.distinct - len(heavy), 1.0)
+        chance = sum(one**2 for one in heavy.values()) + (1 - share) ** 2 / light
+        expected = chance * self.rows * (self.rows - 1) / 2
+        return abs(pairs - expected) > _DRIFT_ERRORS * sqrt(expected + 1) * 2 + _DRIFT_PAIRS * expected
 
     def bins(self, seen: float = 0.0) -> tuple[Bin, ...]:
         """How the rows spread over the values; `seen` is the share of all rows that was taken, 0 if nobody knows."""
@@ -364,6 +389,19 @@ class StreamSketch:
         for name in table.column_names:
             self._sizes.setdefault(name, Sizes()).measure(table.select([name]), slices, mixed_up=True)
             self._in_order.setdefault(name, Sizes()).measure(table.select([name]), slices)
+
+    def drifted_from(self, before: "StreamSketch") -> bool:
+        """Whether values of a column are popular in another way than before."""
+        return any(
+            column.drifted_from(before._columns[name])
+            for name, column in self._columns.items()
+            if name in before._columns
+        )
+
+    @property
+    def has_sizes(self) -> bool:
+        """Whether it was measured what rows take on a link."""
+        return self._row_sizes.each is not None
 
     def merge(self, other: "StreamSketch") -> None:
         """Take all that another sketch has taken."""

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from watersmeet import __version__
-from watersmeet.adapt.decisions import Decisions, decisions_of
+from watersmeet.adapt.decisions import Decider, decisions_of
 from watersmeet.cost.price import DEFAULT_UNITS, Cost, price
 from watersmeet.errors import InputError, TypeMismatch
 from watersmeet.metrics.bus import Reader
@@ -64,9 +64,13 @@ class _Asked:
 
 
 def simulate_sites(
-    scenario: SitesScenario, *, progress: Progress = lambda done, total: None, events: Reader | None = None
+    scenario: SitesScenario,
+    *,
+    progress: Progress = lambda done, total: None,
+    events: Reader | None = None,
+    decider: Decider | None = None,
 ) -> SitesOutcome:
-    """Run all queries of a topology to their end, in one deployment."""
+    """Run all queries of a topology to their end, in one deployment; `decider` in place of what `adapt` says."""
     topology = replace(scenario.topology, batch_interval_us=scenario.trigger_us)
     if not topology.queries:
         raise InputError("there is nothing to simulate: the topology has no queries")
@@ -74,12 +78,12 @@ def simulate_sites(
     used = sorted({source.stream for one in asked.values() for source in one.parsed.sources})
     streams, epoch_us = _read(scenario, used)
     planned = {name: (one.query, one.parsed, join_plan_of(one.chosen.plan)) for name, one in asked.items()}
-    decisions = decisions_of(topology, planned, scenario.trigger_us)
+    decisions = decider or decisions_of(topology, planned, scenario.trigger_us)
     if decisions is not None:
         for name, join in decisions.joins.items():
             chosen = asked[name].chosen
             asked[name] = replace(asked[name], chosen=replace(chosen, plan=with_join(chosen.plan, join)))
-    report = _Report(events, epoch_us, asked, decisions)
+    report = _Report(events, epoch_us, scenario.trigger_us, asked, decisions)
     longest_us = max(topology.link(a, b).latency_us for a in topology.site_names for b in topology.site_names)
     sites = SimulatedSites(
         {name: one.chosen.plan for name, one in asked.items()},
@@ -223,8 +227,9 @@ class _Report:
 
     events: Reader | None
     epoch_us: int
+    trigger_us: int
     asked: Mapping[str, _Asked]
-    decisions: Decisions | None = None
+    decisions: Decider | None = None
     sites: SimulatedSites | None = None
     completed_us: dict[tuple[str, int], int] = field(default_factory=dict)  # by site and number
     _published_changes: int = 0  # changes of plans that were published
@@ -288,7 +293,7 @@ class _Report:
         for stream in sorted({one.stream for one in before.ingested}):
             rows = sum(one.rows for one in before.ingested if one.stream == stream)
             sketch = self._sketches.pop(stream, None)
-            self.decisions.ingested(stream, rows, self.decisions.trigger_us / 1e6, now_us, sketch)
+            self.decisions.ingested(stream, rows, self.trigger_us / 1e6, now_us, sketch)
         changes, events = self.decisions.decide(now_us)
         for event in events:
             self._publish(now_us, event)

@@ -30,6 +30,7 @@ from watersmeet.stats.observe import observe
 from watersmeet.stats.sketches import StreamSketch
 
 BATCH_INTERVAL_US = 100_000  # between micro-batches of a site, if nobody says
+MEASURED_US = 20_000_000  # how often it is measured what rows take on links
 RETRY_US = 1_000_000  # after which a parcel that nobody acknowledged is sent again
 
 
@@ -60,6 +61,7 @@ class SimulatedSite:
     peak_rows: int = 0
     _is_due: bool = False
     _sent: dict[str, int] = field(default_factory=dict)
+    _measured_us: dict[str, int] = field(default_factory=dict)  # when the sizes of a stream's rows were
 
     @property
     def name(self) -> str:
@@ -194,7 +196,9 @@ class SimulatedSite:
                 late_before = watermark(ledger.streams.get(scan.stream), self.delays_us[scan.stream])
                 ingested = Ingest(program, self.engine.shelf, scan)(table, late_before)
                 if self.observer is not None and self.observer.wants_sketch(scan.stream, self.kernel.now_us):
-                    sketch = observe(scan, table.filter(has_event_time(table)))
+                    sizes = self.kernel.now_us - self._measured_us.get(scan.stream, -MEASURED_US) >= MEASURED_US
+                    self._measured_us |= {scan.stream: self.kernel.now_us} if sizes else {}
+                    sketch = observe(scan, table.filter(has_event_time(table)), sizes=sizes)
                     ingested = replace(ingested, observed=json.dumps(sketch.to_data()))
                 found.append(ingested)
         return found

@@ -1,0 +1,270 @@
+"""Plans that change against plans that do not, in the simulator with the programs of the sites.
+
+Three streams at three sites and a query at a fourth; every few minutes other streams are busy and other keys popular.
+Bytes are all that is shipped over links, migration included; answers are compared with the oracle's.
+
+python benchmarks/adaptive.py                      phases: adaptive (cnu, dnu, planner), informed, and fixed plans
+python benchmarks/adaptive.py --table steady       an hour in which nothing changes: migrations, CPU of adaptivity
+                              --seed 1  --phase-s 240  --rate 600
+"""
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import process_time
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from watersmeet.adapt.controller import GoOver
+from watersmeet.adapt.decide import first_plan
+from watersmeet.adapt.decisions import Decider, Decisions, Timetable, decisions_of
+from watersmeet.metrics.events import Event, PlanDecision
+from watersmeet.plan.nodes import JoinPlan, join_plan_of
+from watersmeet.planners.choose import choose, problem_for
+from watersmeet.query.sql import parse_query
+from watersmeet.sim.scenario.load import load_simulated
+from watersmeet.sim.scenario.model import SitesScenario
+from watersmeet.sim.scenario.sites import simulate_sites
+from watersmeet.sim.scenario.sites_outcome import SitesSummary
+from watersmeet.stats.model import Origin, Stats
+from watersmeet.stats.sketches import StreamSketch
+from watersmeet.topology.model import Adapt
+
+SECOND_US = 1_000_000
+MODES = ("cnu", "dnu", "planner")
+KEYS = 5_000
+WINDOW_S = 10
+AHEAD_S = 5  # sites agree on a change in so many seconds: the informed planner asks so long before
+TOPOLOGY = f"""\
+sites: [hub, ams, fra, nyc]
+default_link: {{latency: 20 ms, bandwidth: 2 Mbps}}
+streams:
+  a: &stream
+    site: ams
+    schema: "ts timestamp, k long, v long"
+    event_time: ts
+    source: {{format: parquet, path: a.parquet}}
+    stats: {{rate: 50, columns: {{k: {{distinct: {KEYS}}}, v: {{distinct: 1000000}}}}}}
+  b: {{<<: *stream, site: fra, source: {{format: parquet, path: b.parquet}}}}
+  c: {{<<: *stream, site: nyc, source: {{format: parquet, path: c.parquet}}}}
+queries:
+  q:
+    site: hub
+    sql: >
+      SELECT a.k, a.v AS av, b.v AS bv, c.v AS cv
+      FROM a [RANGE {WINDOW_S} SECONDS], b [RANGE {WINDOW_S} SECONDS], c [RANGE {WINDOW_S} SECONDS]
+      WHERE a.k = b.k AND b.k = c.k
+    assume_defaults: true
+"""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Rows a second of each stream, and which share of its rows has one of twenty popular keys, from which on."""
+
+    rates: tuple[float, float, float]
+    popular: tuple[tuple[float, int], ...] = ((0.0, 0),) * 3
+
+
+def phases_of(rate: float) -> list[Phase]:
+    """Each stream is the busy one in turn; then popular keys move while rates stay."""
+    slow = rate / 15
+    a, b, c = (rate, slow, slow), (slow, rate, slow), (slow, slow, rate)
+    half = rate / 3
+    apart = (half, half, half)
+    return [
+        Phase(a),
+        Phase(c, ((0.3, 0), (0.3, 500), (0.3, 0))),
+        Phase(apart, ((0.9, 0), (0.9, 500), (0.9, 1000))),
+        Phase(apart, ((0.9, 500), (0.9, 1500), (0.9, 1000))),
+        Phase(b),
+        Phase(a, ((0.5, 100), (0.0, 0), (0.5, 900))),
+    ]
+
+
+def made_rows(directory: Path, phases: Sequence[Phase], phase_s: int, seed: int) -> list[dict[str, pa.Table]]:
+    """The rows of all phases as files, and phase by phase as tables."""
+    random = np.random.default_rng(seed)
+    made: list[dict[str, pa.Table]] = []
+    for number, phase in enumerate(phases):
+        tables = {}
+        for name, rate, (share, first) in zip("abc", phase.rates, phase.popular, strict=True):
+            count = random.poisson(rate * phase_s)
+            ts = np.sort(random.integers(0, phase_s * SECOND_US, count)) + number * phase_s * SECOND_US
+            keys = random.integers(0, KEYS, count)
+            keys = np.where(random.random(count) < share, first + random.integers(0, 20, count), keys)
+            tables[name] = pa.table(
+                {
+                    "ts": pa.array(ts).cast(pa.timestamp("us", "UTC")),
+                    "k": keys,
+                    "v": random.integers(0, 10**6, count),
+                }
+            )
+        made.append(tables)
+    for name in "abc":
+        pq.write_table(pa.concat_tables([tables[name] for tables in made]), directory / f"{name}.parquet")
+    return made
+
+
+def stats_of(tables: dict[str, pa.Table]) -> Stats:
+    """What somebody knows who has seen all rows."""
+    streams = {}
+    for name, table in tables.items():
+        sketch = StreamSketch()
+        sketch.count(table.column("ts").cast(pa.int64()).to_numpy())
+        values = table.select(["k", "v"])
+        sketch.add(values)
+        sketch.measure(values)
+        streams[name] = sketch.stats(Origin.OBSERVED, None, 1.0)
+    return Stats(streams)
+
+
+@dataclass
+class Timed(Decisions):
+    """The controller, and the CPU time that it and the sketches take."""
+
+    cpu_s: float = 0.0
+    _sketching: dict[str, float] = field(default_factory=dict)
+
+    def ingested(self, stream: str, rows: int, seconds: float, now_us: int, sketch: StreamSketch | None = None) -> None:
+        began = process_time()
+        super().ingested(stream, rows, seconds, now_us, sketch)
+        self.cpu_s += process_time() - began + (began - self._sketching.pop(stream, began) if sketch else 0.0)
+
+    def wants_sketch(self, stream: str, now_us: int) -> bool:
+        return super().wants_sketch(stream, now_us)
+
+    def transferred(self, sender: str, receiver: str, size: int, seconds: float, now_us: int) -> None:
+        began = process_time()
+        super().transferred(sender, receiver, size, seconds, now_us)
+        self.cpu_s += process_time() - began
+
+    def decide(self, now_us: int) -> tuple[tuple[GoOver, ...], tuple[Event, ...]]:
+        began = process_time()
+        found = super().decide(now_us)
+        self.cpu_s += process_time() - began
+        return found
+
+
+@dataclass(frozen=True)
+class Result:
+    """A run of one way to choose plans."""
+
+    name: str
+    summary: SitesSummary
+    decisions: tuple[tuple[float, PlanDecision], ...]
+    cpu_s: float
+    adaptive_cpu_s: float
+
+    @property
+    def total(self) -> int:
+        return self.summary.traffic.bytes
+
+    @property
+    def migration(self) -> int:
+        return sum(row.traffic.bytes for row in self.summary.traffic.rows if row.purpose == "migration")
+
+    @property
+    def accepted(self) -> int:
+        return sum(event.accepted for _, event in self.decisions)
+
+    def line(self, informed: int) -> str:
+        query = self.summary.queries["q"]
+        assert query.delays is not None
+        right = "right" if query.checked.is_right else "WRONG"
+        return (
+            f"{self.name:<22} {self.total:>12,} {self.total / informed:>6.2f} {self.migration:>10,} "
+            f"{self.accepted:>3} {query.answers:>8,} {right} {query.delays.median_us / 1e6:>5.1f} "
+            f"{query.delays.p99_us / 1e6:>5.1f} {self.cpu_s:>6.1f} {self.adaptive_cpu_s / self.cpu_s:>6.1%}"
+        )
+
+
+def run(name: str, scenario: SitesScenario, decider: Decider) -> Result:
+    seen: list[tuple[float, PlanDecision]] = []
+
+    def take(at: float, event: Event) -> None:
+        if isinstance(event, PlanDecision):
+            seen.append((at, event))
+
+    began = process_time()
+    outcome = simulate_sites(scenario, events=take, decider=decider)
+    adaptive_s = decider.cpu_s if isinstance(decider, Timed) else 0.0
+    return Result(name, outcome.summary, tuple(seen), process_time() - began, adaptive_s)
+
+
+def adaptive(scenario: SitesScenario, mode: str) -> Decider:
+    topology = replace(scenario.topology, adapt=Adapt(mode))
+    query = topology.query("q")
+    parsed = parse_query(query.sql, topology.columns)
+    chosen = choose(topology, query, parsed)
+    found = decisions_of(topology, {"q": (query, parsed, join_plan_of(chosen.plan))}, scenario.trigger_us)
+    assert found is not None
+    return Timed(found.controller, found.state, found.trigger_us)
+
+
+def planned(scenario: SitesScenario, stats: Stats) -> JoinPlan:
+    """The best plan that `auto` knows for some statistics."""
+    topology = replace(scenario.topology, stats=stats)
+    query = topology.query("q")
+    return first_plan(problem_for(topology, query, parse_query(query.sql, topology.columns)), "planner").join
+
+
+def informed(joins: Sequence[JoinPlan], phase_s: int) -> Timetable:
+    """A planner that knows each phase beforehand."""
+    changes = [
+        ((number * phase_s - AHEAD_S) * SECOND_US, GoOver("q", join, number + 1, f"phase {number + 1} begins"))
+        for number, join in enumerate(joins)
+        if number and join != joins[number - 1]
+    ]
+    return Timetable({"q": joins[0]}, changes)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--table", choices=["phases", "steady"], default="phases")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--phase-s", type=int, default=240)
+    parser.add_argument("--rate", type=float, default=600.0)
+    parser.add_argument("--only", default="", help="cnu, dnu, planner, informed, fixed; all by default")
+    parser.add_argument("--why", action="store_true", help="say what was decided and why")
+    options = parser.parse_args()
+    only = options.only.split(",") if options.only else [*MODES, "informed", "fixed"]
+    with tempfile.TemporaryDirectory() as place:
+        directory = Path(place)
+        (directory / "topology.yaml").write_text(TOPOLOGY)
+        is_steady = options.table == "steady"
+        phases = [Phase((options.rate / 3,) * 3)] if is_steady else phases_of(options.rate)
+        phase_s = 3_600 if is_steady else options.phase_s
+        made = made_rows(directory, phases, phase_s, options.seed)
+        loaded = load_simulated(directory / "topology.yaml")
+        assert isinstance(loaded, SitesScenario)
+        head = f"{'':<22} {'bytes':>12} {'ratio':>6} {'migration':>10} new answers       median p99  CPU  of it"
+        print(head, flush=True)
+        joins = [planned(loaded, stats_of(tables)) for tables in made]
+        base = 0
+        if "informed" in only:
+            result = run("informed", loaded, informed(joins, phase_s))
+            base = result.total
+            print(result.line(base), flush=True)
+        for mode in MODES:
+            if mode in only:
+                result = run(mode, loaded, adaptive(loaded, mode))
+                print(result.line(base or result.total), flush=True)
+                for at, event in result.decisions if options.why else ():
+                    print(f"    {at:7.0f} s {'takes' if event.accepted else 'keeps'}: {event.changed}: {event.reason}")
+        if "fixed" in only and not is_steady:
+            whole = {name: pa.concat_tables([tables[name] for tables in made]) for name in "abc"}
+            candidates = [*joins, planned(loaded, stats_of(whole))]
+            for number, join in enumerate(candidates):
+                if join not in candidates[:number]:
+                    name = f"fixed, for phase {number + 1}" if number < len(joins) else "fixed, for the mean"
+                    result = run(name, loaded, Timetable({"q": join}, []))
+                    print(result.line(base or result.total), flush=True)
+
+
+if __name__ == "__main__":
+    main()
