@@ -15,7 +15,8 @@ from watersmeet.errors import InputError
 from watersmeet.metrics.events import Event, PlanDecision
 from watersmeet.plan.nodes import JoinPlan
 from watersmeet.planners.choose import problem_for
-from watersmeet.planners.problem import NoPlan, Problem
+from watersmeet.planners.problem import NoPlan, Objective, Problem
+from watersmeet.program.site.versions import Expected
 from watersmeet.query.model import JoinQuery
 from watersmeet.stats.model import Number
 from watersmeet.stats.observe import filter_shares
@@ -79,6 +80,7 @@ class GoOver:
     join: JoinPlan
     version: int
     because: str
+    expected: Expected | None = None
 
 
 @dataclass(frozen=True)
@@ -192,7 +194,10 @@ class Controller:
         costs = watched_costs(problem, one.mode, found.next)
         state = QueryState(found.next, next_version, decided(trigger, verdict, costs, now_s))
         because = f"the cost of {change.step} went from {change.before:.3g} to {change.now:.3g}; {verdict.reason}"
-        return state, GoOver(name, found.next.join, next_version, because), event
+        unit = "bytes" if one.mode == "planner" and problem.objective == Objective() else "cost"
+        unit = "seconds of work" if one.mode != "planner" else unit
+        expected = Expected(found.offer.current, found.offer.proposed, found.offer.migration, unit)
+        return state, GoOver(name, found.next.join, next_version, because, expected), event
 
     def _problem(self, one: AdaptiveQuery, topology: Topology) -> Problem:
         return problem_for(topology, one.query, one.parsed)

@@ -23,7 +23,7 @@ from watersmeet.plan.nodes import Plan, join_plan_of
 from watersmeet.planners.choose import Chosen, choose, estimate
 from watersmeet.program.site.ledger import SiteLedger
 from watersmeet.program.site.program import SiteProgram
-from watersmeet.program.site.versions import Change, QueryPlan, plan_changes
+from watersmeet.program.site.versions import Change, Expected, QueryPlan, plan_changes
 from watersmeet.query.model import JoinQuery
 from watersmeet.spark.failures import explain, raise_explained
 from watersmeet.spark.site_job import InputEnded, SiteJob
@@ -382,7 +382,13 @@ class StreamingRun:
         return path
 
     def change_plan(
-        self, query: str, plan: Plan | Chosen | None = None, *, planner: str | None = None, reason: str = ""
+        self,
+        query: str,
+        plan: Plan | Chosen | None = None,
+        *,
+        planner: str | None = None,
+        reason: str = "",
+        expected: Expected | None = None,
     ) -> None:
         """Let a query be answered by another plan: one that is given, or that of a planner.
 
@@ -398,7 +404,8 @@ class StreamingRun:
             asked = replace(self._topology.query(query), planner=planner, plan=None)
             chosen = choose(self._topology, asked, self._bound(query))
         asked_query = self._topology.query(query)
-        wanted = QueryPlan(query, chosen.plan, asked_query.start_us, asked_query.errors, planner=chosen.planner)
+        settings = (asked_query.start_us, asked_query.errors)
+        wanted = QueryPlan(query, chosen.plan, *settings, planner=chosen.planner, expected=expected)
         job = self._sites[0].job
         versions = job.versions
         if not plan_changes(versions.deployment, [wanted]) and versions.proposal is None and not versions.queue:

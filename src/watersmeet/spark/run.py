@@ -340,7 +340,8 @@ class _Launch:
 
         def go_over(change: GoOver) -> None:
             plan = with_join(run.query(change.query).chosen.plan, change.join)
-            run.change_plan(change.query, plan, planner=self.plans[change.query].planner, reason=change.because)
+            planner = self.plans[change.query].planner
+            run.change_plan(change.query, plan, planner=planner, reason=change.because, expected=change.expected)
 
         self.events.subscribe(PlanAdapter(decisions, self.observations, go_over, self.events.publish))
 

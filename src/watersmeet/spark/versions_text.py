@@ -5,10 +5,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from watersmeet.plan.explain import explain_text
+from watersmeet.program.site.adoption import program_of
 from watersmeet.program.site.agreement import Versions
-from watersmeet.program.site.engine import read_versions
+from watersmeet.program.site.engine import bytes_sent, read_versions
+from watersmeet.program.site.ledger import SiteLedger
 from watersmeet.program.site.program import Joined
+from watersmeet.program.site.savings import SiteCounts, savings
 from watersmeet.program.site.versions import Change
+from watersmeet.query.windows import END_US
 from watersmeet.spark.checkpoint import STATE, read_ledger
 from watersmeet.spark.files import FileShelf
 from watersmeet.spark.verify import site_checkpoints
@@ -16,18 +20,26 @@ from watersmeet.spark.verify import site_checkpoints
 
 def running_text(root: Path) -> str:
     """The versions that the sites of a checkpoint run, in words; nothing is locked or written."""
-    known = {}
+    known, states = {}, {}
     for directory in site_checkpoints(root):
         ledger = read_ledger(directory)
         if ledger.versions:
-            known[directory.name] = read_versions(FileShelf(str(directory / STATE)), ledger)
+            shelf = FileShelf(str(directory / STATE))
+            known[directory.name] = read_versions(shelf, ledger)
+            sent = bytes_sent(program_of(shelf, ledger, directory.name), ledger)
+            states[directory.name] = SiteCounts(known[directory.name].log, *sent, _reached_us(ledger))
     if not known:
         return "no plan is in force yet"
     latest = max(known.values(), key=lambda one: (one.deployment.revision, len(one.log)))
-    return "\n".join(_lines(latest, known))
+    return "\n".join(_lines(latest, known, list(states.values())))
 
 
-def _lines(latest: Versions, known: dict[str, Versions]) -> Iterator[str]:
+def _reached_us(ledger: SiteLedger) -> int | None:
+    times = [state.max_ts for state in ledger.streams.values() if state.max_ts is not None]
+    return max((one for one in times if one < END_US), default=None)
+
+
+def _lines(latest: Versions, known: dict[str, Versions], states: list[SiteCounts]) -> Iterator[str]:
     yield f"revision {latest.deployment.revision} of the plans, by the checkpoints of {', '.join(known)}"
     behind = sorted(f"{site} ({one.deployment.revision})" for site, one in known.items() if _old(one, latest))
     if behind:
@@ -37,6 +49,7 @@ def _lines(latest: Versions, known: dict[str, Versions]) -> Iterator[str]:
     for entry in latest.log:
         what = f"called off: {entry.refused}" if entry.refused else f"heads from {_at(entry.at_us)} on"
         yield f"change {entry.revision}: {_change(entry.change)}; {what}"
+        yield from (f"  {line}" for line in savings(entry, states))
     if latest.proposal is not None:
         ready = sorted(latest.proposal.promises)
         state = "decided" if latest.is_decided else f"ready are {', '.join(ready)}"

@@ -16,7 +16,7 @@ from watersmeet.program.finish.model import Finish
 from watersmeet.program.operators import Form, Purpose
 from watersmeet.program.site.agreement import Form as AgreementForm
 from watersmeet.program.site.agreement import Takeover, Versions
-from watersmeet.program.site.engine import SiteEngine, read_versions, write_versions
+from watersmeet.program.site.engine import SiteEngine, bytes_sent, read_versions, write_versions
 from watersmeet.program.site.filing import Made, pack_for_others, rows_of_index, shelve, sorted_rows, stream_of
 from watersmeet.program.site.ledger import SiteLedger, Traffic
 from watersmeet.program.site.program import Deployment, Index, JoinPart, Shipment, SiteProgram, program_at
@@ -85,7 +85,7 @@ def adopt(engine: SiteEngine, ledger: SiteLedger) -> tuple[SiteEngine, SiteLedge
         numbering={**versions.numbering, str(old.revision): old.numbers_in},
         number=proposal.number,
         proposal=None,
-        log=(*versions.log, Takeover(after.revision, proposal.change, split_us)),
+        log=(*versions.log, Takeover(after.revision, proposal.change, split_us, "", *bytes_sent(old, ledger))),
     )
     program = program_at(after, old.site, gone, versions.numbering)
     ledger = replace(ledger, versions=write_versions(engine.shelf, versions), hold_us=None)

@@ -95,6 +95,8 @@ class Takeover:
     change: Change
     at_us: int  # from when on heads are the new versions'; of one that was called off, nothing
     refused: str = ""
+    shipped: int = 0  # bytes that this site had sent in all as it went over
+    migrated: int = 0  # and those among them that were rows of the past for other plans
 
 
 @dataclass(frozen=True)

@@ -899,3 +899,9 @@ def traffic_by_purpose(program: SiteProgram, ledger: SiteLedger) -> dict[str, di
             counts[purpose] = counts.get(purpose, Traffic()) + traffic
         sent[to] = {purpose: counts[purpose] for purpose in Purpose if purpose in counts}
     return sent
+
+
+def bytes_sent(program: SiteProgram, ledger: SiteLedger) -> tuple[int, int]:
+    """All bytes that a site has sent, and those among them that were rows of the past for other plans."""
+    counts = [(purpose, one) for sent in traffic_by_purpose(program, ledger).values() for purpose, one in sent.items()]
+    return sum(one.bytes for _, one in counts), sum(one.bytes for why, one in counts if why is Purpose.MIGRATION)

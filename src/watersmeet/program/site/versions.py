@@ -33,6 +33,16 @@ from watersmeet.program.site.streams import View, clock_flow, ordered_flow, stre
 from watersmeet.query.windows import Range, Rows, Tumble, Window
 
 
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a plan is expected to cost a second, what the one before it would, and once to go over, in some unit."""
+
+    current: float
+    proposed: float
+    migration: float
+    unit: str
+
+
 @dataclass(frozen=True)
 class QueryPlan:
     """A plan that a query is to have from some instant on."""
@@ -43,6 +53,7 @@ class QueryPlan:
     errors: str = "fail"
     is_fresh: bool = False  # of a query that begins with it: no earlier row takes part
     planner: str = ""
+    expected: Expected | None = None
 
 
 @dataclass(frozen=True)

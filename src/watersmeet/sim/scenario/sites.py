@@ -300,7 +300,11 @@ class _Report:
         for one in changes:
             asked = self.asked[one.query]
             plan = with_join(asked.chosen.plan, one.join)
-            wanted = QueryPlan(one.query, plan, asked.query.start_us, asked.query.errors, planner=asked.chosen.planner)
+            wanted = QueryPlan(
+                *(one.query, plan, asked.query.start_us, asked.query.errors),
+                planner=asked.chosen.planner,
+                expected=one.expected,
+            )
             self.sites.change(now_us, Change((wanted,), reason=one.because))
             self._publish(now_us, PlanChangeProposed((one.query,), one.because, 0))
         takeovers = self.sites.takeovers
