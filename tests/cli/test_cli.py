@@ -900,9 +900,9 @@ def test_a_process_that_meets_a_damaged_file_and_a_run_that_goes_on(
 
 def test_signals_end_a_run_cleanly_and_the_next_one_resumes(spark: SparkSession, tmp_path: Path, command: Run) -> None:
     place = Place(tmp_path)
-    rows = 3_000  # in twenty micro-batches: more than two runs complete before they end
+    rows = 3_000  # in ten micro-batches, ten seconds apart in runs that are ended: more than those complete
     for name, seed in (("a", "1"), ("b", "2")):
-        options = {"rows": str(rows), "rows_per_second": "100", "pace": "max", "rows_per_batch": str(rows // 20)}
+        options = {"rows": str(rows), "rows_per_second": "100", "pace": "max", "rows_per_batch": str(rows // 10)}
         options |= {"seed": seed, "column.k": "uniform 0 500"}
         place.set(f"streams.{name}.source", {"format": "generator", "options": options})
         place.set(f"streams.{name}.schema", "k long, id long, ts timestamp")
@@ -928,7 +928,7 @@ def end_by_signal(place: Place, directory: Path, command: Run, number: signal.Si
         "run",
         str(place.file),
         "--trigger",
-        "2 seconds",
+        "10 seconds",
         "--master",
         "local[2]",
     ]

@@ -17,7 +17,7 @@ from watersmeet.topology.yaml_tree import MAX_FILE_BYTES
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*/topology.yaml"))
 COLUMNS = {"a": ["k", "s", "ts"], "b": ["k", "s", "ts"]}
-SECONDS = 5.0  # a second on an idle machine; tests run beside others
+SECONDS = 5.0  # of processor time: a second on a fast machine
 
 
 def query(select: str = "a.k", where: str = "true", a: str = "a [ROWS 5]") -> str:
@@ -25,10 +25,10 @@ def query(select: str = "a.k", where: str = "true", a: str = "a [ROWS 5]") -> st
 
 
 def refusal(sql: str) -> str:
-    began = time.monotonic()
+    began = time.thread_time()
     with pytest.raises(InputError) as caught:
         parse_query(sql, COLUMNS)
-    assert time.monotonic() - began < SECONDS
+    assert time.thread_time() - began < SECONDS
     assert len(str(caught.value)) < 5_000
     return str(caught.value)
 
@@ -135,10 +135,10 @@ def test_a_time_that_stands_still_is_deterministic() -> None:
 def load_error(tmp_path: Path, data: str | bytes) -> str:
     path = tmp_path / "topology.yaml"
     path.write_bytes(data if isinstance(data, bytes) else data.encode())
-    began = time.monotonic()
+    began = time.thread_time()
     with pytest.raises(InputError) as caught:
         load_topology(path)
-    assert time.monotonic() - began < SECONDS
+    assert time.thread_time() - began < SECONDS
     assert len(str(caught.value)) < 5_000
     return str(caught.value)
 
@@ -256,7 +256,7 @@ def survives(chance: random.Random, directory: Path) -> None:
     path = directory / "topology.yaml"
     text = chance.choice(EXAMPLES).read_text(encoding="utf-8")
     whole = load_topology(chance.choice(EXAMPLES))
-    began = time.monotonic()
+    began = time.thread_time()
     try:
         path.write_text(mutated(chance, text), encoding="utf-8", newline="")
         load_topology(path)
@@ -267,7 +267,7 @@ def survives(chance: random.Random, directory: Path) -> None:
         canonical_sql(parse_query(mutated(chance, asked.sql), whole.columns))
     except WatersmeetError:
         pass
-    assert time.monotonic() - began < 2 * SECONDS
+    assert time.thread_time() - began < 2 * SECONDS
 
 
 def test_mutated_files_and_queries(fresh_seeds: FreshSeeds, tmp_path: Path) -> None:

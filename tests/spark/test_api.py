@@ -1,7 +1,6 @@
 """The Python interface: topologies built in code, DataFrames as streams, functions and formats as sinks, the handle."""
 
 import os
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -15,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from scenes import wait_for
 
 import watersmeet as wm
 from watersmeet.metrics.bus import EventBus
@@ -70,13 +70,6 @@ def start(
     return wm.start(
         topology, "q", spark=spark, checkpoint=tmp / "checkpoint", **({"once": True} if run is None else run)
     )
-
-
-def until(condition: Callable[[], object], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.05)
 
 
 def test_a_topology_built_in_code_and_its_handle(
@@ -258,7 +251,7 @@ def test_spark_makes_rows_itself(spark: SparkSession, tmp_path: Path, kind: str,
         run={"trigger": "300 milliseconds"},
         foreach_batch=lambda r, n: got.extend(r.collect()),
     )
-    until(lambda: len(got) > 50 or not handle.isActive)
+    wait_for(lambda: len(got) > 50 or not handle.isActive, "too few answers")
     handle.stop()
     assert handle.exception() is None
     assert len(got) > 50 and set(Counter(map(tuple, got))) == {(n, n) for n in range(len(got))}
@@ -283,9 +276,9 @@ def test_a_continuous_run_takes_up_new_files_and_stops_cleanly(spark: SparkSessi
     handle = start(spark, tmp_path, streams, run={"trigger": "200 milliseconds"}, sink=sink)
     assert handle.isActive and handle.awaitTermination(0.1) is False
     add(0, 10)
-    until(lambda: handle.usage().rows_in == 20)
+    wait_for(lambda: handle.usage().rows_in == 20, "rows do not come in")
     add(10, 20)
-    until(lambda: handle.usage().rows_in == 40)
+    wait_for(lambda: handle.usage().rows_in == 40, "rows do not come in")
     with pytest.raises(wm.CheckpointMismatch, match="in use by another run"):
         start(spark, tmp_path, streams, sink=sink)
     handle.stop()

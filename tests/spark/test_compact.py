@@ -1,7 +1,6 @@
 """Sinks that get the answers of several micro-batches as one file, each answer once whatever happens."""
 
 import os
-import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
-from scenes import Scene, by_arrow, make_batches
+from scenes import Scene, by_arrow, make_batches, wait_for
 
 import watersmeet as wm
 from watersmeet.program.site.ledger import Answers
@@ -48,18 +47,19 @@ def test_answers_wait_no_longer_than_they_may_and_a_stop_delivers_them(spark: An
     batches = {name: make_batches(seed, batches=3, rows=40) for seed, name in enumerate("ab")}
     scene = Scene(tmp_path, batches, {"q": JOIN}).write()
     handle = wm.start(compact(scene, "300 milliseconds"), spark=spark, checkpoint=scene.checkpoint)
-    deadline = time.monotonic() + 120
-    while by_arrow(scene.sink()) != scene.expected():
-        assert time.monotonic() < deadline and handle.exception() is None
-        time.sleep(0.05)
+
+    def fine() -> None:
+        assert handle.exception() is None
+
+    expected = scene.expected()
+    wait_for(lambda: by_arrow(scene.sink()) == expected, "answers do not come", fine)
     handle.stop()
     scene.check(least=50)
     (tmp_path / "slow").mkdir()
     slow = Scene(tmp_path / "slow", batches, {"q": JOIN}).write()
     handle = wm.start(compact(slow, kind="json"), spark=spark, checkpoint=slow.checkpoint)
-    while handle.usage().rows_in < sum(map(slow.rows, "ab")) or handle.usage().rows_out < slow.expected().total():
-        assert time.monotonic() < deadline and handle.exception() is None
-        time.sleep(0.05)
+    wait_for(lambda: handle.usage().rows_in == sum(map(slow.rows, "ab")), "rows do not come in", fine)
+    wait_for(lambda: handle.usage().rows_out == expected.total(), "there are too few answers", fine)
     assert files(slow) == [], "they wait for more"
     handle.stop()
     assert len(files(slow)) == 1

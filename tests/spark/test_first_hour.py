@@ -1,17 +1,17 @@
 """What a new user meets in the first hour: late files, answers that wait, another checkpoint, Ctrl-C, own sessions."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from scenes import SECOND_US, Scene, by_arrow, latest_us, make_batches, sort_out
+from scenes import PATIENCE_S, SECOND_US, Scene, by_arrow, latest_us, make_batches, sort_out, wait_for
 
 import watersmeet as wm
 from watersmeet.metrics.bus import EventBus
@@ -150,6 +150,15 @@ def family(session: int) -> list[psutil.Process]:
     return found
 
 
+def is_starting_java(session: int) -> bool:
+    """Whether the shell that starts Java for Spark is there, or Java already: not one that tells its version."""
+    for process in family(session):
+        with contextlib.suppress(psutil.Error):
+            if process.pid != session and "spark" in " ".join(process.cmdline()):
+                return True
+    return False
+
+
 def test_ctrl_c_while_java_starts_leaves_no_process(tmp_path: Path) -> None:
     (tmp_path / "topology.yaml").write_text(
         "streams: {a: {schema: 'k long, ts timestamp', event_time: ts, source: {format: rate}}}\n"
@@ -162,17 +171,16 @@ def test_ctrl_c_while_java_starts_leaves_no_process(tmp_path: Path) -> None:
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
+
+    def check() -> None:
+        assert process.poll() is None, process.stderr and process.stderr.read()
+
     try:
-        while not any(one.name() in ("bash", "spark-submit") for one in family(process.pid)):
-            assert process.poll() is None, process.stderr and process.stderr.read()
-            time.sleep(0.01)
+        wait_for(lambda: is_starting_java(process.pid), "Java is never started", check)
         os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(60) == 130
+        assert process.wait(PATIENCE_S) == 130
         assert process.stderr is not None and process.stderr.read() == "watersmeet: interrupted\n"
-        deadline = time.monotonic() + 10
-        while (left := family(process.pid)) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert not left
+        wait_for(lambda: not family(process.pid), "a process is left")
     finally:
         for one in family(process.pid):
             one.kill()

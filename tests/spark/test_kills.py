@@ -24,13 +24,18 @@ def kill_and_resume(scene: Scene, victims: Sequence[str], seed: int) -> None:
     def progress() -> list[tuple[int, int]]:
         return [(ledger.number, ledger.ingested_batch) for ledger in map(scene.ledger, scene.sites)]
 
+    def is_over() -> bool:
+        """Whether no row is left for a run to make progress with: it is killed all the same."""
+        states = {name: scene.ledger(scene.home(name)).streams.get(name) for name in scene.batches}
+        return all(state is not None and state.rows == scene.rows(name) for name, state in states.items())
+
     with contextlib.ExitStack() as runs:
         killed = []
         for victim in victims:
             # A run that is to be killed has no `--once`, so that it cannot be over before. The next one starts at once:
             # what the killed one leaves behind may not be quite dead yet.
             before, run = progress(), runs.enter_context(CommandProcess(command, scene.directory / "log.txt"))
-            wait_for(lambda: progress() != before, "no micro-batch is ever completed", run.check)  # noqa: B023
+            wait_for(lambda: progress() != before or is_over(), "no micro-batch is ever completed", run.check)  # noqa: B023
             time.sleep(chance.uniform(0, 0.7))
             run.kill(victim)
             killed.append(run)

@@ -37,7 +37,7 @@ BROKEN = ("fra", "nyc")  # the link that is taken away
 TROUBLES = tuple(
     f"watersmeet: warning: link {BROKEN[0]} -> {BROKEN[1]} cannot be {what}: " for what in ("written", "read")
 )
-LATE_ROWS = re.compile(r"watersmeet: warning: stream '[abc]': \d+% of its rows \(\d+ of \d+\) are late ")
+LATE_ROWS = re.compile(r"watersmeet: warning: stream '[abc]': \d+% of its rows \([\d,]+ of [\d,]+\) are late ")
 
 
 @dataclass
@@ -79,8 +79,9 @@ class Sites:
     def kill(self, name: str) -> None:
         """Let a site die with work before it, and start again at once: what it leaves may not be quite dead yet."""
         self.wait_for_micro_batches(name, 1)
+        before = self.scene.ledger(name).number
         self.release()
-        self.wait_for_micro_batches(name, self.chance.randint(1, 3), since=self.scene.ledger(name).number)
+        self.wait_for_micro_batches(name, self.chance.randint(1, 3), since=before)
         time.sleep(self.chance.uniform(0, 0.3))
         self.processes[name].kill()
         self.scene.check_what_readers_see_now(self._answers)
@@ -112,6 +113,18 @@ class Sites:
         finally:
             way.unlink()
             away.rename(way)
+        self._wait_until_written(way)
+
+    def _wait_until_written(self, way: Path) -> None:
+        """Until the sender has found that its link can be written: it does not warn again before it has.
+
+        It writes anew what it says of itself where that is missing. Once this has happened twice, the first attempt to
+        publish is over, with everything that follows it.
+        """
+        for _ in range(2):
+            for path in way.glob("sender-*"):
+                path.unlink()
+            wait_for(lambda: any(way.glob("sender-*")), "the link is not written again", self.check)
 
     def finish(self) -> None:
         """Wait for all answers; then end all, and look at what is left."""
