@@ -3,7 +3,7 @@ VENV := .venv
 BIN  := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test check format soak bench clean
+.PHONY: setup demo test pytest check format soak bench clean
 
 setup: $(READY)
 
@@ -15,7 +15,11 @@ demo: setup
 	@rm -rf examples/routers/out
 	@$(BIN)/watersmeet run examples/routers/topology.yaml --once --checkpoint examples/routers/out/checkpoint
 
-test: check
+test: setup
+	@$(MAKE) --no-print-directory -j 2 check pytest
+
+pytest: export PYTHONDONTWRITEBYTECODE :=  # 600 modules are compiled once, and not by every process that a test starts
+pytest: setup
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 check: setup

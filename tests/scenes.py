@@ -348,6 +348,19 @@ class Scene:
                 left = {path.name.rstrip("0123456789") for path in (self.links / to / site).iterdir()}
                 assert left == {"sender-", "reader-"}, left
 
+    def is_at_rest(self) -> bool:
+        """Whether every row has been joined, every parcel taken, and every answer delivered."""
+        ledgers = {name: self.ledger(name) for name in self.sites}
+        states = {name: ledgers[self.home(name)].streams.get(name) for name in self.batches}
+        return all(state is not None and state.rows == self.rows(name) for name, state in states.items()) and all(
+            ledger.is_complete
+            and all(
+                ledgers[to].received.get(site, 0) == link.number and not any((self.links / to / site).glob("*.parcel"))
+                for to, link in ledger.links.items()
+            )
+            for site, ledger in ledgers.items()
+        )
+
     def check_what_readers_see_now(self, answers: Mapping[str, Bag]) -> None:
         """That a reader finds nothing but whole files with answers, none of them too often, whatever has died."""
         for query in self.queries:

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -49,14 +50,20 @@ SQLGLOT_USERS = {("query", "sql"), ("query", "dialect.py"), ("query", "substitut
 OUTSIDE = {"__init__", "__main__", "testing"}  # entry points and the test kit
 
 
-def imports(path: Path) -> set[str]:
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def imports(path: Path) -> frozenset[str]:
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return found
+    return frozenset(found)
 
 
 def layer(dotted: str) -> str | None:
@@ -109,7 +116,7 @@ def test_programs_do_no_io_and_read_no_clock() -> None:
 def test_everything_public_has_a_docstring() -> None:
     missing = []
     for path in MODULES:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = tree_of(path)
         if not ast.get_docstring(tree):
             missing.append(str(path.relative_to(SOURCE)))
         for node in tree.body:

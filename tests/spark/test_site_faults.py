@@ -129,7 +129,7 @@ class Sites:
     def finish(self) -> None:
         """Wait for all answers; then end all, and look at what is left."""
         wait_for(self._are_answers_there, "not all answers come", self.check)
-        wait_for(self._is_at_rest, "it does not come to rest", self.check)
+        wait_for(self.scene.is_at_rest, "it does not come to rest", self.check)
         for name in self.chance.sample(SITES, len(SITES)):
             self.processes[name].stop()
         self.scene.check(least=500)  # no answers too many either: the ledgers say that all rows have been joined
@@ -144,19 +144,6 @@ class Sites:
             return 0
 
         return all(count(query) >= answers.total() for query, answers in self._answers.items())
-
-    def _is_at_rest(self) -> bool:
-        """Whether every row has been joined and every parcel taken."""
-        ledgers = {name: self.scene.ledger(name) for name in SITES}
-        rows = all(ledgers[site].streams[name].rows == self.scene.rows(name) for name, site in HOMES.items())
-        return rows and all(
-            ledger.is_complete and ledgers[to].received.get(name) == link.number and not self._parcels(name, to)
-            for name, ledger in ledgers.items()
-            for to, link in ledger.links.items()
-        )
-
-    def _parcels(self, sender: str, reader: str) -> list[Path]:
-        return list((self.scene.links / reader / sender).glob("*.parcel"))
 
 
 MakeSites = Callable[..., Sites]

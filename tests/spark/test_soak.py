@@ -14,17 +14,17 @@ import psutil
 import pytest
 import yaml
 from pyspark.sql import SparkSession
-from scenes import ledger_of
+from scenes import Scene, ledger_of, make_batches, wait_for
 from seeds import FreshSeeds
 
 from watersmeet.spark.run import start
-from watersmeet.topology.load import load_topology
 
 SOAK_S = float(os.environ.get("WATERSMEET_SOAK_S", "180"))
 SLACK = 1.15  # how much more the second half of a steady run may hold than the first
 WARM_UP = 1 / 3  # of the run: windows fill, Spark's logs reach the length they keep, Java's heap its size
 ONE, THREE = ("here",), ("ams", "fra", "nyc")
 CHECKPOINT, LINKS = "checkpoint", ".watersmeet/links"
+ONE_KEY = "WHERE a.k = b.k AND b.k = c.k"
 RETAIN = ("spark.sql.streaming.minBatchesToRetain", "7")  # Spark keeps the logs of 100 batches unless told
 
 
@@ -40,12 +40,10 @@ class Sample:
     rss_bytes: int
 
 
-def sample(place: Path, sites: Sequence[str], rss_bytes: int = 0) -> Sample:
-    ledgers = [ledger_of(place / CHECKPOINT / site) for site in sites]
+def sample(checkpoint: Path, links: Path, sites: Sequence[str], rss_bytes: int = 0) -> Sample:
+    ledgers = [ledger_of(checkpoint / site) for site in sites]
     segments = [segment for ledger in ledgers for segment in ledger.segments]
-    kept = [
-        Path(root) / name for part in (CHECKPOINT, LINKS) for root, _, names in os.walk(place / part) for name in names
-    ]
+    kept = [Path(root) / name for part in (checkpoint, links) for root, _, names in os.walk(part) for name in names]
     return Sample(
         batch=min(ledger.batch for ledger in ledgers),
         state_rows=sum(segment.rows for segment in segments),
@@ -102,10 +100,7 @@ def write_topology(directory: Path, sites: Sequence[str], first_seed: int = 0, *
         for number, name in enumerate("abc")
     }
     window = "[RANGE 1 MINUTE]"
-    sql = (
-        f"SELECT a.id AS a_id, b.id AS b_id, c.id AS c_id FROM a {window}, b {window}, c {window} "
-        "WHERE a.k = b.k AND b.k = c.k"
-    )
+    sql = f"SELECT a.id AS a_id, b.id AS b_id, c.id AS c_id FROM a {window}, b {window}, c {window} {ONE_KEY}"
     path = directory / "topology.yaml"
     queries = {"steady": {"sql": sql, "site": sites[-1], "sink": {"format": "parquet", "path": "out/steady"}}}
     given = {"sites": list(sites), "streams": streams, "queries": queries}
@@ -124,22 +119,30 @@ def short_logs(spark: SparkSession) -> Iterator[SparkSession]:
 def test_state_and_files_are_flat_over_dozens_of_batches(
     short_logs: SparkSession, tmp_path: Path, sites: Sequence[str]
 ) -> None:
-    batches, rows_per_batch = 22, 3_000  # fifteen seconds of event time each: a window is four batches
-    traffic = {"rows": batches * rows_per_batch, "rows_per_batch": rows_per_batch, "pace": "max"}
-    topology = load_topology(write_topology(tmp_path, sites, 0, **traffic))
-    samples: dict[int, Sample] = {}
-    handle = start(topology, spark=short_logs, checkpoint=tmp_path / CHECKPOINT, once=True)
-    while not handle.awaitTermination(0.05):
-        if handle.last_batch is not None:
-            taken = sample(tmp_path, sites)
-            samples[taken.batch] = taken
-    assert handle.micro_batches == batches * len(sites)
-    usage = handle.usage("steady")
-    assert (usage.rows_in, usage.late) == (3 * batches * rows_per_batch, 0)
-    assert len(samples) > batches // 2, "too few samples"
-    check_flat(list(samples.values()))
+    batches, rows = 22, 150  # fifteen seconds of event time each: a window is four batches
+    data = {name: make_batches(seed, batches, rows, keys=2_000, trouble=0) for seed, name in enumerate("abc")}
+    homes = {name: sites[number % len(sites)] for number, name in enumerate("abc")}
+    window = "[RANGE 1 MINUTE]"
+    sql = f"SELECT a.id AS a_id, b.id AS b_id, c.id AS c_id FROM a {window}, b {window}, c {window} {ONE_KEY}"
+    scene = Scene(tmp_path, {name: [] for name in data}, {"steady": sql}, homes, sites[-1]).write()
+    handle = start(scene.topology, spark=short_logs, checkpoint=scene.checkpoint, trigger="50 milliseconds")
+
+    def fine() -> None:
+        assert handle.exception() is None
+
+    samples = []
+    try:
+        for number in range(batches):  # all sites at the same pace: one that is ahead holds rows for the others
+            for name, own in data.items():
+                scene.add(name, own[number : number + 1])
+            wait_for(scene.is_at_rest, f"batch {number} is not completed", fine)
+            samples.append(sample(scene.checkpoint, scene.links, sites))
+    finally:
+        handle.stop()
+    scene.check(least=20)
+    check_flat(samples)
     places = min(len(sites), 2)  # a row is kept where it arrives and where it is joined
-    assert max(one.state_rows for one in samples.values()) < 2.5 * places * 3 * 4 * rows_per_batch
+    assert max(one.state_rows for one in samples) < 2.5 * places * 3 * 4 * rows
 
 
 @pytest.mark.soak
@@ -174,7 +177,7 @@ def watch(process: subprocess.Popen[bytes], place: Path, sites: Sequence[str]) -
     end = time.monotonic() + SOAK_S
     while time.monotonic() < end:
         assert process.poll() is None, "ended by itself"
-        yield sample(place, sites, rss_of_tree(process.pid))
+        yield sample(place / CHECKPOINT, place / LINKS, sites, rss_of_tree(process.pid))
         time.sleep(1)
 
 
