@@ -73,7 +73,8 @@ class CommandProcess:
             case _:
                 os.killpg(self._process.pid, signal.SIGKILL)
         code = self._process.wait(PATIENCE_S)
-        assert code == (1 if victim == "java" else -signal.SIGKILL), f"it was over when {victim} was killed"
+        told = "\n".join(self.told)
+        assert code == (1 if victim == "java" else -signal.SIGKILL), f"{victim} was killed, and it ended with {told}"
 
     @contextlib.contextmanager
     def frozen(self, seconds: float) -> Iterator[None]:

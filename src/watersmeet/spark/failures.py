@@ -20,14 +20,17 @@ _WRAPPERS = ("STREAM_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR", "PYTHON_EXCEP
 
 def refusal(error: Exception, *queries: str) -> WatersmeetError:
     """The error to show for what kept queries from starting: it is bad input, unless Java has ended."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if _is_javas_end(cause):
-            return explain(cause, *queries)
-        cause = cause.__cause__ or cause.__context__
-    if isinstance(error, WatersmeetError):
-        return error
+    if isinstance(error, WatersmeetError) or _is_due_to_javas_end(error):
+        return explain(error, *queries)
     return InputError(f"{name_queries(queries)} cannot start: {readable(error)}")
+
+
+def _is_due_to_javas_end(error: BaseException) -> bool:
+    """Whether Java's end is the error, or what it was raised for."""
+    cause: BaseException | None = error
+    while cause is not None and not _is_javas_end(cause):
+        cause = cause.__cause__ or cause.__context__
+    return cause is not None
 
 
 def _is_javas_end(error: BaseException) -> bool:
@@ -38,9 +41,11 @@ def _is_javas_end(error: BaseException) -> bool:
 
 def explain(error: BaseException, *queries: str) -> WatersmeetError:
     """The error to show for anything that ended queries."""
+    what = name_queries(queries)
+    if _is_due_to_javas_end(error):
+        return RunError(f"{what}: Spark's Java process ended unexpectedly; start the run again to resume it")
     if isinstance(error, WatersmeetError):
         return error
-    what = name_queries(queries)
     text = str(error)
     if match := _READ_FILE.search(text) or _NOT_PARQUET.search(text):
         path = unquote(urlparse(match.group(1)).path)
@@ -57,8 +62,6 @@ def explain(error: BaseException, *queries: str) -> WatersmeetError:
             f"{what}: input file {path} cannot be read, it is damaged or of another format; "
             "repair or remove it and start the run again with the same checkpoint: nothing else is lost"
         )
-    if _is_javas_end(error):
-        return RunError(f"{what}: Spark's Java process ended unexpectedly; start the run again to resume it")
     if "OutOfMemoryError" in text:
         return RunError(
             f"{what}: Spark ran out of memory; give it more (--conf spark.driver.memory=4g) "
