@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from watersmeet.errors import InputError
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
-from watersmeet.query.windows import Range, Rows, Tumble, Unbounded, Window
+from watersmeet.query.windows import AsOf, Range, Rows, Tumble, Unbounded, Window
 
 COLUMNS = {"l": ["ts", "k", "v"], "m": ["ts", "k", "v"], "r": ["ts", "k", "v"]}
 EVENT_TIMES = dict.fromkeys(COLUMNS, "ts")
@@ -57,7 +57,7 @@ def in_window(window: Window, position: int, stream: list[Row], t_max: int) -> b
         case Rows(count):
             visible = sorted((time_of(row), arrival) for arrival, row in enumerate(stream) if time_of(row) <= t_max)
             return (ts, position) in visible[-count:]
-        case Unbounded():
+        case Unbounded() | AsOf():
             return True
 
 

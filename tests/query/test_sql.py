@@ -1,7 +1,9 @@
 """SQL in, `JoinQuery` out; every refusal names its place, its cause and, where there is one, its cure."""
 
 import textwrap
+from collections.abc import Mapping
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -22,8 +24,9 @@ COLUMNS = {
 AB = "FROM packets_ams [RANGE 1 MINUTE] AS a, b [ROWS 100] WHERE a.host = b.host"
 
 
-def parse(sql: str, *, allow_cross: bool = False) -> JoinQuery:
-    return parse_query(sql, COLUMNS, allow_cross=allow_cross, event_times={"packets_ams": "ts", "b": "ts", "c": "ts"})
+def parse(sql: str, *, allow_cross: bool = False, tables: Mapping[str, Window] | None = None) -> JoinQuery:
+    times = {"packets_ams": "ts", "b": "ts", "c": "ts"}
+    return parse_query(sql, COLUMNS, allow_cross=allow_cross, event_times=times, tables=tables)
 
 
 def selected(expression: str) -> Expression:
@@ -43,7 +46,7 @@ def predicates(condition: str) -> tuple[list[str], list[str], list[str]]:
     )
 
 
-def refusal(sql: str, **options: bool) -> SqlError:
+def refusal(sql: str, **options: Any) -> SqlError:
     with pytest.raises(SqlError) as caught:
         parse(sql, **options)
     return caught.value

@@ -58,7 +58,7 @@ def test_event_time_and_delay_are_those_of_the_watermark(spark: SparkSession, fr
     both = plain.withWatermark("timestamp", "1 second").withColumn("t", F.col("timestamp"))
     with pytest.raises(wm.InputError, match=r"r has 2 columns with a watermark \(timestamp, t\); select one"):
         stream_of("r", both)
-    with pytest.raises(wm.InputError, match="r is a batch DataFrame, and tables are not supported"):
+    with pytest.raises(wm.InputError, match="r is a batch DataFrame, which is a table and no stream"):
         stream_of("r", spark.range(3))
 
 

@@ -50,8 +50,11 @@ def _check_topology(options: argparse.Namespace) -> None:
         from watersmeet.spark.binding import stream_schema
         from watersmeet.spark.ingest.file_columns import unknown_column
         from watersmeet.spark.ingest.sources import check_source, open_stream
+        from watersmeet.spark.ingest.tables import open_table, with_table_schemas
         from watersmeet.spark.run import check_query
 
+        topology = with_table_schemas(spark, topology)
+        check_queries(topology, queries)
         for query in queries:
             with errors_naming(query):
                 check_query(spark, topology, query)
@@ -61,8 +64,19 @@ def _check_topology(options: argparse.Namespace) -> None:
             open_stream(spark, stream, schema)
             if (wrong := unknown_column(stream)) is not None:
                 raise TopologyError(wrong)
-    counts = counted(len(topology.streams), "stream", "streams"), counted(len(queries), "query", "queries")
-    print(f"{options.topology}: {' and '.join(counts)}, nothing wrong")
+        for table in topology.tables:
+            schema = stream_schema(spark, table)
+            check_source(table, schema, once=False)
+            if (wrong := unknown_column(table)) is not None:
+                raise TopologyError(wrong)
+            open_table(spark, table, schema)
+    tables = [counted(len(topology.tables), "table", "tables")] if topology.tables else []
+    *first, last = (
+        counted(len(topology.streams), "stream", "streams"),
+        *tables,
+        counted(len(queries), "query", "queries"),
+    )
+    print(f"{options.topology}: {', '.join(first)} and {last}, nothing wrong")
     for query in queries:
         if (adapt := topology.adapt_of(query)).is_on:
             when = f"when a cost changes by more than {adapt.threshold:.0%}, at most every {adapt.min_interval}"

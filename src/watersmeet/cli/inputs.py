@@ -26,7 +26,7 @@ def selected_queries(topology: Topology, options: argparse.Namespace) -> tuple[Q
 
 def check_sql(topology: Topology, queries: Sequence[Query]) -> None:
     """Check the text of queries."""
-    for query in queries:
+    for query in queries if topology.has_schemas else ():  # else Spark has to infer them first
         with errors_naming(query):
             _parsed(topology, query)
 
@@ -35,7 +35,7 @@ def check_queries(topology: Topology, queries: Sequence[Query]) -> None:
     """Check the text of queries, and their sites, planners and explicit plans."""
     from watersmeet.planners.choose import check_plan
 
-    for query in queries:
+    for query in queries if topology.has_schemas else ():
         with errors_naming(query):
             check_plan(topology, query, _parsed(topology, query))
 
@@ -43,7 +43,13 @@ def check_queries(topology: Topology, queries: Sequence[Query]) -> None:
 def _parsed(topology: Topology, query: Query) -> JoinQuery:
     from watersmeet.query.sql import parse_query
 
-    return parse_query(query.sql, topology.columns, allow_cross=query.allow_cross, event_times=topology.event_times)
+    return parse_query(
+        query.sql,
+        topology.columns,
+        allow_cross=query.allow_cross,
+        event_times=topology.event_times,
+        tables=topology.table_windows,
+    )
 
 
 @contextlib.contextmanager
@@ -52,6 +58,6 @@ def errors_naming(query: Query) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        if str(error).startswith(("query ", "stream ", "checkpoint ")):
+        if str(error).startswith(("query ", "stream ", "table ", "checkpoint ")):
             raise
         raise type(error)(f"query {query.name!r}: {error}") from error

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _HELP = """\
 a query, over as many lines as you like, ends with ;   its plan, its cost and its first answers are shown
-.streams            the streams and their columns
+.streams            the streams and tables and their columns
 .keep NAME          add the last query to the file, with its answers at out/NAME
 .help   .quit"""
 _COMMANDS = (".streams", ".keep", ".help", ".quit", ".exit")
@@ -113,9 +113,12 @@ class _Prompt:
             case ".help":
                 self._say(_HELP)
             case ".streams":
-                for stream in load_topology(self.path, self.parameters).streams:
+                from watersmeet.spark.ingest.tables import with_table_schemas
+
+                for stream in with_table_schemas(self.spark, load_topology(self.path, self.parameters)).sources:
                     columns = ", ".join(f"{name} {kind}" for name, kind in stream.types.items())
-                    self._say(f"{stream.name}: {columns}; event time {stream.event_time_column}")
+                    kind = f"event time {stream.event_time_column}" if stream.event_time else "a table"
+                    self._say(f"{stream.name}: {columns}; {kind}")
             case ".keep":
                 self._keep(argument.strip())
             case _ if statement.startswith("."):

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from watersmeet.errors import InputError
 from watersmeet.plan.nodes import KeyClass, Partition, Scan
 from watersmeet.plan.partition import sub_plans_of
-from watersmeet.query.windows import Range, Rows, Tumble, Unbounded, Window
+from watersmeet.query.windows import AsOf, Range, Rows, Tumble, Unbounded, Window, counted
 from watersmeet.stats.model import ColumnStats, Histogram, Stats
 
 F64 = NDArray[np.float64]
@@ -28,7 +28,8 @@ I64 = NDArray[np.int64]
 BytesByBatch = tuple[float, float, float]  # of a value in batches of 10, 100 and 1,000 rows
 
 UNBOUNDED_S = 3_600.0  # an unbounded window is priced as if it held this long
-DEFAULTS = {"rate": 100.0, "distinct values": 1_000.0, "bytes a value": 8.0}
+TABLE_S = 86_400.0  # what it takes to ship a table is spread over so long: a day
+DEFAULTS = {"rate": 100.0, "number of rows": 10_000.0, "distinct values": 1_000.0, "bytes a value": 8.0}
 _MARK_BYTES = 0.6  # of a value that is in the batch before
 TIMESTAMP_SIZES = (3.6, 2.1, 1.7)  # measured, rows of a second
 PLACE_SIZES = (3.4, 3.0, 2.8)  # the same in another order than that of time
@@ -337,7 +338,7 @@ def workload_of(
         domains,
         sizes,
         answer,
-        tuple(isinstance(scan.window, Rows) for scan in scans),
+        tuple(counted(scan.window) is not None for scan in scans),
         tuple(gather.used),
         share,
         owners,
@@ -357,6 +358,8 @@ def _window_s(window: Window, rate: float) -> float:
             return count / rate if rate else 0.0
         case Unbounded():
             return UNBOUNDED_S
+        case AsOf():
+            return TABLE_S
 
 
 class _Gather:
@@ -379,6 +382,9 @@ class _Gather:
 
     def rate(self, scan: Scan) -> float:
         known = self._stats.stream(scan.stream).rate
+        if isinstance(scan.window, AsOf):  # all its rows are there at first: as many come in a day as it has
+            rows = self._stats.stream(scan.stream).rows
+            return (rows.value if rows else self._missing(f"of table {scan.stream!r}", "number of rows")) / TABLE_S
         return known.value if known else self._missing(f"of stream {scan.stream!r}", "rate")
 
     def selectivity(self, sql: str) -> float:

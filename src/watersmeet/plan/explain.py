@@ -38,7 +38,7 @@ from watersmeet.planners.auto import Tried
 from watersmeet.program.compile import compile_sites
 from watersmeet.program.operators import Probe, node_operators
 from watersmeet.query.model import Expression, Grouping
-from watersmeet.query.windows import Changes, Rows
+from watersmeet.query.windows import AsOf, Changes, counted
 
 _MONTH_S = 30 * 86_400
 
@@ -191,7 +191,7 @@ def _group_shown(expression: Expression) -> str:
 
 def _local_lines(join: JoinPlan, pad: str) -> list[str]:
     """A join whose streams all arrive where its answers are wanted."""
-    ordered = any(isinstance(scan.window, Rows) for scan in join.scans)
+    ordered = any(counted(scan.window) is not None for scan in join.scans)
     order = "in event-time order, behind the watermark" if ordered else "as rows arrive"
     lines = [f"{pad}join {len(join.scans)} windows {order}"]
     lines += [f"{pad}  {_class(key_class)}" for key_class in join.classes]
@@ -296,6 +296,8 @@ def _class(key_class: KeyClass) -> str:
 
 def _window(scan: Scan) -> str:
     kept = ", ".join(_shown(item.expression) for item in scan.kept) or "no columns"
+    if isinstance(scan.window, AsOf):
+        return f"{str(scan.window).lower()} {scan.alias}: {scan.stream}, keeps {kept}"
     return f"window {scan.alias}: {scan.stream} [{scan.window}], keeps {kept}"
 
 

@@ -41,7 +41,7 @@ def choose(topology: Topology, query: Query, parsed: JoinQuery, *, every: bool =
 
     It depends on the topology alone, not on the machine: every site plans by itself.
     """
-    homes = {stream.name: stream.site for stream in topology.streams}
+    homes = topology.homes
     site = topology.query_site(query)
     check_planner(query)
     if query.plan is None and {homes[source.stream] for source in parsed.sources} == {site}:
@@ -89,7 +89,7 @@ def check_plan(topology: Topology, query: Query, parsed: JoinQuery) -> None:
         check_planner(query)
         return
     if query.plan is not None or query.planner in (None, "central"):
-        homes = {stream.name: stream.site for stream in topology.streams}
+        homes = topology.homes
         check_planner(query)
         site = topology.query_site(query)
         if query.plan is not None:

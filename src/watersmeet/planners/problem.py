@@ -12,7 +12,7 @@ from watersmeet.plan.nodes import JoinPlan, Partition, Plan, SubPlan
 from watersmeet.plan.shape import QueryShape, above, shape_of
 from watersmeet.program.operators import Purpose
 from watersmeet.query.model import JoinQuery
-from watersmeet.query.windows import Rows
+from watersmeet.query.windows import counted
 from watersmeet.stats.model import Stats
 from watersmeet.topology.model import Link, Topology
 
@@ -101,7 +101,7 @@ class Problem:
     @property
     def in_order(self) -> bool:
         """Whether any window counts rows: trees need windows over time."""
-        return any(isinstance(scan.window, Rows) for scan in self.shape.scans)
+        return any(counted(scan.window) is not None for scan in self.shape.scans)
 
     def join(self, sub_plans: Sequence[SubPlan], partition: Partition | None = None) -> JoinPlan:
         """The join that has these sub-plans."""

@@ -37,7 +37,7 @@ from watersmeet.program.operators import (
     result_of,
     rows_of,
 )
-from watersmeet.query.windows import Range, Rows, Tumble, Window
+from watersmeet.query.windows import AsOf, Range, Tumble, Window, counted
 
 
 def compile_sites(join: JoinPlan, sites: Iterable[str] = (), *, answers: bool = True) -> dict[str, JoinProgram]:
@@ -51,9 +51,12 @@ def compile_sites(join: JoinPlan, sites: Iterable[str] = (), *, answers: bool = 
         match sub_plan:
             case Linear():
                 for plan in sub_plan.heads:
-                    builder.sequence(plan)
+                    if not isinstance(join.scan(plan.head).window, AsOf):  # rows of tables are never the latest
+                        builder.sequence(plan)
             case JoinNode():
                 builder.tree(sub_plan)
+            case Symmetric() if any(scan.window == AsOf(is_refreshed=True) for scan in join.scans):
+                builder.head_by_head(sub_plan)
             case Symmetric():
                 builder.symmetric(sub_plan)
     if not answers:
@@ -172,7 +175,7 @@ class _Builder:
         method = Method.SP_D if site == home else hop.method
         if method in (Method.SP_S, Method.SM_S1, Method.SM_S2, Method.SM_D1, Method.SM_D2):
             needs_clock = method is not Method.SM_D2
-            if needs_clock and isinstance(self._join.scan(alias).window, Rows):
+            if needs_clock and counted(self._join.scan(alias).window) is not None:
                 self._ship(home, clock_of(alias), site)
         match method:
             case Method.SP_S:
@@ -211,7 +214,7 @@ class _Builder:
                 found = Flow(name, Form.SPAN, Purpose.KEYS)
                 self._add(home, Semijoin(head, alias, announced, asks, key, found))
                 found = self._ship(home, found, site, bloom=hop.bloom)
-                if isinstance(self._join.scan(alias).window, Rows):
+                if counted(self._join.scan(alias).window) is not None:
                     self._ship(home, clock_of(alias), site)
                 left = self._reduce(site, head, alias, key, left, found)
                 self._ship(site, left, home)
@@ -228,7 +231,7 @@ class _Builder:
         windows = tuple(rows_of(scan.alias) for scan in self._join.scans)
         for scan, home in zip(self._join.scans, self._join.homes, strict=True):
             self._ship(home, rows_of(scan.alias), plan.at)
-            if isinstance(scan.window, Rows):
+            if counted(scan.window) is not None:
                 self._ship(home, clock_of(scan.alias), plan.at)
         for sequence in plan.sequences:
             left = rows_of(sequence.head)
@@ -248,9 +251,22 @@ class _Builder:
                 left, bound = out, reached
             self._deliver(plan.at, left)
 
+    def head_by_head(self, plan: Symmetric) -> None:
+        """The same answers by one-way joins at that site, for tables that are refreshed.
+
+        A probe would take a row of a later version for the latest one of a combination; heads here are streams, and
+        wait for the versions of tables only, not for all watermarks.
+        """
+        for sequence in plan.sequences:
+            head = sequence.head
+            if isinstance(self._join.scan(head).window, AsOf):
+                continue
+            order = [probe.alias for stage in sequence.stages for probe in stage.probes]
+            self.sequence(HeadPlan(head, tuple(Hop(alias, Method.SP_S, at=plan.at) for alias in order)))
+
     def tree(self, root: JoinNode) -> None:
         """The operators of a tree, down from its root."""
-        if any(isinstance(scan.window, Rows) for scan in self._join.scans):
+        if any(counted(scan.window) is not None for scan in self._join.scans):
             raise ValueError("a tree needs windows over time, not ROWS")
         site, flow, _ = self._node(root, is_root=True)
         self._deliver(site, flow)

@@ -46,6 +46,7 @@ class Purpose(StrEnum):
     SYNC = "window sync"
     RESULTS = "results"
     RECORDS = "partial aggregates"
+    TABLES = "tables"  # rows of tables, once a version, and their versions
     WATERMARKS = "watermarks"
     MIGRATION = "migration"  # rows of windows that a new version of a join needs and had not been sent
     AGREEMENT = "agreement"  # on the instant at which a new version takes over

@@ -7,6 +7,9 @@ A derived stream is the answers of the queries that feed it, each at the time of
 first such time), or at the last microsecond of its output window. Its watermark is the lowest of those of the streams
 that they read.
 
+A row of a table has no timestamp: it takes part while its version is in force at `t_max`, from an instant on until that
+of the next version. A static table has one version, in force at all times.
+
 With GROUP BY, a combination counts in every output window that holds its `t_max`. A group of a window is answered if it
 has a combination at all and the window has ended by the watermark that is given; without one, all have.
 
@@ -15,7 +18,7 @@ group at an instant is that of the combinations valid at it; a group without any
 row. A change is an instant before the watermark at which the row of a group is another one than before it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from types import ModuleType
 from typing import Any, assert_never
@@ -40,7 +43,7 @@ from watersmeet.query.model import (
     key_of_group,
     value_of_group,
 )
-from watersmeet.query.windows import Changes, Range, Rows, Tumble, Unbounded
+from watersmeet.query.windows import AsOf, Changes, Range, Rows, Tumble, Unbounded
 
 
 def answer(
@@ -52,12 +55,22 @@ def answer(
     heads_before_us: int | None = None,
     watermark_us: int | None = None,
 ) -> pa.Table:
-    """Every answer of `query` over whole streams, given by name with their rows in order of arrival."""
+    """Every answer of `query` over whole streams, given by name with their rows in order of arrival.
+
+    Tables that are refreshed are given by `versioned`.
+    """
     database = _database(_duckdb())
     streams = sorted({source.stream for source in query.sources})
     with database.cursor() as connection:  # with temporary tables and views of its own
         connection.execute("SET TimeZone = 'UTC'")
+        are_tables = {source.stream for source in query.sources if isinstance(source.window, AsOf)}
         for position, stream in enumerate(streams):
+            if stream in are_tables:
+                is_versioned = _FROM in tables[stream].column_names
+                connection.register(
+                    f"stream_{position}", tables[stream] if is_versioned else versioned([tables[stream]])
+                )
+                continue
             table = tables[stream].append_column(_ARRIVAL, pa.array(range(tables[stream].num_rows), pa.int64()))
             connection.register(f"given_{position}", table)
             connection.execute(_stream_sql(position, event_times[stream], start_us))
@@ -96,8 +109,23 @@ def answer_outputs(
         found[name] = pa.concat_tables(branches, promote_options="permissive")
         if output.target.is_stream:
             tables[name], event_times[name] = found[name], EVENT_TIME
-            marks |= {name: min(marks[stream] for stream in output.streams)} if marks else {}
+            marks |= {name: min(marks[stream] for stream in output.streams if stream in marks)} if marks else {}
     return found
+
+
+def versioned(versions: Sequence[pa.Table], instants_us: Sequence[int] = ()) -> pa.Table:
+    """All rows of a table, each with the instants from which and until which its version is in force.
+
+    The first version is in force from the beginning of time, each other one from its instant on.
+    """
+    firsts = [_FIRST_US, *instants_us]
+    ends = [*firsts[1:], _NEVER_US]
+    parts = []
+    for first, end, rows in zip(firsts, ends, versions, strict=True):
+        for name, instant in ((_FROM, first), (_TO, end)):
+            rows = rows.append_column(name, pa.repeat(pa.scalar(instant, pa.int64()), rows.num_rows))
+        parts.append(rows)
+    return pa.concat_tables(parts)
 
 
 def groups_sql(query: JoinQuery, grouping: Grouping, types: Mapping[str, str], watermark_us: int | None) -> str:
@@ -221,7 +249,8 @@ def _item_sql(query: JoinQuery, item: SelectItem) -> str:
 
 
 # Names of our own in tables that hold the user's columns.
-_ARRIVAL, _TS, _RANK = "__arrival", "__ts", "__rank"
+_ARRIVAL, _TS, _RANK, _FROM, _TO = "__arrival", "__ts", "__rank", "__from", "__to"
+_FIRST_US, _NEVER_US = -(2**63), 2**63 - 1
 
 
 def _duckdb() -> ModuleType:
@@ -253,8 +282,14 @@ def _source_sql(
 ) -> str:
     """A stream under flat names; beside each tuple, how many tuples every ROWS stream has up to that moment."""
     columns = [
-        f"s.{_quoted(name)} AS {_quoted(f'{source.alias}.{name}')}" for name in tables[source.stream].column_names
+        f"s.{_quoted(name)} AS {_quoted(f'{source.alias}.{name}')}"
+        for name in tables[source.stream].column_names
+        if name not in (_FROM, _TO)
     ]
+    if isinstance(source.window, AsOf):
+        columns += [f"s.{_FROM}", f"s.{_TO}"]
+        body = f"SELECT {', '.join(columns)} FROM stream_{positions[source.stream]} AS s"
+        return f"({body}) AS {_quoted(source.alias)}"
     columns += [f"s.{_TS}", f"s.{_RANK}"]
     counts = []
     for i, other in enumerate(query.sources):
@@ -272,7 +307,7 @@ def _window_conditions(query: JoinQuery, source: StreamRef) -> list[str]:
     match source.window:
         case Range(window_us):
             # Seen from the latest is seen from each: the pairs say nothing new, but prune before the last join.
-            others = [_quoted(other) for other in query.aliases if other != source.alias]
+            others = [_quoted(other) for other in _timed(query) if other != source.alias]
             pairs = [f"{other}.{_TS} - {window_us} <= {alias}.{_TS}" for other in others]
             return [f"{t_max} - {window_us} <= {alias}.{_TS}", *pairs]
         case Tumble(window_us):
@@ -280,16 +315,23 @@ def _window_conditions(query: JoinQuery, source: StreamRef) -> list[str]:
         case Rows(count):
             # A count only grows with time, so the count at t_max is the greatest of those beside the tuples.
             number = _count(query.sources.index(source))
-            seen = f"greatest({', '.join(f'{_quoted(other)}.{number}' for other in query.aliases)})"
+            seen = f"greatest({', '.join(f'{_quoted(other)}.{number}' for other in _timed(query))})"
             return [f"{alias}.{_RANK} > {seen} - {count}"]
         case Unbounded():
             return []
+        case AsOf():
+            return [f"{alias}.{_FROM} <= {t_max}", f"{t_max} < {alias}.{_TO}"]
         case _:
             assert_never(source.window)
 
 
+def _timed(query: JoinQuery) -> list[str]:
+    """The aliases whose rows have a timestamp: streams."""
+    return [source.alias for source in query.sources if not isinstance(source.window, AsOf)]
+
+
 def _t_max(query: JoinQuery) -> str:
-    return f"greatest({', '.join(f'{_quoted(alias)}.{_TS}' for alias in query.aliases)})"
+    return f"greatest({', '.join(f'{_quoted(alias)}.{_TS}' for alias in _timed(query))})"
 
 
 def _end(query: JoinQuery) -> str:
@@ -302,8 +344,10 @@ def _end(query: JoinQuery) -> str:
                 ends.append(f"{ts} + {window_us}")
             case Tumble(window_us):
                 ends.append(f"{_interval(ts, window_us)} + {window_us - 1}")
-            case Unbounded():
+            case Unbounded() | AsOf(is_refreshed=False):
                 pass
+            case AsOf():
+                raise InputError("EMIT CHANGES is not defined over tables that are refreshed")
             case Rows():
                 raise InputError("EMIT CHANGES is not defined over ROWS windows")
             case _:

@@ -1,4 +1,4 @@
-"""The four windows of the reference semantics, and durations in microseconds.
+"""The windows of the reference semantics, and durations in microseconds.
 
 A tuple is visible in its window from its own timestamp to an inclusive end that depends on the window alone, and a
 combination is an answer exactly if its latest timestamp is not after the end of any of its tuples:
@@ -7,6 +7,8 @@ combination is an answer exactly if its latest timestamp is not after the end of
     TUMBLE T    end = the last microsecond of the T-aligned interval that holds ts
     ROWS n      end = one microsecond before the n-th successor in (ts, arrival) order
     UNBOUNDED   end = never
+
+A table has no window in SQL: its rows are visible while their version of the table is in force (`AsOf`).
 """
 
 import re
@@ -31,6 +33,7 @@ _PART = re.compile(r"\s*([+-]?\d{1,18}(?:\.\d{1,18})?)\s*([a-zA-Z]+)\s*")
 # Event times are those of the calendar, from the year 1 to 9999; a row outside is malformed. With windows of at most
 # 1,000 years and 32 streams, (event time + window) * streams fits 64 bits: engines add and multiply without a check.
 FIRST_US, LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
+TABLE_US = FIRST_US - 1  # of rows of tables that are in force from the beginning of time: before all event times
 END_US = LAST_US + 1  # the end of time: the watermark of a stream that has ended
 LONGEST_US = 1_000 * 365 * UNIT_US["day"]
 MOST_STREAMS = 32
@@ -75,7 +78,31 @@ class Unbounded:
         return "UNBOUNDED"
 
 
-Window = Range | Rows | Tumble | Unbounded
+@dataclass(frozen=True, slots=True)
+class AsOf:
+    """Rows of the version of a table that is in force at the time of the head; a static table has one version."""
+
+    is_refreshed: bool = False
+
+    def __str__(self) -> str:
+        return "REFRESHED TABLE" if self.is_refreshed else "TABLE"
+
+
+Window = Range | Rows | Tumble | Unbounded | AsOf
+
+
+def counted(window: Window) -> int | None:
+    """How many ordinals a row of the window is visible for; None where time decides.
+
+    Ordinals are numbers of rows for ROWS windows, and numbers of versions for tables that are refreshed.
+    """
+    match window:
+        case Rows(count):
+            return count
+        case AsOf(is_refreshed=True):
+            return 1
+        case _:
+            return None
 
 
 @dataclass(frozen=True, slots=True)

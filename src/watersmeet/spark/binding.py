@@ -59,7 +59,13 @@ class Bound:
 
 def bind(spark: SparkSession, topology: Topology, query: Query) -> Bound:
     """Parse a query and check every expression and type in it with Spark, without reading any data."""
-    parsed = parse_query(query.sql, topology.columns, allow_cross=query.allow_cross, event_times=topology.event_times)
+    parsed = parse_query(
+        query.sql,
+        topology.columns,
+        allow_cross=query.allow_cross,
+        event_times=topology.event_times,
+        tables=topology.table_windows,
+    )
     schemas = {source.stream: stream_schema(spark, topology.stream(source.stream)) for source in parsed.sources}
     flat = StructType(
         [
@@ -146,11 +152,11 @@ def stream_schema(spark: SparkSession, stream: Stream) -> StructType:
         schema = DataType.fromDDL(stream.schema)
         assert isinstance(schema, StructType), "a list of columns"
         if match := re.search(r"[<:]((var)?char\(\d+\))", schema.simpleString()):
-            raise TopologyError(f"stream {stream.name!r}: {match.group(1)} is a type of tables only; use string")
+            raise TopologyError(f"{stream.what}: {match.group(1)} is a type of tables only; use string")
         _KNOWN_SCHEMAS[stream.schema] = empty_frame(spark, schema).schema
         return _KNOWN_SCHEMAS[stream.schema]
     except (ParseException, AnalysisException, PySparkException) as error:
-        raise TopologyError(f"stream {stream.name!r}: schema {stream.schema!r}: {readable(error)}") from None
+        raise TopologyError(f"{stream.what}: schema {stream.schema!r}: {readable(error)}") from None
 
 
 def readable(error: Exception) -> str:

@@ -21,7 +21,7 @@ from watersmeet.query.windows import Changes
 from watersmeet.spark.handle import StreamingRun
 from watersmeet.spark.live_table import LiveTable
 from watersmeet.spark.run import plan_query, start
-from watersmeet.topology.model import BatchFunction, Query, Sink, Stream, Topology
+from watersmeet.topology.model import BatchFunction, Query, Sink, Stream, Table, Topology
 
 _DELAY = "spark.watermarkDelayMs"  # how Spark's EventTimeWatermark marks its column
 _TRIGGERS = ("processingTime", "once", "availableNow", "continuous")
@@ -30,16 +30,18 @@ _TRIGGERS = ("processingTime", "once", "availableNow", "continuous")
 def sql(spark: SparkSession, text: str, /, **frames: DataFrame) -> "JoinedStream":
     """A continuous query over streaming DataFrames, each under the name that the text has for it.
 
-    Each needs a watermark, as Spark's own joins do: `orders.withWatermark("ts", "10 seconds")`.
+    Each needs a watermark, as Spark's own joins do: `orders.withWatermark("ts", "10 seconds")`. Batch DataFrames are
+    tables, read once, when the query is first started.
     """
     if not frames:
         raise InputError(
             'name the DataFrames of the query, as in wm.sql(spark, "... FROM orders [RANGE ...]", orders=df)'
         )
-    streams = tuple(stream_of(name, frame) for name, frame in frames.items())
+    streams = tuple(stream_of(name, frame) for name, frame in frames.items() if frame.isStreaming)
+    tables = tuple(Table(name, frame=frame) for name, frame in frames.items() if not frame.isStreaming)
     # A name of its own, and the same at each start: Spark lets only one query of a name run at a time.
     query = Query(f"answers_{crc32(text.encode()):08x}", text)
-    topology = Topology(streams, (query,))
+    topology = Topology(streams, (query,), tables=tables)
     bound, chosen = plan_query(spark, topology, query)
     fields = [StructField(item.name, DataType.fromDDL(item.expression.type)) for item in bound.query.output]
     grouping = bound.query.grouping
@@ -50,10 +52,7 @@ def sql(spark: SparkSession, text: str, /, **frames: DataFrame) -> "JoinedStream
 def stream_of(name: str, frame: DataFrame) -> Stream:
     """A streaming DataFrame as a stream, with the event time and the delay of its watermark."""
     if not frame.isStreaming:
-        raise InputError(
-            f"{name} is a batch DataFrame, and tables are not supported: read it with spark.readStream, or join "
-            "it afterwards, as in wm.sql(...).toStream().join(table, ...)"
-        )
+        raise InputError(f"{name} is a batch DataFrame, which is a table and no stream; read it with spark.readStream")
     marked = [(column.name, int(column.metadata[_DELAY])) for column in frame.schema if _DELAY in column.metadata]
     if not marked:
         raise InputError(

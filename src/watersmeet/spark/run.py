@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from watersmeet import __version__
 from watersmeet.adapt.controller import GoOver
@@ -26,7 +27,7 @@ from watersmeet.program.site.ledger import FORMAT
 from watersmeet.program.site.program import Deployment, SiteProgram, deployed, overlay, programs_of, shared_joins
 from watersmeet.program.site.versions import Change, QueryPlan, plan_changes
 from watersmeet.program.storage.wire import VERSION
-from watersmeet.query.model import Column
+from watersmeet.query.model import TIME, Column, JoinQuery
 from watersmeet.query.sql import canonical_sql
 from watersmeet.query.windows import parse_duration
 from watersmeet.spark.adapting import Observations, PlanAdapter
@@ -41,6 +42,7 @@ from watersmeet.spark.ingest.file_columns import unknown_column
 from watersmeet.spark.ingest.nanoseconds import nanosecond_warning
 from watersmeet.spark.ingest.source_log import missing_inputs, strike_out_unplanned
 from watersmeet.spark.ingest.sources import check_source, has_rows_in_java
+from watersmeet.spark.ingest.tables import with_table_schemas
 from watersmeet.spark.links.directory import DirectoryLinks
 from watersmeet.spark.session import start_session, use_our_python
 from watersmeet.spark.site_job import SiteJob, SiteSettings
@@ -58,6 +60,7 @@ def plan_query(
 
     `kept` are columns that its windows keep in any case, by flat name.
     """
+    topology = with_table_schemas(spark, topology)
     bound = bind(spark, topology, query)
     columns = (Column(s.alias, name) for s in bound.query.sources for name in topology.columns[s.stream])
     also_kept = tuple(column for column in columns if column.flat in kept)
@@ -194,8 +197,9 @@ def _start(
     root = checkpoint_root(topology, checkpoint)
     if not fresh:
         refuse_old_forms(root)
-    session = spark or start_session(has_rows=has_rows_in_java(topology.streams))
+    session = spark or start_session(has_rows=has_rows_in_java(topology.sources))
     use_our_python(session)
+    topology = with_table_schemas(session, topology)
     bus = events or EventBus()
     if warn is not None:
         bus.subscribe(lambda at, event: _pass_on(event, warn))
@@ -481,13 +485,36 @@ class _Launch:
                     "watermark": self.topology.stream(name).watermark_us,
                 }
                 for name, schema in sorted(schemas.items())
+                if name not in self.topology.table_windows
             },
+            **self._identity_of_tables(schemas),
             "form of parcels": VERSION,
         }
+
+    def _identity_of_tables(self, schemas: Mapping[str, StructType]) -> dict[str, Any]:
+        """What queries read of tables, and whether those are refreshed; a source may get other columns meanwhile."""
+        queries = [bound.query for bound in self.bounds.values()]
+        read = {(one.source(c.alias).stream, c.name) for one in queries for c in _columns_of(one)}
+        tables = {
+            name: {
+                "schema": StructType([field for field in schemas[name] if (name, field.name) in read]).simpleString(),
+                "refreshed": window.is_refreshed,
+            }
+            for name, window in sorted(self.topology.table_windows.items())
+            if name in schemas
+        }
+        return {"tables": tables} if tables else {}
 
 
 def _partition(chosen: Chosen) -> object:
     return join_plan_of(chosen.plan).partition
+
+
+def _columns_of(query: JoinQuery) -> set[Column]:
+    """The columns of streams that a query reads."""
+    sides = [side for equality in query.equalities for side in (equality.left, equality.right)]
+    every = [*sides, *query.filters, *query.residuals, *(item.expression for item in query.select)]
+    return {column for expression in every for column in expression.columns} - {TIME}
 
 
 @contextmanager

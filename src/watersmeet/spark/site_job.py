@@ -28,14 +28,15 @@ from watersmeet.plan.explain import explain_text
 from watersmeet.plan.nodes import join_plan_of
 from watersmeet.program.finish.failed import failed_sink
 from watersmeet.program.finish.model import Finish
+from watersmeet.program.operators import Form, Purpose
 from watersmeet.program.site.adoption import adopt, drop, finished
 from watersmeet.program.site.agreement import Versions, proposer_of
 from watersmeet.program.site.engine import Arrivals, SiteEngine, read_versions, traffic_by_purpose
 from watersmeet.program.site.ledger import Ingested, SiteLedger, failed_counts
-from watersmeet.program.site.program import SiteProgram
+from watersmeet.program.site.program import Shipment, SiteProgram
 from watersmeet.program.site.versions import Change, check_change
 from watersmeet.program.storage.wire import UNKNOWN
-from watersmeet.query.windows import END_US
+from watersmeet.query.windows import END_US, TABLE_US
 from watersmeet.spark.adapting import Observations
 from watersmeet.spark.binding import Bound
 from watersmeet.spark.checkpoint import Checkpoint
@@ -46,19 +47,21 @@ from watersmeet.spark.durable import UNFLUSHED, Disk
 from watersmeet.spark.ingest.intake import Intake
 from watersmeet.spark.ingest.late_rows import LateRowsWatch
 from watersmeet.spark.ingest.new_files import InputFile, NewFiles
+from watersmeet.spark.ingest.tables import TableReader
 from watersmeet.spark.jobs import TaskRunner
 from watersmeet.spark.links.protocol import LinkEnd, Links, with_reader
 from watersmeet.spark.links.site_links import SiteLinks
 from watersmeet.spark.tasks import write_program
 from watersmeet.stats.model import Stats
 from watersmeet.stats.observe import Observer
-from watersmeet.topology.model import Sink, Topology
+from watersmeet.topology.model import Sink, Table, Topology
 
 MAX_UNDELIVERED = 8  # micro-batches that a slow sink may be behind before new rows wait for it
 _LIST_S = 0.01  # how often it is looked for new files, where no trigger is given and looking does not take long
 _LIST_SHARE = 10  # looking takes at most one part of so many of the time
 _POLL_S = 0.1  # how often a site looks for parcels between its micro-batches
 _SLOW_POLLS = 5  # after so many, also whether links can be written again and whether a stream is idle
+_RETRY_US = 60_000_000  # after which a table that could not be refreshed is read again, at the latest
 _OBSERVED_S = 30.0  # how often observed statistics are written down: a crash forgets so much of them
 
 
@@ -145,6 +148,7 @@ class SiteJob:
             *(spark, settings.topology, program, self._schemas, shelf, watermarks_path, run_tasks),
             program_path=str(self._program_path),
         )
+        self._tables = TableReader(spark, settings.topology, self._schemas, shelf)
         listings = self._intake.listings
         self._new_files = None if listings is None else NewFiles(listings, shelf, self.ledger.inputs)
         answered = {finish.query: finish for _, finish in program.finishes}  # once, whatever versions of it there are
@@ -228,7 +232,10 @@ class SiteJob:
         self._publish()
         if not self.ledger.is_complete:
             self._begin_to_complete(PhaseTimer())
-        if self._links.peers or self._has_idle_timeouts:
+        if self._engine.due_tables(self.ledger, _now_us()):
+            self._await_completion()
+            self._ingest_tables()
+        if self._links.peers or self._has_idle_timeouts or self._refreshed:
             self._watcher = threading.Thread(target=self._watch, name=f"links-{self.site}", daemon=True)
             self._watcher.start()
 
@@ -266,7 +273,7 @@ class SiteJob:
     def _read(self, frame: DataFrame, files: Mapping[str, Sequence[InputFile]]) -> list[Ingested]:
         """File the rows of a micro-batch, be they in files or with Spark."""
         if not files:
-            return self._intake.ingested(frame) if self.program.streams else []
+            return self._intake.ingested(frame) if self._reads_streams else []
         there = {stream: [file for file in some if os.path.exists(file.path)] for stream, some in files.items()}
         for path in sorted(file.path for stream, some in files.items() for file in some if file not in there[stream]):
             self._warnings.say(path, f"input file {path} was removed before it was read; going on without it")
@@ -293,6 +300,8 @@ class SiteJob:
         self._go_over()
         found = self._read(frame, files)
         self._refuse_after_end(found)
+        versions, in_force = self._read_due_tables()
+        found += versions
         timer.lap("ingest")
         self._checkpoint.flush(path for one in found for path in one.paths)
         timer.lap("commit")
@@ -303,13 +312,74 @@ class SiteJob:
                 return False
             self._last_rows |= {one.stream: time.monotonic() for one in found if one.rows}
             known = [replace(one, observed="") for one in found]  # statistics are no part of the state
-            ledger = self._engine.ingest(self._released(self.ledger), batch, known, self._idle(began))
+            ledger = self._engine.ingest(self._released(self.ledger), batch, known, {**self._idle(began), **in_force})
             if self._new_files is not None:
                 ledger = replace(ledger, inputs=self._new_files.take(files))
             self._checkpoint.commit(ledger)
             self._checkpoint.write_watermarks(self._engine.watermarks(ledger))
         self._observe(found)
         return True
+
+    # -- tables
+
+    @property
+    def _reads_streams(self) -> bool:
+        return any(not scan.is_table for scan in self.program.streams)
+
+    @property
+    def _refreshed(self) -> frozenset[str]:
+        """Tables that are read again from time to time, of all sites."""
+        return frozenset(table.name for table in self._settings.topology.tables if table.refresh is not None)
+
+    def _read_due_tables(self) -> tuple[list[Ingested], dict[str, int]]:
+        """Read tables that are due; and the instants until which their versions are in force at least.
+
+        If a table cannot be read again, the version before it stays in force, and it is tried again soon.
+        """
+        found: list[Ingested] = []
+        in_force: dict[str, int] = {}
+        now_us = _now_us()
+        for scan, from_us in self._engine.due_tables(self.ledger, now_us):
+            table = self._settings.topology.stream(scan.stream)
+            assert isinstance(table, Table), "a table of the topology"
+            refresh_us = END_US - now_us if table.refresh_us is None else table.refresh_us
+            try:
+                found += self._tables.read(self.program, scan, from_us)
+                self._warnings.forget(table.name)
+            except Exception as error:
+                if from_us == TABLE_US:
+                    raise
+                refresh_us = min(refresh_us, _RETRY_US)
+                text = f"the version read before stays in force, and it is tried again in {refresh_us / 1e6:g} s"
+                self._warnings.say(table.name, f"{error}; {text}")
+            in_force[scan.stream] = now_us + refresh_us
+        return found, in_force
+
+    def _ingest_tables(self) -> None:
+        """Ingest tables that are due, without rows of streams."""
+        with self._files:
+            self._is_ingesting = True
+        try:
+            found, in_force = self._read_due_tables()
+            self._checkpoint.flush(path for one in found for path in one.paths)
+            with self._lock:
+                before = self._released(self.ledger)
+                ledger = self._engine.ingest(before, before.ingested_batch, found, in_force)
+                self._checkpoint.commit(ledger)
+                self._checkpoint.write_watermarks(self._engine.watermarks(ledger))
+        finally:
+            self._is_ingesting = False
+        self._complete(PhaseTimer(), in_force)
+
+    def _refresh_between_batches(self) -> None:
+        """Read tables again that are due, unless a micro-batch does."""
+        if self._refreshed and self._engine.due_tables(self.ledger, _now_us()) and self._gate.acquire(blocking=False):
+            try:
+                self._await_completion()
+                if self.ledger.is_complete:
+                    self._ingest_tables()
+            finally:
+                self._gate.release()
 
     # -- versions
 
@@ -465,7 +535,7 @@ class SiteJob:
         if not parcels and not idle and not has_notes and before.is_complete:
             return False
         timer.lap("take")
-        if not before.is_complete:
+        if before.ingested_batch > before.batch:
             was_begun = before.ingested_batch <= self._batch_at_start  # perhaps, by a run before this one
             self._late.keep(before.ingested, before.ingested_batch, replay=was_begun)
         after = self._engine.run(ledger, Arrivals(parcels, idle))
@@ -555,6 +625,7 @@ class SiteJob:
                         self._lock.release()
                 self.go_over_between_batches()
                 if is_slow:
+                    self._refresh_between_batches()
                     self._links.check_peers(self.ledger)
                     self._publish()
                     self._acknowledge()
@@ -597,10 +668,20 @@ class SiteJob:
 
     def _pace(self, stream: str | None = None) -> int:
         """The farthest that any other stream is known here to have come."""
-        others = [self._mark(other) for other in self._delays_us if other != stream]
-        others += [self.ledger.watermarks.get(one.arrives_as, UNKNOWN) for _, one in self.program.inbound]
+        tables = {
+            scan.stream for scan in self.program.streams if scan.is_table
+        }  # their versions say nothing of streams
+        others = [self._mark(other) for other in self._delays_us if other != stream and other not in tables]
+        inbound = [one for _, one in self.program.inbound if not self._is_of_table(one)]
+        others += [self.ledger.watermarks.get(one.arrives_as, UNKNOWN) for one in inbound]
         others += [end.pace for end in self._links.readers(self.ledger).values()]
         return max((mark for mark in others if mark < END_US), default=UNKNOWN)  # one that has ended sets no pace
+
+    def _is_of_table(self, shipment: Shipment) -> bool:
+        """Whether what arrives may be rows, versions or keys of a table, which are refreshed by the clock."""
+        if shipment.form is Form.SPAN:
+            return bool(self._refreshed)
+        return shipment.purpose is Purpose.TABLES
 
     # -- statistics and reports
 
@@ -700,6 +781,10 @@ class SiteJob:
         finally:
             self._late.close()
             self._checkpoint.close()
+
+
+def _now_us() -> int:
+    return int(time.time() * 1e6)
 
 
 def _named(schema: StructType, finish: Finish) -> StructType:

@@ -29,11 +29,12 @@ from watersmeet.spark.ingest import generator
 from watersmeet.spark.ingest.nanoseconds import read_files
 from watersmeet.spark.ingest.new_files import FILE_FORMATS
 from watersmeet.spark.ingest.sources import catches_malformed, check_source, open_stream
+from watersmeet.spark.ingest.tables import open_table, with_table_schemas
 from watersmeet.spark.jobs import map_rows, reports
 from watersmeet.spark.tasks import Batches, report
 from watersmeet.stats.model import Number, Origin, Stats, StreamStats
 from watersmeet.stats.sketches import StreamSketch
-from watersmeet.topology.model import Query, Stream, Topology
+from watersmeet.topology.model import Query, Stream, Table, Topology
 
 ROWS = 100_000
 SECONDS = 60.0
@@ -94,6 +95,7 @@ def estimate(
 
     Queries also say which filters are to be counted.
     """
+    topology = with_table_schemas(spark, topology)
     asked = topology.queries if queries is None else tuple(queries)
     predicates: dict[str, list[_Predicate]] = {}
     for query in asked:
@@ -103,13 +105,15 @@ def estimate(
             known += [one for one in wanted if one not in known]
     streams: dict[str, StreamStats] = {}
     selectivities: dict[str, Number] = {}
-    for stream in topology.streams:
+    for stream in topology.sources:
         if queries is not None and stream.name not in predicates:
             continue
         sampler = _Sampler(spark, stream, predicates.get(stream.name, ()), rows, seconds, tell)
         sketch, seen = sampler.read()
         taken_at = float(int(time.time()))
         streams[stream.name] = sketch.stats(Origin.ESTIMATED, taken_at, seen)
+        if isinstance(stream, Table):
+            streams[stream.name] = replace(streams[stream.name], rows=Number(float(sketch.rows), Origin.ESTIMATED))
         selectivities |= sketch.selectivities(Origin.ESTIMATED, taken_at, seen)
     return Stats(streams, selectivities)
 
@@ -141,7 +145,10 @@ class _Sampler:
         self._tell(self._stream.name, 0)
         source = self._stream.source
         try:
-            if source is not None and source.format in FILE_FORMATS:
+            if isinstance(self._stream, Table):  # as a run would, as a whole
+                self._take(open_table(self._spark, self._stream, self._schema))
+                seen = 1.0
+            elif source is not None and source.format in FILE_FORMATS:
                 seen = self._read_files()
             elif source is not None and source.format == generator.FORMAT:
                 seen = self._generate(source.options)
@@ -151,7 +158,7 @@ class _Sampler:
         except WatersmeetError:
             raise
         except Exception as error:
-            raise RunError(f"stream {self._stream.name!r}: its source cannot be read: {readable(error)}") from error
+            raise RunError(f"{self._stream.what}: its source cannot be read: {readable(error)}") from error
         return self._sketch, seen
 
     @property
@@ -250,8 +257,10 @@ class _Sampler:
             *(F.col(place).alias(f"{alias}.{name}") for alias in aliases for place, name in columns),
         )
         ts = self._stream.event_time_column
-        kind = self._schema[ts].dataType.simpleString()
-        laid_out = [F.expr(micros_sql(f"`#{_quoted(ts)}`", kind)).alias(TS)]
+        micros = F.lit(0)
+        if not isinstance(self._stream, Table):
+            micros = F.expr(micros_sql(f"`#{_quoted(ts)}`", self._schema[ts].dataType.simpleString()))
+        laid_out = [micros.cast("long").alias(TS)]
         laid_out += [F.expr(one.sql).alias(_predicate_name(n)) for n, one in enumerate(self._predicates)]
         laid_out += [F.col(f"`#{_quoted(name)}`").alias(name) for name in names]
         return flat.select(*laid_out).where(F.col(f"`{TS}`").between(FIRST_US, LAST_US))

@@ -93,25 +93,40 @@ class IngestRows:
             yield from current(batches)
             return
         late_before = json.loads(Path(self.watermarks_path).read_text(encoding="utf-8"))[self.ingest.scan.stream]
-        waiting: list[pa.RecordBatch] = []
-        rows = size = 0
-        for batch in batches:
-            waiting.append(batch)
-            rows += batch.num_rows
-            size += batch.nbytes
-            if rows >= _FLUSH_ROWS or size > sizes.MAX_COLUMN_BYTES:
-                yield report(self._all_ingested(waiting, late_before))
-                waiting, rows, size = [], 0, 0
-        if rows:
-            yield report(self._all_ingested(waiting, late_before))
-
-    def _all_ingested(self, batches: Sequence[pa.RecordBatch], late_before: int | None) -> list[Ingested]:
-        return [self._ingested(table, late_before) for table in sizes.split_rows(pa.Table.from_batches(batches))]
+        for tables in _gathered(batches):
+            yield report([self._ingested(table, late_before) for table in tables])
 
     def _ingested(self, table: pa.Table, late_before: int | None) -> Ingested:
         found = self.ingest(table, late_before)
         sketch = observe(self.ingest.scan, table.filter(has_event_time(table)))
         return replace(found, observed=json.dumps(sketch.to_data()))
+
+
+@dataclass(frozen=True)
+class IngestVersion:
+    """Ingest the rows of a version of a table."""
+
+    ingest: Ingest
+    from_us: int
+
+    def __call__(self, batches: Batches) -> Batches:
+        for tables in _gathered(batches):
+            yield report([self.ingest.version(table, self.from_us) for table in tables])
+
+
+def _gathered(batches: Batches) -> Iterator[list[pa.Table]]:
+    """The rows of a partition in pieces that become segments."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        waiting.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        if rows >= _FLUSH_ROWS or size > sizes.MAX_COLUMN_BYTES:
+            yield list(sizes.split_rows(pa.Table.from_batches(waiting)))
+            waiting, rows, size = [], 0, 0
+    if rows:
+        yield list(sizes.split_rows(pa.Table.from_batches(waiting)))
 
 
 @dataclass(frozen=True)

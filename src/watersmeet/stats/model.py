@@ -81,7 +81,7 @@ class ColumnStats:
 
 @dataclass(frozen=True, slots=True)
 class StreamStats:
-    """One stream: rows a second, bytes a row takes on a link, and its columns by name.
+    """One stream: rows a second, bytes a row takes on a link, and its columns by name; of a table, its rows.
 
     `batch_interval` is the event time in seconds that its rows arrive together for: files of ten minutes have 600.
     """
@@ -90,6 +90,7 @@ class StreamStats:
     row_bytes: Number | None = None
     columns: Mapping[str, ColumnStats] = field(default_factory=dict)
     batch_interval: Number | None = None
+    rows: Number | None = None  # how many a table has
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from watersmeet.topology.yaml_tree import SIZE_BYTES, Entry, dump, parse_amount,
 
 _FILE_KEYS = ("streams", "selectivities")
 _STREAM_KEYS = ("rate", "row_bytes", "batch_interval", "columns")
+_TABLE_KEYS = ("rows", "row_bytes", "columns")
+_EITHER_KEYS = ("rows", *_STREAM_KEYS)
 _COLUMN_KEYS = ("distinct", "bytes", "sizes", "in_order", "histogram")
 _ABOUT_KEYS = ("origin", "confidence", "taken_at")
 _BIN_KEYS = ("low", "high", "value", "share", "distinct")
@@ -23,12 +25,20 @@ _SIZES_EXAMPLE = "sizes: [9.5, 6, 4.2]"
 _BINS_EXAMPLE = "histogram: [{low: 1, high: 10, share: 0.5}, {value: 11, share: 0.5}]"
 
 
-def read_stream_stats(entry: Entry, stream: str, columns: Sequence[str]) -> StreamStats:
+def read_table_stats(entry: Entry, table: str, columns: Sequence[str]) -> StreamStats:
+    """The `stats:` of a table whose columns are these."""
+    return read_stream_stats(entry, table, columns, known=_TABLE_KEYS, kind="table")
+
+
+def read_stream_stats(
+    entry: Entry, stream: str, columns: Sequence[str], *, known: Sequence[str] = _STREAM_KEYS, kind: str = "stream"
+) -> StreamStats:
     """The `stats:` of a stream whose columns are these."""
-    what = f"stats of stream {stream!r}"
-    keys = entry.mapping(what, _STREAM_KEYS)
+    what = f"stats of {kind} {stream!r}"
+    keys = entry.mapping(what, known)
     interval = keys.get("batch_interval")
     return StreamStats(
+        rows=_number(keys["rows"], f"rows in {what}") if "rows" in keys else None,
         rate=_number(keys["rate"], f"rate in {what}") if "rate" in keys else None,
         row_bytes=_number(keys["row_bytes"], f"row_bytes in {what}", is_size=True) if "row_bytes" in keys else None,
         columns=_columns(keys["columns"], what, columns) if "columns" in keys else {},
@@ -47,7 +57,7 @@ def read_stats(path: Path, columns: Mapping[str, Sequence[str]]) -> Stats:
             known = _spelled(entry, "stream", name, "the topology", list(columns))
             if known in streams:
                 raise entry.fail(f"stream {name!r} is given twice (case does not count); remove one")
-            streams[known] = read_stream_stats(entry, known, columns[known])
+            streams[known] = read_stream_stats(entry, known, columns[known], known=_EITHER_KEYS)
     selectivities = keys["selectivities"].mapping("selectivities") if "selectivities" in keys else {}
     return Stats(streams, {sql: _number(one, f"selectivity {sql!r}", most=1.0) for sql, one in selectivities.items()})
 
@@ -75,6 +85,7 @@ def filled(first: Stats, second: Stats) -> Stats:
             one.row_bytes or other.row_bytes,
             columns,
             one.batch_interval or other.batch_interval,
+            one.rows or other.rows,
         )
     return Stats(streams, {**second.selectivities, **first.selectivities})
 
@@ -247,6 +258,8 @@ def _stream_data(stats: StreamStats) -> dict[str, Any]:
     data: dict[str, Any] = {}
     if stats.rate is not None:
         data["rate"] = _number_data(stats.rate)
+    if stats.rows is not None:
+        data["rows"] = _number_data(stats.rows)
     if stats.row_bytes is not None:
         data["row_bytes"] = _number_data(stats.row_bytes)
     if stats.batch_interval is not None:

@@ -9,7 +9,7 @@ from typing import Any
 from watersmeet.errors import InputError
 from watersmeet.query.windows import parse_duration
 from watersmeet.stats.model import Stats, StreamStats
-from watersmeet.stats.yaml import filled, read_stats, read_stream_stats
+from watersmeet.stats.yaml import filled, read_stats, read_stream_stats, read_table_stats
 from watersmeet.topology.model import (
     DURABILITIES,
     EVERY_PAIR,
@@ -24,6 +24,7 @@ from watersmeet.topology.model import (
     Site,
     Source,
     Stream,
+    Table,
     Topology,
     check_durability,
     check_name,
@@ -36,10 +37,11 @@ from watersmeet.topology.yaml_tree import SIZE_BYTES, Entry, parse_amount, read
 
 _TOPOLOGY_KEYS = (
     *("sites", "links", "default_link", "link_transport", "durability", "stats_file", "adapt", "batch_interval"),
-    *("streams", "queries"),
+    *("streams", "tables", "queries"),
 )
 _LINK_KEYS = ("latency", "bandwidth", "price_per_gb")
 _STREAM_KEYS = ("site", "schema", "event_time", "watermark", "idle_timeout", "source", "late", "stats")
+_TABLE_KEYS = ("site", "schema", "source", "refresh", "stats")
 _ADAPT_KEYS = ("mode", "threshold", "min_interval")
 _QUERY_KEYS = (
     "sql",
@@ -80,6 +82,13 @@ def load_topology(path: str | Path, parameters: Mapping[str, str] | None = None)
             streams.append(_stream(name, entry, directory, site_names))
             if "stats" in entry.value:
                 given[name] = read_stream_stats(entry.value["stats"], name, streams[-1].columns)
+    tables = []
+    for name, entry in _distinct("table", top["tables"].mapping("tables").items()) if "tables" in top else ():
+        with _located(entry):
+            tables.append(_table(name, entry, directory, site_names))
+            if "stats" in entry.value:
+                columns_of = tables[-1].columns if tables[-1].has_schema else ()
+                given[name] = read_table_stats(entry.value["stats"], name, columns_of)
     for name, entry in _distinct("query", top["queries"].mapping("queries").items()):
         with _located(entry):
             queries.append(_query(name, entry, directory, site_names))
@@ -88,7 +97,7 @@ def load_topology(path: str | Path, parameters: Mapping[str, str] | None = None)
     transport = _link_transport(top["link_transport"], directory) if "link_transport" in top else LinkTransport()
     stats = Stats(given)
     if "stats_file" in top:
-        columns = {stream.name: stream.columns for stream in streams}
+        columns = {one.name: one.columns for one in (*streams, *(table for table in tables if table.has_schema))}
         stats = filled(stats, _stats_file(top["stats_file"], directory, columns))
     durability = _durability(top["durability"]) if "durability" in top else DURABILITIES[-1]
     adapt = _adapt(top["adapt"], "the topology") if "adapt" in top else Adapt()
@@ -106,6 +115,7 @@ def load_topology(path: str | Path, parameters: Mapping[str, str] | None = None)
             durability,
             adapt,
             interval_us,
+            tuple(tables),
         )
 
 
@@ -247,6 +257,20 @@ def _stream(name: str, entry: Entry, directory: Path, sites: Sequence[str]) -> S
     source = Source(**_endpoint(keys["source"], f"the source of {what}", directory))
     late = Sink(**_endpoint(keys["late"], f"late of {what}", directory)) if "late" in keys else None
     return Stream(name, source=source, late=late, **texts)
+
+
+def _table(name: str, entry: Entry, directory: Path, sites: Sequence[str]) -> Table:
+    what = f"table {name!r}"
+    keys = entry.mapping(what, _TABLE_KEYS)
+    if "source" not in keys:
+        raise entry.fail(f"{what} has no source")
+    texts: dict[str, Any] = {key: keys[key].text(key) for key in ("schema", "site", "refresh") if key in keys}
+    if "site" in keys:
+        _site_of(keys["site"], what, sites)
+    if "site" not in keys and "here" not in sites:
+        raise entry.fail(f"{what} has no site; say which of them with `site:`: {', '.join(sites)}")
+    source = Source(**_endpoint(keys["source"], f"the source of {what}", directory))
+    return Table(name, source=source, **texts)
 
 
 def _query(name: str, entry: Entry, directory: Path, sites: Sequence[str]) -> Query:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from watersmeet.errors import InputError, TopologyError, UnknownStream, did_you_mean
-from watersmeet.query.windows import format_duration, parse_duration
+from watersmeet.query.windows import AsOf, format_duration, parse_duration
 from watersmeet.stats.model import Stats
 from watersmeet.topology.schema import parse_schema
 
@@ -139,6 +139,11 @@ class Stream:
                 "it must be timestamp or timestamp_ntz (cast it in the schema or before handing in the DataFrame)"
             )
 
+    @property
+    def what(self) -> str:
+        """What it is, in the words of a message."""
+        return f"stream {self.name!r}"
+
     @cached_property
     def types(self) -> dict[str, str]:
         """The type of each column, in order, as Spark's DDL writes it in lower case."""
@@ -147,7 +152,7 @@ class Stream:
         try:
             return parse_schema(self.schema or "")
         except InputError as error:
-            raise TopologyError(f"stream {self.name!r}: {error}") from None
+            raise TopologyError(f"{self.what}: {error}") from None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -176,6 +181,68 @@ class Stream:
             return parse_duration(self.idle_timeout)
         except InputError as error:
             raise TopologyError(f"stream {self.name!r}: idle_timeout: {error}") from None
+
+
+@dataclass(frozen=True)
+class Table(Stream):
+    """A table: rows that are all there at first, of any source that Spark reads as a batch.
+
+    With `refresh` it is read again at that interval; a row of a stream joins the version that was in force at its
+    event time. Without a schema, Spark infers one (`has_schema`).
+
+    >>> Table("users", source=Source("csv", "users.csv"), schema="id long, region string").columns
+    ('id', 'region')
+    """
+
+    event_time: str = ""
+    idle_timeout: str = "none"
+    refresh: str | None = None
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "table")
+        if (self.source is None) == (self.frame is None):
+            raise TopologyError(f"table {self.name!r} needs either a source or a batch DataFrame, and not both")
+        if self.frame is not None and self.frame.isStreaming:
+            raise TopologyError(f"table {self.name!r}: the DataFrame is streaming; make it with spark.read")
+        if self.refresh_us is not None and self.refresh_us <= 0:
+            raise TopologyError(
+                f"table {self.name!r}: refresh {self.refresh!r} must be positive; leave it out for none"
+            )
+        if self.has_schema:
+            folded = [column.casefold() for column in self.columns]
+            twice = sorted({column for column in self.columns if folded.count(column.casefold()) > 1})
+            if twice:
+                raise TopologyError(f"table {self.name!r}: duplicate column names in its schema: {', '.join(twice)}")
+
+    @property
+    def what(self) -> str:
+        """What it is, in the words of a message."""
+        return f"table {self.name!r}"
+
+    @property
+    def has_schema(self) -> bool:
+        """Whether its columns are known; if not, Spark infers them from the source."""
+        return bool(self.schema) or self.frame is not None
+
+    @property
+    def refresh_us(self) -> int | None:
+        """How often it is read again; None: never."""
+        if self.refresh is None:
+            return None
+        try:
+            return parse_duration(self.refresh)
+        except InputError as error:
+            raise TopologyError(f"table {self.name!r}: refresh: {error}") from None
+
+    @property
+    def event_time_column(self) -> str:
+        """It has none."""
+        return ""
+
+    @property
+    def window(self) -> AsOf:
+        """How its rows are visible to queries."""
+        return AsOf(self.refresh is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,12 +477,14 @@ class Topology:
     durability: str = DURABILITIES[-1]
     adapt: Adapt = Adapt()  # of queries that do not say otherwise
     batch_interval_us: int | None = None  # event time that a micro-batch covers; None is by the streams' statistics
+    tables: tuple[Table, ...] = ()
     _position: dict[str, int] = field(init=False, repr=False, compare=False)  # of each site in `sites`
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_position", {site.name: position for position, site in enumerate(self.sites)})
         for what, names in (
             ("stream", [stream.name for stream in self.streams]),
+            ("table", [table.name for table in self.tables]),
             ("query", [query.name for query in self.queries]),
             ("site", [site.name for site in self.sites]),
         ):
@@ -426,6 +495,11 @@ class Topology:
         check_durability(self.durability)
         if self.batch_interval_us is not None and self.batch_interval_us <= 0:
             raise TopologyError("batch_interval must be positive")
+        both = {stream.name.casefold() for stream in self.streams} & {table.name.casefold() for table in self.tables}
+        for table in self.tables:
+            if table.name.casefold() in both:
+                raise TopologyError(f"{table.name!r} is both a stream and a table (case does not count); rename one")
+            check_site(table.site, f"table {table.name!r}", self.site_names)
         for stream in self.streams:
             check_site(stream.site, f"stream {stream.name!r}", self.site_names)
         for query in self.queries:
@@ -444,15 +518,15 @@ class Topology:
         if self.default_link is not None and self.default_link.between != EVERY_PAIR:
             raise TopologyError("default_link is for every pair of sites; leave out between, or move it to links")
         for name in self.stats.streams:
-            if name not in self.columns:
-                raise TopologyError(f"stats: unknown stream {name!r}; {did_you_mean(name, self.columns)}")
+            if name not in self.homes:
+                raise TopologyError(f"stats: unknown stream {name!r}; {did_you_mean(name, self.homes)}")
 
     def stream(self, name: str) -> Stream:
-        """The stream of that name; case does not count, as in SQL."""
-        for stream in self.streams:
+        """The stream or table of that name; case does not count, as in SQL."""
+        for stream in self.sources:
             if stream.name.casefold() == name.casefold():
                 return stream
-        raise UnknownStream(f"unknown stream {name!r}; {did_you_mean(name, [s.name for s in self.streams])}")
+        raise UnknownStream(f"unknown stream {name!r}; {did_you_mean(name, self.homes)}")
 
     def query(self, name: str | None = None) -> Query:
         """The query of that name, or the only one."""
@@ -524,9 +598,29 @@ class Topology:
         return tuple(site.name for site in self.sites)
 
     @property
+    def sources(self) -> tuple[Stream, ...]:
+        """The streams, and the tables after them."""
+        return (*self.streams, *self.tables)
+
+    @property
+    def homes(self) -> dict[str, str]:
+        """Where each stream arrives and each table is read."""
+        return {stream.name: stream.site for stream in self.sources}
+
+    @property
     def columns(self) -> dict[str, tuple[str, ...]]:
-        """The column names of every stream."""
-        return {stream.name: stream.columns for stream in self.streams}
+        """The column names of every stream and table."""
+        return {stream.name: stream.columns for stream in self.sources}
+
+    @property
+    def table_windows(self) -> dict[str, AsOf]:
+        """How the rows of each table are visible to queries."""
+        return {table.name: table.window for table in self.tables}
+
+    @property
+    def has_schemas(self) -> bool:
+        """Whether the columns of all tables are known; if not, Spark infers them."""
+        return all(table.has_schema for table in self.tables)
 
     @property
     def event_times(self) -> dict[str, str]:

@@ -15,7 +15,7 @@ import numpy as np
 from watersmeet.program.join import kernels
 from watersmeet.program.join.probe import Visibility, intervals
 from watersmeet.program.storage.segments import I64
-from watersmeet.query.windows import Range, Rows, Tumble, Unbounded, Window
+from watersmeet.query.windows import AsOf, Range, Rows, Tumble, Unbounded, Window, counted
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Axis:
 
     @property
     def counts_rows(self) -> bool:
-        return isinstance(self.window, Rows)
+        return counted(self.window) is not None
 
     def points(self, ts: I64, position: int) -> Visibility:
         """Where tuples of the head at a position of the query look."""
@@ -63,10 +63,11 @@ class Axis:
                 return Visibility(ts, self.aliases, self.position, kernels.FIXED, length)
             case Tumble(window_us):
                 return Visibility(ts, self.aliases, self.position, kernels.TUMBLE, window_us)
-            case Unbounded():
+            case Unbounded() | AsOf(is_refreshed=False):
                 return Visibility(ts, self.aliases, self.position, kernels.NEVER_ENDS)
-            case Rows(count):
-                assert ordinals is not None, "rows of a ROWS window have ordinals"
+            case Rows() | AsOf():
+                count = counted(self.window)
+                assert ordinals is not None and count is not None, "rows that are counted have ordinals"
                 return Visibility(ordinals, 1, 0, kernels.FIXED, count - 1)
             case _:
                 assert_never(self.window)
@@ -84,10 +85,8 @@ class Axis:
         match self.window:
             case Range(window_us) | Tumble(window_us):
                 return (window_us + 1) * self.aliases
-            case Rows(count):
-                return count
-            case Unbounded():
-                return None
+            case Rows() | Unbounded() | AsOf():
+                return counted(self.window)
             case _:
                 assert_never(self.window)
 
@@ -99,10 +98,11 @@ def instants(window: Window, ts: I64, ordinals: I64 | None, clock: Clock | None)
             return Visibility(ts, kind=kernels.FIXED, length=window_us)
         case Tumble(window_us):
             return Visibility(ts, kind=kernels.TUMBLE, length=window_us)
-        case Unbounded():
+        case Unbounded() | AsOf(is_refreshed=False):
             return Visibility(ts, kind=kernels.NEVER_ENDS)
-        case Rows(count):
-            assert ordinals is not None and clock is not None, "rows of a ROWS window have ordinals"
+        case Rows() | AsOf():
+            count = counted(window)
+            assert ordinals is not None and clock is not None and count is not None, "rows that are counted have them"
             return Visibility(
                 ts, kind=kernels.COUNTED, length=count, ordinals=ordinals, clock=clock.ts, base=clock.base
             )

@@ -50,7 +50,7 @@ from watersmeet.program.site.ledger import (
 from watersmeet.program.site.program import JoinPart, ProbeGroup, Shipment, SiteProgram, probe_groups
 from watersmeet.program.site.retention import axes_of, axis_for, kept_ticks, merging, need_of, readers_of
 from watersmeet.program.site.round import Merge, Packed, Release, Round, Segments, Unpack, low_watermark, read_clock
-from watersmeet.program.site.streams import clock_flow, ordered_flow
+from watersmeet.program.site.streams import StreamScan, clock_flow, ordered_flow
 from watersmeet.program.site.tasks import RunTasks
 from watersmeet.program.site.versions import Change, cause_against
 from watersmeet.program.storage.merging import choose_merges, merged_segment
@@ -67,7 +67,7 @@ from watersmeet.program.storage.wire import (
     unpack_schema,
 )
 from watersmeet.query.model import Grouping
-from watersmeet.query.windows import Changes
+from watersmeet.query.windows import END_US, TABLE_US, Changes
 
 Rounds: TypeAlias = Sequence[tuple[tuple[ProbeGroup, ...], tuple[tuple[str, Operator], ...]]]
 
@@ -167,7 +167,8 @@ class SiteEngine:
     def _bound_us(self, ledger: SiteLedger) -> int:
         """Up to which instant rows may come before the site goes over to the next revision."""
         states = ledger.streams.values()  # also of streams that nobody reads now: their rows are not read again
-        seen = [mark for state in states for mark in (state.max_ts, state.declared) if mark is not None]
+        marks = [mark for state in states for mark in (state.max_ts, state.declared) if mark is not None]
+        seen = [mark for mark in marks if mark < END_US]  # a table has no more rows to come
         return max(seen) + self._slack_us if seen else UNKNOWN
 
     def watermarks(self, ledger: SiteLedger) -> dict[str, int | None]:
@@ -192,6 +193,20 @@ class SiteEngine:
         if len(rest) == len(waiting):
             return ledger
         return replace(ledger, undelivered={**ledger.undelivered, query: rest})
+
+    def due_tables(self, ledger: SiteLedger, now_us: int) -> list[tuple[StreamScan, int]]:
+        """Tables of this site that are to be read now, and from which instant on that version is in force.
+
+        The first version is in force from the beginning of time, each other one from when its reading began.
+        """
+        due = []
+        for scan in self.program.streams:
+            state = ledger.streams.get(scan.stream)
+            if scan.is_table and (state is None or state.declared is None):
+                due.append((scan, TABLE_US))
+            elif scan.is_table and state is not None and state.declared is not None and state.declared <= now_us:
+                due.append((scan, now_us))
+        return due
 
     def ingest(
         self, ledger: SiteLedger, batch: int, found: Sequence[Ingested], idle: Mapping[str, int] | None = None

@@ -43,7 +43,7 @@ class Ingest:
         rows = table.num_rows
         table = table.combine_chunks()
         found = Ingested(self.scan.stream, rows)
-        wrong = pc.invert(has_event_time(table))
+        wrong = pc.invert(pc.is_valid(table.column(TS)) if self.scan.is_table else has_event_time(table))
         if MALFORMED in table.column_names:
             wrong = pc.or_(wrong, table.column(MALFORMED))
             table = table.drop_columns([MALFORMED])
@@ -65,9 +65,10 @@ class Ingest:
         if FAILED in table.column_names and table.column(FAILED).null_count < table.num_rows:
             found = self._with_failed(found, table)
             clean = table.filter(pc.is_null(table.column(FAILED)))
-            found = replace(found, null_keys=self._null_keys(clean, self._masks(clean)))
+            if not self.scan.is_table:
+                found = replace(found, null_keys=self._null_keys(clean, self._masks(clean)))
         else:
-            found = replace(found, null_keys=self._null_keys(table, masks))
+            found = replace(found, null_keys={} if self.scan.is_table else self._null_keys(table, masks))
         table = self._kept(table)
         found = replace(found, central=self._central(table, masks))
         if self.scan.stream in self.program.ordered:
@@ -80,6 +81,23 @@ class Ingest:
             table = with_selected(table, masks)
         table = where(table, _any([m for m, s in zip(masks, self.scan.selections, strict=True) if s.count is None]))
         return replace(found, made=file_flow(self.program, self.shelf, self.scan.stream, table))
+
+    def version(self, table: pa.Table, from_us: int) -> Ingested:
+        """File the rows of a version of a table, in force from an instant on.
+
+        Of a version without rows there is one that no selection has, so that versions are counted all the same.
+        """
+        is_empty = not table.num_rows and self.scan.stream in self.program.ordered
+        if is_empty:
+            table = pa.table([pa.nulls(1, field.type) for field in table.schema], schema=table.schema)
+        instants = pa.repeat(pa.scalar(from_us, pa.int64()), table.num_rows)
+        table = table.set_column(table.column_names.index(TS), TS, instants)
+        if not is_empty:
+            return self(table, None)
+        nobody: list[Mask | None] = [np.zeros(1, bool) for _ in self.scan.selections]
+        waiting = with_selected(self._kept(table), nobody)
+        pending = shelve(self.shelf, f"pending-{self.scan.stream}", waiting)
+        return Ingested(self.scan.stream, 0, max_ts=from_us, pending=pending)
 
     def _masks(self, table: pa.Table) -> list[Mask | None]:
         return [_fulfilled(table, selection, number) for number, selection in enumerate(self.scan.selections)]

@@ -173,7 +173,7 @@ class SiteLedger:
     @property
     def is_complete(self) -> bool:
         """Whether all rows that were ingested have been joined."""
-        return self.ingested_batch <= self.batch
+        return self.ingested_batch <= self.batch and not self.ingested
 
     @property
     def outbox_bytes(self) -> int:

@@ -31,7 +31,7 @@ from watersmeet.program.operators import (
 )
 from watersmeet.program.site.streams import StreamScan, View, clock_flow, stream_tables
 from watersmeet.query.model import TIME
-from watersmeet.query.windows import Range, Rows, Tumble, Unbounded, Window
+from watersmeet.query.windows import Range, Tumble, Unbounded, Window, counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -733,14 +733,14 @@ def _shipments(deployment: Deployment, parts: Mapping[str, Sequence[JoinPart]], 
                 part.route(ship.flow, ship.sub_plans),
             )
     sent = {(one.stream, one.to, one.name): one for one in deployment.sent}
-    for (_, to), ships in stream_ships(own.values()).items():
+    tables = {scan.stream for scan in deployment.scans if scan.is_table}
+    for (stream, to), ships in stream_ships(own.values()).items():
         there = {part.name: part for part in parts[to]}
         for part, ship in ships:
             arrives = there[part.name].flow(ship.arrives_as)
             if ship.flow.form is Form.CLOCK:
-                found[to, arrives] = Shipment(
-                    part.flow(ship.flow), to, arrives, Form.CLOCK, ship.arrives_as.purpose, has_history=True
-                )
+                purpose = Purpose.TABLES if stream in tables else ship.arrives_as.purpose
+                found[to, arrives] = Shipment(part.flow(ship.flow), to, arrives, Form.CLOCK, purpose, has_history=True)
                 continue
             view = part.views[ship.flow.name]
             spec = sent[view.stream, to, there[part.name].views[ship.flow.name].stream]
@@ -749,7 +749,7 @@ def _shipments(deployment: Deployment, parts: Mapping[str, Sequence[JoinPart]], 
                 to,
                 arrives,
                 Form.ROW,
-                Purpose.TUPLES,
+                Purpose.TABLES if stream in tables else Purpose.TUPLES,
                 route=spec.routes[view.flow],
                 columns=spec.columns,
                 keys=spec.keys,
@@ -783,7 +783,7 @@ def _reads_window(part: JoinPart, flow: Flow) -> bool:
 
 def needs_rows(part: JoinPart) -> bool:
     """Whether a join counts rows, so that rows are new only when all watermarks have passed them."""
-    return any(isinstance(scan.window, Rows) for scan in part.join.scans)
+    return any(counted(scan.window) is not None for scan in part.join.scans)
 
 
 @dataclass(frozen=True)

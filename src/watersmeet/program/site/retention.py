@@ -20,7 +20,7 @@ from watersmeet.program.site.round import Watermarks, axis_of, low_watermark
 from watersmeet.program.storage.segments import ORDINAL, TS
 from watersmeet.program.storage.shelf import Segment
 from watersmeet.program.storage.wire import UNKNOWN
-from watersmeet.query.windows import Range, Rows, Tumble
+from watersmeet.query.windows import END_US, Range, Tumble, counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +102,10 @@ def need_of(reader: Reader, axis: Axis, marks: Watermarks) -> Need:
 def _need_of_operator(part: JoinPart, operator: Operator, flow: Flow, axis: Axis, marks: Watermarks) -> Need:
     if isinstance(operator, Probe):
         return _need_of_probe(part, operator, flow, axis, marks)
+    if isinstance(operator, Join | Pair) and not axis.counts_rows:
+        others = [marks.get(part.flow(other), UNKNOWN) for other in operator.inputs if other != flow]
+        if others and min(others) >= END_US:  # all that it could meet has come
+            return Need(role(operator, flow), axis, END_US, is_over=True)
     lingers = (
         isinstance(operator, Semijoin)
         and flow == operator.witness
@@ -117,7 +121,8 @@ def _need_of_probe(part: JoinPart, operator: Probe, flow: Flow, axis: Axis, mark
         form = Form.ROW if flow in {one.rows for one in operator.lookups} else Form.POINT
         return Need(form, axis, mark, waits_until=mark)
     others = [marks.get(part.flow(other), UNKNOWN) for other in operator.windows if other != flow]
-    return Need(Form.ROW, axis, min(others))
+    # Beside tables alone no row is met again: all of theirs are there.
+    return Need(Form.ROW, axis, min(others), is_over=min(others) >= END_US)
 
 
 def readers_of(program: SiteProgram) -> dict[str, list[Reader]]:
@@ -147,8 +152,8 @@ def merging(readers: Sequence[Reader], needs: Sequence[Need]) -> tuple[int | Non
     if flow.form in (Form.SPAN, Form.INTERMEDIATE):
         return _longest(reaches), TS, None
     windows = [need.axis.window for need in needs if need.form is Form.ROW]
-    if any(isinstance(window, Rows) for window in windows):
-        counts = [window.count if isinstance(window, Rows) else None for window in windows]
+    counts = [counted(window) for window in windows]
+    if any(count is not None for count in counts):
         return _longest(counts), ORDINAL, None
     lengths = [window.window_us if isinstance(window, Range | Tumble) else None for window in windows]
     firsts = [need.first_ts for need in needs]
@@ -169,18 +174,18 @@ def kept_ticks(
     counts, lowest = [], []
     for part, operator in program.operators:
         for scan in part.join.scans:
-            if not isinstance(scan.window, Rows) or part.clock(scan.alias) != clock:
+            if (count := counted(scan.window)) is None or part.clock(scan.alias) != clock:
                 continue
             if isinstance(operator, Probe) or (
                 isinstance(operator, Join | Pair | Semijoin | Announce) and operator.alias == scan.alias
             ):
-                counts.append(scan.window.count)
+                counts.append(count)
                 lowest.append(low_watermark(part, operator, marks))
     if program.history:  # a later version may have to translate the rows that are kept for it
         for part, alias in program.in_force:
-            window = part.join.scan(alias).window
-            if isinstance(window, Rows) and part.clock(alias) == clock and part.views[alias].stream in marks:
-                counts.append(window.count)
+            count = counted(part.join.scan(alias).window)
+            if count is not None and part.clock(alias) == clock and part.views[alias].stream in marks:
+                counts.append(count)
                 lowest.append(marks[part.views[alias].stream])
     if not lowest:  # it is only reported to others
         return ticks[-1:]

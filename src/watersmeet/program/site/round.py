@@ -90,7 +90,7 @@ from watersmeet.program.storage.shelf import Part, Segment, Shelf
 from watersmeet.program.storage.sizes import split_rows, take_rows, united
 from watersmeet.program.storage.wire import UNKNOWN, naming_damage, unpack_schema
 from watersmeet.query.model import TIME
-from watersmeet.query.windows import Rows
+from watersmeet.query.windows import counted
 
 Segments = Mapping[str, tuple[Segment, ...]]
 Watermarks = Mapping[str, int]  # by flow
@@ -160,11 +160,15 @@ class Release:
         table = alike(pieces)
         table = take_rows(table, pa.array(np.argsort(column(table, TS), kind="stable")))
         first = self.ordinals.get(stream, 0)
-        clock, ticks = clock_flow(stream), pa.table({TS: table.column(TS)})
-        numbered = ticks.append_column(ORDINAL, pa.array(np.arange(first, first + table.num_rows)))
+        ts = column(table, TS)
+        is_table = self.program.stored[stream].scan.is_table
+        # Of a stream every row counts; of a table every version, whose rows have its instant.
+        instants, places = np.unique(ts, return_inverse=True) if is_table else (ts, np.arange(len(ts)))
+        clock, ticks = clock_flow(stream), pa.table({TS: pa.array(instants)})
+        numbered = ticks.append_column(ORDINAL, pa.array(np.arange(first, first + len(instants))))
         payloads = pack_for_others(self.program, self.shelf, clock, numbered)
-        made = Made(clock, table.num_rows, payloads=payloads, ticks=shelve(self.shelf, "clock", ticks))
-        table = table.append_column(ORDINAL, pa.array(np.arange(first, first + table.num_rows)))
+        made = Made(clock, len(instants), payloads=payloads, ticks=shelve(self.shelf, "clock", ticks))
+        table = table.append_column(ORDINAL, pa.array(first + places))
         rows = split_rows(self._counted(stream, table))
         return [made, *(file_flow(self.program, self.shelf, ordered_flow(stream), some) for some in rows)]
 
@@ -172,6 +176,8 @@ class Release:
         """The rows that are ever in a ROWS window: others of their own timestamp may push them out at once."""
         ts = column(table, TS)
         followers = np.searchsorted(ts, ts, "right") - 1 - np.arange(len(ts))
+        if self.program.stored[stream].scan.is_table:
+            followers[:] = 0
         masks: list[Mask | None] = []
         for number, selection in enumerate(self.program.stored[stream].scan.selections):
             name, value = selected_column(number)
@@ -435,7 +441,7 @@ class _Bucket:
 
     def _instants(self, part: JoinPart, alias: str, table: pa.Table) -> Visibility:
         window = part.join.scan(alias).window
-        clock = self._clock(part.clock(alias)) if isinstance(window, Rows) else None
+        clock = self._clock(part.clock(alias)) if counted(window) is not None else None
         ordinals = column(table, ORDINAL) if ORDINAL in table.column_names else None
         return instants(window, column(table, TS), ordinals, clock)
 
@@ -730,7 +736,7 @@ def read_clock(shelf: Shelf, ticks: Sequence[Segment]) -> Clock:
 def axis_of(part: JoinPart, alias: str, clock: Callable[[str], Clock]) -> Axis:
     """The axis of an alias's window, with as much of its clock as is known here."""
     window = part.join.scan(alias).window
-    ticks = clock(part.clock(alias)) if isinstance(window, Rows) else None
+    ticks = clock(part.clock(alias)) if counted(window) is not None else None
     return Axis(window, part.join.position(alias), len(part.join.scans), ticks)
 
 
@@ -738,10 +744,10 @@ def low_watermark(part: JoinPart, operator: Operator, marks: Watermarks) -> int:
     """The lowest watermark of an operator's inputs, the clock of a ROWS window included."""
     inputs = operator.windows if isinstance(operator, Probe) else operator.inputs
     flows = [part.flow(flow) for flow in inputs]
-    if isinstance(operator, Join | Semijoin) and isinstance(part.join.scan(operator.alias).window, Rows):
+    if isinstance(operator, Join | Semijoin) and counted(part.join.scan(operator.alias).window) is not None:
         flows.append(part.clock(operator.alias))
     if isinstance(operator, Probe):
-        flows += [part.clock(scan.alias) for scan in part.join.scans if isinstance(scan.window, Rows)]
+        flows += [part.clock(scan.alias) for scan in part.join.scans if counted(scan.window) is not None]
     return min(marks.get(name, UNKNOWN) for name in flows)
 
 

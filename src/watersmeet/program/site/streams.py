@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from watersmeet.plan.nodes import JoinPlan, Kept, Scan
 from watersmeet.query.model import Column, Expression
-from watersmeet.query.windows import Rows
+from watersmeet.query.windows import AsOf, counted
 
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|`(?:[^`]|``)*`", re.DOTALL)
 
@@ -48,6 +48,7 @@ class StreamScan:
     selections: tuple[Selection, ...] = ()
     kept: tuple[Kept, ...] = ()
     users: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # kept value or key -> selections that need it
+    is_table: bool = False  # its rows are all there at first
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -103,12 +104,15 @@ class StreamTable:
         self._selections: dict[Selection, int] = {one: number for number, one in enumerate(known.selections)}
         self._kept: dict[str, Kept] = {kept.name: kept for kept in known.kept}
         self._users: dict[str, set[int]] = {name: set(numbers) for name, numbers in known.users.items()}
+        self._is_table = known.is_table
 
     def view(self, join: JoinPlan, scan: Scan, start_us: int | None) -> View:
         """Add what an alias needs; how it will see it."""
         keys = {number: self._key(join, number, scan) for number in scan.classes}
         filters = tuple(sorted({self._restated(one, scan) for one in scan.filters}, key=lambda one: one.sql))
-        count = scan.window.count if isinstance(scan.window, Rows) else None
+        count = counted(scan.window)
+        if isinstance(scan.window, AsOf):  # rows of tables have no time of their own
+            self._is_table, start_us = True, None
         wanted = Selection(filters, tuple(sorted(set(keys.values()))), start_us, count)
         selection = self._selections.setdefault(wanted, len(self._selections))
         columns = tuple((kept.name, self._keep(kept, scan)) for kept in scan.kept)
@@ -134,7 +138,8 @@ class StreamTable:
     @property
     def scan(self) -> StreamScan:
         users = {name: tuple(sorted(numbers)) for name, numbers in self._users.items()}
-        return StreamScan(self.stream, tuple(self._keys), tuple(self._selections), tuple(self._kept.values()), users)
+        keys, selections = tuple(self._keys), tuple(self._selections)
+        return StreamScan(self.stream, keys, selections, tuple(self._kept.values()), users, self._is_table)
 
 
 def stream_tables(

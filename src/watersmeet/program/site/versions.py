@@ -30,7 +30,7 @@ from watersmeet.program.site.program import (
     stream_ships,
 )
 from watersmeet.program.site.streams import View, clock_flow, ordered_flow, stream_tables
-from watersmeet.query.windows import Range, Rows, Tumble, Window
+from watersmeet.query.windows import AsOf, Range, Tumble, Window, counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,11 @@ def check_change(deployment: Deployment, change: Change) -> None:
                 f"together, or choose a plan for {_list(deployment.sites)}"
             )
         if one.is_fresh:
+            if tables := [scan.stream for scan in join.scans if isinstance(scan.window, AsOf)]:
+                raise InputError(
+                    f"query {one.query!r} reads table {tables[0]!r}, so it cannot begin while others run: tables are "
+                    "read when a run starts; start it together with them"
+                )
             continue
         if one.query not in running:
             raise InputError(f"query {one.query!r} does not run, so it has no plan to change; add it instead")
@@ -296,11 +301,11 @@ def _has_history(before: SiteProgram, sent: SentStream, parts: Iterable[JoinPart
     if any(before.covering(flow, [need for name, need in needs if name == flow]) is None for flow in flows):
         return False
     counts = [
-        scan.window.count
+        count
         for part in parts
         if not part.is_fresh and has_clock
         for scan in part.join.scans
-        if scan.stream == sent.stream and isinstance(scan.window, Rows)
+        if scan.stream == sent.stream and (count := counted(scan.window)) is not None
     ]
     return not counts or max(counts) <= max(_counts_kept(before, clock_flow(sent.name)), default=0)
 
@@ -312,8 +317,8 @@ def _counts_kept(program: SiteProgram, clock: str) -> Iterable[int]:
             concerned = {alias for one in part.program.operators for alias in _concerned(part, one)}
             for alias in concerned:
                 window = part.join.scan(alias).window
-                if isinstance(window, Rows) and part.clock(alias) == clock:
-                    yield window.count
+                if (count := counted(window)) is not None and part.clock(alias) == clock:
+                    yield count
 
 
 def _concerned(part: JoinPart, operator: Operator) -> tuple[str, ...]:

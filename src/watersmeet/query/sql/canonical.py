@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from sqlglot.tokenizer_core import TokenType as T
 
-from watersmeet.query.model import Expression, Grouping, JoinQuery, SelectItem
+from watersmeet.query.model import Expression, Grouping, JoinQuery, SelectItem, StreamRef
 from watersmeet.query.sql.tokens import (
     LOW_PRECEDENCE,
     SIMPLE_NAME,
@@ -15,6 +15,7 @@ from watersmeet.query.sql.tokens import (
     quoted,
     tokenize,
 )
+from watersmeet.query.windows import AsOf
 
 _NORMAL_TEXT = {T.EQ: "=", T.NEQ: "<>", T.NOT: "NOT"}
 _VERBATIM = kinds("VAR IDENTIFIER NUMBER")
@@ -26,7 +27,7 @@ _NOT_CALLED = LOW_PRECEDENCE | kinds("CASE WHEN THEN ELSE ANY SOME ALL DIV INTER
 def canonical_sql(query: JoinQuery) -> str:
     """The query in normal form, one clause or item a line."""
     items = [f"{normal_form(item.expression)} AS {quoted(item.name)}" for item in query.select]
-    sources = [f"{quoted(source.stream)} [{source.window}] AS {quoted(source.alias)}" for source in query.sources]
+    sources = [f"{quoted(source.stream)}{_window(source)} AS {quoted(source.alias)}" for source in query.sources]
     predicates = [f"{normal_form(equality.left)} = {normal_form(equality.right)}" for equality in query.equalities]
     predicates += [normal_form(expression) for expression in (*query.filters, *query.residuals)]
     lines = ["SELECT DISTINCT" if query.distinct else "SELECT", _indented(items, ","), "FROM", _indented(sources, ",")]
@@ -35,6 +36,11 @@ def canonical_sql(query: JoinQuery) -> str:
     if query.grouping is not None:
         lines += _grouping_lines(query.grouping, query.select)
     return "\n".join(lines)
+
+
+def _window(source: StreamRef) -> str:
+    """The window of a stream; a table has none."""
+    return "" if isinstance(source.window, AsOf) else f" [{source.window}]"
 
 
 def _grouping_lines(grouping: Grouping, select: Sequence[SelectItem]) -> list[str]:

@@ -35,7 +35,7 @@ from watersmeet.query.sql.scope import Scope
 from watersmeet.query.sql.sources import read_duration
 from watersmeet.query.sql.tokens import SIMPLE_NAME, SqlText, Token, Tokens
 from watersmeet.query.sql.where import conjuncts_of
-from watersmeet.query.windows import Changes, Hop, Range, Rows, Tumble
+from watersmeet.query.windows import AsOf, Changes, Hop, Range, Rows, Tumble
 
 _NEVER_ENDS = (
     "a group never ends without an output window; add one, as in GROUP BY a.k, TUMBLE(5 MINUTES), or write "
@@ -122,6 +122,9 @@ def _check_changes(statement: Statement, emit: Token, sources: Sequence[StreamRe
     if order := parts.get("order") or parts.get("limit"):
         message = "ORDER BY and LIMIT cannot be with EMIT CHANGES; rank groups within an output window instead"
         raise text.error(order.meta["begin"], message)
+    if refreshed := [one.alias for one in sources if one.window == AsOf(is_refreshed=True)]:
+        message = f"EMIT CHANGES is not defined over {refreshed[0]!r}, a table that is refreshed; leave out refresh"
+        raise text.error(emit, f"{message}, or count in output windows with TUMBLE")
     if rows := [one.alias for one in sources if isinstance(one.window, Rows)]:
         message = f"EMIT CHANGES is not supported over the ROWS window of {rows[0]}; use RANGE, TUMBLE or UNBOUNDED"
         raise text.error(emit, message)

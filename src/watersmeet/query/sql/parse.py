@@ -10,6 +10,7 @@ from watersmeet.query.sql.select_list import read_select
 from watersmeet.query.sql.sources import joins_of, read_sources, with_using
 from watersmeet.query.sql.tokens import SqlText, tokenize
 from watersmeet.query.sql.where import check_connected, conjuncts_of, read_conjunct
+from watersmeet.query.windows import Window
 
 
 def parse_query(
@@ -19,10 +20,12 @@ def parse_query(
     allow_cross: bool = False,
     is_named: bool = True,
     event_times: Mapping[str, str] | None = None,
+    tables: Mapping[str, Window] | None = None,
 ) -> JoinQuery:
     """The query that `sql` asks over streams with the given column names; EMIT CHANGES needs their event times too.
 
     Where it is not `is_named`, output columns get their names elsewhere, and those without one any.
+    `tables` are those that are tables and no streams.
 
     >>> query = parse_query(
     ...     "SELECT l.k, r.v FROM l [RANGE 1 MINUTE], r [ROWS 10] WHERE l.k = r.k", {"l": ["k"], "r": ["k", "v"]}
@@ -34,7 +37,7 @@ def parse_query(
     statement = parse_statement(text, tokenize(text))
     if not is_named:
         name_items(statement)
-    sources = read_sources(statement, columns)
+    sources = read_sources(statement, columns, tables or {})
     scope, united = with_using(statement, make_scope(text, sources, columns), sources)
     grouping = None
     if is_grouped(statement):

@@ -23,7 +23,7 @@ from watersmeet.query.sql.tokens import (
     tokenize,
     unwrapped,
 )
-from watersmeet.query.windows import Changes, Rows
+from watersmeet.query.windows import Changes, Rows, Window
 
 MAX_SELECTS = 64
 _LONGEST_STEM = 56  # of names that are made up here
@@ -44,6 +44,7 @@ def parse_script(
     event_times: Mapping[str, str] | None = None,
     derived: Collection[str] = (),
     into: Target | None = None,
+    tables: Mapping[str, Window] | None = None,
 ) -> tuple[Output, ...]:
     """What a statement asks for: derived streams in the order in which they depend on each other, itself the last.
 
@@ -58,7 +59,7 @@ def parse_script(
     tokens = tokenize(text)
     while tokens and tokens[-1].kind is T.SEMICOLON:
         tokens.pop()
-    reader = _Reader(text, dict(columns), event_times or {}, set(derived), allow_cross, {name.casefold()})
+    reader = _Reader(text, dict(columns), event_times or {}, set(derived), allow_cross, {name.casefold()}, tables or {})
     target = into or Target(name)
     if not tokens:
         parse_query(sql, columns)  # which says what is missing
@@ -88,6 +89,7 @@ class _Reader:
     derived: set[str]
     allow_cross: bool
     taken: set[str]  # names of outputs and branches so far, in lower case
+    tables: Mapping[str, Window]  # those that are tables and no streams
     outputs: list[Output] = field(default_factory=list)
     selects: int = 0
 
@@ -198,8 +200,14 @@ class _Reader:
         pieces += [self.text.sql[shown : tokens[-1].end + 1], self._blank(tokens[-1].end + 1, len(self.text.sql))]
         columns = {stream: names for stream, names in self.columns.items() if stream.casefold() not in named}
         columns |= {word: self.columns[stream] for word, stream in named.items()}
-        settings = {"allow_cross": self.allow_cross, "is_named": is_named}
-        query = parse_query("".join(pieces), columns, event_times=self.event_times, **settings)
+        query = parse_query(
+            "".join(pieces),
+            columns,
+            allow_cross=self.allow_cross,
+            is_named=is_named,
+            event_times=self.event_times,
+            tables={name: window for name, window in self.tables.items() if name.casefold() not in named},
+        )
         if target.is_stream and query.grouping is not None and isinstance(query.grouping.window, Changes):
             raise self.text.error(
                 tokens[0], "rows of a view are given once, so EMIT CHANGES cannot be in it; add TUMBLE"

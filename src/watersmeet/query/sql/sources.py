@@ -51,12 +51,18 @@ def _check_kind(text: SqlText, join: exp.Join) -> None:
             raise text.error(first, f"{written} is not supported; only [INNER] JOIN and CROSS JOIN are")
 
 
-def read_sources(statement: Statement, columns: Mapping[str, Sequence[str]]) -> tuple[StreamRef, ...]:
-    """The streams of FROM under their declared names, each with a window and an alias of its own."""
+def read_sources(
+    statement: Statement, columns: Mapping[str, Sequence[str]], known_tables: Mapping[str, Window]
+) -> tuple[StreamRef, ...]:
+    """The streams and tables of FROM under their declared names, with an alias, and streams with a window.
+
+    A stream that is alone or beside tables only needs none: nothing is joined with its earlier rows.
+    """
     text = statement.text
     tables = [statement.tree.args["from_"].this, *(join.this for join in joins_of(statement))]
     windows = [_read_window(text, table.meta["window"]) if table.meta["window"] else None for table in tables]
     declared = {stream.casefold(): stream for stream in columns}
+    streams = [table for table in tables if declared.get(table.name.casefold(), table.name) not in known_tables]
     seen: set[str] = set()
     sources = []
     for table, window in zip(tables, windows, strict=True):
@@ -72,13 +78,23 @@ def read_sources(statement: Statement, columns: Mapping[str, Sequence[str]]) -> 
         if len(alias) > _LONGEST_ALIAS:
             message = f"the alias has {len(alias)} characters; add AS with a name of at most {_LONGEST_ALIAS}"
             raise text.error(token, message)
-        if window is None and len(tables) == 1:
+        if stream in known_tables:
+            if window is not None:
+                shown = text.sql[table.meta["window"][0].start : table.meta["window"][-1].end + 1]
+                cure = f"write {written} {alias}" if alias != written else f"write {written}"
+                raise text.error(token, f"{written!r} is a table, which has no window; leave out {shown}: {cure}")
+            window = known_tables[stream]
+        if window is None and len(streams) == 1:
             window = Unbounded()
         if window is None:
             cure = f"add one, e.g. {alias} [RANGE 1 MINUTE] or {alias} [UNBOUNDED]"
             raise text.error(token, f"stream {alias!r} has no window; {cure}")
         seen.add(alias.casefold())
         sources.append(StreamRef(alias, stream, window))
+    if not streams:
+        first = tables[0].meta["name"]
+        cure = "add a stream to FROM, or ask Spark itself (spark.sql) about tables alone"
+        raise text.error(first, f"FROM has no stream, so nothing would ever be answered; {cure}")
     if len(sources) > MOST_STREAMS:
         raise SqlError(f"FROM has {len(sources)} streams; {MOST_STREAMS} is the limit of one query")
     return tuple(sources)

@@ -127,7 +127,7 @@ def simulate_sites(
 
 def _asked(topology: Topology, query: Query) -> _Asked:
     with _naming(query):
-        parsed = parse_query(query.sql, topology.columns, allow_cross=query.allow_cross)
+        parsed = parse_query(query.sql, topology.columns, allow_cross=query.allow_cross, tables=topology.table_windows)
         if parsed.grouping is not None:
             raise InputError("GROUP BY is not measured by scenarios yet; simulate the join without it")
         streams = [topology.stream(name) for name in sorted({source.stream for source in parsed.sources})]
@@ -170,7 +170,7 @@ def _naming(query: Query) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        if str(error).startswith(("query ", "stream ")):
+        if str(error).startswith(("query ", "stream ", "table ")):
             raise
         raise type(error)(f"query {query.name!r}: {error}") from None
 

@@ -20,6 +20,7 @@ from watersmeet.program.storage.shelf import Shelf
 from watersmeet.query.model import EVENT_TIME, Equality, Expression, JoinQuery, Output, cast_output
 from watersmeet.query.oracle import answer, answer_outputs
 from watersmeet.query.sql import to_duckdb
+from watersmeet.query.windows import TABLE_US
 
 _HASHED = "any"  # a type of values whose hashes are compared
 HASH = "hash(CAST({} AS VARCHAR)) >> 1"  # how a value that is no plain whole number becomes one
@@ -81,10 +82,13 @@ def _time_of(schema: pa.Schema) -> str:
 def lay_out(scan: StreamScan, rows: pa.Table, event_time: str, hash_sql: str = HASH) -> pa.Table:
     """New rows of a stream as they are ingested: event time, keys and conditions as numbers, values to keep.
 
+    Rows of a table have no event time: they get the first instant.
+
     Only where an expression fails is each one tried row by row, with a report of those that fail.
     """
     flat = rows.rename_columns([f"{scan.stream}.{name}" for name in rows.column_names])
-    return _laid_out(scan, flat, f'epoch_us("{scan.stream}.{event_time}")', hash_sql)
+    ts = f"CAST({TABLE_US} AS BIGINT)" if scan.is_table else f'epoch_us("{scan.stream}.{event_time}")'
+    return _laid_out(scan, flat, ts, hash_sql)
 
 
 class DuckDerivation:

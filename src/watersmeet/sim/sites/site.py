@@ -23,11 +23,25 @@ from watersmeet.program.site.streams import StreamScan
 from watersmeet.program.site.versions import Change
 from watersmeet.program.storage.shelf import MemoryShelf
 from watersmeet.program.storage.wire import index_parcel
+from watersmeet.query.windows import END_US
 from watersmeet.sim.internet.links import LinkModel, Network
 from watersmeet.sim.kernel import Kernel
 from watersmeet.sim.sites.rows import HASH, DuckDerivation, DuckEvaluator, lay_out
 from watersmeet.stats.observe import observe
 from watersmeet.stats.sketches import StreamSketch
+
+
+@dataclass(frozen=True)
+class TableSource:
+    """The source of a table: what it holds at an instant of virtual time, and how often it is read, if again."""
+
+    read: Callable[[int], pa.Table]
+    refresh_us: int | None = None
+
+
+def _always(rows: pa.Table) -> Callable[[int], pa.Table]:
+    return lambda now_us: rows
+
 
 BATCH_INTERVAL_US = 100_000  # between micro-batches of a site, if nobody says
 MEASURED_US = 20_000_000  # how often it is measured what rows take on links
@@ -49,6 +63,7 @@ class SimulatedSite:
     lay_out: Callable[[StreamScan, pa.Table], pa.Table]
     delays_us: Mapping[str, int]
     interval_us: int
+    tables: "Mapping[str, TableSource]" = field(default_factory=dict)
     aligned: bool = False  # whether micro-batches start at multiples of the interval, as Spark's triggers do
     completed: "Completed | None" = None  # called at the end of every micro-batch
     observer: "Observer | None" = None
@@ -137,13 +152,14 @@ class SimulatedSite:
             ledger = self.engine.acknowledged(ledger, peer, self.network.acknowledged(self.name, peer))
         ledger = self._with_versions(ledger)
         last = len(self.batches) - 1
-        if last > ledger.ingested_batch:
+        found, declared = self._read_tables(ledger)
+        if found or last > ledger.ingested_batch:
             arrived = self.batches[ledger.ingested_batch + 1 :]
-            found = [one for batch in arrived for one in self._ingest(batch, ledger)]
+            found += [one for batch in arrived for one in self._ingest(batch, ledger)]
             if self.engine.admits(ledger, found):
                 self._observe(found)
                 known = [replace(one, observed="") for one in found]  # statistics are no part of the state
-                ledger = _stored(self.engine.ingest(ledger, last, known))
+                ledger = _stored(self.engine.ingest(ledger, last, known, declared))
         before = ledger
         ledger = self.engine.run(before, Arrivals(self.inbox))
         self.micro_batches += 1
@@ -186,6 +202,19 @@ class SimulatedSite:
                 self.answers.setdefault(query, {})[answers.batch] = _read_answers(self.shelf, answers)
             if waiting:
                 self.ledger = self.engine.delivered(self.ledger, query, waiting[-1].batch)
+
+    def _read_tables(self, ledger: SiteLedger) -> tuple[list[Ingested], dict[str, int]]:
+        """Read the tables that are due, and until when each version stays in force at least."""
+        found, declared = [], {}
+        for scan, from_us in self.engine.due_tables(ledger, self.kernel.now_us):
+            source = self.tables[scan.stream]
+            rows = self.lay_out(scan, source.read(self.kernel.now_us))
+            ingest = Ingest(self.engine.program, self.engine.shelf, scan)
+            found.append(ingest.version(rows, from_us))
+            declared[scan.stream] = END_US if source.refresh_us is None else self.kernel.now_us + source.refresh_us
+            if source.refresh_us is not None:
+                self.kernel.after(source.refresh_us, self._wake)
+        return found, declared
 
     def _ingest(self, batch: dict[str, pa.Table], ledger: SiteLedger) -> list[Ingested]:
         program = self.engine.program
@@ -264,6 +293,7 @@ class SimulatedSites:
         slack_us: int = 0,
         judge: Judge = accept,
         observer: Observer | None = None,
+        tables: "Mapping[str, TableSource | pa.Table] | None" = None,
     ) -> None:
         """`changes` lets plans and queries change, at these sites and streams too; `history` without waiting."""
         self.kernel = Kernel(seed)
@@ -282,7 +312,13 @@ class SimulatedSites:
         delays = {stream: (delays_us or {}).get(stream, 0) for stream in self.homes}
 
         def laid_out(scan: StreamScan, rows: pa.Table) -> pa.Table:
-            return lay_out(scan, rows, event_times[scan.stream], hash_sql)
+            return lay_out(scan, rows, "" if scan.is_table else event_times[scan.stream], hash_sql)
+
+        sources = {
+            name: TableSource(_always(one)) if isinstance(one, pa.Table) else one
+            for name, one in (tables or {}).items()
+            if name in self.homes
+        }
 
         self.queries = tuple(by_query)
         self.sites: dict[str, SimulatedSite] = {}
@@ -296,8 +332,9 @@ class SimulatedSites:
                 slack_us=slack_us,
                 judge=judge,
             )
+            own = {table: source for table, source in sources.items() if self.homes[table] == name}
             site = SimulatedSite(
-                *(engine, self.kernel, self.network, laid_out, delays, interval, aligned, completed), observer
+                *(engine, self.kernel, self.network, laid_out, delays, interval, own, aligned, completed), observer
             )
             if changes:
                 site.ledger = first_ledger(shelf, deployment, form)

@@ -499,8 +499,8 @@ def _expected(trial: Trial, sites: SimulatedSites, versions: Sequence[_Version])
 
         def before(instant_us: int | None, parsed: JoinQuery = parsed, start_us: int | None = version.start_us) -> Bag:
             asked = replace(parsed, distinct=False)
-            times = {"start_us": start_us, "heads_before_us": instant_us}
-            return bag_of(answer(asked, trial.tables, event_times, **times))
+            found = answer(asked, trial.tables, event_times, start_us=start_us, heads_before_us=instant_us)
+            return bag_of(found)
 
         if is_begun:
             bag = before(min(ends, default=None))

@@ -43,7 +43,7 @@ def unknown_column(stream: Stream) -> str | None:
     if not missing:
         return None
     return (
-        f"stream {stream.name!r}: its schema has a column {missing[0]!r} that its files, such as {some[0]}, do not "
+        f"{stream.what}: its schema has a column {missing[0]!r} that its files, such as {some[0]}, do not "
         f"have, so it would be NULL in every row; {did_you_mean(missing[0], have)}"
     )
 
@@ -53,7 +53,7 @@ def _misplaced(stream: Stream, header: Sequence[str], path: str) -> str | None:
     for place, (name, found) in enumerate(zip(stream.columns, header, strict=False), 1):
         if name.casefold() != found.strip().casefold():
             return (
-                f"stream {stream.name!r}: column {place} of its schema is {name!r}, but the header of {path} says "
+                f"{stream.what}: column {place} of its schema is {name!r}, but the header of {path} says "
                 f"{found!r}; columns of CSV go by their place, so give the schema the order and names of the header"
             )
     return None

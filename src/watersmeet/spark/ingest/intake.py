@@ -41,22 +41,26 @@ class Intake:
     run_tasks: TaskRunner
     program_path: str = ""
 
+    @property
+    def _streams(self) -> list[StreamScan]:
+        return [scan for scan in self.program.streams if not scan.is_table]
+
     @cached_property
     def listings(self) -> dict[str, Listing] | None:
         """How the files of each stream are listed; None where Spark reads the streams."""
-        found = {scan.stream: listing_of(self.topology.stream(scan.stream)) for scan in self.program.streams}
+        found = {scan.stream: listing_of(self.topology.stream(scan.stream)) for scan in self._streams}
         listings = {stream: listing for stream, listing in found.items() if listing is not None}
         return listings if listings and len(listings) == len(found) else None
 
     def frame(self) -> DataFrame | None:
         """The streaming frame of all streams; None where none arrives here."""
         if self.listings is not None:
-            for scan in self.program.streams:
+            for scan in self._streams:
                 if self._file_columns[scan.stream] is None:
                     self._opened(scan.stream)  # what is wrong with its options is said now
             clock = self.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1)
             return clock.option("numPartitions", 1).load()
-        frames = [self._filed(self._opened(scan.stream), scan) for scan in self.program.streams]
+        frames = [self._filed(self._opened(scan.stream), scan) for scan in self._streams]
         return reduce(DataFrame.union, frames) if frames else None
 
     def ingested(self, batch: DataFrame) -> list[Ingested]:
@@ -94,7 +98,7 @@ class Intake:
         """Of each stream whose files the tasks read themselves."""
         return {
             scan.stream: file_columns(self.topology.stream(scan.stream), self.schemas[scan.stream], scan)
-            for scan in self.program.streams
+            for scan in self._streams
         }
 
     def _opened(self, name: str) -> DataFrame:

@@ -13,11 +13,12 @@ from watersmeet.errors import InputError, TopologyError
 from watersmeet.program.site.ingest import FAILED, MALFORMED
 from watersmeet.program.site.streams import StreamScan
 from watersmeet.program.storage.segments import TS, class_column, keep_column
+from watersmeet.query.windows import TABLE_US
 from watersmeet.spark.binding import CORRUPT, CORRUPT_FIELD, class_key_sql, micros_sql, readable, tried_sql
 from watersmeet.spark.ingest import generator
 from watersmeet.spark.ingest.nanoseconds import read_files
 from watersmeet.spark.ingest.new_files import FILE_FORMATS, is_local, local_path, reader_options
-from watersmeet.topology.model import Source, Stream
+from watersmeet.topology.model import Source, Stream, Table
 
 _OWN_SCHEMA_FORMATS = ("rate", "rate-micro-batch", "socket", "kafka")  # they refuse a schema
 _LIGHT_FORMATS = ("parquet", generator.FORMAT)
@@ -36,22 +37,22 @@ def check_source(stream: Stream, schema: StructType, *, once: bool) -> None:
     if source is None:
         return
     if source.format == generator.FORMAT:
+        if isinstance(stream, Table):
+            raise TopologyError(f"{stream.what}: a generator makes streams; write its rows to files, and read these")
         try:
             spec = generator.spec_of(schema, source.options)
         except InputError as error:
-            raise TopologyError(f"stream {stream.name!r}: {error}") from None
+            raise TopologyError(f"{stream.what}: {error}") from None
         if once and spec.rows is None:
             raise TopologyError(
-                f"stream {stream.name!r}: its generator never ends, so --once would not either; give it the option rows"
+                f"{stream.what}: its generator never ends, so --once would not either; give it the option rows"
             )
         return
     if source.format in FILE_FORMATS:
         if not source.path:
-            raise TopologyError(f"stream {stream.name!r}: its source of format {source.format} needs a path")
+            raise TopologyError(f"{stream.what}: its source of format {source.format} needs a path")
         if is_local(source.path) and not glob.glob(local_path(source.path)):
-            raise TopologyError(
-                f"stream {stream.name!r}: source path {source.path} does not exist; make it or correct it"
-            )
+            raise TopologyError(f"{stream.what}: source path {source.path} does not exist; make it or correct it")
 
 
 def open_stream(spark: SparkSession, stream: Stream, schema: StructType, *, batch: bool = False) -> DataFrame:
@@ -98,7 +99,7 @@ def _loaded(stream: Stream, reader: Any, path: str | list[str] | None) -> DataFr
     try:
         return reader.load(path) if path else reader.load()  # type: ignore[no-any-return]
     except Exception as error:
-        raise InputError(f"stream {stream.name!r}: Spark cannot open its source: {readable(error)}") from None
+        raise InputError(f"{stream.what}: Spark cannot open its source: {readable(error)}") from None
 
 
 def catches_malformed(source: Source | None) -> bool:
@@ -122,9 +123,12 @@ def ingest_columns(rows: DataFrame, stream: Stream, schema: StructType, scan: St
     marks_malformed = catches_malformed(stream.source)
     names = [*stream.columns, *([CORRUPT] if marks_malformed else [])]
     flat = rows.select([F.col(f"`{_quoted(name)}`").alias(f"{stream.name}.{name}") for name in names])
-    time_column = stream.event_time_column
-    kind = schema[time_column].dataType.simpleString()
-    laid_out = [F.expr(micros_sql(f"`{_quoted(f'{stream.name}.{time_column}')}`", kind)).alias(TS)]
+    if isinstance(stream, Table):
+        laid_out = [F.lit(TABLE_US).alias(TS)]
+    else:
+        time_column = stream.event_time_column
+        kind = schema[time_column].dataType.simpleString()
+        laid_out = [F.expr(micros_sql(f"`{_quoted(f'{stream.name}.{time_column}')}`", kind)).alias(TS)]
     tried = {}  # expressions that may fail: each is tried once, and its value is NULL where it does
     for number, key in enumerate(scan.keys):
         sql = class_key_sql(key.expression, exact=key.exact)

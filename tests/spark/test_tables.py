@@ -1,0 +1,179 @@
+"""Tables beside streams on Spark: read once, kept in the checkpoint, shipped once to each site that needs them."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from pyspark.sql import SparkSession
+from scenes import DDL, SCHEMA, Bag, by_arrow, ledger_of, make_batches, sort_out, write_batches
+
+import watersmeet as wm
+from watersmeet.query.oracle import answer
+from watersmeet.query.sql import parse_query
+from watersmeet.query.windows import END_US, AsOf
+from watersmeet.spark.ingest.tables import TableReader
+from watersmeet.testing import bag
+
+USERS = pa.table(
+    {
+        "k": pa.array([*range(0, 30, 2), 4, None], pa.int64()),
+        "s": [f"s{number}" for number in range(17)],
+        "region": ["north", "south", None, "west"] * 4 + ["east"],
+    }
+)
+REGIONS = pa.table({"region": ["north", "south", "east", "nowhere"], "rank": pa.array([1, 2, 3, 4], pa.int32())})
+QUERIES = {
+    "plain": "SELECT a.id, u.region FROM a, users u WHERE a.k = u.k",
+    "both": """SELECT a.id, b.id AS other, u.s, r.rank FROM a [RANGE 4 SECONDS], b [RANGE 2 SECONDS], users u, regions r
+               WHERE a.k = u.k AND b.k = a.k AND upper(u.region) = upper(r.region) AND a.v >= r.rank""",
+    "twice": "SELECT a.id, x.s, y.region FROM a, users x, users y WHERE a.k = x.k AND a.s = y.s AND x.s <> y.s",
+    "counted": "SELECT r.rank, count(*) AS n FROM a, users u, regions r "
+    "WHERE a.k = u.k AND u.region = r.region GROUP BY r.rank, TUMBLE(5 SECONDS)",
+}
+COLUMNS = {**dict.fromkeys("ab", SCHEMA.names), "users": USERS.column_names, "regions": REGIONS.column_names}
+TABLES = {"users": AsOf(), "regions": AsOf()}
+
+
+class Place:
+    """Two streams and two tables as a user has them."""
+
+    def __init__(self, directory: Path, homes: dict[str, str] | None = None, site: str = "here") -> None:
+        self.directory, self.homes, self.site = directory, homes or {}, site
+        self.batches = {name: make_batches(seed, first=0) for seed, name in enumerate("ab")}
+        for name, batches in self.batches.items():
+            write_batches(directory / "data" / name, batches)
+        pq.write_table(USERS, directory / "users.parquet")
+        pacsv.write_csv(REGIONS, directory / "regions.csv")
+
+    def topology(self, *queries: str, **users: Any) -> wm.Topology:
+        home = {name: self.homes.get(name, self.site) for name in (*"ab", "users", "regions")}
+        data = {
+            "sites": sorted({*home.values(), self.site}),
+            "streams": {
+                name: {
+                    "site": home[name],
+                    "schema": DDL,
+                    "event_time": "ts",
+                    "watermark": "1 second",
+                    "source": {"format": "parquet", "path": f"data/{name}", "options": {"maxFilesPerTrigger": 1}},
+                }
+                for name in "ab"
+            },
+            "tables": {
+                "users": {"site": home["users"], "source": {"format": "parquet", "path": "users.parquet"}, **users},
+                "regions": {
+                    "site": home["regions"],
+                    "schema": "region string, rank int",
+                    "source": {"format": "csv", "path": "regions.csv", "options": {"header": "true"}},
+                },
+            },
+            "queries": {
+                name: {"sql": QUERIES[name], "site": self.site, "sink": {"format": "parquet", "path": f"out/{name}"}}
+                for name in queries
+            },
+            "link_transport": {"path": "links"},
+            "durability": "process",
+        }
+        path = self.directory / "topology.yaml"
+        path.write_text(yaml.safe_dump(data), encoding="utf-8")
+        return wm.load_topology(path)
+
+    def run(self, spark: SparkSession, *queries: str, **settings: Any) -> wm.StreamingRun:
+        handle = wm.start(
+            self.topology(*queries), spark=spark, once=True, checkpoint=self.directory / "checkpoint", **settings
+        )
+        handle.awaitTermination()
+        return handle
+
+    def expected(self, query: str) -> Bag:
+        parsed = parse_query(QUERIES[query], COLUMNS, tables=TABLES)
+        streams = {name: sort_out(batches)[0] for name, batches in self.batches.items()}
+        tables = {**streams, "users": USERS, "regions": REGIONS}
+        times = [streams["a"].column("ts").cast(pa.int64())]
+        watermark_us = max(value.as_py() for value in times[0]) - 1_000_000
+        return bag(answer(parsed, tables, dict.fromkeys("ab", "ts"), watermark_us=watermark_us))
+
+    def check(self, *queries: str) -> None:
+        for query in queries:
+            expected = self.expected(query)
+            assert expected.total() > 5, "an answer that says nothing"
+            assert by_arrow(self.directory / "out" / query) == expected, query
+
+
+def test_tables_at_one_site_are_read_once_and_joined_as_the_oracle_says(spark: SparkSession, tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.run(spark, *QUERIES)
+    place.check(*QUERIES)
+    ledger = ledger_of(tmp_path / "checkpoint" / "here")
+    assert ledger.streams["users"].rows == USERS.num_rows and ledger.streams["users"].declared == END_US
+    assert ledger.streams["users"].late == 0 and "users" not in ledger.null_keys
+    kept = {name: sum(one.rows for one in some) for name, some in ledger.relations.items()}
+    assert not any(name.startswith("a/") and rows > 100 for name, rows in kept.items()), kept
+
+
+def test_a_restart_has_the_rows_that_were_read_at_first(spark: SparkSession, tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    later = place.batches["a"].pop()
+    (tmp_path / "data" / "a" / "00002.parquet").rename(tmp_path / "later.parquet")
+    place.run(spark, "plain", "both")
+    other = USERS.set_column(2, "region", pa.array(["changed"] * 17)).append_column("more", pa.array(range(17)))
+    pq.write_table(other, tmp_path / "users.parquet")
+    (tmp_path / "later.parquet").rename(tmp_path / "data" / "a" / "00002.parquet")
+    place.batches["a"].append(later)
+    place.run(spark, "plain", "both")
+    place.check("plain", "both")
+
+
+def test_a_table_goes_once_to_each_site_that_reads_it(spark: SparkSession, tmp_path: Path) -> None:
+    place = Place(tmp_path, {"a": "ams", "b": "nyc", "users": "fra", "regions": "ams"}, "ams")
+    place.run(spark, "plain", "both", "counted")
+    place.check("plain", "both", "counted")
+    link = ledger_of(tmp_path / "checkpoint" / "fra").links["ams"]
+    assert link.traffic["users"].tuples <= USERS.num_rows and link.traffic["users"].batches == 1
+
+
+def test_a_kill_between_reading_a_table_and_the_commit_changes_nothing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, read = Place(tmp_path), TableReader.read
+
+    def die(self: TableReader, *arguments: Any) -> Any:
+        read(self, *arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TableReader, "read", die)
+        with pytest.raises(KeyboardInterrupt):
+            place.run(spark, "plain")
+    assert "users" not in ledger_of(tmp_path / "checkpoint" / "here").streams
+    place.run(spark, "plain")
+    place.check("plain")
+
+
+def test_an_empty_table_answers_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    pq.write_table(USERS.slice(0, 0), tmp_path / "users.parquet")
+    place.run(spark, "plain")
+    assert not by_arrow(tmp_path / "out" / "plain")
+    assert ledger_of(tmp_path / "checkpoint" / "here").streams["users"].declared == END_US
+
+
+def test_what_is_wrong_with_a_table_is_said(spark: SparkSession, tmp_path: Path) -> None:
+    place = Place(tmp_path)
+
+    def start(**users: Any) -> None:
+        topology = place.topology("plain", **users)
+        wm.start(topology, spark=spark, once=True, checkpoint=tmp_path / "checkpoint").awaitTermination()
+
+    with pytest.raises(wm.InputError, match=r"table 'users': source path .*nowhere does not exist; make it or "):
+        start(source={"format": "parquet", "path": "nowhere"}, schema="k long, region string")
+    with pytest.raises(wm.InputError, match=r"table 'users': source path .* does not exist"):
+        start(source={"format": "parquet", "path": "nowhere"})
+    with pytest.raises(wm.InputError, match="'u' has no column 'region'"):
+        start(schema="k long")
+    with pytest.raises(wm.InputError, match="table 'users': a generator makes streams"):
+        start(source={"format": "generator"}, schema="k long, region string")
