@@ -24,6 +24,10 @@ def bag(table: pa.Table) -> Bag:
 
 
 def _comparable(value: object) -> object:
+    if isinstance(value, list):
+        return tuple(map(_comparable, value))
+    if isinstance(value, dict):
+        return tuple((name, _comparable(member)) for name, member in value.items())
     return "NaN" if isinstance(value, float) and value != value else value
 
 

@@ -95,6 +95,9 @@ _AGGREGATES = (
     "sum({a}.m + {b}.id) * 2",
     "sum(CASE WHEN {a}.v BETWEEN -10 AND 10 THEN {a}.v END)",
     "avg({a}.m)",
+    "approx_count_distinct({a}.s)",
+    "approx_percentile({a}.id, array(0.1, 0.5))",
+    "approx_top_k({a}.m, 2)",
     "avg(CASE WHEN {a}.v BETWEEN -10 AND 10 THEN {a}.v END)",
     "min({a}.v)",
     "max({a}.v)",
@@ -374,6 +377,7 @@ def _draw_groups(random: Random, scene: Scene, join: _Join, rest: str) -> str:
     """A query that groups the answers of another by some keys and an output window."""
     keys = random.sample(_GROUP_KEYS, random.choice([0, 1, 1, 2]))
     values = random.sample(_AGGREGATES, random.randint(1, 4))
+    values.sort(key=_has_array)  # a sort key comes first
     slide = random.choice([1, 2, 5, 30])
     window = random.choice(
         [f"TUMBLE({slide} SECONDS)", f"HOP({slide * random.randint(1, 4)} SECONDS, {slide} SECONDS)"]
@@ -394,10 +398,14 @@ def _draw_groups(random: Random, scene: Scene, join: _Join, rest: str) -> str:
     sql = f"SELECT {', '.join(items)}{rest} GROUP BY {', '.join([*by, window])}"
     if random.random() < 0.3:
         sql += f" HAVING {_filled(random, scene, join, random.choice(_HAVINGS))}"
-    if random.random() < 0.3:
+    if random.random() < 0.3 and not _has_array(values[0]):
         order = [f"v0 {random.choice(['', 'DESC', 'DESC NULLS FIRST', 'ASC NULLS LAST'])}", *random.sample(by, len(by))]
         sql += f" ORDER BY {', '.join(order)} LIMIT {random.randint(1, 3)}"
     return sql
+
+
+def _has_array(aggregate: str) -> bool:
+    return "array" in aggregate or "top_k" in aggregate
 
 
 def _draw_plan(random: Random, aliases: Sequence[str], sites: Sequence[str]) -> tuple[wm.HeadSteps, ...]:

@@ -456,6 +456,12 @@ def test_bad_select(select: str, message: str) -> None:
         ("GROUP BY a.ts, TUMBLE(1 DAY) HAVING", "line 2, column 30: HAVING has no condition"),
         ("GROUP BY a.ts, TUMBLE(1 DAY) HAVING sum(max(bytes)) > 1", "the aggregate max cannot be in an aggregate"),
         ("GROUP BY a.ts, TUMBLE(1 DAY) HAVING sum(a.bytes, 1) > 1", "sum takes one argument"),
+        ("GROUP BY a.ts, TUMBLE(1 DAY) HAVING approx_percentile(bytes) > 1", "approx_percentile takes (x, 0.5) or"),
+        ("GROUP BY a.ts, TUMBLE(1 DAY) HAVING approx_percentile(bytes, 2) > 1", "with shares from 0 to 1"),
+        (
+            "GROUP BY a.ts, TUMBLE(1 DAY) HAVING approx_top_k(bytes, port) > 1",
+            "approx_top_k takes numbers after its first",
+        ),
         ("GROUP BY a.ts, TUMBLE(1 DAY) HAVING sum(*) > 1", "sum takes a column or expression"),
         ("GROUP BY a.ts, TUMBLE(1 DAY) HAVING sum(DISTINCT bytes) > 1", "sum(DISTINCT ...) is not supported"),
         ("GROUP BY a.ts, TUMBLE(1 DAY) HAVING count(window_end) > 1", "what a group has cannot be inside an aggregate"),

@@ -92,3 +92,22 @@ def test_types_that_do_not_fit(spark: Any, tmp_path: Path, sql: str, message: st
     write(tmp_path / "a", 0, [("x", 1, "1", 1)])
     with pytest.raises(wm.InputError, match=message):
         run(spark, tmp_path, sql)
+
+
+def test_sketches_have_the_types_and_values_of_spark(spark: Any, tmp_path: Path) -> None:
+    rows = [("x", v, str(v), second) for second, v in enumerate([3, 1, 2, 1, 1, 2, None, 1])]
+    write(tmp_path / "a", 0, [(k, v, "7.50" if v is None else p, s) for k, v, p, s in rows])
+    write(tmp_path / "a", 1, [("y", None, "0.00", 9), ("z", 1, "1", 60)])
+    values = (
+        "approx_count_distinct(v) AS d, approx_percentile(v, 0.5) AS median, "
+        "percentile_approx(price, array(0.1, 1.0), 50) AS p, approx_top_k(v, 2) AS t, "
+        "approx_top_k(k) AS keys, approx_percentile(ts, 0.5) AS middle"
+    )
+    run(spark, tmp_path, f"SELECT k, {values} FROM a GROUP BY k, TUMBLE(10 SECONDS)")
+    spark.read.parquet(str(tmp_path / "a")).createOrReplaceTempView("sketched")
+    expected = spark.sql(f"SELECT k, {values} FROM sketched WHERE k <> 'z' GROUP BY k, window(ts, '10 seconds')")
+    found = spark.read.parquet(str(tmp_path / "out"))
+    assert found.dtypes == expected.dtypes
+    assert sorted(map(repr, found.collect())) == sorted(map(repr, expected.collect()))
+    with pytest.raises(wm.InputError, match=r"ORDER BY cannot compare \(group\.value0\) of type array"):
+        run(spark, tmp_path / "2", "SELECT approx_top_k(v) AS t FROM a GROUP BY TUMBLE(1 DAY) ORDER BY t LIMIT 1")

@@ -108,6 +108,7 @@ class Aggregate:
     distinct: bool = False
     sql: str = ""  # as written, over columns of streams
     type: str = ""  # of its result, empty until the query is bound
+    parameters: tuple[float, ...] = ()  # of sketches (see query.sql.sketches)
 
 
 @dataclass(frozen=True, slots=True)

@@ -217,8 +217,26 @@ def _aggregate_sql(aggregate: Aggregate, item: str | None, kind: str) -> str:
     """An aggregate in DuckDB; a sum of whole numbers is one, as in Spark."""
     if item is None:
         return "count(*)"
+    if aggregate.function.startswith("approx_"):
+        return _exact_sql(aggregate, _quoted(item))
     call = f"{aggregate.function}({'DISTINCT ' if aggregate.distinct else ''}{_quoted(item)})"
     return f"CAST({call} AS BIGINT)" if aggregate.function == "sum" and "INT" in kind else call
+
+
+def _exact_sql(aggregate: Aggregate, item: str) -> str:
+    """What a sketch is of: its answer while it is not full."""
+    match aggregate.function, aggregate.parameters:
+        case "approx_count_distinct", _:
+            return f"count(DISTINCT {item})"
+        case "approx_percentile", (_, is_array, *shares):
+            ordered = f"list_sort(list({item}) FILTER (WHERE {item} IS NOT NULL))"
+            picks = [f"({ordered})[CAST(greatest(ceil({share!r} * count({item})), 1) AS BIGINT)]" for share in shares]
+            return f"CASE WHEN count({item}) > 0 THEN [{', '.join(picks)}] END" if is_array else picks[0]
+        case "approx_top_k", (k, _):
+            entry = "{'n': -CAST(e.value AS BIGINT), 'i': e.key}"  # values in lists, so that NULL is one too
+            ordered = f"list_sort(list_transform(map_entries(histogram([{item}])), lambda e: {entry}))"
+            return f"list_transform(({ordered})[1:{int(k)}], lambda e: {{'item': e.i[1], 'count': -e.n}})"
+    raise AssertionError(f"no sketch {aggregate.function}")
 
 
 def oracle_sql(

@@ -109,9 +109,11 @@ def _bound_grouping(spark: SparkSession, rows: DataFrame, query: JoinQuery, grou
     types = _types(rows, [Expression(one.sql, ()) for one in grouping.aggregates])
     for aggregate in grouping.aggregates:
         kind = "" if aggregate.item is None else query.select[aggregate.item].expression.type
-        ordered = aggregate.distinct or aggregate.function in ("min", "max")
-        if (ordered and (kind.startswith(("array", "struct", "interval")) or is_collated(kind))) or (
-            aggregate.function not in ("count", "min", "max") and not _is_number(kind)
+        ordered = aggregate.distinct or aggregate.function not in ("count", "sum", "avg")
+        takes_any = aggregate.function in ("count", "min", "max", "approx_count_distinct", "approx_top_k")
+        takes_times = aggregate.function == "approx_percentile" and kind in _DATE_TYPES
+        if (ordered and (kind.startswith(("array", "struct", "map", "interval", "variant")) or is_collated(kind))) or (
+            not takes_any and not takes_times and not _is_number(kind)
         ):
             written = aggregate.sql.replace("`", "")
             raise TypeMismatch(f"{written}: values of type {kind} cannot be aggregated so; cast the argument")
@@ -119,6 +121,10 @@ def _bound_grouping(spark: SparkSession, rows: DataFrame, query: JoinQuery, grou
     groups = empty_frame(spark, _group_type(replace(query, grouping=typed)))
     results = [*(item.expression for item in typed.select), *typed.having, *(key.expression for key in typed.order)]
     found = _types(groups, results)
+    for key in typed.order:
+        if found[key.expression.sql].startswith(("array", "struct", "map", "variant")):
+            written = key.expression.sql.replace("`", "")
+            raise TypeMismatch(f"ORDER BY cannot compare {written} of type {found[key.expression.sql]}; take it apart")
     _check_functions(groups, replace(query, equalities=(), filters=(), residuals=typed.having, select=typed.select))
     return replace(
         typed,

@@ -8,6 +8,7 @@ that add is lift and combine. The rules are associative and commutative:
     DECIMAL a sum of decimals, exact
     MIN, MAX
     UNION   a list of distinct values
+    BOTTOM, SAMPLE, HEAVIEST  sketches (see sketches.py), the last two with the weights of values in a second column
 """
 
 import math
@@ -23,6 +24,7 @@ import pyarrow.compute as pc
 from pyarrow import types as kinds
 
 from watersmeet.errors import TypeMismatch
+from watersmeet.program.aggregate import sketches
 from watersmeet.program.aggregate.kernels import F64
 
 State = Mapping[str, pa.Array]
@@ -44,9 +46,18 @@ class Rule(StrEnum):
     MIN = "min"
     MAX = "max"
     UNION = "union"
+    BOTTOM = "bottom"
+    SAMPLE = "sample"  # with the column of the same name and LOST
+    HEAVIEST = "heaviest"  # the same
 
 
-LOST = "~"  # after the name of a column of doubles: what its sum has lost
+LOST = "~"  # after the name of a column: what a sum of doubles has lost, or the weights of values
+_IN_PAIRS = (Rule.DOUBLE, Rule.SAMPLE, Rule.HEAVIEST)
+_COMPARING = ("count", "min", "max", "approx_count_distinct", "approx_percentile", "approx_top_k")
+
+SMALLEST = 1_024  # hashes that approx_count_distinct keeps: a standard error of 3 %
+ACCURACY = 10_000.0  # values that approx_percentile keeps
+TOP, TRACKED = 5.0, 10_000.0  # values that approx_top_k has, and keeps
 
 
 class BeyondRange(ArithmeticError):
@@ -60,10 +71,11 @@ class Function:
     name: str
     kind: pa.DataType | None = None
     distinct: bool = False
+    parameters: tuple[float, ...] = ()  # what follows the values in a call
 
     def __post_init__(self) -> None:
         kind = self.kind
-        if self.name not in ("count", "min", "max") and not (kind is not None and _is_number(kind)):
+        if self.name not in _COMPARING and not (kind is not None and _is_number(kind)):
             raise TypeMismatch(f"{self.name} needs numbers, not {kind}; cast its argument")
         if kind is not None and (kinds.is_nested(kind) or kinds.is_interval(kind)) and self.name != "count":
             raise TypeMismatch(f"{self.name} cannot compare values of type {kind}; take them apart")
@@ -71,8 +83,12 @@ class Function:
             raise TypeMismatch(f"count(DISTINCT) cannot compare values of type {kind}; take them apart")
 
     @staticmethod
-    def of_state(name: str, types: Mapping[str, pa.DataType], *, distinct: bool = False) -> "Function":
+    def of_state(
+        name: str, types: Mapping[str, pa.DataType], parameters: tuple[float, ...] = (), *, distinct: bool = False
+    ) -> "Function":
         """The function whose state has such columns."""
+        if name.startswith("approx_"):
+            return Function(name, types["values"].value_type, parameters=parameters)
         if name == "count":
             return Function(name, types["values"].value_type if distinct else None, distinct)
         if name in ("min", "max"):
@@ -90,6 +106,12 @@ class Function:
                 return {"values": Rule.UNION} if self.distinct else {"n": Rule.SUM}
             case "min" | "max":
                 return {"value": Rule(self.name)}
+            case "approx_count_distinct":
+                return {"values": Rule.BOTTOM}
+            case "approx_percentile":
+                return {"values": Rule.SAMPLE}
+            case "approx_top_k":
+                return {"values": Rule.HEAVIEST}
             case "sum" | "avg":
                 return {"n": Rule.SUM, **self._sum_rules}
             case _:
@@ -111,13 +133,14 @@ class Function:
         return tuple(
             part
             for name, rule in self.rules.items()
-            for part in ((name, name + LOST) if rule is Rule.DOUBLE else (name,))
+            for part in ((name, name + LOST) if rule in _IN_PAIRS else (name,))
         )
 
     def column_type(self, name: str) -> pa.DataType:
         """The type of a column of the state."""
         if name.endswith(LOST):
-            return pa.float64()
+            is_double = self.rules[name.removesuffix(LOST)] is Rule.DOUBLE
+            return pa.float64() if is_double else pa.list_(pa.int64())
         match self.rules[name]:
             case Rule.SUM:
                 return pa.int64()
@@ -128,10 +151,23 @@ class Function:
                 return pa.decimal256(self.kind.precision + _SPARE_DIGITS, self.kind.scale)
             case Rule.MIN | Rule.MAX:
                 return self.kind
-            case Rule.UNION:
+            case Rule.BOTTOM:
+                return pa.list_(pa.int64())
+            case Rule.UNION | Rule.SAMPLE | Rule.HEAVIEST:
                 return pa.list_(self.kind)
             case _ as never:
                 assert_never(never)
+
+    @property
+    def most(self) -> int:
+        """How many values a sketch keeps."""
+        match self.name:
+            case "approx_count_distinct":
+                return min(int(self.parameters[0] ** -2) + 2, 1 << 16) if self.parameters else SMALLEST
+            case "approx_percentile":
+                return int(self.parameters[0])
+            case _:
+                return int(self.parameters[1])
 
     def lift(self, values: pa.Array | None, count: int) -> dict[str, pa.Array]:
         """Each row as the state of a group of its own."""
@@ -141,8 +177,13 @@ class Function:
         n = known.cast(pa.int64())
         match self.name:
             case "count" if self.distinct:
-                offsets = np.concatenate([[0], np.cumsum(n.to_numpy())]).astype(np.int32)
-                return {"values": pa.ListArray.from_arrays(pa.array(offsets), _same_zero(values).drop_null())}
+                return {"values": _one_each(n, _same_zero(values).drop_null())}
+            case "approx_count_distinct":
+                return {"values": _one_each(n, pa.array(sketches.hashes_of(values.drop_null())))}
+            case "approx_percentile":
+                return _with_weights(n, values.drop_null())
+            case "approx_top_k":
+                return _with_weights(pa.array(np.ones(count, np.int64)), _same_zero(values))
             case "count":
                 return {"n": n}
             case "min" | "max":
@@ -168,6 +209,12 @@ class Function:
                 return state["n"]
             case "min" | "max":
                 return state["value"]
+            case "approx_count_distinct":
+                return sketches.distinct_count(state["values"], self.most)
+            case "approx_percentile":
+                return self._percentiles(state)
+            case "approx_top_k":
+                return sketches.top(state["values"], state[f"values{LOST}"], int(self.parameters[0]))
         n = _numpy(state["n"])
         match self.name, _family(self.kind):
             case (("sum" | "avg"), "whole"):
@@ -181,6 +228,18 @@ class Function:
                 with np.errstate(invalid="ignore", divide="ignore"):
                     return _where(n > 0, _double(state, "x") / n)
         return self._spread(n, state)
+
+    def _percentiles(self, state: State) -> pa.Array:
+        """One value, or an array of them where several shares are asked for."""
+        _, is_array, *shares = self.parameters
+        found = sketches.percentiles(state["values"], state[f"values{LOST}"], tuple(shares))
+        if not is_array:
+            return found[0]
+        offsets = np.arange(len(found[0]) + 1, dtype=np.int32) * len(found)
+        places = np.arange(len(found) * len(found[0])).reshape(len(found), -1).T.ravel()
+        values = pa.concat_arrays(found).take(pa.array(places))
+        none = pc.equal(pc.list_value_length(state["values"]), 0)
+        return pa.ListArray.from_arrays(pa.array(offsets), values, mask=none)
 
     def _decimal(self, totals: list[Decimal | None], counts: list[int]) -> pa.Array:
         assert self.kind is not None
@@ -229,6 +288,19 @@ def _family(kind: pa.DataType | None) -> str:
 def _same_zero(values: pa.Array) -> pa.Array:
     """Values as groups compare them: -0.0 is 0.0."""
     return pc.add(values, pa.scalar(0.0, values.type)) if kinds.is_floating(values.type) else values
+
+
+def _one_each(counts: pa.Array, values: pa.Array) -> pa.Array:
+    """Lists of one value or none."""
+    offsets = np.concatenate([[0], np.cumsum(counts.to_numpy())]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), values)
+
+
+def _with_weights(counts: pa.Array, values: pa.Array) -> dict[str, pa.Array]:
+    return {
+        "values": _one_each(counts, values),
+        f"values{LOST}": _one_each(counts, pa.array(np.ones(len(values), int))),
+    }
 
 
 def _numpy(column: pa.Array) -> Any:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as kinds
 
+from watersmeet.program.aggregate import sketches
 from watersmeet.program.aggregate.functions import LOST, Function, Rule, State
 from watersmeet.program.aggregate.kernels import I64, double_double_sums, whole_sums
 
@@ -143,6 +144,11 @@ def _combined(function: Function, state: State, groups: I64, count: int) -> dict
                 made[name] = _united(column, groups, count)
             case Rule.DECIMAL:
                 made[name] = _by_group(groups, column, "sum", count).cast(column.type)
+            case Rule.BOTTOM:
+                made[name] = sketches.smallest(column, groups, count, function.most)
+            case Rule.SAMPLE | Rule.HEAVIEST:
+                merge = sketches.sample if rule is Rule.SAMPLE else sketches.heaviest
+                made[name], made[name + LOST] = merge(column, state[name + LOST], groups, count, function.most)
             case Rule.MIN | Rule.MAX:
                 made[name] = _extreme(column, groups, rule, count)
     if "low" in made:  # the lower halves of sums stay within their bits

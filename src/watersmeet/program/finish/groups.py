@@ -43,10 +43,10 @@ def layout_of(grouping: Grouping, schema: pa.Schema) -> Layout:
             if name.startswith(f"s{number}.")
         }
         if states:
-            function = Function.of_state(aggregate.function, states, distinct=aggregate.distinct)
+            function = Function.of_state(aggregate.function, states, aggregate.parameters, distinct=aggregate.distinct)
         else:
             kind = None if argument is None else schema.field(argument).type
-            function = Function(aggregate.function, kind, aggregate.distinct)
+            function = Function(aggregate.function, kind, aggregate.distinct, aggregate.parameters)
         functions.append((function, argument))
     return Layout(keys, tuple(functions))
 

@@ -25,8 +25,8 @@ _DATE_LITERALS = names("date timestamp timestamp_ntz timestamp_ltz")
 _MOVING_DATES = names("now today tomorrow yesterday")
 _AGGREGATES = names(
     "any some every mean std collect_list collect_set listagg string_agg percentile percentile_approx "
-    "approx_percentile bit_and bit_or bit_xor count_min_sketch histogram_numeric hll_sketch_agg hll_union_agg "
-    "try_sum try_avg product schema_of_json_agg schema_of_variant_agg row_number"
+    "approx_percentile approx_top_k bit_and bit_or bit_xor count_min_sketch histogram_numeric hll_sketch_agg "
+    "hll_union_agg try_sum try_avg product schema_of_json_agg schema_of_variant_agg row_number"
 ) | {name.lower() for name, function in exp.FUNCTION_BY_NAME.items() if issubclass(function, exp.AggFunc)}
 
 AGGREGATES = {  # by name in SQL
@@ -34,6 +34,8 @@ AGGREGATES = {  # by name in SQL
         name: name for name in ("count", "sum", "avg", "min", "max", "var_pop", "var_samp", "stddev_pop", "stddev_samp")
     },
     **{"mean": "avg", "variance": "var_samp", "stddev": "stddev_samp", "std": "stddev_samp"},
+    **{name: name for name in ("approx_count_distinct", "approx_percentile", "approx_top_k")},
+    "percentile_approx": "approx_percentile",
 }
 
 
@@ -79,7 +81,8 @@ def _refused_aggregate(name: str, clause: str | None) -> str:
     if clause is not None:
         cure = "write the condition after HAVING" if clause == "WHERE or ON" else "take one of them out"
         return f"the aggregate {name} cannot be in {clause}; {cure}"
-    return f"the aggregate {name} is not supported; use {', '.join(sorted(set(AGGREGATES.values())))}"
+    supported = sorted(set(AGGREGATES.values()), key=lambda one: (one.startswith("approx_"), one))
+    return f"the aggregate {name} is not supported; use {', '.join(supported)}"
 
 
 def is_call(tokens: Tokens, i: int, known: Collection[str]) -> bool:

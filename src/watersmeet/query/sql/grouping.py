@@ -32,6 +32,7 @@ from watersmeet.query.sql.expressions import ColumnReference, column_references,
 from watersmeet.query.sql.functions import AGGREGATES, is_call, refuse_functions
 from watersmeet.query.sql.grammar import Statement
 from watersmeet.query.sql.scope import Scope
+from watersmeet.query.sql.sketches import SKETCHES, read_parameters, split_arguments
 from watersmeet.query.sql.sources import read_duration
 from watersmeet.query.sql.tokens import SIMPLE_NAME, SqlText, Token, Tokens
 from watersmeet.query.sql.where import conjuncts_of
@@ -322,7 +323,11 @@ class _GroupReader:
         inside = inside[1:] if inside and inside[0].kind in (T.DISTINCT, T.ALL) else inside
         item: int | None = None
         sql = "*"
-        if not inside or any(token.kind is T.COMMA and token.depth == inside[0].depth for token in inside):
+        given = split_arguments(inside) if inside else [[]]
+        parameters: tuple[float, ...] = ()
+        if name in SKETCHES and given[0]:
+            parameters, inside = read_parameters(text, name, call, given[1:]), list(given[0])
+        elif len(given) > 1 or not inside:
             raise text.error(call[0], f"{name} takes one argument, {text.excerpt_of(call)}")
         if [token.kind for token in inside] != [T.STAR]:
             refuse_functions(text, inside, [], "an aggregate")
@@ -336,7 +341,9 @@ class _GroupReader:
             distinct = False
         if distinct and name != "count":
             raise text.error(call[0], f"{name}(DISTINCT ...) is not supported; only count(DISTINCT ...) is")
-        made = Aggregate(name, item, distinct, f"{name}({'DISTINCT ' if distinct else ''}{sql})")
+        more = "".join(f", {text.sql[one[0].start : one[-1].end + 1]}" for one in given[1:])
+        written = f"{name}({'DISTINCT ' if distinct else ''}{sql}{more})"
+        made = Aggregate(name, item, distinct, written, parameters=parameters)
         if made not in self.aggregates:
             self.aggregates.append(made)
         return value_of_group(self.aggregates.index(made))
