@@ -1,7 +1,7 @@
 """Experiments of the papers, run again: one file each; adding one is a file, its test and a line here."""
 
 from watersmeet.errors import InputError, did_you_mean
-from watersmeet.reproduce import adaptive, pier, pmjoin, rjoin, semijoin
+from watersmeet.reproduce import adaptive, pier, pmjoin, rjoin, semijoin, systems
 from watersmeet.reproduce.experiment import Experiment
 
 EXPERIMENTS: tuple[Experiment, ...] = (
@@ -10,6 +10,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     *rjoin.EXPERIMENTS,
     *adaptive.EXPERIMENTS,
     *pier.EXPERIMENTS,
+    *systems.EXPERIMENTS,
 )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from watersmeet.program.rjoin.compiled import Ints
+from watersmeet.program.rjoin.compiled import Ints, Longs
 from watersmeet.program.rjoin.shard import table_of
 from watersmeet.program.rjoin.tables import Known
 from watersmeet.query.model import JoinQuery
@@ -18,9 +18,16 @@ ROW = "__row"  # a column of our own in tables that hold the user's: the number 
 class Answers:
     """The answers that have come to those who asked; DISTINCT is applied here."""
 
-    def __init__(self, known: Known, *, keeps: Callable[[int], bool] = lambda query: True) -> None:
-        """`keeps` says of which queries the answers themselves are wanted, and not only how many there are."""
-        self._known, self._keeps = known, keeps
+    def __init__(
+        self,
+        known: Known,
+        *,
+        keeps: Callable[[int], bool] = lambda query: True,
+        clock: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`keeps` says of which queries the answers themselves are wanted; `clock` shows event time as it passes."""
+        self._known, self._keeps, self._clock = known, keeps, clock
+        self._came_us: dict[int, list[int]] = {}
         self._rows: dict[int, list[Ints]] = {}
         self._counts: dict[int, int] = {}
         self._distinct: dict[int, pa.Table] = {}
@@ -29,6 +36,7 @@ class Answers:
         """Add complete rows of a query."""
         if self._keeps(query):
             self._rows.setdefault(query, []).append(rows)
+            self._came_us.setdefault(query, []).append(self._clock())
         self._counts[query] = self._counts.get(query, 0) + len(rows)
 
     def count(self, query: int) -> int:
@@ -49,6 +57,19 @@ class Answers:
                 table = query_rows("SELECT DISTINCT * FROM both_of_them", both_of_them=both)
             self._distinct[query] = table
         return self._distinct[query]
+
+    def delays_us(self, query: int) -> Longs:
+        """How long after the event time of its latest tuple each answer came; not for DISTINCT."""
+        came = self._rows.get(query, [])
+        if not came:
+            return np.empty(0, np.int64)
+        table, catalog = table_of(self._known, np.concatenate(came), query), self._known.catalog
+        times = [
+            table.column(f"{source.alias}.{catalog.event_times[source.stream]}").cast(pa.int64()).to_numpy()
+            for source in self._known.queries[query].sources
+        ]
+        delays_us: Longs = np.repeat(self._came_us[query], [len(rows) for rows in came]) - np.maximum.reduce(times)
+        return delays_us
 
     def _projected(self, query: int, rows: Sequence[Ints]) -> pa.Table:
         asked = self._known.queries[query]

@@ -115,6 +115,7 @@ class SimulationOutcome:
     storage: Longs
     answers: Answers | None  # None where they were only counted
     numbers: Mapping[str, int]  # of queries with names
+    received_bytes: Longs | None = None  # by each node of a dynamic network, what its overlay needs included
 
     def table(self, name: str) -> pa.Table:
         """The answers of a query."""

@@ -40,7 +40,7 @@ from watersmeet.sim.rjoin.answers import no_rows
 from watersmeet.sim.rjoin.expressions import judge, project
 from watersmeet.sim.scenario.model import SitesScenario
 from watersmeet.sim.scenario.sites_oracle import StreamRows, compare
-from watersmeet.sim.scenario.sites_outcome import QueryFigures, SiteFigures, SitesOutcome, SitesSummary
+from watersmeet.sim.scenario.sites_outcome import AnswerDelays, QueryFigures, SiteFigures, SitesOutcome, SitesSummary
 from watersmeet.sim.scenario.sources import check_source, read_arrivals, schema_of
 from watersmeet.sim.sites.rows import query_rows, typed
 from watersmeet.sim.sites.site import RETRY_US, SimulatedSite, SimulatedSites
@@ -110,16 +110,18 @@ def simulate_sites(
     report.end(virtual_us)
     tuples = sum(stream.rows.num_rows for stream in streams.values())
     answers = {name: _answers(sites, one, report) for name, one in asked.items()}
+    found = {name: _query_figures(one, streams, *answers[name]) for name, one in asked.items()}
     summary = SitesSummary(
         seed=scenario.seed,
         trigger_us=scenario.trigger_us,
         tuples=tuples,
-        queries={name: _query_figures(one, streams, *answers[name]) for name, one in asked.items()},
+        queries={name: figures for name, (figures, _) in found.items()},
         sites={name: _site_figures(site) for name, site in sorted(sites.sites.items())},
         traffic=_traffic(topology, sites, asked, scenario.trigger_us),
         virtual_us=virtual_us,
     )
-    return SitesOutcome(summary, {name: table for name, (table, _) in answers.items()})
+    delays_us = {name: delays for name, (_, delays) in found.items()}
+    return SitesOutcome(summary, {name: table for name, (table, _) in answers.items()}, delays_us)
 
 
 # Queries and streams
@@ -332,10 +334,11 @@ def _answers(sites: SimulatedSites, asked: _Asked, report: _Report) -> tuple[pa.
 
 def _query_figures(
     asked: _Asked, streams: Mapping[str, StreamRows], answers: pa.Table, delivered_us: Longs
-) -> QueryFigures:
+) -> tuple[QueryFigures, Longs]:
     plan, start_us = asked.chosen.plan, asked.query.start_us
-    checked, delays = compare(asked.parsed, plan, streams, start_us, answers, delivered_us)
-    return QueryFigures(asked.site, asked.chosen.planner, answers.num_rows, delays, checked)
+    checked, delays_us = compare(asked.parsed, plan, streams, start_us, answers, delivered_us)
+    delays = AnswerDelays.of(delays_us)
+    return QueryFigures(asked.site, asked.chosen.planner, answers.num_rows, delays, checked), delays_us
 
 
 def _site_figures(site: SimulatedSite) -> SiteFigures:

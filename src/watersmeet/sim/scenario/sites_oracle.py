@@ -16,7 +16,7 @@ from watersmeet.program.rjoin.compiled import Longs
 from watersmeet.query.model import Column, Expression, JoinQuery, SelectItem
 from watersmeet.query.oracle import answer
 from watersmeet.query.windows import Rows
-from watersmeet.sim.scenario.sites_outcome import AnswerDelays, AnswersChecked
+from watersmeet.sim.scenario.sites_outcome import AnswersChecked
 from watersmeet.sim.sites.rows import query_rows
 
 _ARRIVED = "__arrived_us"  # a column of our own beside the user's
@@ -61,8 +61,8 @@ def compare(
     start_us: int | None,
     answers: pa.Table,
     delivered_us: Longs,
-) -> tuple[AnswersChecked, AnswerDelays | None]:
-    """Match answers with those of the oracle, the first delivered of equal ones with the first that was due."""
+) -> tuple[AnswersChecked, Longs]:
+    """Match answers with those of the oracle, the first delivered of equal ones with the first due; their delays."""
     due = _due(query, plan, streams, start_us)
     names = [f"c{number}" for number in range(len(query.select))]
     came = answers.rename_columns(names).append_column("at_us", pa.array(delivered_us))
@@ -80,7 +80,7 @@ def compare(
     both = matched.filter(pc.and_(pc.is_valid(matched.column("due")), pc.is_valid(matched.column("came"))))
     delays_us = both.column("came").to_numpy() - both.column("due").to_numpy()
     checked = AnswersChecked(expected, both.num_rows, answers.num_rows - both.num_rows)
-    return checked, AnswerDelays.of(delays_us)
+    return checked, delays_us
 
 
 def _due(query: JoinQuery, plan: Plan, streams: Mapping[str, StreamRows], start_us: int | None) -> pa.Table:

@@ -136,6 +136,7 @@ class SitesOutcome:
 
     summary: SitesSummary
     answers: Mapping[str, pa.Table]  # by query, in the order of delivery
+    delays_us: Mapping[str, Longs]  # of right answers
 
     def write(self, name: str, path: Path) -> None:
         """Write the answers of a query to a Parquet file."""

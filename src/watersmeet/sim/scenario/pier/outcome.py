@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from watersmeet.errors import RunError
+from watersmeet.program.rjoin.compiled import Longs
 from watersmeet.sim.scenario.sites_outcome import AnswerDelays, AnswersChecked
 
 
@@ -45,6 +46,7 @@ class PierSummary:
     messages: int  # of all kinds, while queries ran
     bytes: int
     most_inbound_bytes: int  # of one node
+    mean_inbound_bytes: float
     lost: int
     malformed: int  # tuples that an operator could not process
     late: int  # tuples and records of windows that had been answered
@@ -75,6 +77,7 @@ class PierOutcome:
 
     summary: PierSummary
     answers: Mapping[str, pa.Table]
+    delays_us: Mapping[str, Longs]  # of answers, in the order in which they came
 
     def write(self, name: str, path: Path) -> None:
         """Write the answers of a query to a Parquet file, or to one in a directory."""

@@ -19,6 +19,7 @@ from watersmeet.program.pier.sql.plan import PlanSettings, PrimaryIndex, indexes
 from watersmeet.program.pier.tuples import Batch
 from watersmeet.program.pier.ufl.parse import parse_ufl
 from watersmeet.program.pier.values import key_text
+from watersmeet.program.rjoin.compiled import Longs
 from watersmeet.query.bags import bag_of, nearly_bag_of
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.oracle import answer
@@ -27,7 +28,7 @@ from watersmeet.sim.dht.settings import DhtSettings
 from watersmeet.sim.internet.latency import Constant
 from watersmeet.sim.kernel import Kernel
 from watersmeet.sim.pier.client import ClientQuery
-from watersmeet.sim.pier.network import PierNetwork
+from watersmeet.sim.pier.network import PierNetwork, Traffic
 from watersmeet.sim.rjoin.answers import ROW
 from watersmeet.sim.scenario.model import PierMode, Scenario
 from watersmeet.sim.scenario.network import HOP_US, DynamicSettings
@@ -110,6 +111,16 @@ def simulate_pier(
         if each.query.sink.path is not None:
             outcome.write(each.query.name, Path(each.query.sink.path))
     return outcome
+
+
+def pier_standing(scenario: Scenario, until_us: int) -> Traffic:
+    """What nodes send for their distribution trees until an instant, although nobody asks anything."""
+    pier = _network(scenario)
+    pier.settle()
+    before = pier.traffic
+    pier.kernel.run(until_us)
+    after = pier.traffic
+    return Traffic(after.messages - before.messages, after.bytes - before.bytes, after.inbound_bytes)
 
 
 def _last_windows_us(load: UserLoad, plan: PlanSettings) -> int:
@@ -223,7 +234,7 @@ class _Run:
         """Sum up; messages and bytes are counted from what they were."""
         pier, scenario = self._pier, self._scenario
         tables = self._published(schemas)
-        answers, figures = {}, {}
+        answers, figures, delays_us = {}, {}, {}
         for query in self._asked:
             client = self._clients[query.name]
             answers[query.name] = table = _answers(query, client, schemas)
@@ -233,7 +244,8 @@ class _Run:
                 wanted = bag(answer(query.join, tables, event_times, start_us=query.start_us))
                 came = bag(table)
                 checked = AnswersChecked(wanted.total(), (wanted & came).total(), (came - wanted).total())
-            figures[query.name] = self._figures(query, client, checked)
+            delays_us[query.name] = self._delays_us(client)
+            figures[query.name] = self._figures(query, client, delays_us[query.name], checked)
         traffic, churn = pier.traffic, pier.churn
         nodes = [*pier.nodes.values(), *pier.gone]
         busiest = [
@@ -253,6 +265,7 @@ class _Run:
             messages=traffic.messages - messages,
             bytes=traffic.bytes - sent_bytes,
             most_inbound_bytes=max(busiest, default=0),
+            mean_inbound_bytes=sum(busiest) / max(1, scenario.network.nodes),
             lost=pier.net.lost_total,
             malformed=sum(sum(each.malformed.values()) for each in counters),
             late=sum(each.late for each in counters),
@@ -261,7 +274,7 @@ class _Run:
             leaves=0 if churn is None else churn.leaves,
             virtual_us=pier.kernel.now_us,
         )
-        return PierOutcome(summary, answers)
+        return PierOutcome(summary, answers, delays_us)
 
     def _published(self, schemas: Mapping[str, pa.Schema]) -> dict[str, pa.Table]:
         load = self._scenario.load
@@ -271,7 +284,8 @@ class _Run:
             for published, table in zip(load.streams, self._feed.tables, strict=True)
         }
 
-    def _figures(self, query: _Asked, client: ClientQuery, checked: AnswersChecked | None) -> PierQueryFigures:
+    def _delays_us(self, client: ClientQuery) -> Longs:
+        """How long after its last tuple, or the end of its window, each answer came; none for DISTINCT and UFL."""
         delays = []
         for came_us, batch in client.results:
             places = [place for place, name in enumerate(batch.schema.names) if name.startswith("#id")]
@@ -279,6 +293,11 @@ class _Run:
                 delays.append(came_us - max(self._published_us[row[place]] for place in places))
             if (ended := batch.schema.place(ENDED)) is not None:
                 delays += [came_us + self._epoch_us - row[ended] for row in batch.rows]
+        return np.array(delays, np.int64)
+
+    def _figures(
+        self, query: _Asked, client: ClientQuery, delays_us: Longs, checked: AnswersChecked | None
+    ) -> PierQueryFigures:
         is_stream = self._scenario.pier.mode is PierMode.CONTINUOUS
         times = [came_us - client.asked_us for came_us, _ in client.results]
         return PierQueryFigures(
@@ -287,7 +306,7 @@ class _Run:
             repeated=client.repeated,
             first_us=times[0] if times else None,
             last_us=times[-1] if times else None,
-            delays=AnswerDelays.of(np.array(delays, np.int64)) if is_stream else None,
+            delays=AnswerDelays.of(delays_us) if is_stream else None,
             checked=checked,
         )
 

@@ -45,13 +45,17 @@ class DynamicRun(RJoinRun):
         trace: Trace | None,
         *,
         epoch_us: int = 0,
+        upkeep: bool = True,
     ) -> None:
+        """Without `upkeep` the overlay sends no messages of its own, and nobody may go."""
         network, rjoin, dynamic = scenario.network, scenario.rjoin, scenario.dynamic
         assert dynamic is not None, "the scenario has a dynamic network"
         kernel = Kernel(network.seed)
         self._checked = _sample(scenario)
         keeps = self._checked
-        answers = Answers(known, keeps=lambda query: keeps is None or query in keeps)
+        answers = Answers(
+            known, keeps=lambda query: keeps is None or query in keeps, clock=lambda: epoch_us + kernel.now_us
+        )
         super().__init__(scenario, known, kernel, answers, trace, epoch_us)
         self._dynamic = dynamic
         overlay = overlay_of(network)
@@ -75,6 +79,7 @@ class DynamicRun(RJoinRun):
             access_bps=dynamic.access_bps,
             congestion=dynamic.congestion,
             loss=dynamic.loss,
+            upkeep=upkeep,
         )
 
     @property
@@ -130,6 +135,9 @@ class DynamicRun(RJoinRun):
             counts[address] = stored.queries[HERE] + stored.tuples[HERE]
             held += int(stored.held[HERE])
         return counts, held
+
+    def received_bytes(self) -> Longs:
+        return np.array(self.network.net.bytes_received, np.int64)
 
     def messages(self) -> dict[str, int]:
         return {purpose.value: self.network.net.messages_for[purpose] for purpose in MailPurpose}

@@ -92,7 +92,7 @@ class RJoinRun(ABC):
         )
         if self.trace is not None:
             self.trace.end(self.now_us, summary.data)
-        return SimulationOutcome(summary, load, storage, self.answers, names)
+        return SimulationOutcome(summary, load, storage, self.answers, names, self.received_bytes())
 
     def answers_total(self) -> int:
         """How many answers have come to those who asked."""
@@ -101,6 +101,10 @@ class RJoinRun(ABC):
 
     def dynamic_figures(self) -> DynamicFigures | None:
         """Figures of a dynamic network; None on a static one."""
+        return None
+
+    def received_bytes(self) -> Longs | None:
+        """The bytes that each node has received, from the very beginning; None on a static network."""
         return None
 
     def _look(self) -> None:

@@ -24,14 +24,14 @@ def no_progress(done: int, total: int) -> None:
 
 
 def simulate_rjoin(
-    scenario: Scenario, *, progress: Progress = no_progress, trace: Trace | None = None
+    scenario: Scenario, *, progress: Progress = no_progress, trace: Trace | None = None, upkeep: bool = True
 ) -> SimulationOutcome:
-    """Run a scenario to its end."""
+    """Run a scenario to its end; without `upkeep` a dynamic overlay sends no messages of its own."""
     match scenario.load:
         case ZipfLoad() as load:
             return _simulate_zipf(scenario, load, progress, trace)
         case UserLoad() as load:
-            return _simulate_user(scenario, load, progress, trace)
+            return _simulate_user(scenario, load, progress, trace, upkeep)
 
 
 def _simulate_zipf(scenario: Scenario, load: ZipfLoad, progress: Progress, trace: Trace | None) -> SimulationOutcome:
@@ -63,7 +63,9 @@ def _simulate_zipf(scenario: Scenario, load: ZipfLoad, progress: Progress, trace
     return run.finish({})
 
 
-def _simulate_user(scenario: Scenario, load: UserLoad, progress: Progress, trace: Trace | None) -> SimulationOutcome:
+def _simulate_user(
+    scenario: Scenario, load: UserLoad, progress: Progress, trace: Trace | None, upkeep: bool
+) -> SimulationOutcome:
     schemas, event_times = checked_streams(load)
     catalog = Catalog(schemas, event_times)
     queries = [
@@ -77,8 +79,12 @@ def _simulate_user(scenario: Scenario, load: UserLoad, progress: Progress, trace
     published_at = [_drawn(chance, users) if published.home is None else published.home for published in load.streams]
     epoch_us = feed.first_us - SECOND_US
     known = Known(catalog, Widths.of(shapes), FeedJudge(feed))
-    kind = StaticRun if scenario.dynamic is None else DynamicRun
-    run: RJoinRun = kind(scenario, known, list(zip(queries, shapes, strict=True)), trace, epoch_us=epoch_us)
+    kinds = list(zip(queries, shapes, strict=True))
+    run: RJoinRun
+    if scenario.dynamic is None:
+        run = StaticRun(scenario, known, kinds, trace, epoch_us=epoch_us)
+    else:
+        run = DynamicRun(scenario, known, kinds, trace, epoch_us=epoch_us, upkeep=upkeep)
     run.begin(feed.last_us - epoch_us)
     numbers: dict[str, int] = {}  # in the order of asking: queries that start later are asked later
 
