@@ -530,3 +530,50 @@ def test_sites_go_over_to_the_plans_that_are_decided_on(mode: str, busy: int, tm
     assert len(in_force) == len(accepted) and all(before < at for before, at in zip(accepted, in_force, strict=True))
     assert isinstance(outcome, SitesOutcome) and outcome.summary.is_right
     assert [from_json(to_json(event, at))[1] for at, event in decisions] == [event for _, event in decisions]
+
+
+GROUPED = """\
+  per_name:
+    site: nyc
+    sql: >
+      SELECT b.name, count(*) AS n, avg(a.v) AS mean, approx_top_k(a.k, 2) AS top, window_end FROM a [RANGE 4 SECONDS],
+      b [RANGE 3 SECONDS] WHERE a.k = b.k GROUP BY b.name, HOP(6 SECONDS, 2 SECONDS) HAVING n > 1
+    assume_defaults: true
+  running:
+    site: fra
+    sql: >
+      SELECT a.k, sum(a.v) AS s, max(b.name) AS m FROM a [RANGE 4 SECONDS], b [UNBOUNDED] WHERE a.k = b.k GROUP BY a.k
+      EMIT CHANGES
+    assume_defaults: true
+  alone:
+    site: fra
+    sql: SELECT count(*) AS n, sum(c.n) AS s FROM c GROUP BY TUMBLE(5 SECONDS)
+"""
+
+
+@pytest.mark.parametrize("planner", ["central", "greedy", "tree"])
+def test_groups_and_changes_are_checked_by_the_oracle(
+    tmp_path: Path, planner: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = TOPOLOGY[: TOPOLOGY.index("queries:")] + "queries:\n" + GROUPED
+    outcome = simulate(replace(loaded(saved(tmp_path, text)), planner=planner))
+    for name, query in outcome.summary.queries.items():
+        assert query.checked.is_right and query.checked.expected > 4, name
+        assert query.delays is not None and 0 <= query.delays.median_us < 30 * SECOND
+    sent = {row.purpose for row in outcome.summary.traffic.rows}
+    assert "partial aggregates" in sent
+    assert run_command(["simulate", str(saved(tmp_path, text)), "--check", "--planner", planner]) == 0
+    assert "per_name" in capsys.readouterr().out
+
+
+def test_a_group_is_due_when_all_watermarks_have_passed_its_window(tmp_path: Path) -> None:
+    rows = {"a": [(1.2, 1), (6.4, 1), (9.1, 2)], "b": [(1.3, 1), (7.7, 2), (11.2, 1)]}
+    scenario = two_sites(tmp_path, rows)
+    (query,) = scenario.topology.queries
+    grouped = replace(query, sql=f"{query.sql.replace('a.k, b.ts', 'count(*) AS n')} GROUP BY TUMBLE(5 SECONDS)")
+    scenario = replace(scenario, topology=replace(scenario.topology, queries=(grouped,)))
+    figures = simulate(scenario).summary.queries["q"]
+    # That of second 5 is due with b's row of 7.7 s and answered at 8 s: a's row of 6.4 s has come over by then. That of
+    # second 10 would need a row of a.
+    assert figures.answers == 1 and figures.checked == AnswersChecked(1, 1, 0)
+    assert figures.delays == AnswerDelays(300_000, 300_000)

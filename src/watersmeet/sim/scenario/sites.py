@@ -39,7 +39,7 @@ from watersmeet.sim.internet.links import LinkModel
 from watersmeet.sim.rjoin.answers import no_rows
 from watersmeet.sim.rjoin.expressions import judge, project
 from watersmeet.sim.scenario.model import SitesScenario
-from watersmeet.sim.scenario.sites_oracle import StreamRows, compare
+from watersmeet.sim.scenario.sites_oracle import StreamRows, compare, group_schema
 from watersmeet.sim.scenario.sites_outcome import AnswerDelays, QueryFigures, SiteFigures, SitesOutcome, SitesSummary
 from watersmeet.sim.scenario.sources import check_source, read_arrivals, schema_of
 from watersmeet.sim.sites.rows import query_rows, typed
@@ -129,9 +129,13 @@ def simulate_sites(
 
 def _asked(topology: Topology, query: Query) -> _Asked:
     with _naming(query):
-        parsed = parse_query(query.sql, topology.columns, allow_cross=query.allow_cross, tables=topology.table_windows)
-        if parsed.grouping is not None:
-            raise InputError("GROUP BY is not measured by scenarios yet; simulate the join without it")
+        parsed = parse_query(
+            query.sql,
+            topology.columns,
+            allow_cross=query.allow_cross,
+            tables=topology.table_windows,
+            event_times=topology.event_times,
+        )
         streams = [topology.stream(name) for name in sorted({source.stream for source in parsed.sources})]
         for stream in streams:
             check_source(stream)
@@ -147,7 +151,7 @@ def _evaluated(parsed: JoinQuery, schemas: Mapping[str, pa.Schema]) -> pa.Schema
     try:
         if parsed.filters or parsed.residuals:
             judge("", [*parsed.filters, *parsed.residuals], flat)
-        answers = project(parsed, flat).schema
+        answers = group_schema(parsed, schemas) if parsed.grouping is not None else project(parsed, flat).schema
         sides = [
             query_rows(f"SELECT {to_duckdb(e.left)} AS l, {to_duckdb(e.right)} AS r FROM flat", flat=flat).schema.types
             for e in parsed.equalities
