@@ -1,15 +1,17 @@
 """Tables beside streams on Spark: read once, kept in the checkpoint, shipped once to each site that needs them."""
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 import yaml
 from pyspark.sql import SparkSession
-from scenes import DDL, SCHEMA, Bag, by_arrow, ledger_of, make_batches, sort_out, write_batches
+from scenes import DDL, SCHEMA, Bag, by_arrow, ledger_of, make_batches, sort_out, wait_for, write_batch, write_batches
 
 import watersmeet as wm
 from watersmeet.query.oracle import answer
@@ -177,3 +179,63 @@ def test_what_is_wrong_with_a_table_is_said(spark: SparkSession, tmp_path: Path)
         start(schema="k long")
     with pytest.raises(wm.InputError, match="table 'users': a generator makes streams"):
         start(source={"format": "generator"}, schema="k long, region string")
+
+
+def test_a_refreshed_table_joins_the_version_in_force_at_the_event_time(spark: SparkSession, tmp_path: Path) -> None:
+    """Rows of streams are stamped between the versions that the run has read, and come in files after them."""
+    place = Place(tmp_path)
+    for path in (tmp_path / "data" / "a").glob("*.parquet"):
+        path.unlink()
+    topology = place.topology("plain", refresh="1 second")
+    warnings: list[str] = []
+    handle = wm.start(topology, spark=spark, checkpoint=tmp_path / "checkpoint", warn=warnings.append)
+    try:
+        first_us = int(time.time() * 1e6)
+        pq.write_table(USERS.set_column(2, "region", pa.array(["changed"] * 17)), tmp_path / "users.new")
+        (tmp_path / "users.new").rename(tmp_path / "users.parquet")
+        changed_us = int(time.time() * 1e6)
+
+        def has_read_it() -> bool:
+            ticks = ledger_of(tmp_path / "checkpoint" / "here").clocks.get("clock of users", ())
+            return any(one.max_ts > changed_us for one in ticks)
+
+        wait_for(has_read_it, "a version with the new rows", handle.exception)
+        (tmp_path / "users.parquet").rename(tmp_path / "users.away")
+        wait_for(lambda: any("stays in force" in text for text in warnings), "a warning", handle.exception)
+        (tmp_path / "users.away").rename(tmp_path / "users.parquet")
+        last_us = int(time.time() * 1e6)
+        rows = [(4, number, ts) for number, ts in enumerate((0, first_us - 1, last_us))]
+        table = pa.table(
+            {
+                "k": pa.array([k for k, _, _ in rows], pa.int64()),
+                "m": pa.array([0] * 3, pa.int32()),
+                "s": ["x"] * 3,
+                "id": pa.array([number for _, number, _ in rows], pa.int64()),
+                "v": [0.0] * 3,
+                "ts": pa.array([ts for _, _, ts in rows], pa.timestamp("us", "UTC")),
+            },
+            schema=SCHEMA,
+        )
+        write_batch(table, tmp_path / "data" / "a" / "0.parquet", 0)
+        wait_for(lambda: by_arrow(tmp_path / "out" / "plain").total() >= 6, "all answers", handle.exception)
+    finally:
+        handle.stop()
+    regions = USERS.filter(pc.equal(USERS.column("k"), 4)).column("region").to_pylist()
+    expected = {(number, region) for number in (0, 1) for region in regions} | {(2, "changed")}
+    assert set(by_arrow(tmp_path / "out" / "plain")) == expected
+
+
+def test_batch_frames_of_wm_sql_are_tables(spark: SparkSession, tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    a = spark.readStream.schema(DDL).parquet(str(tmp_path / "data" / "a")).withWatermark("ts", "1 second")
+    frames = {"a": a, "users": spark.read.parquet(str(tmp_path / "users.parquet"))}
+    joined = wm.sql(spark, QUERIES["plain"], **frames)
+    assert "table u: users" in joined.plan
+    writer = joined.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    writer.trigger(availableNow=True).start(str(tmp_path / "out" / "plain")).awaitTermination()
+    streams = {name: pa.concat_tables(batches) for name, batches in place.batches.items()}
+    streams["a"] = streams["a"].filter(streams["a"].column("ts").is_valid())
+    parsed = parse_query(QUERIES["plain"], COLUMNS, tables=TABLES)
+    assert by_arrow(tmp_path / "out" / "plain") == bag(answer(parsed, {**streams, "users": USERS}, {"a": "ts"}))
+    with pytest.raises(wm.InputError, match=r"'users' is a table, which has no window; leave out \[ROWS 1\]"):
+        wm.sql(spark, "SELECT a.id FROM a [ROWS 1], users [ROWS 1] u WHERE a.k = u.k", **frames)

@@ -90,7 +90,7 @@ from watersmeet.program.storage.shelf import Part, Segment, Shelf
 from watersmeet.program.storage.sizes import split_rows, take_rows, united
 from watersmeet.program.storage.wire import UNKNOWN, naming_damage, unpack_schema
 from watersmeet.query.model import TIME
-from watersmeet.query.windows import counted
+from watersmeet.query.windows import AsOf, counted
 
 Segments = Mapping[str, tuple[Segment, ...]]
 Watermarks = Mapping[str, int]  # by flow
@@ -457,7 +457,8 @@ class _Bucket:
             if axis.counts_rows:
                 ours = found.left.gather(left_rows, [TS])[0].to_numpy()
                 theirs = found.right.gather(right_rows, [TS])[0].to_numpy()
-                wins = part.join.position(operator.head) > part.join.position(operator.alias)
+                is_table = isinstance(part.join.scan(operator.alias).window, AsOf)  # whose rows are never the latest
+                wins = is_table or part.join.position(operator.head) > part.join.position(operator.alias)
                 is_head = np.flatnonzero((theirs < ours) | ((theirs == ours) & wins))
                 left_rows, right_rows = left_rows[is_head], right_rows[is_head]
             if len(left_rows):

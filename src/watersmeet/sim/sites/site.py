@@ -33,10 +33,16 @@ from watersmeet.stats.sketches import StreamSketch
 
 @dataclass(frozen=True)
 class TableSource:
-    """The source of a table: what it holds at an instant of virtual time, and how often it is read, if again."""
+    """The source of a table: what it holds at an instant, and how often and until when it is read again."""
 
     read: Callable[[int], pa.Table]
     refresh_us: int | None = None
+    until_us: int = END_US
+
+    def next_us(self, now_us: int) -> int:
+        """When it is read after now; the end of time if not again."""
+        again = END_US if self.refresh_us is None else now_us + self.refresh_us
+        return again if again < self.until_us else END_US
 
 
 def _always(rows: pa.Table) -> Callable[[int], pa.Table]:
@@ -211,9 +217,9 @@ class SimulatedSite:
             rows = self.lay_out(scan, source.read(self.kernel.now_us))
             ingest = Ingest(self.engine.program, self.engine.shelf, scan)
             found.append(ingest.version(rows, from_us))
-            declared[scan.stream] = END_US if source.refresh_us is None else self.kernel.now_us + source.refresh_us
-            if source.refresh_us is not None:
-                self.kernel.after(source.refresh_us, self._wake)
+            declared[scan.stream] = source.next_us(self.kernel.now_us)
+            if declared[scan.stream] < END_US:
+                self.kernel.at(declared[scan.stream], self._wake)
         return found, declared
 
     def _ingest(self, batch: dict[str, pa.Table], ledger: SiteLedger) -> list[Ingested]:

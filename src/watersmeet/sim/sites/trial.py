@@ -46,7 +46,7 @@ from watersmeet.query.bags import Bag, bag_of
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
-from watersmeet.query.windows import Rows
+from watersmeet.query.windows import Rows, counted
 from watersmeet.sim.internet.links import LinkModel
 from watersmeet.sim.sites.rows import typed
 from watersmeet.sim.sites.site import SimulatedSites
@@ -700,7 +700,7 @@ def _partition(random: Random, key: KeyClass, sub_plans: int) -> Partition:
 
 def _sub_plan(random: Random, join: JoinPlan, sites: Sequence[str]) -> SubPlan:
     aliases = tuple(scan.alias for scan in join.scans)
-    counts_rows = any(isinstance(scan.window, Rows) for scan in join.scans)  # then symmetric joins wait for longer
+    counts_rows = any(counted(scan.window) is not None for scan in join.scans)  # then symmetric joins wait for longer
     if counts_rows or random.random() < 0.3:
         drawn = _hops(random, aliases, sites)
         plan = {head: tuple(placed(hop, join.home(hop.alias)) for hop in hops) for head, hops in drawn.items()}
