@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from watersmeet.adapt.decide import Mode, Running, consider, first_plan, watched_costs
 from watersmeet.adapt.monitor import MonitorState, Observation, observe, statistics, with_links
+from watersmeet.adapt.translate import figures_of, sequences_of
 from watersmeet.adapt.trigger import Policy, TriggerState, Verdict, decided, judge, started, watch
 from watersmeet.cost.workload import MissingStatistic
 from watersmeet.errors import InputError
@@ -103,6 +104,18 @@ class Controller:
             queries[name] = QueryState(plan)
         return ControllerState(MonitorState(self.half_life_s), queries)
 
+    def going_on(self, name: str, join: JoinPlan) -> Running | None:
+        """A query that has a plan already; None if the procedure that decides cannot go on from it."""
+        one = next(one for one in self.queries if one.query.name == name)
+        if one.mode == "planner":
+            return Running(join, one.planner)
+        sequences = sequences_of(join)
+        if sequences is None:
+            return None
+        # Nobody knows for which figures the sequences were made: without a setting, every one begins anew.
+        figures = figures_of(self._problem(one, self.topology).workload)
+        return Running(join, one.mode, sequences, figures)
+
     def observe(self, state: ControllerState, observations: Iterable[Observation], now_s: float) -> ControllerState:
         """The state after observations."""
         monitor = state.monitor
@@ -162,8 +175,9 @@ class Controller:
     ) -> tuple[QueryState, GoOver | None, PlanDecision | None]:
         costs = watched_costs(problem, one.mode, state.running)
         if state.trigger is None:
-            # Nobody knows whether the plan was made for what is observed: it is considered when averages are known.
-            first = replace(started(costs, now_s), settled_s=now_s + one.policy.settle_s)
+            # Nobody knows whether the plan was made for what is observed: it is considered when averages are known,
+            # which no past holds back yet.
+            first = replace(started(costs, now_s), settled_s=now_s + one.policy.settle_s / SETTLE_HALF_LIVES)
             return replace(state, trigger=first), None, None
         policy = _cautious(one.policy, uncertainty(problem))
         trigger, change = watch(state.trigger, policy, costs, now_s)

@@ -41,6 +41,12 @@ class Decider(Protocol):
     def decide(self, now_us: int) -> tuple[tuple[GoOver, ...], tuple[Event, ...]]:
         """Plans to go over to, and what was decided and why."""
 
+    def go_on_with(self, query: str, join: JoinPlan) -> bool:
+        """A query has this plan already, from before or since another site decided; whether it can be gone on from."""
+
+    def taken_over(self, joins: Mapping[str, JoinPlan]) -> None:
+        """Another site decides from now on: it knows the plans in force, and what it observes itself."""
+
 
 @dataclass
 class Timetable:
@@ -63,6 +69,12 @@ class Timetable:
         self.changes = self.changes[len(due) :]
         return due, ()
 
+    def go_on_with(self, query: str, join: JoinPlan) -> bool:
+        return True
+
+    def taken_over(self, joins: Mapping[str, JoinPlan]) -> None:
+        """All sites know what is planned."""
+
 
 @dataclass
 class Decisions:
@@ -79,16 +91,30 @@ class Decisions:
         """The joins of the queries whose plans may change, as they are to run now."""
         return {name: state.running.join for name, state in self.state.queries.items()}
 
-    @property
-    def by_planner(self) -> frozenset[str]:
-        """The queries whose plans are those of a planner, not of the paper's own rule."""
-        return frozenset(one.query.name for one in self.controller.queries if one.mode == "planner")
+    def go_on_with(self, query: str, join: JoinPlan) -> bool:
+        """A query has this plan already, from before or since another site decided; whether it can be gone on from."""
+        known = self.state.queries.get(query)
+        if known is None:
+            return False
+        if known.running.join.sub_plans != join.sub_plans:
+            running = self.controller.going_on(query, join)
+            if running is None:
+                return False
+            self.state = replace(self.state, queries={**self.state.queries, query: replace(known, running=running)})
+        return True
 
-    def go_on_with(self, query: str, join: JoinPlan) -> None:
-        """A query has another plan already, from before."""
-        known = self.state.queries[query]
-        running = replace(known.running, join=join)
-        self.state = replace(self.state, queries={**self.state.queries, query: replace(known, running=running)})
+    def taken_over(self, joins: Mapping[str, JoinPlan]) -> None:
+        """Another site decides from now on: it knows the plans in force, and what it observes itself."""
+        running = {
+            name: self.controller.going_on(name, join) or self.state.queries[name].running
+            for name, join in joins.items()
+            if name in self.state.queries
+        }
+        versions = {name: state.version for name, state in self.state.queries.items()}
+        begun = self.controller.start(0.0, running)
+        queries = {name: replace(state, version=versions[name]) for name, state in begun.queries.items()}
+        self.state = replace(begun, queries=queries)
+        self._sketched_us.clear()
 
     def ingested(self, stream: str, rows: int, seconds: float, now_us: int, sketch: StreamSketch | None = None) -> None:
         """Take note of the rows of a stream in some seconds, and of a sketch of some of them."""
@@ -101,7 +127,8 @@ class Decisions:
         """Whether it is time to look at the values of a stream again."""
         before = self._sketched_us.get(stream)
         is_due = before is None or now_us - before >= SKETCH_TRIGGERS * self.trigger_us
-        return is_due or self.state.monitor.sketched_rows(stream) < SKETCH_ROWS
+        monitor = self.state.monitor
+        return is_due or monitor.sketched_rows(stream) < SKETCH_ROWS or monitor.is_moving(now_us / 1e6)
 
     def transferred(self, sender: str, receiver: str, size: int, seconds: float, now_us: int) -> None:
         """Take note of how long a message was under way."""

@@ -4,9 +4,16 @@ from math import inf
 
 import numpy as np
 
-from watersmeet.adapt.sequences import ExecutionPlan, Setting, StreamFigures, Transfer, UnitCosts
+from watersmeet.adapt.sequences import (
+    ExecutionPlan,
+    Setting,
+    StreamFigures,
+    StreamPlan,
+    Transfer,
+    UnitCosts,
+)
 from watersmeet.cost.workload import Workload
-from watersmeet.plan.nodes import HeadPlan, Hop, Linear, Method
+from watersmeet.plan.nodes import HeadPlan, Hop, JoinPlan, Linear, Method
 from watersmeet.planners.problem import Problem
 
 _BATCH_ROWS = 100.0  # the size of a row is that in batches of so many
@@ -48,6 +55,23 @@ def figures_of(workload: Workload) -> dict[str, StreamFigures]:
             window_rows=float(workload.window[number]),
         )
     return found
+
+
+def sequences_of(join: JoinPlan) -> ExecutionPlan | None:
+    """The sequences of a plan that `linear_of` could have made; None for any other plan."""
+    home = dict(zip((scan.alias for scan in join.scans), join.homes, strict=True))
+    if len(join.sub_plans) != 1 or not isinstance(join.sub_plans[0], Linear):
+        return None
+    found = []
+    for plan in join.sub_plans[0].heads:
+        at, placements = home[plan.head], []
+        for hop in plan.hops:
+            if hop.method not in (Method.SP_S, Method.SP_D):
+                return None
+            placements.append(hop.method is Method.SP_D and at != home[hop.alias])
+            at = home[hop.alias] if hop.method is Method.SP_D else at
+        found.append(StreamPlan(plan.head, tuple(hop.alias for hop in plan.hops), tuple(placements)))
+    return ExecutionPlan(tuple(sorted(found, key=lambda one: one.head)))
 
 
 def linear_of(plan: ExecutionPlan, aliases: tuple[str, ...], homes: tuple[str, ...]) -> Linear:

@@ -339,7 +339,7 @@ class _Launch:
         """Let the controller have plans changed; planners go on from the plan that a checkpoint has."""
         for one in deployment.in_force:
             for finish in one.finishes:
-                if finish.query in decisions.by_planner and deployment.revision > 1:
+                if deployment.revision > 1:
                     decisions.go_on_with(finish.query, one.join)
 
         def go_over(change: GoOver) -> None:
@@ -355,7 +355,12 @@ class _Launch:
         proposer = proposer_of(versions.deployment)
         job = next((handle.job for handle in started if handle.job.site == proposer), None)
         waiting = versions.proposal is not None or versions.queue
-        adapted: frozenset[str] = self.decisions.by_planner if self.decisions is not None else frozenset()
+        in_force = {finish.query: one.join for one in versions.deployment.in_force for finish in one.finishes}
+        adapted = {
+            name
+            for name, join in in_force.items()
+            if self.decisions is not None and self.decisions.go_on_with(name, join)
+        }
         asked = [self._query_plan(name) for name in sorted(self.plans) if name not in adapted]
         changed = plan_changes(versions.deployment, asked)
         if job is None or not changed or waiting:

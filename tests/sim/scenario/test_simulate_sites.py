@@ -24,6 +24,7 @@ from watersmeet.metrics.events import (
     from_json,
     to_json,
 )
+from watersmeet.program.site.agreement import Form
 from watersmeet.query.bags import Bag, bag_of
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
@@ -32,6 +33,7 @@ from watersmeet.sim.scenario import sites as sites_module
 from watersmeet.sim.scenario.load import load_simulated
 from watersmeet.sim.scenario.model import Scenario, SitesScenario, System
 from watersmeet.sim.scenario.simulate import simulate
+from watersmeet.sim.scenario.sites import Crash, simulate_sites
 from watersmeet.sim.scenario.sites_outcome import AnswerDelays, AnswersChecked, SitesOutcome
 from watersmeet.sim.scenario.sources import read_arrivals, read_stream
 from watersmeet.topology.model import Source, Stream
@@ -505,27 +507,33 @@ queries:
 """
 
 
+CHANGE_S = 25
+
+
+def routers(place: Path, mode: str, busy: int) -> SitesScenario:
+    random = np.random.default_rng(1)
+    for name in "abc":
+        rates = [20] * CHANGE_S + [busy if name == "c" else 20] * CHANGE_S
+        ts = np.concatenate([second * SECOND + np.arange(rate) * SECOND // rate for second, rate in enumerate(rates)])
+        times = pa.array(ts).cast(pa.timestamp("us", "UTC"))
+        pq.write_table(pa.table({"ts": times, "k": random.integers(0, 100, len(ts))}), place / f"{name}.parquet")
+    path = place / "topology.yaml"
+    path.write_text(PHASES.replace("MODE", mode))
+    scenario = load_simulated(path)
+    assert isinstance(scenario, SitesScenario)
+    return scenario
+
+
 @pytest.mark.parametrize(("mode", "busy"), [("cnu", 20), ("cnu", 200), ("planner", 200)])
 def test_sites_go_over_to_the_plans_that_are_decided_on(mode: str, busy: int, tmp_path: Path) -> None:
     """Three routers; one becomes ten times as busy in the middle, or stays as it is."""
-    random = np.random.default_rng(1)
-    for name in "abc":
-        rates = [20] * 40 + [busy if name == "c" else 20] * 40
-        ts = np.concatenate([second * SECOND + np.arange(rate) * SECOND // rate for second, rate in enumerate(rates)])
-        table = pa.table({"ts": pa.array(ts).cast(pa.timestamp("us")), "k": random.integers(0, 100, len(ts))})
-        pq.write_table(
-            table.set_column(0, "ts", table["ts"].cast(pa.timestamp("us", "UTC"))), tmp_path / f"{name}.parquet"
-        )
-    path = tmp_path / "topology.yaml"
-    path.write_text(PHASES.replace("MODE", mode))
+    scenario = routers(tmp_path, mode, busy)
     seen: list[tuple[float, Event]] = []
-    scenario = load_simulated(path)
-    assert isinstance(scenario, SitesScenario)
     outcome = simulate(scenario, events=lambda at, event: seen.append((at, event)))
     decisions = [(at, event) for at, event in seen if isinstance(event, PlanDecision)]
     accepted = [at for at, event in decisions if event.accepted]
     assert (len(accepted) > 0) == (busy == 200)
-    assert all(40 < at < 80 for at in accepted)
+    assert all(CHANGE_S < at < 2 * CHANGE_S for at in accepted)
     in_force = [at for at, event in seen if isinstance(event, PlanInForce) and event.version > 1]
     assert len(in_force) == len(accepted) and all(before < at for before, at in zip(accepted, in_force, strict=True))
     assert isinstance(outcome, SitesOutcome) and outcome.summary.is_right
@@ -577,3 +585,34 @@ def test_a_group_is_due_when_all_watermarks_have_passed_its_window(tmp_path: Pat
     # second 10 would need a row of a.
     assert figures.answers == 1 and figures.checked == AnswersChecked(1, 1, 0)
     assert figures.delays == AnswerDelays(300_000, 300_000)
+
+
+@pytest.mark.parametrize(
+    ("mode", "form", "after_us", "down_us"),
+    [
+        ("cnu", Form.COORDINATED, -2 * SECOND, 12 * SECOND),  # before it has decided: another site does
+        ("cnu", Form.COORDINATED, 3 * SECOND // 2, 12 * SECOND),  # others know of it, and decide by themselves
+        ("planner", Form.POINT_TO_POINT, SECOND // 10, 8 * SECOND),  # with the request on its disk
+    ],
+)
+def test_another_site_takes_over_where_the_coordinator_crashes(
+    mode: str, form: Form, after_us: int, down_us: int, tmp_path: Path
+) -> None:
+    scenario = routers(tmp_path, mode, 200)
+    seen: list[tuple[float, Event]] = []
+
+    def take(at: float, event: Event) -> None:
+        seen.append((at, event))
+
+    if after_us > 0:
+        simulate_sites(scenario, events=take, form=form)
+        decided_us = next(round(at * SECOND) for at, one in seen if isinstance(one, PlanDecision) and one.accepted)
+        seen.clear()
+    else:
+        decided_us = (CHANGE_S + 4) * SECOND
+    crash = Crash("ams", decided_us + after_us, down_us)
+    outcome = simulate_sites(scenario, events=take, form=form, crashes=[crash])
+    assert outcome.summary.is_right
+    accepted = [event for _, event in seen if isinstance(event, PlanDecision) and event.accepted]
+    in_force = [event for _, event in seen if isinstance(event, PlanInForce) and event.version > 1]
+    assert accepted and in_force

@@ -30,6 +30,7 @@ from watersmeet.plan.explain import explain_text
 from watersmeet.plan.nodes import join_plan_of, with_join
 from watersmeet.planners.choose import Chosen, choose
 from watersmeet.program.rjoin.compiled import Longs
+from watersmeet.program.site.agreement import Form
 from watersmeet.program.site.engine import traffic_by_purpose
 from watersmeet.program.site.ledger import SiteLedger, failed_counts
 from watersmeet.program.site.versions import Change, QueryPlan
@@ -47,6 +48,7 @@ from watersmeet.sim.sites.site import RETRY_US, SimulatedSite, SimulatedSites
 from watersmeet.stats.sketches import StreamSketch
 from watersmeet.topology.model import Query, Topology
 
+_INSIST_TRIGGERS = 10  # after which a site asks for the promises of others
 _SLACK_TRIGGERS = 2  # event time that sites may go on for while they agree on a change
 
 Progress = Callable[[int, int], object]  # rows that have arrived, of how many
@@ -63,12 +65,23 @@ class _Asked:
     site: str
 
 
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """A site crashes, and comes back with what is on its disk."""
+
+    site: str
+    at_us: int  # since the simulation began
+    down_us: int
+
+
 def simulate_sites(
     scenario: SitesScenario,
     *,
     progress: Progress = lambda done, total: None,
     events: Reader | None = None,
     decider: Decider | None = None,
+    crashes: Sequence[Crash] = (),
+    form: Form = Form.POINT_TO_POINT,
 ) -> SitesOutcome:
     """Run all queries of a topology to their end, in one deployment; `decider` in place of what `adapt` says."""
     topology = replace(scenario.topology, batch_interval_us=scenario.trigger_us)
@@ -102,7 +115,11 @@ def simulate_sites(
         changes=decisions is not None,
         slack_us=_SLACK_TRIGGERS * scenario.trigger_us + 2 * longest_us,
         observer=None if decisions is None else report,
+        form=form,
+        insist_us=_INSIST_TRIGGERS * scenario.trigger_us + 4 * longest_us,
     )
+    for crash in crashes:
+        sites.crash(crash.site, crash.at_us, crash.down_us)
     report.sites = sites
     report.start(sorted(sites.sites))
     _feed(sites, streams, scenario.trigger_us, progress)
@@ -239,6 +256,8 @@ class _Report:
     sites: SimulatedSites | None = None
     completed_us: dict[tuple[str, int], int] = field(default_factory=dict)  # by site and number
     _published_changes: int = 0  # changes of plans that were published
+    _coordinator: str | None = None  # the site that decides
+    _log: int = 0  # changes that it knows the outcome of
     _sketches: dict[str, StreamSketch] = field(default_factory=dict)  # by stream, of the micro-batch that runs
 
     def start(self, sites: Sequence[str]) -> None:
@@ -300,6 +319,7 @@ class _Report:
             rows = sum(one.rows for one in before.ingested if one.stream == stream)
             sketch = self._sketches.pop(stream, None)
             self.decisions.ingested(stream, rows, self.trigger_us / 1e6, now_us, sketch)
+        self._follow_coordinator()
         changes, events = self.decisions.decide(now_us)
         for event in events:
             self._publish(now_us, event)
@@ -311,7 +331,7 @@ class _Report:
                 planner=asked.chosen.planner,
                 expected=one.expected,
             )
-            self.sites.change(now_us, Change((wanted,), reason=one.because))
+            self.sites.change(now_us, Change((wanted,), reason=one.because), self._coordinator)
             self._publish(now_us, PlanChangeProposed((one.query,), one.because, 0))
         takeovers = self.sites.takeovers
         for takeover in takeovers[self._published_changes :]:
@@ -319,6 +339,22 @@ class _Report:
                 text = explain_text(taken.plan)
                 self._publish(now_us, PlanInForce(taken.query, taken.planner, text, None, takeover.revision))
         self._published_changes = len(takeovers)
+
+    def _follow_coordinator(self) -> None:
+        """The first site that is up decides; what it knows is lost with it, but for the plans in force."""
+        assert self.decisions is not None and self.sites is not None, "plans may change"
+        coordinator = next(name for name, site in sorted(self.sites.sites.items()) if site.is_up)
+        site = self.sites.sites[coordinator]
+        versions = site.engine.versions(site.ledger)
+        joins = {finish.query: one.join for one in versions.deployment.in_force for finish in one.finishes}
+        if coordinator != self._coordinator:
+            if self._coordinator is not None:
+                self.decisions.taken_over(joins)
+            self._coordinator, self._log = coordinator, len(versions.log)
+        elif len(versions.log) > self._log and versions.proposal is None and not versions.queue:
+            self._log = len(versions.log)  # what was asked for is in force now, or was called off
+            for query, join in joins.items():
+                self.decisions.go_on_with(query, join)
 
     def end(self, now_us: int) -> None:
         self._publish(now_us, RunEnded("completed"))

@@ -73,6 +73,7 @@ class SimulatedSite:
     aligned: bool = False  # whether micro-batches start at multiples of the interval, as Spark's triggers do
     completed: "Completed | None" = None  # called at the end of every micro-batch
     observer: "Observer | None" = None
+    insist_us: int | None = None  # how long to wait for a decision before others are asked for their promises
     ledger: SiteLedger = field(default_factory=SiteLedger)
     answers: dict[str, dict[int, pa.Table]] = field(default_factory=dict)  # the sinks: by query and micro-batch
     batches: list[dict[str, pa.Table]] = field(default_factory=list)  # what the sources have delivered so far
@@ -82,6 +83,7 @@ class SimulatedSite:
     peak_rows: int = 0
     _is_due: bool = False
     _sent: dict[str, int] = field(default_factory=dict)
+    _insisted: set[int] = field(default_factory=set)  # proposals that are watched
     _measured_us: dict[str, int] = field(default_factory=dict)  # when the sizes of a stream's rows were
 
     @property
@@ -176,6 +178,16 @@ class SimulatedSite:
             self.completed(self, before)
         if self.ledger.versions and self.engine.versions(self.ledger).is_decided:
             self._wake()
+        self._await_decision()
+
+    def _await_decision(self) -> None:
+        """Insist on a proposal that is not decided in time: who should tell may be down."""
+        if self.insist_us is None or not self.ledger.versions:
+            return
+        proposal = self.engine.versions(self.ledger).proposal
+        if proposal is not None and proposal.decision is None and proposal.number not in self._insisted:
+            self._insisted.add(proposal.number)
+            self.kernel.after(self.insist_us, self.insist)
 
     def _with_versions(self, ledger: SiteLedger) -> SiteLedger:
         """Go over to the next revision if it is decided, and leave behind what is over."""
@@ -300,6 +312,7 @@ class SimulatedSites:
         judge: Judge = accept,
         observer: Observer | None = None,
         tables: "Mapping[str, TableSource | pa.Table] | None" = None,
+        insist_us: int | None = None,
     ) -> None:
         """`changes` lets plans and queries change, at these sites and streams too; `history` without waiting."""
         self.kernel = Kernel(seed)
@@ -340,7 +353,9 @@ class SimulatedSites:
             )
             own = {table: source for table, source in sources.items() if self.homes[table] == name}
             site = SimulatedSite(
-                *(engine, self.kernel, self.network, laid_out, delays, interval, own, aligned, completed), observer
+                *(engine, self.kernel, self.network, laid_out, delays, interval, own, aligned, completed),
+                observer,
+                insist_us,
             )
             if changes:
                 site.ledger = first_ledger(shelf, deployment, form)
