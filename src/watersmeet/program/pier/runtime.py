@@ -54,6 +54,9 @@ class Host(Protocol):
     def put(self, namespace: str, key: str, suffix: str, batch: Batch, lifetime_us: int) -> None:
         """Store a tuple in the DHT."""
 
+    def renew(self, namespace: str, key: str, suffix: str, batch: Batch, lifetime_us: int) -> None:
+        """Let a stored tuple live on, and store it again where it has been lost."""
+
     def send(self, namespace: str, key: str, suffix: str, batch: Batch, lifetime_us: int) -> None:
         """Route a tuple through the DHT, where nodes on the way see it."""
 

@@ -2,6 +2,7 @@
 
 from watersmeet.reproduce.experiment import Experiment
 from watersmeet.reproduce.pier import (
+    churn,
     fig4_16,
     fig4_17,
     fig4_18,
@@ -24,6 +25,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     fig4_19.EXPERIMENT,
     fig4_20.EXPERIMENT,
     fig4_21.EXPERIMENT,
+    churn.EXPERIMENT,
     table5_1.EXPERIMENT,
     table5_2.EXPERIMENT,
     fig5_3.EXPERIMENT,

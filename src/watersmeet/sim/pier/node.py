@@ -210,6 +210,13 @@ class PierNode:
     def put(self, namespace: str, key: str, suffix: str, batch: Batch, lifetime_us: int) -> None:
         self.dht.put(namespace, key, suffix, batch, self._lifetime_us(lifetime_us), batch.size_bytes)
 
+    def renew(self, namespace: str, key: str, suffix: str, batch: Batch, lifetime_us: int) -> None:
+        def renewed(is_there: bool) -> None:
+            if not is_there:
+                self.put(namespace, key, suffix, batch, lifetime_us)
+
+        self.dht.renew(namespace, key, suffix, self._lifetime_us(lifetime_us), renewed)
+
     def send(self, namespace: str, key: str, suffix: str, batch: Batch, lifetime_us: int) -> None:
         self.dht.send(namespace, key, suffix, batch, self._lifetime_us(lifetime_us), batch.size_bytes)
 

@@ -65,6 +65,7 @@ _PIER_KEYS = (
     "bloom_hashes",
     "bloom_wait",
     "group_wait",
+    "renew",
 )
 _RANKINGS = ("shared", "own")
 _OLD_CHURN_KEYS = {"polite": "graceful_fraction", "stay": "stable_nodes"}
@@ -219,7 +220,12 @@ def _pier(entry: Entry) -> PierSettings:
     if "transport" in members:
         plan["transport"] = members["transport"]
     plan |= {name: keys[name].whole(name) for name in ("bloom_bits", "bloom_hashes") if name in keys}
-    for name, setting in (("slack", "slack_s"), ("bloom_wait", "bloom_wait_s"), ("group_wait", "group_wait_s")):
+    for name, setting in (
+        ("slack", "slack_s"),
+        ("bloom_wait", "bloom_wait_s"),
+        ("group_wait", "group_wait_s"),
+        ("renew", "renew_s"),
+    ):
         if name in keys:
             plan[setting] = _duration(keys[name], name) / 1e6
     settings: dict[str, Any] = {"plan": PlanSettings(**plan)}

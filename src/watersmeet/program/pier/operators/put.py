@@ -23,6 +23,7 @@ class PutSettings(NamedTuple):
     key: tuple[Expression, ...]
     suffix: Expression | None
     lifetime_us: int
+    renew_us: int | None  # how often tuples are renewed, as long as they should live
 
 
 def _put(reader: SettingsReader, operator: Operator) -> PutSettings:
@@ -32,6 +33,7 @@ def _put(reader: SettingsReader, operator: Operator) -> PutSettings:
         reader.expressions("key"),
         reader.expression("suffix"),
         reader.duration_us("lifetime", LIFETIME_US) or LIFETIME_US,
+        reader.duration_us("renew", None),
     )
 
 
@@ -71,11 +73,24 @@ class _Put(Running):
 
 
 class DhtPut(_Put):
-    """Stores tuples at the owner of their key."""
+    """Stores tuples at the owner of their key, and renews them there if asked to: owners come and go."""
 
     def store(self, key: str, suffix: str, batch: Batch) -> None:
         settings: PutSettings = self.plan.settings
-        self.context.host.put(settings.namespace, key, suffix, batch, settings.lifetime_us)
+        host = self.context.host
+        host.put(settings.namespace, key, suffix, batch, settings.lifetime_us)
+        renew_us = settings.renew_us
+        if renew_us is None:
+            return
+        ends_us = host.now_us + settings.lifetime_us
+
+        def renew() -> None:
+            left_us = ends_us - host.now_us
+            if left_us > 0:
+                host.renew(settings.namespace, key, suffix, batch, left_us)
+                self.context.after(renew_us, renew)
+
+        self.context.after(renew_us, renew)
 
 
 class DhtMessagePut(_Put):

@@ -56,6 +56,7 @@ class PlanSettings:
     bloom_hashes: int = 4
     group_wait_s: float = 3.0  # how long groups wait for more: longer than a message takes to any node
     bloom_wait_s: float = 5.0  # how often filters are OR-ed and broadcast as long as new ones come
+    renew_s: float | None = None  # how often tuples in the DHT are renewed by those who sent them; None: never
     skewed: bool = False  # all tuples into one hash bucket: the worst case of section 4.3.4
 
 
@@ -223,8 +224,17 @@ class _Planner:
             empty = {VISITED: Constant("", "string")}
             more = [operator(f"begin{stage}", "projection", "Generate", [source], columns=empty, keep="true")]
             source = more[0].name
+        renews = kind == "DHT" and self._settings.renew_s is not None
         put = operator(
-            f"put{stage}", "put", kind, [source], ns=name, key=keys, suffix=tell_apart, lifetime=self._lifetime
+            f"put{stage}",
+            "put",
+            kind,
+            [source],
+            ns=name,
+            key=keys,
+            suffix=tell_apart,
+            lifetime=self._lifetime,
+            renew=f"{self._settings.renew_s:g}" if renews else None,
         )
         return [*more, put]
 

@@ -24,6 +24,7 @@ from watersmeet.query.bags import bag_of, nearly_bag_of
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
+from watersmeet.query.windows import Hop
 from watersmeet.sim.dht.settings import DhtSettings
 from watersmeet.sim.internet.latency import Constant
 from watersmeet.sim.kernel import Kernel
@@ -126,7 +127,8 @@ def pier_standing(scenario: Scenario, until_us: int) -> Traffic:
 def _last_windows_us(load: UserLoad, plan: PlanSettings) -> int:
     """How long after the last tuple the last groups are answered: when their window has ended, and all have waited."""
     parsed = [parse_query(each.query.sql, load.columns, allow_cross=True) for each in load.queries if each.ufl is None]
-    lengths = [query.grouping.output_window.length_us for query in parsed if query.grouping is not None]
+    windows = [query.grouping.window for query in parsed if query.grouping is not None]
+    lengths = [window.length_us for window in windows if isinstance(window, Hop)]
     return max(lengths) + round(3 * plan.group_wait_s * 1e6) if lengths else 0
 
 
