@@ -168,6 +168,7 @@ class Scene:
     options: Mapping[str, Any] = field(default_factory=dict)  # of all sources
     errors: str | None = None  # of all queries
     durability: str = "process"
+    views: Mapping[str, str] = field(default_factory=dict)  # SQL by name
 
     # -- as a user has it
 
@@ -269,12 +270,14 @@ class Scene:
                 query["failed"] = {"format": "parquet", "path": "out/failed"}
             if self.plan is not None:
                 query["plan"] = {head: [dict(step) for step in steps] for head, steps in self.plan.items()}
+        views = {"views": {name: {"sql": sql, "site": self.site} for name, sql in self.views.items()}}
         transport = {"kind": "directory", "path": "links", "max_pending": f"{self.max_pending} B"}
         return yaml.safe_dump(
             {
                 "sites": list(self.sites),
                 "durability": self.durability,
                 "streams": streams,
+                **(views if self.views else {}),
                 "queries": queries,
                 "link_transport": transport,
             }

@@ -71,9 +71,11 @@ def _check_topology(options: argparse.Namespace) -> None:
                 raise TopologyError(wrong)
             open_table(spark, table, schema)
     tables = [counted(len(topology.tables), "table", "tables")] if topology.tables else []
+    views = [counted(len(topology.views), "view", "views")] if topology.views else []
     *first, last = (
         counted(len(topology.streams), "stream", "streams"),
         *tables,
+        *views,
         counted(len(queries), "query", "queries"),
     )
     print(f"{options.topology}: {', '.join(first)} and {last}, nothing wrong")

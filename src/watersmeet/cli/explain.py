@@ -14,10 +14,12 @@ from watersmeet.cli.session import spark_session
 from watersmeet.errors import InputError
 from watersmeet.query.windows import parse_duration
 from watersmeet.topology.model import Topology
+from watersmeet.topology.views import readers_of
 
 if TYPE_CHECKING:
     from watersmeet.cost.price import Cost
     from watersmeet.planners.choose import Chosen
+    from watersmeet.spark.run import Planned
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -65,13 +67,14 @@ def run(options: argparse.Namespace) -> int:
     if options.trigger is not None:
         topology = replace(topology, batch_interval_us=parse_duration(options.trigger))
     with spark_session(options) as spark:
-        from watersmeet.spark.run import plan_query
+        from watersmeet.spark.run import plan_queries
 
-        plans = []
         for query in queries:
             with errors_naming(query):
-                plans.append((query.name, plan_query(spark, topology, query, every=options.every)[1]))
-    priced = [(name, chosen, estimate(chosen)) for name, chosen in plans]
+                planned = plan_queries(spark, topology, [query], every=options.every)
+        if len(queries) > 1:
+            planned = plan_queries(spark, topology, queries, every=options.every)
+    priced = [(name, chosen, estimate(chosen)) for name, chosen in planned.plans.items()]
     if options.draw is not None:
         for name, chosen, cost in priced:
             _draw(options.draw, name if len(priced) > 1 else "", chosen, cost)
@@ -79,8 +82,9 @@ def run(options: argparse.Namespace) -> int:
         data = {name: _data(chosen, cost) for name, chosen, cost in priced}
         print(json.dumps(data, indent=2))
     else:
-        texts = [_text(name, chosen, cost) for name, chosen, cost in priced]
-        shared = _shared(topology, dict(plans))
+        readers = dict(readers_of(planned.asked))
+        texts = [_text(_title(name, planned, readers), chosen, cost) for name, chosen, cost in priced]
+        shared = _shared(planned.topology, planned.plans)
         print("\n\n".join([*texts, *([shared] if shared else [])]))
     return 0
 
@@ -119,12 +123,20 @@ def _data(chosen: "Chosen", cost: "Cost | None") -> dict[str, object]:
     return explain_data(chosen.plan) | {"estimate": estimated}
 
 
-def _text(name: str, chosen: "Chosen", cost: "Cost | None") -> str:
+def _title(name: str, planned: "Planned", readers: "Mapping[str, list[str]]") -> str:
+    """What a plan is for: a query, a part of its UNION ALL, or a view and who reads it."""
+    target = next(one.output.target for one in planned.asked if name in dict(one.output.branches))
+    is_view = target.is_stream
+    what = f"view {target.name}, read by {', '.join(readers[target.name])}" if is_view else f"query {target.name}"
+    return what if name == target.name else f"{what}: {name}, another SELECT of its UNION ALL"
+
+
+def _text(title: str, chosen: "Chosen", cost: "Cost | None") -> str:
     from watersmeet.plan.explain import estimate_text, explain_text
 
     estimated = estimate_text(chosen.planner, cost, chosen.batch_interval_s, chosen.note, chosen.tried)
     estimated = estimated.replace("\n", "\n  ")
-    return f"query {name}\n{explain_text(chosen.plan)}\n  {estimated}"
+    return f"{title}\n{explain_text(chosen.plan)}\n  {estimated}"
 
 
 def _draw(file: str, name: str, chosen: "Chosen", cost: "Cost | None") -> None:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from watersmeet.errors import InputError
-from watersmeet.query.model import JoinQuery
 from watersmeet.topology.model import Query, Topology
+from watersmeet.topology.views import outputs_of, with_outputs
 
 
 def selected_queries(topology: Topology, options: argparse.Namespace) -> tuple[Query, ...]:
@@ -28,7 +28,7 @@ def check_sql(topology: Topology, queries: Sequence[Query]) -> None:
     """Check the text of queries."""
     for query in queries if topology.has_schemas else ():  # else Spark has to infer them first
         with errors_naming(query):
-            _parsed(topology, query)
+            outputs_of(topology, [query])
 
 
 def check_queries(topology: Topology, queries: Sequence[Query]) -> None:
@@ -37,19 +37,13 @@ def check_queries(topology: Topology, queries: Sequence[Query]) -> None:
 
     for query in queries if topology.has_schemas else ():
         with errors_naming(query):
-            check_plan(topology, query, _parsed(topology, query))
-
-
-def _parsed(topology: Topology, query: Query) -> JoinQuery:
-    from watersmeet.query.sql import parse_query
-
-    return parse_query(
-        query.sql,
-        topology.columns,
-        allow_cross=query.allow_cross,
-        event_times=topology.event_times,
-        tables=topology.table_windows,
-    )
+            asked = outputs_of(topology, [query])
+            whole = with_outputs(replace(topology, queries=(query,)), asked)
+            for one in asked:
+                for name, parsed in one.output.branches:
+                    check_plan(whole, whole.query(name), parsed)
+    if topology.has_schemas:
+        outputs_of(topology, [query for query in topology.views if query.name not in {one.name for one in queries}])
 
 
 @contextlib.contextmanager
@@ -58,6 +52,6 @@ def errors_naming(query: Query) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        if str(error).startswith(("query ", "stream ", "table ", "checkpoint ")):
+        if str(error).startswith(("query ", "stream ", "table ", "view ", "views ", "checkpoint ")):
             raise
         raise type(error)(f"query {query.name!r}: {error}") from error

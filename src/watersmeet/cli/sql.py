@@ -134,18 +134,19 @@ class _Prompt:
         """Show the plan and the cost of a query, and its first answers."""
         from watersmeet.plan.explain import estimate_text, explain_text
         from watersmeet.planners.choose import estimate
-        from watersmeet.spark.run import plan_query
+        from watersmeet.spark.run import plan_queries
 
         topology = load_topology(self.path, self.parameters)
         site = next((query.site for query in topology.queries if query.site is not None), None)
         query = Query("prompt", sql, site=site)
-        bound, chosen = plan_query(self.spark, topology, query)
-        self._say(explain_text(chosen.plan))
-        cost, interval_s = estimate(chosen), chosen.batch_interval_s
-        text = estimate_text(chosen.planner, cost, interval_s, chosen.note, chosen.tried)
-        self._say("  " + text.replace("\n", "\n  "))
+        planned = plan_queries(self.spark, topology, [query])
+        for chosen in planned.plans.values():
+            self._say(explain_text(chosen.plan))
+            cost, interval_s = estimate(chosen), chosen.batch_interval_s
+            text = estimate_text(chosen.planner, cost, interval_s, chosen.note, chosen.tried)
+            self._say("  " + text.replace("\n", "\n  "))
         self.last = sql
-        names = [item.name for item in bound.query.select]
+        names = [item.name for item in planned.bounds[query.name].query.output]
         answers, is_all = self._first_answers(topology, query)
         table = Table(*names, title=self._title(answers, is_all=is_all), title_justify="left", min_width=24)
         for row in answers[: self.rows]:

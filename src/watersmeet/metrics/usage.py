@@ -55,7 +55,7 @@ def _at_site(program: SiteProgram, ledger: SiteLedger, query: str | None) -> Usa
     ]
     return Usage(
         rows_in=sum(state.rows for state in states),
-        rows_out=_count(ledger.rows_out, query),
+        rows_out=sum(ledger.rows_out.get(name, 0) for name in program.answered if query in (None, name)),
         late=sum(state.late for state in states),
         malformed=sum(state.malformed for state in states),
         null_keys=_count(ledger.null_keys, query),

@@ -318,6 +318,13 @@ def join_plan_of(plan: Plan) -> JoinPlan:
     return plan
 
 
+def has_groups(plan: Plan) -> bool:
+    """Whether a plan aggregates its answers."""
+    while not isinstance(plan, JoinPlan | Group):
+        plan = plan.child
+    return isinstance(plan, Group)
+
+
 def with_join(plan: Plan, join: JoinPlan) -> Plan:
     """The same plan over another join."""
     return join if isinstance(plan, JoinPlan) else replace(plan, child=with_join(plan.child, join))

@@ -58,7 +58,7 @@ class Bound:
 
 
 def bind(spark: SparkSession, topology: Topology, query: Query) -> Bound:
-    """Parse a query and check every expression and type in it with Spark, without reading any data."""
+    """Parse a query of one SELECT and check every expression and type in it."""
     parsed = parse_query(
         query.sql,
         topology.columns,
@@ -66,6 +66,11 @@ def bind(spark: SparkSession, topology: Topology, query: Query) -> Bound:
         event_times=topology.event_times,
         tables=topology.table_windows,
     )
+    return bind_parsed(spark, topology, parsed)
+
+
+def bind_parsed(spark: SparkSession, topology: Topology, parsed: JoinQuery) -> Bound:
+    """Check every expression and type in a query with Spark, without reading any data."""
     schemas = {source.stream: stream_schema(spark, topology.stream(source.stream)) for source in parsed.sources}
     flat = StructType(
         [
@@ -74,7 +79,7 @@ def bind(spark: SparkSession, topology: Topology, query: Query) -> Bound:
             for field in schemas[source.stream].fields
         ]
     )
-    flat = flat.add(TIME.flat, LongType()) if parsed.grouping is not None else flat
+    flat = flat.add(TIME.flat, LongType()) if parsed.grouping is not None or parsed.into is not None else flat
     rows = empty_frame(spark, flat)
     types = _types(rows, _expressions(parsed))
     _check_functions(rows, parsed)

@@ -13,14 +13,15 @@ from typing import Any
 from zlib import crc32
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.sql.types import StructType
 
 from watersmeet.errors import InputError
 from watersmeet.plan.explain import explain_text
 from watersmeet.query.windows import Changes
 from watersmeet.spark.handle import StreamingRun
 from watersmeet.spark.live_table import LiveTable
-from watersmeet.spark.run import plan_query, start
+from watersmeet.spark.outputs import answer_type
+from watersmeet.spark.run import plan_queries, start
 from watersmeet.topology.model import BatchFunction, Query, Sink, Stream, Table, Topology
 
 _DELAY = "spark.watermarkDelayMs"  # how Spark's EventTimeWatermark marks its column
@@ -42,11 +43,12 @@ def sql(spark: SparkSession, text: str, /, **frames: DataFrame) -> "JoinedStream
     # A name of its own, and the same at each start: Spark lets only one query of a name run at a time.
     query = Query(f"answers_{crc32(text.encode()):08x}", text)
     topology = Topology(streams, (query,), tables=tables)
-    bound, chosen = plan_query(spark, topology, query)
-    fields = [StructField(item.name, DataType.fromDDL(item.expression.type)) for item in bound.query.output]
+    planned = plan_queries(spark, topology, [query])
+    bound = planned.bounds[query.name]
     grouping = bound.query.grouping
     emits_changes = grouping is not None and isinstance(grouping.window, Changes)
-    return JoinedStream(spark, topology, StructType(fields), explain_text(chosen.plan), emits_changes)
+    plan = "\n".join(explain_text(chosen.plan) for chosen in planned.plans.values())
+    return JoinedStream(spark, topology, answer_type(bound), plan, emits_changes)
 
 
 def stream_of(name: str, frame: DataFrame) -> Stream:

@@ -331,12 +331,12 @@ class StreamingRun:
     def answers_here(self, query: str, site: str | None = None) -> bool:
         """Whether the answers of a query are delivered by a site that runs here, or by a certain one of them."""
         programs = [program for name, (program, _) in self._programs.items() if site in (None, name)]
-        return any(finish.query == query for program in programs for _, finish in program.finishes)
+        return any(query in program.answered for program in programs)
 
     def answer_columns(self, query: str) -> tuple[str, ...]:
         """The names of the columns of a query's answers; nothing where another site delivers them."""
         finishes = (finish for program, _ in self._programs.values() for _, finish in program.finishes)
-        return next((tuple(finish.names) for finish in finishes if finish.query == query), ())
+        return next((tuple(finish.names) for finish in finishes if finish.target.name == query), ())
 
     @property
     def traffic(self) -> LinkTraffic:

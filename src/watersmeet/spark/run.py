@@ -18,7 +18,7 @@ from watersmeet.errors import InputError, NothingToDo, did_you_mean, name_querie
 from watersmeet.metrics.bus import EventBus
 from watersmeet.metrics.events import Event, PlanInForce, RunStarted, RunWarning
 from watersmeet.plan.explain import explain_text
-from watersmeet.plan.nodes import Group, join_plan_of, with_join
+from watersmeet.plan.nodes import has_groups, join_plan_of, with_join
 from watersmeet.planners.choose import Chosen, choose
 from watersmeet.program.site.adoption import first_ledger, program_of, with_finishes
 from watersmeet.program.site.agreement import proposer_of
@@ -31,7 +31,7 @@ from watersmeet.query.model import TIME, Column, JoinQuery
 from watersmeet.query.sql import canonical_sql
 from watersmeet.query.windows import parse_duration
 from watersmeet.spark.adapting import Observations, PlanAdapter
-from watersmeet.spark.binding import Bound, bind
+from watersmeet.spark.binding import Bound
 from watersmeet.spark.checkpoint import KEPT, SELECT, Checkpoint, kept_columns, refuse_old_forms
 from watersmeet.spark.deliver.sinks import FileWriter, Writer, check_sink, open_sink
 from watersmeet.spark.durable import Disk
@@ -44,9 +44,11 @@ from watersmeet.spark.ingest.source_log import missing_inputs, strike_out_unplan
 from watersmeet.spark.ingest.sources import check_source, has_rows_in_java
 from watersmeet.spark.ingest.tables import with_table_schemas
 from watersmeet.spark.links.directory import DirectoryLinks
+from watersmeet.spark.outputs import bind_outputs
 from watersmeet.spark.session import start_session, use_our_python
 from watersmeet.spark.site_job import SiteJob, SiteSettings
 from watersmeet.topology.model import Query, Topology
+from watersmeet.topology.views import Asked
 
 _LEAST_DECIDING_US = 1_000_000  # of event time between two looks at whether another plan is better
 _SLACK_TRIGGERS, _MIN_SLACK_US = 3, 500_000  # event time that may go by while sites agree on a change of plans
@@ -58,14 +60,40 @@ def plan_query(
 ) -> tuple[Bound, Chosen]:
     """Check a query against its streams and plan it, by every planner if asked for; nothing is read or written.
 
-    `kept` are columns that its windows keep in any case, by flat name.
+    Of a UNION ALL it is the first SELECT. `kept` are columns that its windows keep in any case, by flat name.
     """
-    topology = with_table_schemas(spark, topology)
-    bound = bind(spark, topology, query)
-    columns = (Column(s.alias, name) for s in bound.query.sources for name in topology.columns[s.stream])
-    also_kept = tuple(column for column in columns if column.flat in kept)
-    bound = replace(bound, query=replace(bound.query, also_kept=also_kept))
-    return bound, choose(topology, query, bound.query, every=every)
+    found = plan_queries(spark, topology, [query], every=every, kept={query.name: kept})
+    return found.bounds[query.name], found.plans[query.name]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Queries, and the views that they read, with their plans."""
+
+    topology: Topology  # with derived streams, and a query for each branch
+    asked: tuple[Asked, ...]
+    bounds: Mapping[str, Bound]  # by branch, in the order in which they depend on each other
+    plans: Mapping[str, Chosen]
+
+
+def plan_queries(
+    spark: SparkSession,
+    topology: Topology,
+    queries: Sequence[Query],
+    *,
+    every: bool = False,
+    kept: Mapping[str, Sequence[str]] | None = None,
+) -> Planned:
+    """Check queries and the views that they read against their streams, and plan them."""
+    topology = replace(with_table_schemas(spark, topology), queries=tuple(queries))
+    bound_outputs = bind_outputs(spark, topology, queries)
+    topology, bounds, plans = bound_outputs.topology, {}, {}
+    for name, bound in bound_outputs.bounds.items():
+        columns = (Column(s.alias, column) for s in bound.query.sources for column in topology.columns[s.stream])
+        also_kept = tuple(column for column in columns if column.flat in (kept or {}).get(name, ()))
+        bounds[name] = replace(bound, query=replace(bound.query, also_kept=also_kept))
+        plans[name] = choose(topology, topology.query(name), bounds[name].query, every=every)
+    return Planned(topology, bound_outputs.asked, bounds, plans)
 
 
 def check_query(
@@ -75,17 +103,18 @@ def check_query(
     *,
     once: bool = False,
     site: str | None = None,
-    kept: Sequence[str] = (),
-) -> tuple[Bound, Chosen]:
+    kept: Mapping[str, Sequence[str]] | None = None,
+) -> Planned:
     """Everything that can be found wrong with a query, or with its part at one site, before it runs."""
-    bound, chosen = plan_query(spark, topology, query, kept=kept)
-    for source in bound.query.sources:
-        stream = topology.stream(source.stream)
-        if site is None or stream.site == site:
-            check_source(stream, bound.schemas[source.stream], once=once)
+    found = plan_queries(spark, topology, [query], kept=kept)
+    for bound in found.bounds.values():
+        for source in bound.query.sources:
+            stream = found.topology.stream(source.stream)
+            if not stream.is_derived and site in (None, stream.site):
+                check_source(stream, bound.schemas[source.stream], once=once)
     if site is None or site == topology.query_site(query):
         check_sink(spark, query)
-    return bound, chosen
+    return found
 
 
 def site_programs(plans: Mapping[str, Chosen], topology: Topology) -> dict[str, SiteProgram]:
@@ -203,11 +232,14 @@ def _start(
     bus = events or EventBus()
     if warn is not None:
         bus.subscribe(lambda at, event: _pass_on(event, warn))
-    bounds, plans, kept = {}, {}, {} if fresh else kept_columns(root)
+    kept = {} if fresh else kept_columns(root)
     for one in asked:
         with _refusing([one.name]):
-            found = check_query(session, topology, one, once=once, site=site, kept=kept.get(one.name, ()))
-            bounds[one.name], plans[one.name] = found
+            planned = check_query(session, topology, one, once=once, site=site, kept=kept)
+    if len(asked) > 1:
+        with _refusing([one.name for one in asked]):
+            planned = plan_queries(session, topology, asked, kept=kept)
+    topology, bounds, plans = planned.topology, planned.bounds, dict(planned.plans)
     plans_change = plans_change or any(topology.adapt_of(one).mode != "off" for one in asked)
     decisions = _decisions(topology, bounds, plans, trigger_us) if site is None else None
     for name, join in decisions.joins.items() if decisions is not None else ():
@@ -298,9 +330,10 @@ class _Launch:
         """Start some sites; if one of them cannot start, none does."""
         programs = programs_of(self.deployment)
         for site in sites:
-            for _, finish in programs[site].finishes:
-                refuse_answered_sink(self.spark, self.topology.query(finish.query), self.root / site)
-        self.events.publish(RunStarted(tuple(sites), tuple(self.plans), __version__))
+            for name in programs[site].answered:
+                refuse_answered_sink(self.spark, self.topology.query(name), self.root / site)
+        asked = tuple(query.name for query in self.topology.queries)
+        self.events.publish(RunStarted(tuple(sites), asked, __version__))
         for name, chosen in self.plans.items():
             expected = None if chosen.cost is None else chosen.cost.bytes_s
             self.events.publish(PlanInForce(name, chosen.planner, explain_text(chosen.plan), expected, 1))
@@ -397,7 +430,7 @@ class _Launch:
                 slack_us=_SLACK_TRIGGERS * max(self.trigger_us, _MIN_SLACK_US),
                 observations=None if self.decisions is None else self.observations,
             )
-            writers = {query: self._writer(query, held) for query in {finish.query for _, finish in program.finishes}}
+            writers = {query: self._writer(query, held) for query in program.answered}
             job = SiteJob(settings, program, writers)
             handle = SiteQuery(job, queries)
             self._stream(job, held, handle)
@@ -461,7 +494,7 @@ class _Launch:
         """What tells sites that run different plans apart; what follows a join without groups is done at one site."""
         plans = {
             name: [
-                explain_text(chosen.plan if isinstance(chosen.plan, Group) else join_plan_of(chosen.plan)),
+                explain_text(chosen.plan if has_groups(chosen.plan) else join_plan_of(chosen.plan)),
                 repr(_partition(chosen)),
             ]
             for name, chosen in self.plans.items()

@@ -44,6 +44,7 @@ from watersmeet.spark.deliver.delivery import FAILED_SCHEMA, Delivery, LateRows
 from watersmeet.spark.deliver.evaluate import SparkEvaluator
 from watersmeet.spark.deliver.sinks import FileWriter, Writer
 from watersmeet.spark.durable import UNFLUSHED, Disk
+from watersmeet.spark.ingest.derived import SparkDerivation
 from watersmeet.spark.ingest.intake import Intake
 from watersmeet.spark.ingest.late_rows import LateRowsWatch
 from watersmeet.spark.ingest.new_files import InputFile, NewFiles
@@ -136,9 +137,10 @@ class SiteJob:
         spark, shelf = settings.spark, settings.checkpoint.shelf
         run_tasks = TaskRunner(spark)
         evaluator = SparkEvaluator(spark, settings.bounds, shelf)
-        self._delays_us = {s.stream: settings.topology.stream(s.stream).watermark_us for s in program.streams}
+        self._delays_us = {s.stream: settings.topology.stream(s.stream).watermark_us for s in program.sources}
         self._engine = SiteEngine(
             *(program, self._delays_us, shelf, run_tasks, evaluator, run_tasks.parallelism),
+            derive=SparkDerivation(spark, self._schemas, shelf, run_tasks),
             slack_us=settings.slack_us,
         )
         watermarks_path = settings.checkpoint.watermarks_path
@@ -151,10 +153,11 @@ class SiteJob:
         self._tables = TableReader(spark, settings.topology, self._schemas, shelf)
         listings = self._intake.listings
         self._new_files = None if listings is None else NewFiles(listings, shelf, self.ledger.inputs)
-        answered = {finish.query: finish for _, finish in program.finishes}  # once, whatever versions of it there are
+        # Once, whatever versions and branches of it there are.
+        finishes = {finish.target.name: finish for _, finish in program.finishes if not finish.target.is_stream}
         self._deliveries = [
             Delivery(spark, query, _named(evaluator.answer_schema(finish), finish), writers[query], shelf)
-            for query, finish in answered.items()
+            for query, finish in finishes.items()
         ]
         run_id = f"{program.site}-{self._checkpoint.run_id}"
         disk = Disk(settings.topology.survives_power_cuts)
@@ -324,7 +327,7 @@ class SiteJob:
 
     @property
     def _reads_streams(self) -> bool:
-        return any(not scan.is_table for scan in self.program.streams)
+        return any(not scan.is_table for scan in self.program.sources)
 
     @property
     def _refreshed(self) -> frozenset[str]:
@@ -473,7 +476,8 @@ class SiteJob:
                 with contextlib.suppress(WatersmeetError):  # an expression fails for one of them: not yet
                     # The engine is a function: nothing of this is committed.
                     after = self._engine.run(self.ledger, Arrivals((), dict.fromkeys(self._delays_us, END_US)))
-                    answers = sum(after.rows_out.values()) - sum(self.ledger.rows_out.values())
+                    counts = [(after.rows_out, 1), (self.ledger.rows_out, -1)]
+                    answers = sum(sign * of.get(query, 0) for of, sign in counts for query in self.program.answered)
                     text = f"{answers:,} answers are not given yet: {text}"
             self._warnings.say("waiting", f"{text}; more rows release them, or `--once --drain` if none will come")
             return True
@@ -728,7 +732,7 @@ class SiteJob:
             for name, of in counts.items():
                 of[found.stream] = of.get(found.stream, 0) + getattr(found, name)
         segments = list(ledger.segments)
-        queries = {finish.query for _, finish in self.program.finishes}
+        queries = self.program.answered
         nulls = sum(sum(found.null_keys.values()) for found in before.ingested)
         self.last_batch = MicroBatchCompleted(
             site=self.site,
@@ -740,7 +744,7 @@ class SiteJob:
             malformed=counts["malformed"],
             null_keys=nulls,
             failed=failed_counts(before, ledger),
-            answers={query: ledger.rows_out.get(query, 0) - before.rows_out.get(query, 0) for query in sorted(queries)},
+            answers={query: ledger.rows_out.get(query, 0) - before.rows_out.get(query, 0) for query in queries},
             watermarks=self._engine.watermarks(ledger),
             state_rows=sum(segment.rows for segment in segments),
             state_bytes=sum(segment.bytes for segment in segments),

@@ -24,13 +24,14 @@ from watersmeet.errors import RunError, WatersmeetError
 from watersmeet.plan.shape import shape_of
 from watersmeet.program.storage.segments import TS, column
 from watersmeet.query.windows import FIRST_US, LAST_US
-from watersmeet.spark.binding import CORRUPT, bind, micros_sql, readable, stream_schema
+from watersmeet.spark.binding import CORRUPT, micros_sql, readable, stream_schema
 from watersmeet.spark.ingest import generator
 from watersmeet.spark.ingest.nanoseconds import read_files
 from watersmeet.spark.ingest.new_files import FILE_FORMATS
 from watersmeet.spark.ingest.sources import catches_malformed, check_source, open_stream
 from watersmeet.spark.ingest.tables import open_table, with_table_schemas
 from watersmeet.spark.jobs import map_rows, reports
+from watersmeet.spark.outputs import bind_outputs
 from watersmeet.spark.tasks import Batches, report
 from watersmeet.stats.model import Number, Origin, Stats, StreamStats
 from watersmeet.stats.sketches import StreamSketch
@@ -98,8 +99,9 @@ def estimate(
     topology = with_table_schemas(spark, topology)
     asked = topology.queries if queries is None else tuple(queries)
     predicates: dict[str, list[_Predicate]] = {}
-    for query in asked:
-        for scan in shape_of(bind(spark, topology, query).query, topology.columns).scans:
+    bound = bind_outputs(spark, topology, asked)
+    for one in bound.bounds.values():
+        for scan in shape_of(one.query, bound.topology.columns).scans:
             wanted = [_Predicate(scan.alias, one.sql) for one in scan.filters]
             known = predicates.setdefault(scan.stream, [])
             known += [one for one in wanted if one not in known]

@@ -37,7 +37,7 @@ from watersmeet.topology.yaml_tree import SIZE_BYTES, Entry, parse_amount, read
 
 _TOPOLOGY_KEYS = (
     *("sites", "links", "default_link", "link_transport", "durability", "stats_file", "adapt", "batch_interval"),
-    *("streams", "tables", "queries"),
+    *("streams", "tables", "views", "queries"),
 )
 _LINK_KEYS = ("latency", "bandwidth", "price_per_gb")
 _STREAM_KEYS = ("site", "schema", "event_time", "watermark", "idle_timeout", "source", "late", "stats")
@@ -61,6 +61,7 @@ _QUERY_KEYS = (
     "start",
     "checkpoint",
 )
+_VIEW_KEYS = tuple(key for key in _QUERY_KEYS if key not in ("sink", "checkpoint"))
 _BANDWIDTH_BPS = {"bps": 1, "kbps": 1_000, "Mbps": 1_000_000, "Gbps": 1_000_000_000}
 
 
@@ -92,6 +93,10 @@ def load_topology(path: str | Path, parameters: Mapping[str, str] | None = None)
     for name, entry in _distinct("query", top["queries"].mapping("queries").items()):
         with _located(entry):
             queries.append(_query(name, entry, directory, site_names))
+    views = []
+    for name, entry in _distinct("view", top["views"].mapping("views").items()) if "views" in top else ():
+        with _located(entry):
+            views.append(_query(name, entry, directory, site_names, is_view=True))
     links = _links(top["links"], site_names) if "links" in top else ()
     default = _default_link(top["default_link"]) if "default_link" in top else None
     transport = _link_transport(top["link_transport"], directory) if "link_transport" in top else LinkTransport()
@@ -116,6 +121,7 @@ def load_topology(path: str | Path, parameters: Mapping[str, str] | None = None)
             adapt,
             interval_us,
             tuple(tables),
+            views=tuple(views),
         )
 
 
@@ -273,9 +279,9 @@ def _table(name: str, entry: Entry, directory: Path, sites: Sequence[str]) -> Ta
     return Table(name, source=source, **texts)
 
 
-def _query(name: str, entry: Entry, directory: Path, sites: Sequence[str]) -> Query:
-    what = f"query {name!r}"
-    keys = entry.mapping(what, _QUERY_KEYS)
+def _query(name: str, entry: Entry, directory: Path, sites: Sequence[str], *, is_view: bool = False) -> Query:
+    what = f"view {name!r}" if is_view else f"query {name!r}"
+    keys = entry.mapping(what, _VIEW_KEYS if is_view else _QUERY_KEYS)
     if "sql" not in keys:
         raise entry.fail(f"{what} has no sql")
     return Query(

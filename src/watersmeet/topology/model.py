@@ -104,9 +104,12 @@ class Stream:
     site: str = "here"
     late: Sink | None = None
     idle_timeout: str = "5 minutes"
+    is_derived: bool = False  # whether its rows are the answers of queries, whose times they have
 
     def __post_init__(self) -> None:
         check_name(self.name, "stream")
+        if self.is_derived:
+            return
         if (self.source is None) == (self.frame is None):
             raise TopologyError(f"stream {self.name!r} needs either a source or a streaming DataFrame, and not both")
         if self.source is not None and not self.schema:
@@ -162,8 +165,12 @@ class Stream:
 
     @property
     def event_time_column(self) -> str:
-        """The event-time column in the spelling of the schema."""
-        return next(column for column in self.columns if column.casefold() == self.event_time.casefold())
+        """The event-time column in the spelling of the schema; that of a derived stream is none of its columns."""
+        return (
+            ""
+            if self.is_derived
+            else next(column for column in self.columns if column.casefold() == self.event_time.casefold())
+        )
 
     @property
     def watermark_us(self) -> int:
@@ -478,6 +485,7 @@ class Topology:
     adapt: Adapt = Adapt()  # of queries that do not say otherwise
     batch_interval_us: int | None = None  # event time that a micro-batch covers; None is by the streams' statistics
     tables: tuple[Table, ...] = ()
+    views: tuple[Query, ...] = ()  # queries that others read like streams
     _position: dict[str, int] = field(init=False, repr=False, compare=False)  # of each site in `sites`
 
     def __post_init__(self) -> None:
@@ -486,12 +494,18 @@ class Topology:
             ("stream", [stream.name for stream in self.streams]),
             ("table", [table.name for table in self.tables]),
             ("query", [query.name for query in self.queries]),
+            ("view", [view.name for view in self.views]),
             ("site", [site.name for site in self.sites]),
         ):
             folded = [name.casefold() for name in names]
             twice = sorted({name for name in names if folded.count(name.casefold()) > 1})
             if twice:
                 raise TopologyError(f"duplicate {what} names (case does not count): {', '.join(twice)}")
+        named = {stream.name.casefold(): "stream" for stream in self.streams if not stream.is_derived}
+        named |= {query.name.casefold(): "query" for query in self.queries}
+        for view in self.views:
+            if (other := named.get(view.name.casefold())) is not None:
+                raise TopologyError(f"view {view.name!r} has the name of a {other}; rename one")
         check_durability(self.durability)
         if self.batch_interval_us is not None and self.batch_interval_us <= 0:
             raise TopologyError("batch_interval must be positive")
@@ -502,7 +516,7 @@ class Topology:
             check_site(table.site, f"table {table.name!r}", self.site_names)
         for stream in self.streams:
             check_site(stream.site, f"stream {stream.name!r}", self.site_names)
-        for query in self.queries:
+        for query in (*self.queries, *self.views):
             if query.site is not None:
                 check_site(query.site, f"query {query.name!r}", self.site_names)
             for head, step in [(steps.head, step) for steps in query.plan or () for step in steps.steps]:
@@ -535,7 +549,7 @@ class Topology:
             if len(names) != 1:
                 raise TopologyError(f"say which query: {', '.join(names) or 'the topology has none'}")
             return self.queries[0]
-        for query in self.queries:
+        for query in (*self.queries, *self.views):
             if query.name == name:
                 return query
         raise TopologyError(f"unknown query {name!r}; {did_you_mean(name, names)}")
@@ -624,8 +638,8 @@ class Topology:
 
     @property
     def event_times(self) -> dict[str, str]:
-        """The column of every stream that is its event time."""
-        return {stream.name: stream.event_time_column for stream in self.streams}
+        """The column of every stream that is its event time; rows of derived streams have none."""
+        return {stream.name: stream.event_time_column for stream in self.streams if not stream.is_derived}
 
 
 def check_name(name: str, what: str) -> str:

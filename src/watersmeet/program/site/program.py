@@ -225,6 +225,11 @@ class SiteProgram:
         return tuple(part for part in self.parts if part.is_in_force or not current & set(part.queries))
 
     @cached_property
+    def answered(self) -> tuple[str, ...]:
+        """The queries whose answers sinks get here."""
+        return tuple(sorted({finish.target.name for _, finish in self.finishes if not finish.target.is_stream}))
+
+    @cached_property
     def derived(self) -> frozenset[str]:
         """Streams whose rows are answers of queries here."""
         return frozenset(finish.target.name for _, finish in self.finishes if finish.target.is_stream)

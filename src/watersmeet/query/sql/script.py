@@ -7,6 +7,7 @@ place. A subquery and a common table expression are derived streams; the branche
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from sqlglot.tokenizer_core import TokenType as T
 
@@ -66,6 +67,24 @@ def parse_script(
     reader.read(tokens, {}, target)
     *streams, last = reader.outputs
     return (*_read_by(streams, last), last)
+
+
+def streams_named(sql: str) -> frozenset[str]:
+    """The names, in lower case, that stand where streams do, in any SELECT of a statement; some may mean a column.
+
+    >>> sorted(streams_named("WITH v AS (SELECT k FROM a) SELECT k FROM V [RANGE 1 SECOND], b [ROWS 3]"))
+    ['a', 'b', 'v']
+    """
+    tokens = tokenize(SqlText(sql))
+    clauses: dict[int, T] = {}
+    found = set()
+    for before, token in pairwise(tokens):
+        if before.kind in _CLAUSES:
+            clauses[before.depth] = before.kind
+        in_from = clauses.get(before.depth) is T.FROM and before.depth == token.depth
+        if before.kind in (T.FROM, T.JOIN) or (before.kind is T.COMMA and in_from):
+            found.add(token.name.casefold())
+    return frozenset(found)
 
 
 def _read_by(streams: Sequence[Output], last: Output) -> Iterator[Output]:

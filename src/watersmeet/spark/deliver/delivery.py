@@ -160,12 +160,13 @@ class Delivery:
 
     def _table(self, answers: Answers) -> pa.Table:
         stored = [name for name, _ in answers.columns]
-        table = pa.concat_tables([self._shelf.get(one).select(stored) for one in answers.paths])
+        tables = [self._shelf.get(one).select(stored) for one in answers.paths]
+        table = pa.concat_tables(tables, promote_options="permissive")  # branches differ in what is never NULL
         return table.rename_columns(list(self._schema.names))
 
     def _write_files(self, path: str, held: Sequence[Answers]) -> int:
         """Write answers straight into a Parquet file: Spark SQL would do nothing but pass them on."""
-        table = pa.concat_tables(map(self._table, held))
+        table = pa.concat_tables(map(self._table, held), promote_options="permissive")
         name = f"part-00000.{self._compression}.parquet"
         pq.write_table(table, os.path.join(path, name), compression=self._compression)
         return int(table.num_rows)

@@ -43,7 +43,7 @@ class Intake:
 
     @property
     def _streams(self) -> list[StreamScan]:
-        return [scan for scan in self.program.streams if not scan.is_table]
+        return [scan for scan in self.program.sources if not scan.is_table]
 
     @cached_property
     def listings(self) -> dict[str, Listing] | None:
@@ -118,7 +118,7 @@ class Intake:
         return IngestFiles(self._task(self._scan(name)), columns)
 
     def _scan(self, name: str) -> StreamScan:
-        return next(scan for scan in self.program.streams if scan.stream == name)
+        return next(scan for scan in self.program.sources if scan.stream == name)
 
     def _read_by_spark(self, name: str, paths: Sequence[str]) -> DataFrame:
         opened = open_files(self.spark, self.topology.stream(name), self.schemas[name], paths)

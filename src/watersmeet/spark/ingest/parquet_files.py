@@ -56,7 +56,7 @@ def file_columns(stream: Stream, schema: T.StructType, scan: StreamScan) -> tupl
         return None
     wanted = [(stream.event_time_column, TS, True)]
     wanted += [(expression.columns[0].name, to, is_number) for expression, to, is_number in expressions]
-    if not all(_is_plain_column(schema[name]) for name, _, _ in wanted):
+    if not all(is_plain_column(schema[name]) for name, _, _ in wanted):
         return None
     return tuple(
         FileColumn(name, to_arrow_type(schema[name].dataType, timezone="UTC"), to, is_number)
@@ -68,7 +68,8 @@ def _has_plain_files(source: Source | None) -> bool:
     return source is not None and source.format == "parquet" and not reader_options(source)
 
 
-def _is_plain_column(field: T.StructField) -> bool:
+def is_plain_column(field: T.StructField) -> bool:
+    """Whether values of a column are the same to Arrow and to Spark."""
     is_plain = isinstance(field.dataType, _KEPT_TYPES) or field.dataType.simpleString() in _TEXT_TYPES
     return is_plain and "." not in field.name  # to Arrow a dot means a field of a struct
 
@@ -124,11 +125,11 @@ class IngestFiles:
             values = batch.column(column.name)
             if values.type != column.type:
                 values = floored(values, column.type)
-            arrays.append(_number(values) if column.is_number else values)
+            arrays.append(as_number(values) if column.is_number else values)
         return pa.RecordBatch.from_arrays(arrays, names=[column.to for column in self.columns])
 
 
-def _number(values: pa.Array) -> pa.Array:
+def as_number(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """Numbers as 64 bits, days and microseconds since the epoch: what `class_key_sql` and `micros_sql` make of them."""
     if pa.types.is_date32(values.type):
         values = values.cast(pa.int32())

@@ -124,16 +124,29 @@ def ingest_columns(rows: DataFrame, stream: Stream, schema: StructType, scan: St
     names = [*stream.columns, *([CORRUPT] if marks_malformed else [])]
     flat = rows.select([F.col(f"`{_quoted(name)}`").alias(f"{stream.name}.{name}") for name in names])
     if isinstance(stream, Table):
-        laid_out = [F.lit(TABLE_US).alias(TS)]
+        ts = F.lit(TABLE_US).alias(TS)
     else:
         time_column = stream.event_time_column
         kind = schema[time_column].dataType.simpleString()
-        laid_out = [F.expr(micros_sql(f"`{_quoted(f'{stream.name}.{time_column}')}`", kind)).alias(TS)]
+        ts = F.expr(micros_sql(f"`{_quoted(f'{stream.name}.{time_column}')}`", kind)).alias(TS)
+    malformed = None
+    if marks_malformed:
+        malformed = F.col(f"`{_quoted(f'{stream.name}.{CORRUPT}')}`").isNotNull().alias(MALFORMED)
+    # Text formats parse only what is asked for: asking for everything makes a row malformed whatever the query.
+    extra = names if raw_columns(stream) else stream.columns if marks_malformed else ()
+    return laid_out(flat, scan, ts, [f"{stream.name}.{column}" for column in extra], malformed)
+
+
+def laid_out(
+    flat: DataFrame, scan: StreamScan, ts: Column, extra: Sequence[str], malformed: Column | None = None
+) -> DataFrame:
+    """Rows by flat names as they are ingested, with some more columns as they are."""
+    found = [ts]
     tried = {}  # expressions that may fail: each is tried once, and its value is NULL where it does
     for number, key in enumerate(scan.keys):
         sql = class_key_sql(key.expression, exact=key.exact)
         if key.expression.is_plain:
-            laid_out.append(F.expr(sql).alias(class_column(number)))
+            found.append(F.expr(sql).alias(class_column(number)))
         else:
             tried[class_column(number)] = _guarded(sql, scan, f"#{number}")
     for number, selection in enumerate(scan.selections):
@@ -142,20 +155,18 @@ def ingest_columns(rows: DataFrame, stream: Stream, schema: StructType, scan: St
     judged = list(tried)
     tried |= {i.name: _guarded(i.expression.sql, scan, i.name) for i in scan.kept if not i.expression.is_plain}
     if tried:
-        laid_out += [F.col(f"`{_attempt(name)}`.v").alias(name) for name in judged]
-        laid_out.append(_failures(judged, flat.columns).alias(FAILED))
+        found += [F.col(f"`{_attempt(name)}`.v").alias(name) for name in judged]
+        found.append(_failures(judged, flat.columns).alias(FAILED))
         flat = flat.select("*", *(F.expr(tried_sql(sql)).alias(_attempt(name)) for name, sql in tried.items()))
-    if marks_malformed:
-        laid_out.append(F.col(f"`{_quoted(f'{stream.name}.{CORRUPT}')}`").isNotNull().alias(MALFORMED))
+    if malformed is not None:
+        found.append(malformed)
     kept = {
         i.name: F.expr(f"`{_quoted(_attempt(i.name))}`.v" if i.name in tried else i.expression.sql).alias(i.name)
         for i in scan.kept
     }
-    # Text formats parse only what is asked for: asking for everything makes a row malformed whatever the query.
-    extra = names if raw_columns(stream) else stream.columns if marks_malformed else ()
-    for name in (f"{stream.name}.{column}" for column in extra):
+    for name in extra:
         kept.setdefault(name, F.col(f"`{_quoted(name)}`"))
-    return flat.select(*laid_out, *kept.values())
+    return flat.select(*found, *kept.values())
 
 
 def _guarded(sql: str, scan: StreamScan, name: str) -> str:

@@ -1,0 +1,90 @@
+"""Queries and what they read of views: each output bound to the schemas of the streams before it, in order."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import DataType, StructField, StructType
+
+from watersmeet.errors import InputError, TypeMismatch
+from watersmeet.query.model import EVENT_TIME, cast_output
+from watersmeet.spark.binding import Bound, bind_parsed, readable
+from watersmeet.spark.session import empty_frame
+from watersmeet.topology.model import Query, Topology
+from watersmeet.topology.views import Asked, outputs_of, with_outputs
+
+
+@dataclass(frozen=True)
+class BoundOutputs:
+    """All branches of some queries and of the views that they read."""
+
+    topology: Topology  # with derived streams, and a query for each branch
+    asked: tuple[Asked, ...]
+    bounds: Mapping[str, Bound]  # by branch
+
+    @property
+    def branches(self) -> list[Query]:
+        """A query for each branch, in the order in which they depend on each other."""
+        return [self.topology.query(name) for name in self.bounds]
+
+    def schema(self, query: str) -> StructType:
+        """The row type of a query's answers."""
+        one = next(one for one in self.asked if one.output.target.name == query)
+        return answer_type(self.bounds[one.output.branches[0][0]])
+
+
+def bind_outputs(spark: SparkSession, topology: Topology, queries: Iterable[Query]) -> BoundOutputs:
+    """Bind queries, and before them the views that they read."""
+    asked = outputs_of(topology, queries)
+    schemas: dict[str, str] = {}
+    bounds: dict[str, Bound] = {}
+    for number, one in enumerate(asked):
+        known = with_outputs(topology, asked[:number], schemas)
+        output = one.output
+        found = {name: _bind(spark, known, one, name) for name, _ in output.branches}
+        bounds |= _of_one_type(spark, found) if len(found) > 1 else found
+        if output.target.is_stream:
+            fields = answer_type(bounds[output.branches[0][0]]).fields
+            schemas[output.target.name] = ", ".join(_ddl(field) for field in fields)
+    return BoundOutputs(with_outputs(topology, asked, schemas), asked, bounds)
+
+
+def _bind(spark: SparkSession, topology: Topology, one: Asked, name: str) -> Bound:
+    try:
+        return bind_parsed(spark, topology, dict(one.output.branches)[name])
+    except InputError as error:
+        if one.output.target.is_stream and not str(error).startswith(("view ", "stream ")):
+            raise type(error)(f"view {one.output.target.name!r}: {error}") from None
+        raise
+
+
+def answer_type(bound: Bound) -> StructType:
+    """The row type of a query's answers, without the time that rows of derived streams have."""
+    items = [item for item in bound.query.output if item.name != EVENT_TIME]
+    return StructType([StructField(item.name, DataType.fromDDL(item.expression.type)) for item in items])
+
+
+def _ddl(field: StructField) -> str:
+    return f"`{field.name.replace('`', '``')}` {field.dataType.simpleString()}"
+
+
+def _of_one_type(spark: SparkSession, bounds: Mapping[str, Bound]) -> dict[str, Bound]:
+    """The branches of a UNION ALL with the types that Spark's own has."""
+    types = [answer_type(bound) for bound in bounds.values()]
+    frames = [empty_frame(spark, _numbered(kind.fields)) for kind in types]
+    whole = frames[0]
+    for frame in frames[1:]:
+        try:
+            whole = whole.union(frame)
+            common = [field.dataType.simpleString() for field in whole.schema.fields]
+        except Exception as error:
+            raise TypeMismatch(f"UNION ALL: {readable(error)}") from None
+    found = {}
+    for (name, bound), own in zip(bounds.items(), types, strict=True):
+        kinds = [None if one.dataType.simpleString() == kind else kind for one, kind in zip(own, common, strict=True)]
+        found[name] = Bound(cast_output(bound.query, kinds), bound.schemas)
+    return found
+
+
+def _numbered(fields: Sequence[StructField]) -> StructType:
+    return StructType([StructField(f"c{number}", field.dataType) for number, field in enumerate(fields)])

@@ -1,0 +1,147 @@
+"""Queries and views as outputs in the order in which they depend on each other, with the settings that each has.
+
+A view is a named query whose answers are rows of a derived stream; subqueries and common table expressions are views
+without a name of their own. Only views that are read take part, each once, however many queries read it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from watersmeet.errors import InputError, TopologyError
+from watersmeet.query.model import Output, Target
+from watersmeet.query.sql import parse_script
+from watersmeet.query.sql.script import streams_named
+from watersmeet.topology.model import Query, Stream, Topology
+
+
+@dataclass(frozen=True)
+class Asked:
+    """An output, and the query or view that it belongs to; the settings of a branch are those of that."""
+
+    output: Output
+    owner: Query
+    site: str | None  # where its answers are wanted; None where the owner has to say and does not
+
+    @property
+    def queries(self) -> dict[str, Query]:
+        """A query for each branch, under its name."""
+        own = self.output.target.name == self.owner.name
+        names = [name for name, _ in self.output.branches]
+        if own and len(names) == 1:
+            return {self.owner.name: self.owner if self.site is None else replace(self.owner, site=self.site)}
+        site = self.site or self.owner.site
+        return {name: replace(self.owner, name=name, plan=None, site=site) for name in names}
+
+
+def outputs_of(topology: Topology, queries: Iterable[Query]) -> tuple[Asked, ...]:
+    """What some queries ask for, and before it the derived streams that it reads."""
+    return tuple(_Expansion(topology).all_of(queries))
+
+
+def with_outputs(topology: Topology, asked: Sequence[Asked], schemas: Mapping[str, str] | None = None) -> Topology:
+    """The topology with derived streams as streams, and a query for each branch.
+
+    `schemas` are those of derived streams that are known; columns of others are taken for texts.
+    """
+    streams = {stream.name: stream for stream in topology.streams}
+    known = {query.name for query in topology.queries}
+    branches = [(name, query) for one in asked for name, query in one.queries.items() if name not in known]
+    for one in asked:
+        if one.output.target.is_stream:
+            name = one.output.target.name
+            texts = ", ".join(f"{_quoted(column)} string" for column in one.output.columns)
+            schema = (schemas or {}).get(name, texts)
+            streams[name] = Stream(name, event_time="", schema=schema, site=one.site or "", is_derived=True)
+    return replace(topology, streams=tuple(streams.values()), views=tuple(query for _, query in branches))
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+class _Expansion:
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        self._views = {view.name.casefold(): view for view in topology.views}
+        self._columns: dict[str, Sequence[str]] = dict(topology.columns)
+        self._sites = dict(topology.homes)
+        self._derived = {stream.name for stream in topology.streams if stream.is_derived}
+        self._found: list[Asked] = []
+
+    def all_of(self, queries: Iterable[Query]) -> list[Asked]:
+        for query in queries:
+            self._read(query, Target(query.name), ())
+        return self._found
+
+    def _read(self, query: Query, target: Target, path: tuple[str, ...]) -> None:
+        if query.name in path:
+            circle = " -> ".join([*path[path.index(query.name) :], query.name])
+            raise TopologyError(f"views read each other in a circle: {circle}; a view cannot depend on itself")
+        with _naming(query, target):
+            named = streams_named(query.sql)
+        for name in sorted(named & self._views.keys()):
+            view = self._views[name]
+            if view.name not in self._sites:
+                self._read(
+                    view, Target(view.name, is_stream=True), (*path, *([query.name] if target.is_stream else []))
+                )
+        with _naming(query, target):
+            outputs = parse_script(
+                query.name,
+                query.sql,
+                self._columns,
+                allow_cross=query.allow_cross,
+                event_times=self._topology.event_times,
+                tables=self._topology.table_windows,
+                derived=self._derived,
+                into=target,
+            )
+            if query.plan is not None and len(outputs[-1].branches) > 1:
+                raise InputError("plan: the steps are those of one SELECT; make views of the parts of the UNION ALL")
+        for output in outputs:
+            self._add(query, output)
+
+    def _add(self, query: Query, output: Output) -> None:
+        site = self._site(query, output)
+        self._found.append(Asked(output, query, site))
+        name = output.target.name
+        if output.target.is_stream:
+            if site is None:
+                raise TopologyError(
+                    f"view {name!r} reads streams of several sites and does not say where its rows are to be; "
+                    f"add `site:` with one of: {', '.join(self._topology.site_names)}"
+                )
+            self._columns[name], self._sites[name] = output.columns, site
+            self._derived.add(name)
+
+    def _site(self, query: Query, output: Output) -> str | None:
+        """Where the answers are wanted: a derived stream is where all that it reads is, if it does not say."""
+        if not output.target.is_stream:
+            return None
+        homes = {self._sites[stream] for stream in output.streams if stream not in self._topology.table_windows}
+        if query.site is None or output.target.name != query.name:
+            if len(homes) == 1:
+                return homes.pop()
+            if len(self._topology.site_names) == 1:
+                return self._topology.site_names[0]
+        return query.site
+
+
+@contextmanager
+def _naming(query: Query, target: Target) -> Iterator[None]:
+    """Errors with the name of the view that they are about."""
+    try:
+        yield
+    except InputError as error:
+        if not target.is_stream or str(error).startswith("view "):
+            raise
+        raise type(error)(f"view {query.name!r}: {error}") from None
+
+
+def readers_of(asked: Sequence[Asked]) -> Iterator[tuple[str, list[str]]]:
+    """Each derived stream, and the outputs that read it."""
+    for one in asked:
+        if one.output.target.is_stream:
+            name = one.output.target.name
+            yield name, [other.output.target.name for other in asked if name in other.output.streams]

@@ -1,0 +1,123 @@
+"""Views on Spark: chains, unions and subqueries, at one site and at several, through crashes, with Spark's types."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scenes import Bag, Scene, by_arrow, latest_us, make_batches
+
+import watersmeet as wm
+from watersmeet.query.oracle import answer_outputs
+from watersmeet.spark.checkpoint import Checkpoint
+from watersmeet.spark.ingest.derived import SparkDerivation
+from watersmeet.testing import bag
+from watersmeet.topology.views import outputs_of
+
+VIEWS = {
+    "pairs": """SELECT a.k, a.id AS ai, b.id AS bi, lower(a.s) AS s FROM a [RANGE 3 SECONDS], b [RANGE 2 SECONDS]
+        WHERE a.k = b.k AND a.v < b.v""",
+    "busy": "SELECT k, count(*) AS n, max(ai) AS most FROM pairs GROUP BY k, TUMBLE(3 SECONDS)",
+}
+QUERIES = {
+    # A group of a view of a view with a stream: keys that are columns, and keys that are hashed expressions.
+    "joined": """SELECT p.ai, p.bi, c.id FROM pairs [RANGE 2 SECONDS] p, c [RANGE 4 SECONDS]
+        WHERE p.s = c.s AND p.ai % 2 = 0""",
+    "grouped": "SELECT b.n, b.most, c.id FROM busy [RANGE 6 SECONDS] b, c [RANGE 6 SECONDS] WHERE b.k = c.k",
+    "united": """WITH every AS (SELECT k, id FROM a UNION ALL SELECT m, id FROM b WHERE v > 2)
+        SELECT e.k, e.id, c.id AS ci FROM every [RANGE 1 SECOND] e, c [RANGE 1 SECOND] WHERE e.k = c.k
+        UNION ALL SELECT k, n, 0 FROM busy""",
+}
+
+
+def make_scene(directory: Path, queries: dict[str, str], **where: Any) -> Scene:
+    batches = {
+        name: make_batches(number + 5, 4, 40, keys=12, texts=12, trouble=0.01) for number, name in enumerate("abc")
+    }
+    return Scene(directory, batches, queries, views=VIEWS, **where)
+
+
+def expected(scene: Scene) -> dict[str, Bag]:
+    """The answers of the reference semantics over the rows that take part."""
+    topology, tables = scene.topology, scene.taken()
+    marks = {name: latest_us(batches) - scene.delay_us for name, batches in scene.batches.items()}
+    outputs = [one.output for one in outputs_of(topology, topology.queries)]
+    found = answer_outputs(outputs, tables, dict.fromkeys(tables, "ts"), watermarks_us=marks)
+    return {name: bag(found[name]) for name in scene.queries}
+
+
+def check(scene: Scene) -> None:
+    for name, answers in expected(scene).items():
+        assert answers.total() > 20, "an answer that says nothing"
+        assert by_arrow(scene.sink(name)) == answers, name
+    scene.check_ledgers()
+
+
+def test_views_survive_crashes_before_their_rows_are_filed_and_before_they_are_committed(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = make_scene(tmp_path, QUERIES).write()
+    for owner, name, number in ((SparkDerivation, "__call__", 3), (Checkpoint, "commit", 4)):
+        calls: list[int] = []
+        with monkeypatch.context() as patch:
+            function = getattr(owner, name)
+
+            def failing(*arguments: Any, calls: list[int] = calls, at: int = number, do: Any = function) -> Any:
+                calls.append(1)
+                if len(calls) >= at:
+                    raise wm.WatersmeetError("a crash")
+                return do(*arguments)
+
+            patch.setattr(owner, name, failing)
+            with pytest.raises(wm.WatersmeetError, match="a crash"):
+                scene.run(spark)
+    scene.run(spark)
+    check(scene)
+
+
+def test_views_at_several_sites(spark: Any, tmp_path: Path) -> None:
+    scene = make_scene(tmp_path, QUERIES, homes={"a": "ams", "b": "nyc", "c": "nyc"}, site="nyc").write()
+    scene.run(spark)
+    check(scene)
+
+
+def test_branches_of_a_union_have_the_types_of_spark(spark: Any, tmp_path: Path) -> None:
+    sql = "SELECT k, v AS x, s FROM a UNION ALL SELECT m, id, cast(v AS string) FROM b"
+    scene = make_scene(tmp_path, {"q": sql}).write()
+    scene.run(spark)
+    for name in "ab":
+        spark.read.parquet(str(tmp_path / "data" / name)).createOrReplaceTempView(name)
+    types = {field.name: field.dataType for field in spark.sql(sql).schema}
+    assert {field.name: field.dataType for field in spark.read.parquet(str(scene.sink("q"))).schema} == types
+    assert sum(by_arrow(scene.sink("q")).values()) == sum(
+        table.num_rows for n, table in scene.taken().items() if n in "ab"
+    )
+
+
+def test_what_is_wrong_with_views_is_a_sentence(spark: Any, tmp_path: Path) -> None:
+    def refused(sql: str, **views: str) -> str:
+        scene = make_scene(tmp_path, {"q": sql}).write()
+        stream = scene.topology.streams[0]
+        topology = wm.Topology((stream,), (wm.Query("q", sql),), views=tuple(wm.Query(n, v) for n, v in views.items()))
+        with pytest.raises(wm.WatersmeetError) as caught:
+            wm.start(topology, spark=spark, checkpoint=tmp_path / "no", once=True)
+        return str(caught.value)
+
+    assert "circle: v -> w -> v" in refused("SELECT k FROM v", v="SELECT k FROM w", w="SELECT k FROM v")
+    assert "unknown stream 'nothing'" in refused("SELECT k FROM nothing", v="SELECT k FROM a")
+    assert refused("SELECT k FROM v", v="SELECT kk AS k FROM a").startswith("view 'v': line 1")
+    assert "UNION ALL: " in refused("SELECT k FROM a UNION ALL SELECT array(k) FROM a")
+    assert "no order by which" in refused("SELECT v.k FROM v [ROWS 2], a [ROWS 3] WHERE v.k = a.k", v="SELECT k FROM a")
+
+
+def test_frames_can_be_read_through_common_table_expressions(spark: Any, tmp_path: Path) -> None:
+    make_scene(tmp_path, {"q": "SELECT k FROM a"}).write()
+    frame = spark.readStream.schema("k long, m int, s string, id long, v double, ts timestamp")
+    a = frame.parquet(str(tmp_path / "data" / "a")).withWatermark("ts", "1 second")
+    text = """WITH few AS (SELECT k, id FROM a WHERE m <> 1) SELECT x.id, y.id AS other
+        FROM few [RANGE 2 SECONDS] x, few [RANGE 2 SECONDS] y WHERE x.k = y.k AND x.id < y.id"""
+    joined = wm.sql(spark, text, a=a)
+    assert joined.columns == ["id", "other"]
+    run = joined.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "point"))
+    run.trigger(availableNow=True).start(str(tmp_path / "framed")).awaitTermination()
+    found = by_arrow(tmp_path / "framed")
+    assert found.total() > 10 and all(one < other for one, other in found)
