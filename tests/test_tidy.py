@@ -20,6 +20,7 @@ LAYERS = [
     "stats",
     "topology",
     "plan",
+    "cost.records",
     "cost.workload",
     "program",
     "stats.sketches",

@@ -5,7 +5,7 @@ is then bytes and messages on a link, each operator time at a site, each kept in
 new row to an answer is the delay. The formulas are those of `cost.formulas`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import inf
@@ -84,6 +84,8 @@ class FlowCost:
     rows_s: float
     bytes_s: float
     messages_s: float
+    answers_s: float = 0.0  # answers that travel as these partial records
+    answers_bytes_s: float = 0.0  # what they would take as rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +188,7 @@ class _Pricing:
     def cost(self) -> Cost:
         flows, overhead = [], {}
         for (origin, to), ships in sorted(self._by_link().items()):
-            costs = [self._ship(origin, ship) for ship in ships]
+            costs = self._as_records([self._ship(origin, ship) for ship in ships])
             flows += costs
             moments = {moment for ship in ships for moment in self._moments(ship.flow.name, origin)}
             parcels = self._batches(moments, origin) / self._batch_interval_s[origin]
@@ -314,6 +316,23 @@ class _Pricing:
             each, columns = self._row_bytes(workload, content, flow, rows)
             size = float(flow_bytes(rate, each, messages, columns))
         return FlowCost(origin, ship.to, flow.name, flow.purpose, rate, size, messages)
+
+    def _as_records(self, costs: Sequence[FlowCost]) -> list[FlowCost]:
+        """The flows of a link with records for the answers of a query that has groups, all of a site together."""
+        records = self._workload.records
+        answers = sum(cost.rows_s for cost in costs if cost.purpose is Purpose.RESULTS)
+        if records is None or not answers:
+            return list(costs)
+        found = []
+        for cost in costs:
+            if cost.purpose is Purpose.RESULTS:
+                rate = float(records.rate(answers)) * cost.rows_s / answers
+                messages = float(records.messages(cost.messages_s)) * cost.rows_s / answers
+                size = float(flow_bytes(rate, records.row_bytes, messages, records.columns))
+                made = FlowCost(cost.origin, cost.to, cost.flow, Purpose.RECORDS, rate, size, messages)
+                cost = replace(made, answers_s=cost.rows_s, answers_bytes_s=cost.bytes_s)
+            found.append(cost)
+        return found
 
     def _row_bytes(self, workload: Workload, content: Content, flow: Flow, batch: float) -> tuple[float, int]:
         match flow.form:

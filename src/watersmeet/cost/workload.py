@@ -17,9 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from watersmeet.cost.records import Records, records_of
 from watersmeet.errors import InputError
 from watersmeet.plan.nodes import KeyClass, Partition, Scan
 from watersmeet.plan.partition import sub_plans_of
+from watersmeet.query.model import JoinQuery
 from watersmeet.query.windows import AsOf, Range, Rows, Tumble, Unbounded, Window, counted
 from watersmeet.stats.model import ColumnStats, Histogram, Stats
 
@@ -78,6 +80,7 @@ class Workload:
     key_sizes: tuple[BytesByBatch, ...] = ()  # of a value of each key class
     hidden: tuple[tuple[int, ...], ...] = ()  # classes of each alias whose key travels beside what is kept of a row
     in_order: tuple[tuple[BytesByBatch, ...], ...] = ()  # like `sizes`, of rows in the order of their time
+    records: Records | None = None  # what answers travel as, with GROUP BY
     _memory: dict[tuple[int, int | None], Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -306,6 +309,7 @@ def workload_of(
     *,
     residuals: Sequence[str] = (),
     defaults: bool = False,
+    query: JoinQuery | None = None,
 ) -> Workload:
     """The figures of a query; a figure that nobody gave is an error, or a stated default if those are asked for."""
     gather = _Gather(stats, defaults)
@@ -329,6 +333,15 @@ def workload_of(
     )
     owners = tuple(number for number, scan in enumerate(scans) for kept in scan.kept if kept.name in output)
     share = float(np.prod([gather.selectivity(sql) for sql in residuals])) if residuals else 1.0
+    by_alias = {scan.alias: scan for scan in scans}
+    records = None
+    if query is not None:
+        records = records_of(
+            query,
+            lambda column: gather.distinct_or_default(by_alias[column.alias], column.name),
+            lambda column: float(size_at(gather.sizes(by_alias[column.alias], column.name), 100.0)),
+            lambda alias, within_s: _rows_within(alias, within_s, scans, rates, windows),
+        )
     return Workload(
         tuple(scan.alias for scan in scans),
         tuple(homes),
@@ -345,7 +358,16 @@ def workload_of(
         tuple(_key_sizes(key_class, scans, gather) for key_class in classes),
         tuple(tuple(number for number in scan.classes if _is_hidden(scan, classes[number])) for scan in scans),
         in_order,
+        records,
     )
+
+
+def _rows_within(
+    alias: str, within_s: float, scans: Sequence[Scan], rates: Sequence[float], windows: Sequence[float]
+) -> float:
+    """Rows of an alias that are in their window some time of a while."""
+    number = next(number for number, scan in enumerate(scans) if scan.alias == alias)
+    return rates[number] * (within_s + windows[number])
 
 
 def _window_s(window: Window, rate: float) -> float:
@@ -400,6 +422,11 @@ class _Gather:
         if known is None:
             return self._missing(f"of column {name!r} of stream {scan.stream!r}", "distinct values")
         return max(known.value, 1.0)
+
+    def distinct_or_default(self, scan: Scan, name: str) -> float:
+        """The number of values of a column that is no key of the join, so that nobody was asked for it."""
+        known = self.column(scan, name).distinct
+        return DEFAULTS["distinct values"] if known is None else known.value
 
     def histogram(self, scan: Scan, name: str) -> Histogram | None:
         return self.column(scan, name).histogram

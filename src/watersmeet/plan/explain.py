@@ -36,7 +36,7 @@ from watersmeet.plan.nodes import (
 )
 from watersmeet.planners.auto import Tried
 from watersmeet.program.compile import compile_sites
-from watersmeet.program.operators import Probe, node_operators
+from watersmeet.program.operators import Probe, Purpose, node_operators
 from watersmeet.query.model import Expression, Grouping
 from watersmeet.query.windows import AsOf, Changes, counted
 
@@ -64,7 +64,13 @@ def estimate_text(
         for flow in cost.flows:
             if flow.bytes_s:
                 what = f"{flow.origin} -> {flow.to}  {flow.flow}  ({flow.purpose.value})"
-                lines.append(f"  {what}: {_figure(flow.rows_s)} rows/s, {_figure(flow.bytes_s)} bytes/s")
+                rows = "records" if flow.purpose is Purpose.RECORDS else "rows"
+                line = f"  {what}: {_figure(flow.rows_s)} {rows}/s, {_figure(flow.bytes_s)} bytes/s"
+                if flow.answers_s:
+                    saved = 1 - flow.bytes_s / flow.answers_bytes_s if flow.answers_bytes_s else 0.0
+                    line += f" instead of {_figure(flow.answers_s)} rows/s, {_figure(flow.answers_bytes_s)} bytes/s"
+                    line += f" ({_figure(100 * saved)} % saved)" if saved > 0 else ""
+                lines.append(line)
         rest = sum(size for size, _ in cost.overhead.values())
         lines.append(f"  watermarks and what parcels take: {_figure(rest)} bytes/s")
         lines += [
@@ -105,6 +111,9 @@ def estimate_data(
                     "rows_s": flow.rows_s,
                     "bytes_s": flow.bytes_s,
                     "messages_s": flow.messages_s,
+                    **(
+                        {"answers_s": flow.answers_s, "answers_bytes_s": flow.answers_bytes_s} if flow.answers_s else {}
+                    ),
                 }
                 for flow in cost.flows
             ],

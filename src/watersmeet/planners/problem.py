@@ -141,7 +141,7 @@ class Problem:
             held = sum(
                 flow.bytes_s
                 for flow in cost.flows
-                if flow.to == site and flow.purpose not in (Purpose.RESULTS, Purpose.WATERMARKS)
+                if flow.to == site and flow.purpose not in (Purpose.RESULTS, Purpose.RECORDS, Purpose.WATERMARKS)
             )
             if held > 0:
                 found.append(f"{held:.3g} bytes a second of other sites' streams go to {site}, which is barred")
@@ -222,6 +222,7 @@ def problem_of(
         stats,
         residuals=[residual.sql for residual in query.residuals],
         defaults=defaults,
+        query=query,
     )
     return Problem(
         query, shape, workload, topology, objective, limits, units, batch_interval_s, parts=parts, partition=partition

@@ -20,8 +20,11 @@ class FlowSizes:
         return float(flow_bytes(rate, row_bytes, messages, columns)), messages
 
     def answers(self, rate: float) -> tuple[float, float]:
-        """Finished combinations."""
+        """Finished combinations, or the records that are made of them."""
         messages, batch = self._messages(rate)
+        if (records := self.workload.records) is not None:
+            messages = float(records.messages(messages))
+            return float(flow_bytes(records.rate(rate), records.row_bytes, messages, records.columns)), messages
         columns = max(1, len(self.workload.answer_sizes))
         return float(flow_bytes(rate, self.workload.row_bytes(0, batch, answers=True), messages, columns)), messages
 

@@ -316,7 +316,11 @@ class Sweep:
         answers = state.rate[heads] * self.window[aliases] * state.factor[heads, aliases]
         sizes = np.array(problem.workload.answer_sizes).reshape(-1, 3)
         messages = messages_per_s(answers, self._batch_interval_s)
-        size = flow_bytes(answers, float(size_at(sizes, _BATCH).sum()), messages, max(1, len(sizes)))
+        if (records := problem.workload.records) is not None:
+            messages = records.messages(messages)
+            size = flow_bytes(records.rate(answers), records.row_bytes, messages, records.columns)
+        else:
+            size = flow_bytes(answers, float(size_at(sizes, _BATCH).sum()), messages, max(1, len(sizes)))
         byte = np.where(np.isfinite(self._links.byte), self._links.byte, problem.objective.bytes)
         stays, goes = (
             size * byte[where, wanted_at] + messages * self._links.message[where, wanted_at]
