@@ -1,8 +1,9 @@
-"""Experiments of PIER: joins (pier.txt, 4.3.3 and 4.3.4) and work shared between aggregate queries (chapter 5)."""
+"""Experiments of PIER: applications (pier.txt, 1.2), joins (4.3), work shared between aggregate queries (5)."""
 
 from watersmeet.reproduce.experiment import Experiment
 from watersmeet.reproduce.pier import (
     churn,
+    fig1_1,
     fig4_16,
     fig4_17,
     fig4_18,
@@ -19,6 +20,7 @@ from watersmeet.reproduce.pier import (
 )
 
 EXPERIMENTS: tuple[Experiment, ...] = (
+    fig1_1.EXPERIMENT,
     fig4_16.EXPERIMENT,
     fig4_17.EXPERIMENT,
     fig4_18.EXPERIMENT,

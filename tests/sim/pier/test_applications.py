@@ -1,0 +1,50 @@
+"""The applications of PIER's first chapter: firewall logs and file sharing, as the examples run them."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+from watersmeet.sim.pier.file_sharing import Library, hybrid, search_by_flooding, search_by_pier
+from watersmeet.sim.scenario.load import load_scenario
+from watersmeet.sim.scenario.pier.simulate import simulate_pier
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+def test_the_top_sources_of_firewall_events() -> None:
+    scenario = load_scenario(EXAMPLES / "firewall" / "scenario.yaml").changed(nodes=40, tuples=2_500)
+    outcome = simulate_pier(scenario)
+    (query,) = outcome.summary.queries.values()
+    assert query.checked is not None
+    assert (query.checked.expected, query.is_right) == (20, True)  # ten in each of two windows
+    answers = outcome.answers["top_sources"].to_pylist()
+    assert max(row["events"] for row in answers) > 200  # the first source causes a large part of the events
+
+
+LIBRARY = Library(nodes=30, files=150, words=120, seed=4)
+
+
+def test_pier_finds_every_replica_and_flooding_what_is_near() -> None:
+    searches = LIBRARY.searches(12)
+    assert {search.replicas > 0 for search in searches} == {True, False}
+    pier, near = search_by_pier(LIBRARY, searches), search_by_flooding(LIBRARY, searches, hops=2)
+    far = search_by_flooding(LIBRARY, searches, hops=20)
+    for number, search in enumerate(searches):
+        wanted = len(LIBRARY.matches(search.words))
+        assert pier.searched[number].answers == wanted == search.replicas
+        assert far.searched[number].answers == wanted
+        assert near.searched[number].answers <= wanted
+        assert (pier.searched[number].first_us is None) == (wanted == 0)
+    assert sum(found.answers for found in near.searched) < sum(found.answers for found in far.searched)
+    assert near.messages < far.messages
+    both = hybrid(LIBRARY, searches, pier, near, rare_postings=10**9)
+    assert both == pier.searched
+    assert hybrid(LIBRARY, searches, pier, near, rare_postings=-1) == near.searched
+
+
+def test_the_example_of_file_sharing(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(EXAMPLES / "file_sharing" / "search.py"))
+    printed = capsys.readouterr().out
+    assert "hybrid" in printed
+    assert "60 peers" in printed
