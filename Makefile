@@ -32,7 +32,7 @@ format: setup
 	$(BIN)/ruff format
 
 soak: setup
-	WATERSMEET_SOAK=1 $(BIN)/python -m pytest -m soak -s
+	$(BIN)/python scripts/soak.py
 
 bench: setup
 	$(BIN)/python benchmarks/w2.py

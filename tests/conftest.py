@@ -2,13 +2,14 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from hypothesis import settings
 from scenes import write_batches
-from seeds import fresh_seeds, pytest_runtest_makereport
+from seeds import fresh_seeds, pytest_runtest_makereport, scaled
 
 __all__ = ["fresh_seeds", "pytest_runtest_makereport"]  # pytest looks for them here
 
@@ -47,6 +48,8 @@ def write_stream(tmp_path: Path) -> Callable[[str, Sequence[pa.Table]], Path]:
     return write
 
 
+_MIN_CASES = 3  # of each test in a long run that is shortened
+
 # By what they take, most first.
 _LONG = (
     "test_site_faults.py",
@@ -72,11 +75,24 @@ _LONG = (
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip what is for `make soak`; long files first, so that no worker is left alone with one of them at the end."""
     if not os.environ.get("WATERSMEET_SOAK"):
         for item in items:
             if item.get_closest_marker("soak"):
                 item.add_marker(pytest.mark.skip(reason="long; run by `make soak`"))
+    else:
+        _keep_a_fraction(config, items)
     ranks = {name: rank for rank, name in enumerate(_LONG)}
     items.sort(key=lambda item: ranks.get(item.path.name, len(ranks)))
+
+
+def _keep_a_fraction(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of a test that a long run has many times over, as many as it is to be long; a few at least."""
+    left_out = []
+    for _, some in groupby(items, key=lambda item: item.nodeid.split("[")[0]):
+        cases = list(some)
+        left_out += cases[max(_MIN_CASES, scaled(len(cases))) :]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]

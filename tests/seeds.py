@@ -1,7 +1,7 @@
 """Fresh seeds for random tests: others on every run, and for one that fails the command that repeats it.
 
 A test asks for the fixture `fresh_seeds` and loops over `fresh_seeds.take(count)`. `WATERSMEET_SEED=...` makes every
-such test run with this seed only.
+such test run with this seed only. `WATERSMEET_SOAK=1` is a long run, `WATERSMEET_SOAK=0.01` a hundredth of one.
 """
 
 import os
@@ -26,7 +26,7 @@ class FreshSeeds:
     def take(self, count: int) -> Iterator[int]:
         """So many random seeds one after the other, or the one that the environment asks for."""
         asked = os.environ.get(SEED_VARIABLE)
-        seeds = (int(asked),) if asked else (random_seed() for _ in range(count))
+        seeds = (int(asked),) if asked else (random_seed() for _ in range(scaled(count)))
         for seed in seeds:
             self.current = seed
             yield seed
@@ -36,8 +36,14 @@ class FreshSeeds:
     @property
     def command(self) -> str:
         """What repeats the test with the current seed."""
-        soak = f"{SOAK_VARIABLE}=1 " if os.environ.get(SOAK_VARIABLE) else ""
+        scale = os.environ.get(SOAK_VARIABLE)
+        soak = f"{SOAK_VARIABLE}={scale} " if scale else ""
         return f"{SEED_VARIABLE}={self.current} {soak}.venv/bin/python -m pytest {shlex.quote(self.node_id)}"
+
+
+def scaled(count: int) -> int:
+    """How many of so many a long run takes that is a fraction of the whole one."""
+    return max(1, round(count * float(os.environ.get(SOAK_VARIABLE) or 1)))
 
 
 def random_seed() -> int:

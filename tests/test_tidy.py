@@ -1,6 +1,7 @@
 """The house rules that a machine can check: imports go one way, and only one module knows a library."""
 
 import ast
+import runpy
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -126,3 +127,13 @@ def test_everything_public_has_a_docstring() -> None:
             if not ast.get_docstring(node) and "Protocol" not in ast.dump(node):
                 missing.append(f"{path.relative_to(SOURCE)}: {node.name}")
     assert missing == []
+
+
+def test_every_long_test_is_in_a_class_of_make_soak() -> None:
+    root = SOURCE.parents[1]
+    named = runpy.run_path(str(root / "scripts" / "soak.py"))["CLASSES"]
+    places = [root / path for one in named for path in one.paths]
+    assert all(place.exists() for place in places)
+    long = [path for path in (root / "tests").rglob("test_*.py") if "mark.soak" in path.read_text(encoding="utf-8")]
+    homeless = [path for path in long if not any(path.is_relative_to(place) for place in places)]
+    assert long and homeless in ([], [Path(__file__).resolve()])

@@ -3,20 +3,16 @@
 import os
 from random import SystemRandom
 
-import pytest
+from seeds import scaled
 
 VARIABLE = "WATERSMEET_SEED"
-SOAK = [
-    pytest.mark.soak,
-    pytest.mark.skipif(not os.environ.get("WATERSMEET_SOAK"), reason="long; run by `make soak`"),
-]
 
 
 def fresh_seeds(count: int) -> list[int]:
     """Seeds that nobody has chosen; only the given one where a failure is to be repeated."""
     if given := os.environ.get(VARIABLE):
         return [int(given)]
-    return [SystemRandom().randrange(10**9) for _ in range(count)]
+    return [SystemRandom().randrange(10**9) for _ in range(scaled(count))]
 
 
 def repeat_command(file: str, test: str, seed: int) -> str:

@@ -10,7 +10,7 @@ from equivalence.model import NETWORKS, Bag, Scene, SceneQuery
 from equivalence.reference import bag, differences
 from equivalence.runtimes import expected, plans_of, run_simulated
 from equivalence.scenes import draw_scene
-from equivalence.seeds import SOAK, fresh_seeds, repeat_command
+from equivalence.seeds import fresh_seeds, repeat_command
 
 from watersmeet.plan.nodes import Symmetric, join_plan_of
 from watersmeet.planners.choose import NAMES
@@ -53,7 +53,8 @@ def test_answers_of_fresh_seeds_are_those_of_the_reference() -> None:
     check_seeds(fresh_seeds(5))
 
 
-@pytest.mark.parametrize("chunk", [pytest.param(number, marks=SOAK) for number in range(40)])
+@pytest.mark.soak
+@pytest.mark.parametrize("chunk", range(40))
 def test_answers_of_thousands_of_fresh_seeds_are_those_of_the_reference(chunk: int) -> None:
     check_seeds(fresh_seeds(100))
 

@@ -9,7 +9,7 @@ from equivalence.model import Scene
 from equivalence.reference import differences
 from equivalence.runtimes import expected, run_spark
 from equivalence.scenes import draw_scene
-from equivalence.seeds import SOAK, fresh_seeds, repeat_command
+from equivalence.seeds import fresh_seeds, repeat_command
 
 # Scenes of few micro-batches: most of the time goes into starting them.
 SEEDS = (14, 15, 28, 30, 31, 55, 58)
@@ -35,13 +35,15 @@ def test_answers_at_several_sites_are_those_of_the_reference(spark: Any, tmp_pat
     check(spark, draw_scene(seed), tmp_path, "fresh_seeds_at_several_sites")
 
 
-@pytest.mark.parametrize("number", [pytest.param(number, marks=SOAK) for number in range(20)])
+@pytest.mark.soak
+@pytest.mark.parametrize("number", range(20))
 def test_answers_of_fresh_seeds_at_one_site(spark: Any, tmp_path: Path, number: int) -> None:
     (seed,) = fresh_seeds(1)
     check(spark, draw_scene(seed).at_one_site(), tmp_path, "fresh_seeds_at_one_site")
 
 
-@pytest.mark.parametrize("number", [pytest.param(number, marks=SOAK) for number in range(20)])
+@pytest.mark.soak
+@pytest.mark.parametrize("number", range(20))
 def test_answers_of_fresh_seeds_at_several_sites(spark: Any, tmp_path: Path, number: int) -> None:
     (seed,) = fresh_seeds(1)
     check(spark, draw_scene(seed), tmp_path, "fresh_seeds_at_several_sites")

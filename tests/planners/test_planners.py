@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from seeds import scaled
 from workloads import Scene, scene
 
 from watersmeet.cost.workload import MissingStatistic
@@ -125,7 +126,7 @@ def test_auto_is_never_above_any_planner(graph: str, streams: int) -> None:
 
 
 @pytest.mark.soak
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(60), deadline=None)
 @given(seed=st.integers(0, 10_000), graph=st.sampled_from(GRAPHS), streams=st.integers(2, 4))
 def test_auto_is_never_above_any_planner_whatever_the_rates(seed: int, graph: str, streams: int) -> None:
     check_auto(seed, graph, streams)

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scenes import write_batches
+from seeds import scaled
 
 import watersmeet as wm
 from watersmeet.query.oracle import answer
@@ -314,7 +315,7 @@ def test_random_queries_over_random_streams(spark: Any, sql: str, seed: int, bat
 
 
 @pytest.mark.soak
-@settings(repeatable, max_examples=150)
+@settings(repeatable, max_examples=scaled(150))
 @given(random_queries(), st.integers(0, 10**6), st.integers(1, 3))
 def test_many_random_queries_over_random_streams(spark: Any, sql: str, seed: int, batches: int) -> None:
     check_random(spark, sql, seed, batches)

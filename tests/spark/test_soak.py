@@ -15,11 +15,11 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 from scenes import Scene, ledger_of, make_batches, wait_for
-from seeds import FreshSeeds
+from seeds import FreshSeeds, scaled
 
 from watersmeet.spark.run import start
 
-SOAK_S = float(os.environ.get("WATERSMEET_SOAK_S", "180"))
+SOAK_S = float(os.environ.get("WATERSMEET_SOAK_S") or max(30, scaled(180)))  # a minute of event time takes six seconds
 SLACK = 1.15  # how much more the second half of a steady run may hold than the first
 WARM_UP = 1 / 3  # of the run: windows fill, Spark's logs reach the length they keep, Java's heap its size
 ONE, THREE = ("here",), ("ams", "fra", "nyc")

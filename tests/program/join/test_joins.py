@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from seeds import scaled
 
 from watersmeet.plan.nodes import Plan
 from watersmeet.planners.local import local
@@ -170,7 +171,7 @@ def test_random_queries_give_the_answers_of_the_reference_semantics(case: Case) 
 
 
 @pytest.mark.soak
-@settings(repeatable, max_examples=1_500)
+@settings(repeatable, max_examples=scaled(1_500))
 @given(cases())
 def test_a_thousand_random_queries_give_the_answers_of_the_reference_semantics(case: Case) -> None:
     check(case)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from seeds import FreshSeeds
+from seeds import FreshSeeds, scaled
 
 from watersmeet.program.storage.packing import _FREE_BYTES, MAX_RATIO, number_bytes, pack_rows, unpack_rows
 from watersmeet.program.storage.wire import Message, Parcel, index_parcel, pack_schema, unpack_schema
@@ -145,7 +145,7 @@ def test_a_few_thousand_mutations_are_values_or_value_errors() -> None:
 @pytest.mark.soak
 def test_a_million_mutations_are_values_or_value_errors(fresh_seeds: FreshSeeds) -> None:
     for seed in fresh_seeds.take(1):
-        assert sum(fuzz(seed, MILLION))
+        assert sum(fuzz(seed, scaled(MILLION)))
 
 
 @settings(max_examples=500)

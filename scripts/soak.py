@@ -1,0 +1,128 @@
+#!/usr/bin/env python
+"""The long tests, class by class, each a process with a budget of time: `make soak`.
+
+A class that fails or takes too long does not end the others; the summary says which, where its output is, and how a
+seed that failed is run again. `--scale 0.01` takes a hundredth of each.
+"""
+
+import argparse
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+REPEAT = re.compile(r"^\s*\S*WATERSMEET_SEED=.*|^FAILED .*|^ERROR .*", re.MULTILINE)
+MIN_SHARE = 0.1  # of the budget: to start Spark takes as long in a short run
+REPORT_S = 300  # how often it is said what is still running
+
+
+@dataclass(frozen=True)
+class Class:
+    """Long tests of one kind."""
+
+    name: str
+    minutes: int  # that it may take on two cores that have nothing else to do, with as much again to spare
+    paths: tuple[str, ...]
+    alone: bool = False  # it measures memory and pace
+
+
+CLASSES = (
+    Class("simulated trials", 240, ("tests/sim/sites/test_trial.py", "tests/sim/sites/test_sites.py")),
+    Class("simulated changes of plans", 240, ("tests/sim/sites/test_changes.py",)),
+    Class("simulated equivalence", 120, ("tests/equivalence/test_simulated.py",)),
+    Class("RJoin and PIER trials", 120, ("tests/sim/rjoin", "tests/sim/pier")),
+    Class("mutated parcels", 60, ("tests/program/storage",)),
+    Class("mutated files and queries", 180, ("tests/query/test_hostile_text.py",)),
+    Class("random joins and plans", 60, ("tests/program/join", "tests/planners")),
+    Class("equivalence on Spark", 60, ("tests/equivalence/test_spark.py", "tests/spark/test_answers.py")),
+    Class("crashes on Spark", 120, ("tests/spark/test_recovery.py",)),
+    Class("power cuts on Spark", 60, ("tests/spark/test_power_cuts.py",)),
+    Class("SIGKILLs of runs", 120, ("tests/spark/test_kills.py",)),
+    Class("sites that die, freeze and lose links", 120, ("tests/spark/test_site_faults.py",)),
+    Class(
+        "starts and errors",
+        30,
+        *(
+            (
+                "tests/cli",
+                "tests/spark/test_class_archive.py",
+                "tests/spark/test_errors.py",
+                "tests/spark/test_first_hour.py",
+            ),
+        ),
+    ),
+    Class("steady runs", 30, ("tests/spark/test_soak.py",), alone=True),
+)
+
+
+def run(one: Class, scale: float, logs: Path) -> bool:
+    """Run a class to its end or the end of its budget, and say how it went; whether it went well."""
+    log, budget_s = (
+        logs / f"{one.name.replace(' ', '-').replace(',', '')}.log",
+        60 * one.minutes * max(scale, MIN_SHARE),
+    )
+    print(f"{one.name}: started, at most {budget_s / 60:.0f} min", flush=True)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-m", "soak", "-s", "-v", *one.paths]
+    began = time.monotonic()
+    with open(log, "wb") as file:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**os.environ, "WATERSMEET_SOAK": f"{scale:g}"},
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
+        code = wait(process, one, began, budget_s)
+    minutes = (time.monotonic() - began) / 60
+    how = {0: "passed", None: "took too long, and was ended,"}.get(code, f"FAILED (exit code {code})")
+    text = log.read_text(encoding="utf-8", errors="replace")
+    counts = (re.findall(r"^=*\s*(\d+ (?:passed|failed).*?)=*$", text, re.MULTILINE) or [""])[-1].strip()
+    print(f"{one.name}: {how} after {minutes:.1f} min: {counts} ({log.relative_to(ROOT)})", flush=True)
+    for line in dict.fromkeys(REPEAT.findall(text)) if code else ():
+        print(f"    {line.strip()}", flush=True)
+    return code == 0
+
+
+def wait(process: "subprocess.Popen[bytes]", one: Class, began: float, budget_s: float) -> int | None:
+    """The exit code, or None if it had to be ended: with its stacks in the log, and all that it has started."""
+    while (left_s := began + budget_s - time.monotonic()) > 0:
+        try:
+            return process.wait(min(left_s, REPORT_S))
+        except subprocess.TimeoutExpired:
+            print(f"{one.name}: still running after {(time.monotonic() - began) / 60:.0f} min", flush=True)
+    process.send_signal(signal.SIGABRT)  # Python's fault handler, which pytest has switched on, shows where it is
+    process.wait()
+    os.killpg(process.pid, signal.SIGKILL)
+    return None
+
+
+def main() -> int:
+    """Run all classes, or those asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--scale", type=float, default=1.0, help="how much of each class to run (default: 1)")
+    parser.add_argument("--jobs", type=int, default=2, help="how many classes run at the same time (default: 2)")
+    parser.add_argument("--only", action="append", metavar="TEXT", help="classes whose name has this in it")
+    options = parser.parse_args()
+    chosen = [one for one in CLASSES if not options.only or any(text in one.name for text in options.only)]
+    logs = ROOT / "out" / "soak"
+    logs.mkdir(parents=True, exist_ok=True)
+    hours = sum(one.minutes for one in chosen) * max(options.scale, MIN_SHARE) / 60
+    print(f"{len(chosen)} classes, at most {hours:.1f} h one after the other, {options.jobs} at a time", flush=True)
+    began = time.monotonic()
+    with ThreadPoolExecutor(options.jobs) as pool:
+        together = [one for one in chosen if not one.alone]
+        went_well = list(pool.map(lambda one: run(one, options.scale, logs), together))
+    went_well += [run(one, options.scale, logs) for one in chosen if one.alone]
+    print(f"{sum(went_well)} of {len(chosen)} classes passed in {(time.monotonic() - began) / 3600:.2f} h")
+    return 0 if all(went_well) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
