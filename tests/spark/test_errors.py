@@ -66,6 +66,30 @@ def kept(scene: Scene) -> list[dict[str, Any]]:
     return rows
 
 
+def check_simulated(scene: Scene, sound: str, kept: list[dict[str, Any]] | None) -> None:
+    """That the simulator fails too, leaves out the same, and keeps the same."""
+    parsed = typed(scene.parsed(), {name: batches[0].schema for name, batches in scene.batches.items()})
+    columns = {name: batches[0].column_names for name, batches in scene.batches.items()}
+    plan, delays = local(parsed, columns, "here"), dict.fromkeys("ab", SECOND)
+
+    def run(errors: str) -> SimulatedSites:
+        sites = SimulatedSites(plan, dict.fromkeys("ab", "ts"), delays_us=delays, errors={"q": errors})
+        for number in range(3):
+            sites.feed(number * 10 * SECOND, {name: batches[number] for name, batches in scene.batches.items()})
+        sites.run()
+        return sites
+
+    with pytest.raises(ExpressionFailed):
+        run("fail")
+    for errors in ("drop", "keep"):
+        sites = run(errors)
+        assert sum((bag(table) for table in sites.answers()), Bag()) == expected(scene, sound)
+    if kept is not None:
+        aside = [row for table in sites.answers(failed_sink("q")) for row in table.to_pylist()]
+        left_out = [Counter(str(json.loads(row["inputs"])["b.id"]) for row in some) for some in (aside, kept)]
+        assert left_out[0] == left_out[1]
+
+
 @pytest.mark.parametrize("where", SITES, ids=["one site", "two sites"])
 def test_a_query_that_fails_is_corrected_and_goes_on(spark: Any, tmp_path: Path, where: dict[str, Any]) -> None:
     scene = make_scene(tmp_path, SELECT, **where)
@@ -116,14 +140,15 @@ def test_combinations_that_fail_are_left_out(spark: Any, tmp_path: Path, where: 
         assert pairs == Counter((a, b) for a, b, _ in (expected(scene, CORRECTED) - expected(scene, SOUND)).elements())
     else:
         assert not (scene.directory / "out" / "failed").exists()
+    check_simulated(scene, SOUND, kept(scene) if errors == "keep" else None)
 
 
-# Overflow, which Spark and DuckDB both refuse; a cast that fails is NULL in DuckDB, to which it is translated.
-BAD = "b.id * CASE WHEN b.s = 'x' THEN 9223372036854775807 ELSE 1 END"
+# A cast, an overflow, and a division by zero.
+OVERFLOW = "b.id * CASE WHEN b.s = 'x' THEN 9223372036854775807 ELSE 1 END"
 INGESTED = {
-    "filter": (f"b.m < 99 AND {BAD} >= 0", "b.s <> 'x'"),
-    "key": (f"({BAD}) % 20 = a.k", "b.id % 20 = a.k AND b.s <> 'x'"),
-    "residual": (f"{BAD} > a.id", "b.id > a.id AND b.s <> 'x'"),
+    "filter": ("b.m < 99 AND CAST(b.s AS INT) >= 0", "b.s <> 'x'"),
+    "key": (f"({OVERFLOW}) % 20 = a.k", "b.id % 20 = a.k AND b.s <> 'x'"),
+    "residual": ("b.id / CASE WHEN b.s = 'x' THEN 0 ELSE 1 END > a.id", "b.id > a.id AND b.s <> 'x'"),
 }
 
 
@@ -135,7 +160,7 @@ def test_rows_whose_filters_keys_or_predicates_fail(
     plain = f"SELECT a.id AS a_id, b.id AS b_id {JOIN} AND"
     wrong, sound = (f"{plain} {condition}" for condition in INGESTED[kind])
     scene = make_scene(tmp_path, wrong, **where)
-    with pytest.raises(ExpressionFailed, match=r"^query 'q' failed: .*b\.id \* CASE WHEN .* fails for \{.*x"):
+    with pytest.raises(ExpressionFailed, match=r"^query 'q' failed: .*(CAST\(|CASE WHEN ).* fails for \{.*x"):
         scene.run(spark)
     scene = replace(scene, errors="keep")
     run = scene.run(spark)
@@ -146,18 +171,7 @@ def test_rows_whose_filters_keys_or_predicates_fail(
     if kind != "residual":
         poison = sum(pc.sum(pc.equal(batch.column("s"), "x")).as_py() for batch in scene.batches["b"])
         assert len(rows) == poison - scene.ledger(scene.home("b")).streams["b"].late >= 1
-    # The simulator leaves out the same.
-    parsed = typed(scene.parsed(), {name: batches[0].schema for name, batches in scene.batches.items()})
-    columns = {name: batches[0].column_names for name, batches in scene.batches.items()}
-    plan, delays = local(parsed, columns, "here"), dict.fromkeys("ab", SECOND)
-    sites = SimulatedSites(plan, dict.fromkeys("ab", "ts"), delays_us=delays, errors={"q": "keep"})
-    for number in range(3):
-        sites.feed(number * 10 * SECOND, {name: batches[number] for name, batches in scene.batches.items()})
-    sites.run()
-    assert sum((bag(table) for table in sites.answers()), Bag()) == expected(scene, sound)
-    aside = [row for table in sites.answers(failed_sink("q")) for row in table.to_pylist()]
-    left_out = [Counter(str(json.loads(row["inputs"])["b.id"]) for row in some) for some in (aside, rows)]
-    assert left_out[0] == left_out[1]
+    check_simulated(scene, sound, rows)
 
 
 def test_corrections_that_a_checkpoint_cannot_take(spark: Any, tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.site.streams import StreamScan
 from watersmeet.program.storage.segments import TS, class_column, keep_column
 from watersmeet.program.storage.shelf import Shelf
+from watersmeet.query.dialect import all_of, to_duckdb
 from watersmeet.query.model import EVENT_TIME, Equality, Expression, JoinQuery, Output, cast_output
 from watersmeet.query.oracle import answer, answer_outputs
-from watersmeet.query.sql import to_duckdb
 from watersmeet.query.windows import TABLE_US
 
 _HASHED = "any"  # a type of values whose hashes are compared
@@ -106,19 +106,23 @@ class DuckDerivation:
 def _laid_out(scan: StreamScan, flat: pa.Table, ts: str, hash_sql: str) -> pa.Table:
     judged: dict[str, str] = {}  # keys and conditions
     for number, key in enumerate(scan.keys):
-        value = to_duckdb(key.expression)
+        value = _translated(key.expression)
         number_sql = value if key.expression.type == "bigint" else hash_sql.format(value)
         judged[class_column(number)] = f"CASE WHEN ({value}) IS NOT NULL THEN CAST({number_sql} AS BIGINT) END"
     for number, selection in enumerate(scan.selections):
         if selection.filters:
-            judged[keep_column(number)] = " AND ".join(f"({to_duckdb(one)})" for one in selection.filters)
+            judged[keep_column(number)] = all_of([_translated(one) for one in selection.filters])
     columns = {TS: ts, **judged}
-    columns |= {item.name: to_duckdb(item.expression) for item in scan.kept}
+    columns |= {item.name: _translated(item.expression) for item in scan.kept}
     try:
         return query_rows(f"SELECT {_aliased(columns)} FROM flat", flat=flat)
     except _duckdb().Error:
         columns = {name: _value(_tried(sql)) for name, sql in columns.items()} | {FAILED: _report(judged, flat)}
         return _tried_rows(f"SELECT {_aliased(columns)} FROM flat", flat=flat)
+
+
+def _translated(expression: Expression) -> str:
+    return to_duckdb(expression, ansi=True)
 
 
 def _aliased(columns: Mapping[str, str]) -> str:
@@ -165,8 +169,8 @@ def _with_failing(finish: Finish, combinations: pa.Table) -> pa.Table:
     """Combinations and, beside each, which expression fails for it first."""
     number = first_failing(
         finish,
-        lambda one: f"{_tried(to_duckdb(one))} IS NULL",
-        lambda one: f"coalesce({_value(_tried(to_duckdb(one)))}, false)",
+        lambda one: f"{_tried(_translated(one))} IS NULL",
+        lambda one: f"coalesce({_value(_tried(_translated(one)))}, false)",
     )
     return _tried_rows(
         f'SELECT *, CAST({number} AS INTEGER) AS "{FAILING}" FROM combinations', combinations=combinations
@@ -175,9 +179,10 @@ def _with_failing(finish: Finish, combinations: pa.Table) -> pa.Table:
 
 def evaluate(finish: Finish, combinations: pa.Table) -> pa.Table:
     """Predicates and output columns of a query over combinations; with DISTINCT, each row once and with its hash."""
-    where = " AND ".join(f"({to_duckdb(predicate)})" for predicate in finish.predicates) or "true"
+    where = all_of([_translated(predicate) for predicate in finish.predicates]) if finish.predicates else "true"
     names = [answer_column(number) for number in range(len(finish.select))]
-    select = ", ".join(f'{to_duckdb(i.expression)} AS "{name}"' for i, name in zip(finish.select, names, strict=True))
+    values = [_translated(item.expression) for item in finish.select]
+    select = ", ".join(f'{value} AS "{name}"' for value, name in zip(values, names, strict=True))
     sql = f"SELECT {'DISTINCT ' if finish.distinct else ''}{select} FROM combinations WHERE {where}"
     if finish.distinct:
         row = ", ".join(f'"{name}"' for name in names)
