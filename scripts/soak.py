@@ -33,7 +33,11 @@ class Class:
 
 
 CLASSES = (
-    Class("simulated trials", 240, ("tests/sim/sites/test_trial.py", "tests/sim/sites/test_sites.py")),
+    Class(
+        "simulated trials",
+        240,
+        ("tests/sim/sites/test_trial.py", "tests/sim/sites/test_sites.py", "tests/sim/sites/test_tables.py"),
+    ),
     Class("simulated changes of plans", 240, ("tests/sim/sites/test_changes.py",)),
     Class("simulated equivalence", 120, ("tests/equivalence/test_simulated.py",)),
     Class("RJoin and PIER trials", 120, ("tests/sim/rjoin", "tests/sim/pier")),
@@ -59,6 +63,14 @@ CLASSES = (
     ),
     Class("steady runs", 30, ("tests/spark/test_soak.py",), alone=True),
 )
+
+
+def others() -> Class:
+    """Long tests that are in no class above."""
+    places = [ROOT / path for one in CLASSES for path in one.paths]
+    long = [path for path in (ROOT / "tests").rglob("test_*.py") if "@pytest.mark.soak" in path.read_text("utf-8")]
+    rest = [path for path in long if not any(path.is_relative_to(place) for place in places)]
+    return Class("all others", 60, tuple(str(path.relative_to(ROOT)) for path in sorted(rest)))
 
 
 def run(one: Class, scale: float, logs: Path) -> bool:
@@ -110,7 +122,10 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="how many classes run at the same time (default: 2)")
     parser.add_argument("--only", action="append", metavar="TEXT", help="classes whose name has this in it")
     options = parser.parse_args()
-    chosen = [one for one in CLASSES if not options.only or any(text in one.name for text in options.only)]
+    known = (*CLASSES, others())
+    chosen = [
+        one for one in known if one.paths and (not options.only or any(text in one.name for text in options.only))
+    ]
     logs = ROOT / "out" / "soak"
     logs.mkdir(parents=True, exist_ok=True)
     hours = sum(one.minutes for one in chosen) * max(options.scale, MIN_SHARE) / 60
