@@ -16,6 +16,7 @@ from watersmeet.topology.views import outputs_of
 VIEWS = {
     "pairs": """SELECT a.k, a.id AS ai, b.id AS bi, lower(a.s) AS s FROM a [RANGE 3 SECONDS], b [RANGE 2 SECONDS]
         WHERE a.k = b.k AND a.v < b.v""",
+    "kinds": "SELECT DISTINCT m, s FROM b WHERE v > 1",
     "busy": "SELECT k, count(*) AS n, max(ai) AS most FROM pairs GROUP BY k, TUMBLE(3 SECONDS)",
 }
 QUERIES = {
@@ -26,6 +27,7 @@ QUERIES = {
     "united": """WITH every AS (SELECT k, id FROM a UNION ALL SELECT m, id FROM b WHERE v > 2)
         SELECT e.k, e.id, c.id AS ci FROM every [RANGE 1 SECOND] e, c [RANGE 1 SECOND] WHERE e.k = c.k
         UNION ALL SELECT k, n, 0 FROM busy""",
+    "first": "SELECT d.m, d.s, c.id FROM kinds [RANGE 2 SECONDS] d, c [RANGE 2 SECONDS] WHERE d.s = c.s",
 }
 
 

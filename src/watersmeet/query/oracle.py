@@ -4,8 +4,8 @@ An answer is a combination that satisfies the predicates and in which every tupl
 the latest timestamp of the combination. The statement below says just that and shares no code with the operators.
 
 A derived stream is the answers of the queries that feed it, each at the time of its latest tuple (with DISTINCT, the
-first such time), or at the last microsecond of its output window. Its watermark is the lowest of those of the streams
-that they read.
+first such time, once the watermark has passed it), or at the last microsecond of its output window. Its watermark is
+the lowest of those of the streams that they read.
 
 A row of a table has no timestamp: it takes part while its version is in force at `t_max`, from an instant on until that
 of the next version. A static table has one version, in force at all times.
@@ -24,6 +24,7 @@ from types import ModuleType
 from typing import Any, assert_never
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from watersmeet.errors import InputError
 from watersmeet.query.dialect import to_duckdb
@@ -105,7 +106,10 @@ def answer_outputs(
             reached = [marks[source.stream] for source in query.sources if source.stream in marks]
             start_us = (starts_us or {}).get(branch)
             watermark_us = min(reached, default=None)
-            branches.append(answer(query, tables, event_times, start_us=start_us, watermark_us=watermark_us))
+            rows = answer(query, tables, event_times, start_us=start_us, watermark_us=watermark_us)
+            if query.distinct and output.target.is_stream and watermark_us is not None:
+                rows = rows.filter(pc.less(rows.column(EVENT_TIME), watermark_us))
+            branches.append(rows)
         found[name] = pa.concat_tables(branches, promote_options="permissive")
         if output.target.is_stream:
             tables[name], event_times[name] = found[name], EVENT_TIME

@@ -55,6 +55,13 @@ CHAINS = {
         SELECT a.k, a.id AS x, b.id AS y FROM a [RANGE 2 SECONDS], b [RANGE 2 SECONDS] WHERE a.k = b.k
         UNION ALL SELECT c.k, c.id, a.id FROM a [RANGE 3 SECONDS], c [RANGE 1 SECOND] WHERE a.k = c.k AND a.m = c.m
         UNION ALL SELECT k, count(*), 0 FROM b GROUP BY k, TUMBLE(3 SECONDS)""",
+    "different values of a join": """
+        SELECT v.k, v.m, c.id FROM (SELECT DISTINCT a.k, b.m FROM a [RANGE 3 SECONDS], b [RANGE 2 SECONDS]
+          WHERE a.k = b.k) [RANGE 6 SECONDS] v, c [RANGE 6 SECONDS] WHERE v.k = c.k""",
+    "count of different values": """
+        SELECT count(*) AS n, window_end AS e
+        FROM (SELECT DISTINCT s, m FROM a UNION ALL SELECT DISTINCT s, id % 5 FROM b) v
+        GROUP BY TUMBLE(3 SECONDS)""",
     "keys that are expressions": """
         SELECT v.t, v.id, b.id AS bi FROM (SELECT lower(s) AS t, id FROM a UNION ALL SELECT s, id FROM c)
           [RANGE 4 SECONDS] v, b [RANGE 3 SECONDS] WHERE v.t = lower(b.s) AND v.id > 2""",

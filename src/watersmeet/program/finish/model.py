@@ -5,7 +5,16 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from watersmeet.plan.nodes import Distinct, Group, Into, Plan, Project, Restrict, join_plan_of
-from watersmeet.query.model import PLACE, WINDOW_START, Expression, Grouping, SelectItem, Target, key_of_group
+from watersmeet.query.model import (
+    EVENT_TIME,
+    PLACE,
+    WINDOW_START,
+    Expression,
+    Grouping,
+    SelectItem,
+    Target,
+    key_of_group,
+)
 from watersmeet.query.windows import Changes
 
 
@@ -39,6 +48,18 @@ class Finish:
         if self.predicates or self.distinct or not all(item.expression.is_plain for item in self.select):
             return None
         return tuple((item.expression.columns[0].flat, item.name) for item in self.select)
+
+    @property
+    def evaluated_columns(self) -> tuple[tuple[str, str], ...]:
+        """Column and output name of each answer column, where expressions are evaluated."""
+        return tuple((answer_column(number), item.name) for number, item in enumerate(self.select))
+
+    @property
+    def time_column(self) -> str | None:
+        """The evaluated column of answers' times, where DISTINCT leaves it out; None where it does not have to."""
+        if not self.distinct or self.select[-1].name != EVENT_TIME:
+            return None
+        return answer_column(len(self.select) - 1)
 
     @property
     def names(self) -> tuple[str, ...]:

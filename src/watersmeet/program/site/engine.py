@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from watersmeet.errors import CheckpointMismatch
 from watersmeet.program.finish.changes import Values, changed_rows
-from watersmeet.program.finish.distinct import KeepUnseen
+from watersmeet.program.finish.distinct import Held, KeepUnseen
 from watersmeet.program.finish.failed import failed_sink, refuse_failed
 from watersmeet.program.finish.groups import first_of_windows
 from watersmeet.program.finish.model import Evaluated, Evaluator, Finish, answer_column
@@ -629,6 +629,9 @@ class SiteEngine:
                         found, evaluated = self._finished_groups(finish, ended, ledger)
                         self._note_failed(query, evaluated, failed, failed_paths)
                         pieces += [] if found is None else [found]
+                if finish.time_column is not None:
+                    now = self._answered_until([part for part, _ in versions], query, ledger)
+                    groups[name], pieces = self._first_answers(finish, pieces, groups.get(name, ()), now, ledger)
                 if finish.distinct:
                     unseen = (self._kept_distinct(one, finish, seen) for one in pieces)
                     pieces = [one for one in unseen if one is not None]
@@ -665,6 +668,18 @@ class SiteEngine:
             found.setdefault(finish.query, []).append((part, finish))
         return found
 
+    def _first_answers(
+        self, finish: Finish, pieces: Sequence[Answers], held: tuple[Segment, ...], until_us: int, ledger: SiteLedger
+    ) -> tuple[tuple[Segment, ...], list[Answers]]:
+        """Answers of a DISTINCT that is a stream wait for the watermark: each is given at the first time it has."""
+        assert finish.time_column is not None
+        paths = [path for one in pieces for path in one.paths]
+        held, due = Held(self.shelf, finish.time_column).released(held, paths, until_us)
+        if due is None:
+            return held, []
+        path = self.shelf.put("evaluated", due).path
+        return held, [Answers(ledger.number, (path,), finish.evaluated_columns, due.num_rows)]
+
     def _kept_distinct(self, answers: Answers, finish: Finish, seen: dict[str, tuple[Segment, ...]]) -> Answers | None:
         """Answers that were never given before, which are remembered."""
         fresh = tuple(self._unseen(finish, answers.paths, answers.rows, seen.get(finish.query, ())))
@@ -695,8 +710,8 @@ class SiteEngine:
             return Answers(ledger.number, paths, finish.plain, rows), Evaluated(paths)
         evaluated = self._evaluate(finish, paths, rows)
         left = sum(self.shelf.get(path).num_rows for path in evaluated.paths)
-        columns = tuple((answer_column(number), item.name) for number, item in enumerate(finish.select))
-        return Answers(ledger.number, evaluated.paths, columns, left) if left else None, evaluated
+        answers = Answers(ledger.number, evaluated.paths, finish.evaluated_columns, left)
+        return answers if left else None, evaluated
 
     def _answered_until(self, parts: Sequence[JoinPart], query: str, ledger: SiteLedger) -> int:
         """The instant before which no more combinations come about here or arrive, of any version of a join."""
@@ -769,8 +784,10 @@ class SiteEngine:
     def _unseen(self, finish: Finish, paths: tuple[str, ...], rows: int, seen: tuple[Segment, ...]) -> list[Segment]:
         buckets = self._buckets_for(rows)
         names = self.shelf.get(paths[0]).column_names
-        compared = tuple(name for name in names if not name.startswith("#") and name not in _replaced_columns(names))
-        return self._run_tasks(KeepUnseen(self.shelf, buckets, paths, seen, compared), buckets, rows)
+        time = finish.time_column
+        others = {*_replaced_columns(names), *([time] if time is not None else [])}
+        compared = tuple(name for name in names if not name.startswith("#") and name not in others)
+        return self._run_tasks(KeepUnseen(self.shelf, buckets, paths, seen, compared, time), buckets, rows)
 
     def _tidy(self, ledger: SiteLedger, new: Segments) -> SiteLedger:
         """Keep of old and new rows what can still meet something, and merge what has become many."""

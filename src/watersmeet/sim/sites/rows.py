@@ -185,7 +185,7 @@ def evaluate(finish: Finish, combinations: pa.Table) -> pa.Table:
     select = ", ".join(f'{value} AS "{name}"' for value, name in zip(values, names, strict=True))
     sql = f"SELECT {'DISTINCT ' if finish.distinct else ''}{select} FROM combinations WHERE {where}"
     if finish.distinct:
-        row = ", ".join(f'"{name}"' for name in names)
+        row = ", ".join(f'"{name}"' for name in names if name != finish.time_column)
         sql = f'SELECT *, CAST(hash({row}) >> 1 AS BIGINT) AS "{class_column(0)}" FROM ({sql})'
     return query_rows(sql, combinations=combinations)
 
