@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
@@ -34,7 +35,11 @@ def check(spark: Any, tmp: Path, tables: dict[str, pa.Table], schema: str, sql: 
     handle.awaitTermination()
     assert handle.usage().rows_in == sum(table.num_rows for table in tables.values())
     assert handle.micro_batches == BATCHES and handle.usage().late == 0
-    expected = answer(parse_query(sql, topology.columns), tables, dict.fromkeys(tables, "ts"))
+    parsed = parse_query(sql, topology.columns, event_times=topology.event_times)
+    ended_us = None
+    if parsed.grouping is not None:
+        ended_us = min(pc.max(table.column("ts")).cast(pa.timestamp("us")).value for table in tables.values())
+    expected = answer(parsed, tables, dict.fromkeys(tables, "ts"), watermark_us=ended_us)
     got = ds.dataset(tmp / "out", format="parquet").to_table()
     assert got.num_rows == expected.num_rows
     assert bag(got) == bag(expected)
@@ -63,3 +68,23 @@ def test_the_skewed_logs_of_an_exercise(spark: Any, tmp_path: Path) -> None:
         FROM dns {window} AS d, ssl {window} AS s, weird {window} AS w
         WHERE d.orig_h = s.orig_h AND s.orig_h = w.orig_h"""
     assert check(spark, tmp_path, tables, schema, sql) > 100_000
+
+
+LOGS = "ts timestamp_ntz, uid string, orig_h string, orig_p int, resp_h string, resp_p int"
+TALKERS = "FROM dns [RANGE 1 SECOND] AS d, ssl [RANGE 1 SECOND] AS s WHERE d.orig_h = s.orig_h"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        f"""SELECT d.orig_h, count(*) AS n, count(DISTINCT s.resp_h) AS hosts, max(s.resp_p) AS p, window_start
+        {TALKERS} GROUP BY d.orig_h, TUMBLE(1 MINUTE) ORDER BY n DESC LIMIT 5""",
+        f"SELECT d.orig_h, count(*) AS n, min(s.resp_p) AS p {TALKERS} GROUP BY d.orig_h HAVING n > 20 EMIT CHANGES",
+    ],
+    ids=["per minute", "changes"],
+)
+def test_top_talkers_of_joined_logs(spark: Any, tmp_path: Path, sql: str) -> None:
+    columns = ["ts", "uid", "orig_h", "orig_p", "resp_h", "resp_p"]
+    logs = ("dns", "ssl")
+    tables = {n: pq.read_table(DATA / "zeek_wrccdc" / f"{n}.parquet", columns=columns).slice(0, 15_000) for n in logs}
+    assert check(spark, tmp_path, tables, LOGS, sql) > 3

@@ -94,14 +94,14 @@ def test_records_of_a_join_travel_to_the_site_of_the_query(tail: str) -> None:
     }
 
 
-@pytest.mark.parametrize("window", ["TUMBLE(70 SECONDS)", "HOP(4 MINUTES, 1 MINUTE)"])
+@pytest.mark.parametrize("tail", [", TUMBLE(70 SECONDS)", ", HOP(4 MINUTES, 1 MINUTE)", " EMIT CHANGES"])
 @pytest.mark.parametrize("methods", [(None, Method.SP_S, None), (Method.SM_S1, None, Method.SP_S)])
-def test_groups_are_right_while_plans_change(window: str, methods: tuple[Method | None, ...]) -> None:
+def test_groups_are_right_while_plans_change(tail: str, methods: tuple[Method | None, ...]) -> None:
     """Answers come about at the streams' sites by one plan and at the query's by another, within one window too."""
     tables = {"a": rows_of(1), "b": rows_of(2)}
     columns = {name: table.column_names for name, table in tables.items()}
     source = "FROM a [RANGE 10 SECONDS], b [RANGE 10 SECONDS] WHERE a.k = b.k"
-    query = parse_query(f"SELECT a.g, {GROUPED}, window_end {source} GROUP BY a.g, {window}", columns)
+    query = parse_query(f"SELECT a.g, {GROUPED} {source} GROUP BY a.g{tail}", columns, event_times=TIMES)
     query_typed = typed(query, {name: table.schema for name, table in tables.items()})
 
     def plan(method: Method | None) -> Plan:
