@@ -8,12 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from watersmeet.metrics.events import (
+    ChangeRefused,
     Event,
     LinkCounts,
     MicroBatchCompleted,
     PlanChangeProposed,
     PlanDecision,
     PlanInForce,
+    QueryAdded,
+    QueryEnded,
+    QueryRemoved,
     RunEnded,
     RunStarted,
     RunWarning,
@@ -36,6 +40,10 @@ EVENTS: dict[type[Event], st.SearchStrategy[Event]] = {
     ),
     PlanChangeProposed: st.builds(PlanChangeProposed, st.lists(NAMES, max_size=3).map(tuple), NAMES, COUNTS),
     VersionDropped: st.builds(VersionDropped, NAMES, NAMES),
+    QueryAdded: st.builds(QueryAdded, NAMES, COUNTS, COUNTS, st.booleans()),
+    QueryRemoved: st.builds(QueryRemoved, NAMES, COUNTS, COUNTS),
+    QueryEnded: st.builds(QueryEnded, NAMES, NAMES),
+    ChangeRefused: st.builds(ChangeRefused, st.lists(NAMES, max_size=3).map(tuple), NAMES),
     PlanInForce: st.builds(PlanInForce, NAMES, NAMES, NAMES, st.none() | SECONDS, COUNTS),
     MicroBatchCompleted: st.builds(
         MicroBatchCompleted,
@@ -92,7 +100,10 @@ def test_fields_of_a_later_version_are_ignored() -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ('{"at": 1, "event": "lunch"}', "unknown event 'lunch'; known: link_traffic, micro_batch_completed"),
+        (
+            '{"at": 1, "event": "lunch"}',
+            "unknown event 'lunch'; known: change_refused, link_traffic, micro_batch_completed",
+        ),
         ('{"at": 1}', "unknown event None"),
         ('{"at": 1, "event": "warning", "site": null, "text": "late"}', "event 'warning' lacks query"),
         ('{"event": "run_ended", "reason": "failed", "message": ""}', "event 'run_ended' lacks at"),

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from watersmeet import __version__
 from watersmeet.cli import (
+    apply,
     calibrate,
     check,
     compare,
@@ -27,7 +28,7 @@ from watersmeet.cli import (
 from watersmeet.errors import WatersmeetError, shortened
 
 # They import planners, Spark and the simulator only when they run, so that help and wrong options take no time.
-COMMANDS = (init, run, site, tail, sql, explain, compare, stats, check, warm_up, calibrate, reproduce, simulate)
+COMMANDS = (init, run, site, apply, tail, sql, explain, compare, stats, check, warm_up, calibrate, reproduce, simulate)
 
 _EXAMPLES = """\
 examples:
@@ -35,6 +36,7 @@ examples:
   watersmeet run topology.yaml --once          process the data available now, then exit
   watersmeet run topology.yaml                 run until Ctrl-C
   watersmeet site ams topology.yaml            run one site in a Spark application of its own
+  watersmeet apply topology.yaml               let what runs go over to a changed file
   watersmeet tail NAME                         follow the answers of a query
   watersmeet sql topology.yaml                 a prompt: type queries, see plans and first answers
   watersmeet explain topology.yaml             show the plan of each query

@@ -11,12 +11,16 @@ from collections.abc import Callable
 from typing import TypeAlias, TypeVar, assert_never
 
 from watersmeet.metrics.events import (
+    ChangeRefused,
     Event,
     LinkCounts,
     MicroBatchCompleted,
     PlanChangeProposed,
     PlanDecision,
     PlanInForce,
+    QueryAdded,
+    QueryEnded,
+    QueryRemoved,
     RunEnded,
     RunStarted,
     RunWarning,
@@ -32,6 +36,10 @@ _E = TypeVar(
     PlanChangeProposed,
     PlanDecision,
     VersionDropped,
+    QueryAdded,
+    QueryRemoved,
+    QueryEnded,
+    ChangeRefused,
     MicroBatchCompleted,
     LinkCounts,
     RunWarning,
@@ -121,10 +129,12 @@ def _key(event: Event) -> _Key:
     match event:
         case RunStarted() | RunEnded():
             return ()
-        case PlanInForce() | PlanDecision():
+        case PlanInForce() | PlanDecision() | QueryAdded() | QueryRemoved():
             return (event.query,)
-        case PlanChangeProposed():
+        case PlanChangeProposed() | ChangeRefused():
             return event.queries
+        case QueryEnded():
+            return event.site, event.query
         case VersionDropped():
             return event.site, event.version
         case MicroBatchCompleted():

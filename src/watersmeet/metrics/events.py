@@ -48,6 +48,41 @@ class VersionDropped:
 
 
 @dataclass(frozen=True, slots=True)
+class QueryAdded:
+    """A query takes part with rows from an instant of event time on; `replaces` one of its name that ends there."""
+
+    query: str
+    at_us: int
+    version: int
+    replaces: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QueryRemoved:
+    """A query gets no rows from an instant of event time on; its last answers may still come."""
+
+    query: str
+    at_us: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueryEnded:
+    """The sink of a query that was removed has its last answers."""
+
+    site: str
+    query: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRefused:
+    """A change of plans or queries is called off by all sites."""
+
+    queries: tuple[str, ...]
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
 class PlanDecision:
     """Another plan of a query was considered, because a cost had changed, and taken or not.
 
@@ -123,6 +158,10 @@ Event: TypeAlias = (
     | PlanChangeProposed
     | PlanDecision
     | VersionDropped
+    | QueryAdded
+    | QueryRemoved
+    | QueryEnded
+    | ChangeRefused
     | MicroBatchCompleted
     | LinkCounts
     | RunWarning
@@ -134,6 +173,10 @@ _TYPES: dict[str, type[Event]] = {
     "plan_in_force": PlanInForce,
     "plan_change_proposed": PlanChangeProposed,
     "version_dropped": VersionDropped,
+    "query_added": QueryAdded,
+    "query_removed": QueryRemoved,
+    "query_ended": QueryEnded,
+    "change_refused": ChangeRefused,
     "plan_decision": PlanDecision,
     "micro_batch_completed": MicroBatchCompleted,
     "link_traffic": LinkCounts,

@@ -4,6 +4,7 @@ Counters count since the exporter started; those of links are totals since their
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -14,12 +15,16 @@ from prometheus_client.registry import Collector
 from watersmeet.errors import InputError
 from watersmeet.metrics.bus import EventBus
 from watersmeet.metrics.events import (
+    ChangeRefused,
     Event,
     LinkCounts,
     MicroBatchCompleted,
     PlanChangeProposed,
     PlanDecision,
     PlanInForce,
+    QueryAdded,
+    QueryEnded,
+    QueryRemoved,
     RunEnded,
     RunStarted,
     RunWarning,
@@ -122,7 +127,15 @@ class _Metrics:
                 self.decisions.labels(event.query, "accepted" if event.accepted else "rejected").inc()
             case MicroBatchCompleted():
                 self._read_micro_batch(at, event)
-            case PlanChangeProposed() | VersionDropped():
+            case QueryRemoved():
+                for one in (self.plan_version, self.plan_bytes):
+                    with suppress(KeyError):
+                        one.remove(event.query)
+            case QueryEnded():
+                for counts in (self.answers, self.failed):
+                    with suppress(KeyError):
+                        counts.remove(event.site, event.query)
+            case PlanChangeProposed() | VersionDropped() | QueryAdded() | ChangeRefused():
                 pass  # what counts is the plan in force
             case LinkCounts():
                 pass  # totals, which `_Links` takes from the bus

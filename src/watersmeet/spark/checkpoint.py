@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from watersmeet.errors import CheckpointMismatch, InputError, RunError, damaged
+from watersmeet.program.site.engine import read_versions
 from watersmeet.program.site.ledger import FORMAT, SiteLedger
 from watersmeet.spark.durable import UNFLUSHED, Disk, sealed, unsealed
 from watersmeet.spark.files import FileShelf
@@ -32,6 +33,7 @@ _OLD_FORMS = {
     3: "with plans that could not change; this version keeps their versions",
 }
 
+_NEXT, _REVISION = "next", "revision"  # the identity that follows, and with which revision of the deployment
 KEPT, SELECT = "kept columns", "select"  # of a query's identity; the select list may be corrected
 
 
@@ -85,13 +87,14 @@ class Checkpoint:
             text = json.dumps({**identity, "run_id": run_id}, indent=2)
             self._disk.replace(self.directory / IDENTITY, sealed(text))
             return True, run_id
-        stored = read_identity(self.directory)
+        stored = self._stored_identity()
         self._refuse_unkept(stored.get("queries", {}), identity["queries"])
         differences = list(_differences(stored, identity))
         if differences:
             raise CheckpointMismatch(
                 f"checkpoint {self.directory} belongs to other queries: {'; '.join(differences)}. "
-                "Run the topology it was made for, or give --checkpoint another place"
+                "Run the topology it was made for, go over to this one with `watersmeet apply`, or give --checkpoint "
+                "another place"
             )
         return False, stored["run_id"]
 
@@ -105,7 +108,7 @@ class Checkpoint:
 
     def _take_corrections(self, identity: dict[str, Any]) -> None:
         """Let select lists be others than before, where all answers given so far have the same columns."""
-        stored = read_identity(self.directory)
+        stored = self._stored_identity()
         for name, query in identity["queries"].items():
             before, now = ([(n, kind) for n, _, kind in one[SELECT]] for one in (stored["queries"][name], query))
             if before != now and self.ledger.rows_out.get(name):
@@ -117,6 +120,27 @@ class Checkpoint:
         fresh = {**identity, "run_id": stored["run_id"]}
         if fresh != stored:
             self._disk.replace(self.directory / IDENTITY, sealed(json.dumps(fresh, indent=2)))
+
+    def expect(self, revision: int, identity: dict[str, Any]) -> None:
+        """Say what the checkpoint is for once its ledger has a revision of the deployment, before it has."""
+        stored = self._stored_identity()
+        following = {**identity, "run_id": self.run_id, _REVISION: revision}
+        if {name: value for name, value in following.items() if name != _REVISION} != stored:
+            text = json.dumps({**stored, _NEXT: following}, indent=2)
+            self._disk.replace(self.directory / IDENTITY, sealed(text))
+
+    def _stored_identity(self) -> dict[str, Any]:
+        """What the checkpoint is for by the revision that its ledger has."""
+        stored = read_identity(self.directory)
+        following = stored.pop(_NEXT, None)
+        if following is not None and following.pop(_REVISION) <= self._revision:
+            return dict(following)
+        return stored
+
+    @property
+    def _revision(self) -> int:
+        ledger = read_ledger(self.directory)
+        return read_versions(self.shelf, ledger).deployment.revision if ledger.versions else 0
 
     def commit(self, ledger: SiteLedger) -> None:
         """Make a ledger the state: what it names is flushed first, and of Spark's log what it relies on."""
@@ -209,8 +233,9 @@ def kept_columns(root: Path) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for path in sorted(root.glob("*/identity.json")):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # refused when it is opened
-            stored = json.loads(path.read_text(encoding="utf-8"))["queries"]
-            found |= {name: query[KEPT] for name, query in stored.items()}
+            stored = json.loads(path.read_text(encoding="utf-8"))
+            for queries in (stored["queries"], stored.get(_NEXT, stored)["queries"]):
+                found |= {name: query[KEPT] for name, query in queries.items()}
     return found
 
 

@@ -21,15 +21,17 @@ from watersmeet.metrics.traffic import LinkTraffic
 from watersmeet.metrics.usage import Usage, usage_of
 from watersmeet.plan.nodes import Plan, join_plan_of
 from watersmeet.planners.choose import Chosen, choose, estimate
+from watersmeet.program.site.agreement import Takeover
 from watersmeet.program.site.ledger import SiteLedger
 from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.site.versions import Change, Expected, QueryPlan, plan_changes
-from watersmeet.query.model import JoinQuery
+from watersmeet.spark.apply import Applier
 from watersmeet.spark.failures import explain, raise_explained
-from watersmeet.spark.site_job import InputEnded, SiteJob
+from watersmeet.spark.site_job import FrameChanged, InputEnded, SiteJob
 from watersmeet.stats.model import Stats
 from watersmeet.stats.yaml import filled, write_stats
-from watersmeet.topology.model import Topology
+from watersmeet.topology.difference import Differences
+from watersmeet.topology.model import Query, Stream, Topology
 
 _POLL_S = 0.2  # how long to wait for a site before the next is looked at
 
@@ -51,6 +53,8 @@ class SiteQuery:
         self._has_read_all = False
         self._is_closed = False
         self._query: StreamingQuery | None = None
+        self._is_restarting = False
+        self.start_again: Callable[[], StreamingQuery] | None = None  # Spark's query, over streams as they are read now
         self.failure: BaseException | None = None
 
     def attach(self, query: StreamingQuery) -> None:
@@ -88,13 +92,33 @@ class SiteQuery:
             except InputEnded:
                 self._has_read_all = True
                 raise
+            except FrameChanged:
+                self._is_restarting = True
+                threading.Thread(target=self._restart, daemon=True).start()
+                raise
             except BaseException as error:
                 self.failure = self.failure or error  # what came first may have interrupted this
                 raise
 
+    def _restart(self) -> None:
+        """Start Spark's query again: what was planned of a micro-batch is read by the new one."""
+        with suppress(Exception):
+            self.query.awaitTermination()
+        try:
+            if not self._is_stopping and self.start_again is not None:
+                self._query = self.start_again()
+        except Exception as error:
+            self.failure = self.failure or error
+        finally:
+            self._is_restarting = False
+            if self._is_stopping:
+                self._stop_spark()
+
     @property
     def is_active(self) -> bool:
         """Whether it is still running; not if Spark's Java process is gone."""
+        if self._is_restarting:
+            return True
         try:
             return bool(self.query.isActive)
         except (Py4JError, ConnectionError):
@@ -102,11 +126,17 @@ class SiteQuery:
 
     def await_end(self, timeout: float) -> bool:
         """Whether Spark's query has ended; nothing is given up, since parcels may still come."""
+        if self._is_restarting:
+            time.sleep(timeout)
+            return False
+        query = self.query
         try:
-            ended = bool(self.query.awaitTermination(timeout))  # type: ignore[arg-type]
+            ended = bool(query.awaitTermination(timeout))  # type: ignore[arg-type]
             if ended:
-                self.query.awaitTermination()  # with a timeout Spark says so a moment before the name is free again
+                query.awaitTermination()  # with a timeout Spark says so a moment before the name is free again
         except Exception as error:
+            if self._is_restarting or query is not self.query:
+                return False
             self._note(error)
             ended = True
         if ended:
@@ -154,7 +184,8 @@ class SiteQuery:
     def exception(self) -> WatersmeetError | None:
         """One sentence for what ended the query; None if it runs or was stopped."""
         try:
-            self._note(self.query.exception())
+            if not self._is_restarting:
+                self._note(self.query.exception())
         except (Py4JError, ConnectionError) as error:
             self._note(error)
         return None if self.failure is None else explain(self.failure, *self._queries)
@@ -221,20 +252,18 @@ class StreamingRun:
 
     def __init__(
         self,
-        topology: Topology,
         sites: Sequence[SiteQuery],
         plans: Mapping[str, Chosen],
         directory: Path,
         events: EventBus,
         *,
         once: bool,
-        queries: Mapping[str, JoinQuery] | None = None,
+        applier: Applier,
         drain: bool = False,
     ) -> None:
-        self._queries = queries or {}  # as they are bound to the schemas of their streams
         self.events = events  # everything the run reports, as it happens
-        self.plans: Mapping[str, Chosen] = plans  # of each query: the plan, who made it, what it was expected to cost
-        self._topology = topology
+        self._applier = applier
+        applier.begin(tuple(site.job for site in sites), dict(plans))
         self._sites = tuple(sites)
         self._directory = directory
         self._once = once
@@ -243,6 +272,16 @@ class StreamingRun:
         self._is_stopped = False
         self._has_reported_end = False
         self._expected: tuple[int, dict[str, Cost]] = (-1, {})
+
+    @property
+    def plans(self) -> Mapping[str, Chosen]:
+        """Of each query: the plan, who made it, what it was expected to cost."""
+        return self._applier.plans
+
+    @property
+    def topology(self) -> Topology:
+        """The topology as it runs now, with the queries that are in force."""
+        return self._applier.deployed
 
     @property
     def name(self) -> str:
@@ -341,14 +380,14 @@ class StreamingRun:
     @property
     def traffic(self) -> LinkTraffic:
         """What was shipped from the sites that run here, and what shipping everything would have taken."""
-        return LinkTraffic.of(self._topology, self._programs, *self._estimate())
+        return LinkTraffic.of(self.topology, self._programs, *self._estimate())
 
     def _estimate(self) -> tuple[dict[str, Cost] | None, float]:
         """What the plans are expected to cost with micro-batches as they have come, and how long streams have run.
 
         The time is known from the rows that have come at the rates that were planned with.
         """
-        known = self._topology.stats
+        known = self.topology.stats
         ledgers = [ledger for _, ledger in self._programs.values()]
         read = {name: state.rows for ledger in ledgers for name, state in ledger.streams.items()}
         rates = {name: rate.value for name in read if (rate := known.stream(name).rate) is not None}
@@ -401,9 +440,9 @@ class StreamingRun:
         elif plan is not None:
             chosen = Chosen(plan, planner or "given")
         else:
-            asked = replace(self._topology.query(query), planner=planner, plan=None)
-            chosen = choose(self._topology, asked, self._bound(query))
-        asked_query = self._topology.query(query)
+            asked = replace(self.topology.query(query), planner=planner, plan=None)
+            chosen = choose(self.topology, asked, self._applier.bound(query).query)
+        asked_query = self.topology.query(query)
         settings = (asked_query.start_us, asked_query.errors)
         wanted = QueryPlan(query, chosen.plan, *settings, planner=chosen.planner, expected=expected)
         job = self._sites[0].job
@@ -413,10 +452,60 @@ class StreamingRun:
         job.request(Change((wanted,), reason=reason))
         waiting = len(versions.queue) + (versions.proposal is not None)
         self.events.publish(PlanChangeProposed((query,), reason, waiting))
-        self.plans = {**self.plans, query: replace(chosen, problem=chosen.problem or before.problem)}
+        self._applier.plans[query] = replace(chosen, problem=chosen.problem or before.problem)
 
-    def _bound(self, query: str) -> JoinQuery:
-        return self._queries[query]
+    def apply(self, topology: Topology, *, reason: str = "") -> Differences:
+        """Go over to another topology: queries that it has and the run has not begin, those that it lacks end.
+
+        A query that asks for something else is replaced, and its sink goes on. All of it takes effect at one instant of
+        event time, from which on rows take part in new queries; other queries do not notice. What cannot change while
+        queries run is refused. The call returns when the change is asked for (see `await_changes`), and what it is.
+        """
+        return self._applier.apply(lambda now: topology, reason)
+
+    def add(self, query: Query, *, streams: Sequence[Stream] = (), reason: str = "") -> Differences:
+        """Let a query begin, and streams that it reads where they are not in the topology."""
+
+        def with_query(now: Topology) -> Topology:
+            if any(one.name == query.name for one in now.queries):
+                raise InputError(f"query {query.name!r} runs already; give the new one another name, or use apply")
+            names = {stream.name for stream in streams}
+            known = tuple(stream for stream in now.streams if stream.name not in names)
+            return replace(now, queries=(*now.queries, query), streams=(*known, *streams))
+
+        return self._applier.apply(with_query, reason)
+
+    def remove(self, name: str, *, reason: str = "") -> Differences:
+        """Let a query end, with its last answers in its sink."""
+
+        def without_query(now: Topology) -> Topology:
+            ended = now.query(name)
+            return replace(now, queries=tuple(query for query in now.queries if query is not ended))
+
+        return self._applier.apply(without_query, reason)
+
+    @property
+    def changes(self) -> tuple[Takeover, ...]:
+        """What became of changes of plans and queries so far: from which instant on, or why one was called off."""
+        return self._sites[0].job.versions.log
+
+    def await_changes(self, timeout: float | None = None) -> bool:
+        """Wait until the sites that run here have gone over to all changes; whether they have, within the timeout.
+
+        InputError if the last one was called off, with the reason.
+        """
+        deadline = float("inf") if timeout is None else time.monotonic() + timeout
+        jobs = [site.job for site in self._sites]
+        while not all(job.is_settled for job in jobs) or len({len(job.versions.log) for job in jobs}) > 1:
+            if (failure := self.exception()) is not None:
+                raise failure
+            if time.monotonic() >= deadline or not self.isActive:
+                return False
+            time.sleep(_POLL_S / 10)
+        log = jobs[0].versions.log
+        if log and log[-1].refused:
+            raise InputError(log[-1].refused)
+        return True
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:
         """Wait for the end; with a timeout in seconds, say whether it came. Raises what ended any site."""

@@ -5,11 +5,12 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.streaming.query import StreamingQuery
 
 from watersmeet import __version__
 from watersmeet.adapt.controller import GoOver
@@ -21,18 +22,19 @@ from watersmeet.plan.explain import explain_text
 from watersmeet.plan.nodes import has_groups, join_plan_of, with_join
 from watersmeet.planners.choose import Chosen, choose
 from watersmeet.program.site.adoption import first_ledger, program_of, with_finishes
-from watersmeet.program.site.agreement import proposer_of
+from watersmeet.program.site.agreement import Versions, proposer_of
 from watersmeet.program.site.engine import read_versions
-from watersmeet.program.site.ledger import FORMAT
 from watersmeet.program.site.program import Deployment, SiteProgram, deployed, overlay, programs_of, shared_joins
 from watersmeet.program.site.versions import Change, QueryPlan, plan_changes
 from watersmeet.program.storage.wire import VERSION
-from watersmeet.query.model import TIME, Column, JoinQuery
-from watersmeet.query.sql import canonical_sql
+from watersmeet.query.model import Column
 from watersmeet.query.windows import parse_duration
 from watersmeet.spark.adapting import Observations, PlanAdapter
+from watersmeet.spark.apply import Applier
 from watersmeet.spark.binding import Bound
-from watersmeet.spark.checkpoint import KEPT, SELECT, Checkpoint, kept_columns, refuse_old_forms
+from watersmeet.spark.catalogue import Catalogue
+from watersmeet.spark.changes import identity_of
+from watersmeet.spark.checkpoint import Checkpoint, kept_columns, refuse_old_forms
 from watersmeet.spark.deliver.sinks import FileWriter, Writer, check_sink, open_sink
 from watersmeet.spark.durable import Disk
 from watersmeet.spark.failures import refusal
@@ -45,13 +47,15 @@ from watersmeet.spark.ingest.sources import check_source, has_rows_in_java
 from watersmeet.spark.ingest.tables import with_table_schemas
 from watersmeet.spark.links.directory import DirectoryLinks
 from watersmeet.spark.outputs import bind_outputs
+from watersmeet.spark.resume import current_definitions, known_versions, latest, note_topology, resumed
 from watersmeet.spark.session import start_session, use_our_python
 from watersmeet.spark.site_job import SiteJob, SiteSettings
 from watersmeet.topology.model import Query, Topology
 from watersmeet.topology.views import Asked
 
 _LEAST_DECIDING_US = 1_000_000  # of event time between two looks at whether another plan is better
-_SLACK_TRIGGERS, _MIN_SLACK_US = 3, 500_000  # event time that may go by while sites agree on a change of plans
+_MIN_SLACK_US = 500_000
+_SLACK_HERE, _SLACK_ELSEWHERE = 1, 3  # triggers of event time that may go by while sites agree, in a process or several
 _MIN_INTERVAL_MS = 50  # between micro-batches of a site that has links, where no trigger is given
 
 
@@ -224,11 +228,15 @@ def _start(
     if trigger_us and site is None and topology.batch_interval_us is None:
         topology = replace(topology, batch_interval_us=trigger_us)  # sites that start by themselves plan by the file
     root = checkpoint_root(topology, checkpoint)
+    known: dict[str, Versions] = {}
     if not fresh:
         refuse_old_forms(root)
+        known = known_versions(root, topology.site_names if site is None else [site])
     session = spark or start_session(has_rows=has_rows_in_java(topology.sources))
     use_our_python(session)
     topology = with_table_schemas(session, topology)
+    topology = resumed(topology, known, root)
+    asked, given = topology.queries, topology
     bus = events or EventBus()
     if warn is not None:
         bus.subscribe(lambda at, event: _pass_on(event, warn))
@@ -246,7 +254,7 @@ def _start(
         plans[name] = replace(plans[name], plan=with_join(plans[name].plan, join))
     deployment = deployment_of(plans, topology, plans_change=plans_change)
     programs = programs_of(deployment)
-    if not plans_change:
+    if not plans_change and not known:
         _check_sites(programs, asked, site)
     if fresh:
         move_aside(session, moves(session, topology, root, default_links(topology)))
@@ -254,8 +262,11 @@ def _start(
     launch = _Launch(
         session, topology, root, bounds, plans, deployment, bus, trigger_us, once, drain, show, alone, decisions
     )
+    launch = replace(launch, known=known, only=site, given=given)
+    running = latest(known)
     busy = [name for name in programs if plans_change or not programs[name].does_nothing]
-    return launch.start([site] if site is not None else busy)
+    sites = busy if running is None else [name for name in topology.site_names if name in running.deployment.sites]
+    return launch.start([site] if site is not None else sites)
 
 
 def _asked(topology: Topology, query: str | Query | Sequence[str | Query] | None) -> tuple[Query, ...]:
@@ -307,7 +318,7 @@ def _pass_on(event: Event, warn: Callable[[str], None]) -> None:
         warn(event.text)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Launch:
     """Starts the sites of a run."""
 
@@ -325,12 +336,35 @@ class _Launch:
     alone: bool
     decisions: Decisions | None = None
     observations: Observations = field(default_factory=Observations)
+    known: Mapping[str, Versions] = field(default_factory=dict)  # by site, of checkpoints that are there
+    only: str | None = None  # the one site that is started
+    given: Topology | None = None  # the topology as the user writes it, without derived streams
+
+    @cached_property
+    def catalogue(self) -> Catalogue:
+        """The queries that are started, under the definitions that checkpoints have of them."""
+        catalogue = Catalogue(self.spark, self.topology, self.given)
+        names = current_definitions(self.known)
+        for name, bound in self.bounds.items():
+            catalogue.know(names.get(name, name), self.topology.query(name), bound)
+        for versions in self.known.values():
+            catalogue.resume(versions)
+        return catalogue
+
+    @cached_property
+    def applier(self) -> Applier:
+        def check(topology: Topology, query: Query) -> tuple[Bound, Chosen]:
+            with _refusing([query.name]):
+                found = check_query(self.spark, topology, query, site=self.only)
+            return found.bounds[query.name], found.plans[query.name]
+
+        return Applier(self.spark, self.catalogue, self.events, check)
 
     def start(self, sites: Sequence[str]) -> StreamingRun:
         """Start some sites; if one of them cannot start, none does."""
         programs = programs_of(self.deployment)
         for site in sites:
-            for name in programs[site].answered:
+            for name in programs[site].answered if site in programs else ():
                 refuse_answered_sink(self.spark, self.topology.query(name), self.root / site)
         asked = tuple(query.name for query in self.topology.queries)
         self.events.publish(RunStarted(tuple(sites), asked, __version__))
@@ -361,9 +395,8 @@ class _Launch:
                 handle.stop()
             raise
         place = self.root / sites[0] if self.alone else self.root
-        queries = {name: bound.query for name, bound in self.bounds.items()}
         settings = {"once": self.once, "drain": self.drain}
-        run = StreamingRun(self.topology, started, self.plans, place, self.events, queries=queries, **settings)
+        run = StreamingRun(started, self.plans, place, self.events, applier=self.applier, **settings)
         if self.decisions is not None:
             self._adapt(run, self.decisions, started[0].job.versions.deployment)
         return run
@@ -415,11 +448,11 @@ class _Launch:
             held = Checkpoint(self.root / site, self._identity(site), self._disk, is_shared=is_shared)
             undo.callback(held.close)
             self._prepare_versions(held)
+            note_topology(held.directory, self.given or self.topology)
             program = program_of(held.shelf, held.ledger, site)
             settings = SiteSettings(
                 self.spark,
-                self.topology,
-                self.bounds,
+                self.catalogue,
                 held,
                 DirectoryLinks(default_links(self.topology), program.site, self._disk),
                 read_versions(held.shelf, held.ledger).origin,
@@ -427,33 +460,49 @@ class _Launch:
                 interval_s=self.trigger_us / 1e6,
                 once=self.once,
                 alone=self.alone,
-                slack_us=_SLACK_TRIGGERS * max(self.trigger_us, _MIN_SLACK_US),
+                slack_us=self._slack_us(read_versions(held.shelf, held.ledger)),
                 observations=None if self.decisions is None else self.observations,
+                apply=self.applier.take,
             )
-            writers = {query: self._writer(query, held) for query in program.answered}
-            job = SiteJob(settings, program, writers)
+            job = SiteJob(settings, program, lambda query: self._writer(query, held))
             handle = SiteQuery(job, queries)
             self._stream(job, held, handle)
             undo.pop_all()
             return handle
 
+    def _slack_us(self, versions: Versions) -> int:
+        """Event time that may go by while sites agree on a change; one site agrees with itself at once."""
+        if len(versions.deployment.sites) == 1:
+            return 0
+        return (_SLACK_ELSEWHERE if self.alone else _SLACK_HERE) * max(self.trigger_us, _MIN_SLACK_US)
+
     def _prepare_versions(self, held: Checkpoint) -> None:
         """Let the ledger name the versions of plans: the first ones, or those it has, with select lists as they are."""
-        ledger = held.ledger
+        ledger, catalogue = held.ledger, self.catalogue
+        queries = {name: catalogue.text_of(self.topology.query(name)) for name in self.plans}
         if not ledger.versions:
-            held.commit(first_ledger(held.shelf, self.deployment, ledger=ledger, origin=self._digest))
+            streams = catalogue.stream_texts(scan.stream for scan in self.deployment.scans)
+            first = first_ledger(
+                *(held.shelf, self.deployment),
+                ledger=ledger,
+                origin=self._digest,
+                queries=queries,
+                streams=streams,
+            )
+            held.commit(first)
+            return
+        if self._is_behind(read_versions(held.shelf, ledger)):
             return
         finishes = {finish.query: finish for one in self.deployment.joins for finish in one.finishes}
-        corrected = with_finishes(held.shelf, ledger, finishes)
+        corrected = with_finishes(held.shelf, ledger, finishes, queries)
         if corrected is not ledger:
             held.commit(corrected)
 
-    def _writer(self, query: str, held: Checkpoint) -> Writer:
-        asked = self.topology.query(query)
-        writer = open_sink(self.spark, asked, f"{query}-{held.run_id}", self.show, self._disk)
+    def _writer(self, query: Query, held: Checkpoint) -> Writer:
+        writer = open_sink(self.spark, query, f"{query.name}-{held.run_id}", self.show, self._disk)
         if held.is_new and isinstance(writer, FileWriter) and not writer.is_empty:
-            text = f"query {query!r}: {asked.sink.path} holds files of others; new answers are added to them"
-            self.events.publish(RunWarning(None, query, text))
+            text = f"query {query.name!r}: {query.sink.path} holds files of others; new answers are added to them"
+            self.events.publish(RunWarning(None, query.name, text))
         return writer
 
     def _stream(self, job: SiteJob, held: Checkpoint, handle: SiteQuery) -> None:
@@ -462,22 +511,28 @@ class _Launch:
         for path in gone:
             text = f"{what}: input file {path} was removed before it was read; going on without it"
             self.events.publish(RunWarning(job.site, None, text))
-        frame = job.frame()
         try:
             job.open(handle.fail)
-            stream = frame.writeStream.option("checkpointLocation", held.spark).queryName(self._name(job.site))
-            stream = stream.foreachBatch(handle.run_batch)
-            # Spark counts in milliseconds, and does not know the short units.
-            has_links = job.has_links
-            shortest_ms = _MIN_INTERVAL_MS if has_links and not self.once else 0
-            interval = f"{max(-(-self.trigger_us // 1_000), shortest_ms)} milliseconds"
-            ends = self.once and not job.lists_files  # then the job ends it
-            stream = stream.trigger(availableNow=True) if ends else stream.trigger(processingTime=interval)
-            self.spark.conf.set("spark.sql.files.ignoreMissingFiles", "true" if gone else "false")
-            handle.attach(stream.start())
+            handle.attach(self._query_over(job, held, handle, gone))
         except BaseException:
             job.close()
             raise
+
+    def _query_over(
+        self, job: SiteJob, held: Checkpoint, handle: SiteQuery, gone: Sequence[str] = ()
+    ) -> StreamingQuery:
+        """Start Spark's query over the streams of a site, as they are read now."""
+        handle.start_again = lambda: self._query_over(job, held, handle)
+        stream = job.frame().writeStream.option("checkpointLocation", held.spark).queryName(self._name(job.site))
+        stream = stream.foreachBatch(handle.run_batch)
+        # Spark counts in milliseconds, and does not know the short units.
+        has_links = job.has_links
+        shortest_ms = _MIN_INTERVAL_MS if has_links and not self.once else 0
+        interval = f"{max(-(-self.trigger_us // 1_000), shortest_ms)} milliseconds"
+        ends = self.once and not job.lists_files  # then the job ends it
+        stream = stream.trigger(availableNow=True) if ends else stream.trigger(processingTime=interval)
+        self.spark.conf.set("spark.sql.files.ignoreMissingFiles", "true" if gone else "false")
+        return stream.start()
 
     def _name(self, site: str) -> str:
         """The name of a site's streaming query: the first of its queries, and the site where there are several."""
@@ -501,58 +556,30 @@ class _Launch:
         }
         return hashlib.sha256(json.dumps([plans, VERSION], sort_keys=True).encode()).hexdigest()[:12]
 
+    def _is_behind(self, versions: Versions) -> bool:
+        """Whether a site has still to go over to what others run already."""
+        running = latest(self.known)
+        return running is not None and versions.deployment.revision < running.deployment.revision
+
     def _identity(self, site: str) -> dict[str, Any]:
         """What must be the same for a checkpoint to be resumed."""
-        schemas = {name: schema for bound in self.bounds.values() for name, schema in bound.schemas.items()}
-        return {
-            "format": FORMAT,
-            "site": site,
-            "queries": {
-                name: {
-                    "sql": canonical_sql(bound.query if bound.query.grouping else replace(bound.query, select=())),
-                    "start": self.topology.query(name).start,
-                    KEPT: list(join_plan_of(self.plans[name].plan).output),
-                    SELECT: [[i.name, i.expression.sql, i.expression.type] for i in bound.query.select],
-                }
-                for name, bound in self.bounds.items()
-            },
-            "streams": {
-                name: {
-                    "schema": schema.simpleString(),
-                    "event_time": self.topology.stream(name).event_time_column,
-                    "watermark": self.topology.stream(name).watermark_us,
-                }
-                for name, schema in sorted(schemas.items())
-                if name not in self.topology.table_windows
-            },
-            **self._identity_of_tables(schemas),
-            "form of parcels": VERSION,
-        }
+        own, running = self.known.get(site), latest(self.known)
+        if own is not None and self._is_behind(own):
+            behind = [finish for one in own.deployment.in_force for finish in one.finishes]
+            return identity_of(site, behind, self.catalogue)  # it is about to follow the others
+        since = {} if running is None else _since(running)
+        finishes = [finish for one in self.deployment.joins for finish in one.finishes]
+        asked = [replace(finish, since=since.get(finish.query, 1)) for finish in finishes]
+        return identity_of(site, asked, self.catalogue)
 
-    def _identity_of_tables(self, schemas: Mapping[str, StructType]) -> dict[str, Any]:
-        """What queries read of tables, and whether those are refreshed; a source may get other columns meanwhile."""
-        queries = [bound.query for bound in self.bounds.values()]
-        read = {(one.source(c.alias).stream, c.name) for one in queries for c in _columns_of(one)}
-        tables = {
-            name: {
-                "schema": StructType([field for field in schemas[name] if (name, field.name) in read]).simpleString(),
-                "refreshed": window.is_refreshed,
-            }
-            for name, window in sorted(self.topology.table_windows.items())
-            if name in schemas
-        }
-        return {"tables": tables} if tables else {}
+
+def _since(versions: Versions) -> dict[str, int]:
+    """By query that is in force, the revision with which it began or was last replaced."""
+    return {finish.query: finish.since for one in versions.deployment.in_force for finish in one.finishes}
 
 
 def _partition(chosen: Chosen) -> object:
     return join_plan_of(chosen.plan).partition
-
-
-def _columns_of(query: JoinQuery) -> set[Column]:
-    """The columns of streams that a query reads."""
-    sides = [side for equality in query.equalities for side in (equality.left, equality.right)]
-    every = [*sides, *query.filters, *query.residuals, *(item.expression for item in query.select)]
-    return {column for expression in every for column in expression.columns} - {TIME}
 
 
 @contextmanager

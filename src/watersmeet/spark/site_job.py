@@ -14,18 +14,15 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
-from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from watersmeet.errors import CheckpointMismatch, WatersmeetError
 from watersmeet.metrics.bus import EventBus, Warnings
-from watersmeet.metrics.events import LinkCounts, MicroBatchCompleted, PlanInForce, VersionDropped
-from watersmeet.plan.explain import explain_text
-from watersmeet.plan.nodes import join_plan_of
+from watersmeet.metrics.events import LinkCounts, MicroBatchCompleted, QueryEnded, VersionDropped
 from watersmeet.program.finish.failed import failed_sink
 from watersmeet.program.finish.model import Finish
 from watersmeet.program.operators import Form, Purpose
@@ -33,12 +30,13 @@ from watersmeet.program.site.adoption import adopt, drop, finished
 from watersmeet.program.site.agreement import Versions, proposer_of
 from watersmeet.program.site.engine import Arrivals, SiteEngine, read_versions, traffic_by_purpose
 from watersmeet.program.site.ledger import Ingested, SiteLedger, failed_counts
-from watersmeet.program.site.program import Shipment, SiteProgram
+from watersmeet.program.site.program import Deployment, Shipment, SiteProgram
 from watersmeet.program.site.versions import Change, check_change
 from watersmeet.program.storage.wire import UNKNOWN
 from watersmeet.query.windows import END_US, TABLE_US
 from watersmeet.spark.adapting import Observations
-from watersmeet.spark.binding import Bound
+from watersmeet.spark.catalogue import Catalogue
+from watersmeet.spark.changes import change_events, check_here, identity_of
 from watersmeet.spark.checkpoint import Checkpoint
 from watersmeet.spark.deliver.delivery import FAILED_SCHEMA, Delivery, LateRows
 from watersmeet.spark.deliver.evaluate import SparkEvaluator
@@ -52,10 +50,11 @@ from watersmeet.spark.ingest.tables import TableReader
 from watersmeet.spark.jobs import TaskRunner
 from watersmeet.spark.links.protocol import LinkEnd, Links, with_reader
 from watersmeet.spark.links.site_links import SiteLinks
+from watersmeet.spark.requests import requests_in
 from watersmeet.spark.tasks import write_program
 from watersmeet.stats.model import Stats
 from watersmeet.stats.observe import Observer
-from watersmeet.topology.model import Sink, Table, Topology
+from watersmeet.topology.model import Query, Sink, Table, Topology
 
 MAX_UNDELIVERED = 8  # micro-batches that a slow sink may be behind before new rows wait for it
 _LIST_S = 0.01  # how often it is looked for new files, where no trigger is given and looking does not take long
@@ -71,8 +70,7 @@ class SiteSettings:
     """How a site is to be run."""
 
     spark: SparkSession
-    topology: Topology
-    bounds: Mapping[str, Bound]  # by query
+    catalogue: Catalogue
     checkpoint: Checkpoint
     links: Links
     programs_digest: str  # of all sites' programs: sites that run different ones must not exchange rows
@@ -82,6 +80,11 @@ class SiteSettings:
     alone: bool = False  # whether other sites run elsewhere
     slack_us: int = 0  # event time that may go by while sites agree on a change, before any has to wait
     observations: Observations | None = None  # for whoever decides on other plans
+    apply: Callable[[str, str], None] | None = None  # takes requests for another topology: the request, its text
+
+    @property
+    def topology(self) -> Topology:
+        return self.catalogue.topology
 
     @property
     def waits_for_room(self) -> bool:
@@ -91,6 +94,10 @@ class SiteSettings:
 
 class InputEnded(WatersmeetError):
     """There is no micro-batch any more: all files are read that were there, or the run is being stopped."""
+
+
+class FrameChanged(WatersmeetError):
+    """Spark reads streams of the site, and other columns of them are needed now: its query is started again."""
 
 
 class PhaseTimer:
@@ -114,7 +121,7 @@ class PhaseTimer:
 class SiteJob:
     """Runs the micro-batches of one site."""
 
-    def __init__(self, settings: SiteSettings, program: SiteProgram, writers: Mapping[str, Writer]) -> None:
+    def __init__(self, settings: SiteSettings, program: SiteProgram, open_writer: Callable[[Query], Writer]) -> None:
         self.program = program
         self._settings = settings
         self._checkpoint = settings.checkpoint
@@ -136,38 +143,34 @@ class SiteJob:
         self._batch_at_start = settings.checkpoint.ledger.ingested_batch
         spark, shelf = settings.spark, settings.checkpoint.shelf
         run_tasks = TaskRunner(spark)
-        evaluator = SparkEvaluator(spark, settings.bounds, shelf)
-        self._delays_us = {s.stream: settings.topology.stream(s.stream).watermark_us for s in program.sources}
+        catalogue = settings.catalogue
+        self._evaluator = SparkEvaluator(spark, catalogue.bounds, shelf)
         self._engine = SiteEngine(
-            *(program, self._delays_us, shelf, run_tasks, evaluator, run_tasks.parallelism),
-            derive=SparkDerivation(spark, self._schemas, shelf, run_tasks),
+            *(program, catalogue.delays_us, shelf, run_tasks, self._evaluator, run_tasks.parallelism),
+            derive=SparkDerivation(spark, catalogue.schemas, shelf, run_tasks),
             slack_us=settings.slack_us,
+            judge=self.cause_against,
         )
         watermarks_path = settings.checkpoint.watermarks_path
         self._program_path = checkpoint.directory / "program.pickle"
         write_program(self._program_path, program)
         self._intake = Intake(
-            *(spark, settings.topology, program, self._schemas, shelf, watermarks_path, run_tasks),
+            *(spark, settings.topology, program, catalogue.schemas, shelf, watermarks_path, run_tasks),
             program_path=str(self._program_path),
         )
-        self._tables = TableReader(spark, settings.topology, self._schemas, shelf)
+        self._tables = TableReader(spark, settings.topology, catalogue.schemas, shelf)
+        self._framed = program.sources  # what is read of streams, as Spark's query lays it out
         listings = self._intake.listings
         self._new_files = None if listings is None else NewFiles(listings, shelf, self.ledger.inputs)
-        # Once, whatever versions and branches of it there are.
-        finishes = {finish.target.name: finish for _, finish in program.finishes if not finish.target.is_stream}
-        self._deliveries = [
-            Delivery(spark, query, _named(evaluator.answer_schema(finish), finish), writers[query], shelf)
-            for query, finish in finishes.items()
-        ]
-        run_id = f"{program.site}-{self._checkpoint.run_id}"
-        disk = Disk(settings.topology.survives_power_cuts)
-        for query, sink in self._failed_sinks.items():
-            writer = FileWriter(spark, sink, f"{query}-{run_id}", disk)
-            self._deliveries.append(Delivery(spark, failed_sink(query), FAILED_SCHEMA, writer, shelf))
-        local = {name: schema for name, schema in self._schemas.items() if name in self._delays_us}
-        self._late = LateRows(spark, settings.topology, local, shelf, run_id)
+        self._open_writer = open_writer
+        self._deliveries: list[Delivery] = []
+        self._deliveries = self._opened_deliveries(program)
+        self._late = LateRows(spark, settings.topology, self._local_schemas, shelf, self._run_id)
         self._late_watch = LateRowsWatch(settings.topology, self._warnings, self.ledger.streams)
-        self._last_rows = dict.fromkeys(sorted(self._delays_us), time.monotonic())
+        self._last_rows = dict.fromkeys(sorted(self._streams), time.monotonic())
+        self._reporting = threading.Lock()
+        self._reported_changes = len(self.versions.log)
+        self._taken_requests: set[str] = set()
         self._worker = ThreadPoolExecutor(1, f"join-{program.site}")
         self._completing: Future[bool] | None = None
         self._closing = threading.Event()
@@ -180,6 +183,11 @@ class SiteJob:
     @property
     def site(self) -> str:
         return self.program.site
+
+    @property
+    def directory(self) -> Path:
+        """Where its checkpoint is."""
+        return self._checkpoint.directory
 
     @property
     def ledger(self) -> SiteLedger:
@@ -196,28 +204,51 @@ class SiteJob:
         """Whether the job finds the files of its streams itself, and Spark only says when."""
         return self._new_files is not None
 
-    @cached_property
-    def _schemas(self) -> dict[str, StructType]:
-        return {name: schema for bound in self._settings.bounds.values() for name, schema in bound.schemas.items()}
+    @property
+    def _streams(self) -> list[str]:
+        """The streams that arrive here and are read."""
+        return [scan.stream for scan in self.program.sources]
 
     @property
-    def _failed_sinks(self) -> dict[str, Sink]:
+    def _local_schemas(self) -> dict[str, StructType]:
+        return {name: self._settings.catalogue.schemas[name] for name in self._streams}
+
+    @property
+    def _run_id(self) -> str:
+        return f"{self.program.site}-{self._checkpoint.run_id}"
+
+    # -- what comes and goes with queries
+
+    def _opened_deliveries(self, program: SiteProgram) -> list[Delivery]:
+        """Deliveries of all answers and failed rows of a program, those that are there and new ones."""
+        spark, shelf, catalogue = self._settings.spark, self._checkpoint.shelf, self._settings.catalogue
+        found = {delivery.query: delivery for delivery in self._deliveries}
+        # Once, whatever versions and branches of it there are.
+        finishes = {finish.target.name: finish for _, finish in program.finishes if not finish.target.is_stream}
+        for query, finish in finishes.items():
+            if query not in found:
+                schema = _named(self._evaluator.answer_schema(finish), finish)
+                writer = self._open_writer(catalogue.answered(finish))
+                found[query] = Delivery(spark, query, schema, writer, shelf)
+        for query, sink in self._failed_sinks(program).items():
+            if failed_sink(query) not in found:
+                disk = Disk(self._settings.topology.survives_power_cuts)
+                writer = FileWriter(spark, sink, f"{query}-{self._run_id}", disk)
+                found[failed_sink(query)] = Delivery(spark, failed_sink(query), FAILED_SCHEMA, writer, shelf)
+        return list(found.values())
+
+    def _failed_sinks(self, program: SiteProgram) -> dict[str, Sink]:
         """Where queries that have a part here keep rows for which an expression fails."""
-        queries = sorted({query for part in self.program.parts for query in part.queries})
-        found = {query: self._settings.topology.query(query).failed for query in queries}
+        queries = sorted({query for part in program.parts for query in part.queries})
+        found = {query: self._settings.catalogue.query_named(query).failed for query in queries}
         return {query: sink for query, sink in found.items() if sink is not None}
 
     # -- what Spark calls
 
     def frame(self) -> DataFrame:
         """The streaming frame whose every micro-batch files the new rows of the site's own streams."""
-        frame = self._intake.frame()
-        if frame is not None:
-            return frame
-        # A site that only reads links is a streaming query too: over a directory to which nothing is ever added.
-        empty = self._checkpoint.directory / "no-streams"
-        empty.mkdir(exist_ok=True)
-        return self._settings.spark.readStream.format("text").load(str(empty)).select(F.col("value").alias("report"))
+        self._framed = self.program.sources
+        return self._intake.frame()
 
     def open(self, failed: Callable[[BaseException], object]) -> None:
         """Deliver what an earlier run left undelivered, and complete what it left ingested."""
@@ -238,9 +269,8 @@ class SiteJob:
         if self._engine.due_tables(self.ledger, _now_us()):
             self._await_completion()
             self._ingest_tables()
-        if self._links.peers or self._has_idle_timeouts or self._refreshed:
-            self._watcher = threading.Thread(target=self._watch, name=f"links-{self.site}", daemon=True)
-            self._watcher.start()
+        self._watcher = threading.Thread(target=self._watch, name=f"links-{self.site}", daemon=True)
+        self._watcher.start()
 
     def run_batch(self, frame: DataFrame, batch: int) -> None:
         """Ingest one micro-batch of the site's own streams; one that was ingested before a crash is passed over."""
@@ -275,8 +305,8 @@ class SiteJob:
 
     def _read(self, frame: DataFrame, files: Mapping[str, Sequence[InputFile]]) -> list[Ingested]:
         """File the rows of a micro-batch, be they in files or with Spark."""
-        if not files:
-            return self._intake.ingested(frame) if self._reads_streams else []
+        if self._new_files is None:
+            return self._intake.ingested(frame)
         there = {stream: [file for file in some if os.path.exists(file.path)] for stream, some in files.items()}
         for path in sorted(file.path for stream, some in files.items() for file in some if file not in there[stream]):
             self._warnings.say(path, f"input file {path} was removed before it was read; going on without it")
@@ -301,6 +331,9 @@ class SiteJob:
     ) -> bool:
         """File the rows of a micro-batch and commit them; whether they need not wait until plans have changed."""
         self._go_over()
+        if self._new_files is None and self._framed != self.program.sources:
+            raise FrameChanged("other columns of streams are needed")
+        files = {stream: some for stream, some in files.items() if stream in self._streams}  # others have ended
         found = self._read(frame, files)
         self._refuse_after_end(found)
         versions, in_force = self._read_due_tables()
@@ -324,10 +357,6 @@ class SiteJob:
         return True
 
     # -- tables
-
-    @property
-    def _reads_streams(self) -> bool:
-        return any(not scan.is_table for scan in self.program.sources)
 
     @property
     def _refreshed(self) -> frozenset[str]:
@@ -392,8 +421,12 @@ class SiteJob:
         return self._engine.versions(self.ledger)
 
     def request(self, change: Change) -> None:
-        """Ask for a change of plans, which all sites go over to when they have agreed."""
-        check_change(self.versions.deployment, change)
+        """Ask for a change of plans or queries, which all sites go over to when they have agreed.
+
+        One that comes after others is judged when it is its turn.
+        """
+        if self.versions.proposal is None and not self.versions.queue:
+            check_change(self.versions.deployment, change)
         with self._lock:
             self._checkpoint.commit(self._engine.request(self.ledger, change))
         self.take_parcels()
@@ -408,8 +441,22 @@ class SiteJob:
 
     @property
     def _is_to_go_over(self) -> bool:
-        has_ending = any(not part.is_in_force for part in self.program.parts)
-        return self.versions.is_decided or (has_ending and bool(finished(self.program, self.ledger)))
+        return self.versions.is_decided or bool(self._over(self.program, self.ledger))
+
+    def _over(self, program: SiteProgram, ledger: SiteLedger) -> tuple[str, ...]:
+        """Joins that have nothing left to do here, and whose last answers the sinks have."""
+        if all(part.is_in_force for part in program.parts):
+            return ()
+        over = finished(program, ledger)
+        staying = {finish.query for part, finish in program.finishes if part.name not in over}
+        waiting = set()
+        for delivery in self._deliveries:
+            undelivered = ledger.undelivered.get(delivery.query, ())
+            if undelivered and undelivered[-1].batch > delivery.delivered:
+                waiting.add(delivery.query.removeprefix(failed_sink("")))
+                if over and delivery.query not in staying:
+                    delivery.flush(self._failed)
+        return tuple(name for name in over if not waiting & (set(program.part(name).queries) - staying))
 
     def _go_over(self) -> None:
         if not self._is_to_go_over:
@@ -420,26 +467,80 @@ class SiteJob:
             if not ledger.is_complete:
                 return
             if before.is_decided:
+                assert before.proposal is not None
+                self._settings.catalogue.adopt(before.proposal.change, before.proposal.number)
                 engine, ledger = adopt(engine, ledger)
-            if over := finished(engine.program, ledger):
+                self._deliveries = self._started(self._opened_deliveries(engine.program), ledger)
+                self._checkpoint.expect(engine.program.revision, self._identity(engine.versions(ledger).deployment))
+            if over := self._over(engine.program, ledger):
                 engine, ledger = drop(engine, ledger, over)
             self._checkpoint.commit(ledger)
             self._engine, self.program, self._links.program = engine, engine.program, engine.program
-            write_program(self._program_path, self.program)
-            self._intake = replace(self._intake, program=self.program)
+            self._follow_program()
             self._publish()
             self._acknowledge()
-        self._report_versions(before, over)
-
-    def _report_versions(self, before: Versions, over: Sequence[str]) -> None:
-        events, now = self._settings.events, self.versions
-        if self.site == proposer_of(now.deployment):  # once, and not by every site
-            for entry in now.log[len(before.log) :]:
-                for plan in entry.change.plans:
-                    text = explain_text(join_plan_of(plan.plan))
-                    events.publish(PlanInForce(plan.query, plan.planner, text, None, entry.revision))
+        self._report_changes()
         for name in over:
-            events.publish(VersionDropped(self.site, name))
+            self._settings.events.publish(VersionDropped(self.site, name))
+
+    def _started(self, deliveries: Sequence[Delivery], ledger: SiteLedger) -> list[Delivery]:
+        """Deliveries, of which those that are new take hold of their sinks."""
+        for delivery in deliveries:
+            if delivery not in self._deliveries:
+                delivery.roll_back(ledger.number, ())
+        return list(deliveries)
+
+    def _follow_program(self) -> None:
+        """Let streams, late rows and answers of queries that came come, and of queries that have ended end."""
+        catalogue, program = self._settings.catalogue, self.program
+        write_program(self._program_path, program)
+        self._checkpoint.write_watermarks(self._engine.watermarks(self.ledger))
+        self._intake = replace(self._intake, program=program, topology=catalogue.topology, schemas=catalogue.schemas)
+        if self._new_files is not None:
+            self._new_files.follow(self._intake.listings or {})
+        self._late.follow(catalogue.topology, self._local_schemas, self.ledger.ingested_batch)
+        self._late_watch.follow(catalogue.topology)
+        self._observer.follow(program)
+        now = time.monotonic()
+        self._last_rows = {stream: self._last_rows.get(stream, now) for stream in sorted(self._streams)}
+        answered = set(program.answered)
+        answered |= {failed_sink(query) for query in self._failed_sinks(program)}
+        ended = [delivery for delivery in self._deliveries if delivery.query not in answered]
+        self._deliveries = [delivery for delivery in self._deliveries if delivery.query in answered]
+        for delivery in ended:
+            delivery.close()
+            if not delivery.query.startswith(failed_sink("")):
+                self._settings.events.publish(QueryEnded(self.site, delivery.query))
+
+    def _identity(self, deployment: Deployment) -> dict[str, Any]:
+        """What the checkpoint is for with a deployment."""
+        finishes = [finish for one in deployment.in_force for finish in one.finishes]
+        return identity_of(self.site, finishes, self._settings.catalogue)
+
+    def cause_against(self, change: Change) -> str:
+        """Why this site cannot go over to a change; empty if it can."""
+        try:
+            check_here(self.program, change, self._settings.catalogue, self._settings.spark, self._new_files is None)
+        except WatersmeetError as error:
+            return str(error)
+        return ""
+
+    def _report_changes(self) -> None:
+        """Tell what became of changes, once a process."""
+        with self._reporting:
+            now, events = self.versions, self._settings.events
+            if self._settings.alone or self.site == proposer_of(now.deployment):
+                for entry in now.log[self._reported_changes :]:
+                    for event in change_events(entry, now.deployment):
+                        events.publish(event)
+            self._reported_changes = len(now.log)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no change is under way or queued here, and what became of all is told."""
+        versions = self.versions
+        is_idle = versions.proposal is None and not versions.queue
+        return is_idle and self._reported_changes == len(versions.log)
 
     def _await_decision(self) -> None:
         """Rows that were read are for the plans to come: wait until all sites have agreed on them."""
@@ -452,7 +553,7 @@ class SiteJob:
 
     def _refuse_after_end(self, found: Sequence[Ingested]) -> None:
         """Refuse new rows of a stream whose end was taken for the end of time: all would be late."""
-        ended = {stream for stream in self._delays_us if self._mark(stream) >= END_US}
+        ended = {stream for stream in self._streams if self._mark(stream) >= END_US}
         if late := sorted({one.stream for one in found if one.rows} & ended):
             raise CheckpointMismatch(
                 f"checkpoint {self._checkpoint.directory} was drained (--drain): its input had ended, and rows of "
@@ -462,7 +563,7 @@ class SiteJob:
 
     def drain(self) -> bool:
         """The input has ended, and with it time: rows that wait for their order do not wait any more."""
-        return self._complete(PhaseTimer(), dict.fromkeys(self._delays_us, END_US))
+        return self._complete(PhaseTimer(), dict.fromkeys(self._streams, END_US))
 
     def tell_what_waits(self) -> bool:
         """Say how many answers, or rows where other sites have a part in them, wait for watermarks; whether any do."""
@@ -475,7 +576,7 @@ class SiteJob:
             if not self.program.peers_in and not self.program.peers_out:
                 with contextlib.suppress(WatersmeetError):  # an expression fails for one of them: not yet
                     # The engine is a function: nothing of this is committed.
-                    after = self._engine.run(self.ledger, Arrivals((), dict.fromkeys(self._delays_us, END_US)))
+                    after = self._engine.run(self.ledger, Arrivals((), dict.fromkeys(self._streams, END_US)))
                     counts = [(after.rows_out, 1), (self.ledger.rows_out, -1)]
                     answers = sum(sign * of.get(query, 0) for of, sign in counts for query in self.program.answered)
                     text = f"{answers:,} answers are not given yet: {text}"
@@ -628,6 +729,10 @@ class SiteJob:
                     finally:
                         self._lock.release()
                 self.go_over_between_batches()
+                if len(self.versions.log) > self._reported_changes:
+                    self._report_changes()
+                if self._settings.apply is not None:
+                    self._take_requests(self._settings.apply)
                 if is_slow:
                     self._refresh_between_batches()
                     self._links.check_peers(self.ledger)
@@ -637,11 +742,14 @@ class SiteJob:
                 self._failed(error)
                 return
 
-    # -- idle streams
+    def _take_requests(self, apply: Callable[[str, str], None]) -> None:
+        """Hand on requests for another topology that were put into the checkpoint."""
+        for request in requests_in(self._checkpoint.directory):
+            if request.id not in self._taken_requests:
+                self._taken_requests.add(request.id)
+                apply(self.site, request.id)
 
-    @property
-    def _has_idle_timeouts(self) -> bool:
-        return any(self._settings.topology.stream(stream).idle_timeout_us is not None for stream in self._delays_us)
+    # -- idle streams
 
     def _idle(self, until: float, not_before: float = 0.0) -> dict[str, int]:
         """Streams that were silent for their timeout, up to when it was looked, and the instant others have come to."""
@@ -675,7 +783,7 @@ class SiteJob:
         tables = {
             scan.stream for scan in self.program.streams if scan.is_table
         }  # their versions say nothing of streams
-        others = [self._mark(other) for other in self._delays_us if other != stream and other not in tables]
+        others = [self._mark(other) for other in self._streams if other != stream and other not in tables]
         inbound = [one for _, one in self.program.inbound if not self._is_of_table(one)]
         others += [self.ledger.watermarks.get(one.arrives_as, UNKNOWN) for one in inbound]
         others += [end.pace for end in self._links.readers(self.ledger).values()]

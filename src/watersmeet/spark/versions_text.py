@@ -47,7 +47,7 @@ def _lines(latest: Versions, known: dict[str, Versions], states: list[SiteCounts
     for join in latest.deployment.joins:
         yield from _join_lines(join, known)
     for entry in latest.log:
-        what = f"called off: {entry.refused}" if entry.refused else f"heads from {_at(entry.at_us)} on"
+        what = f"called off: {entry.refused}" if entry.refused else f"heads from {format_instant(entry.at_us)} on"
         yield f"change {entry.revision}: {_change(entry.change)}; {what}"
         yield from (f"  {line}" for line in savings(entry, states))
     if latest.proposal is not None:
@@ -65,12 +65,12 @@ def _old(one: Versions, latest: Versions) -> bool:
 def _join_lines(join: Joined, known: dict[str, Versions]) -> Iterator[str]:
     queries = ", ".join(finish.query for finish in join.finishes)
     from_us, until_us = join.heads.from_us, join.heads.until_us
-    since = "from the start" if from_us is None else f"from {_at(from_us)} on"
+    since = "from the start" if from_us is None else f"from {format_instant(from_us)} on"
     gone = sorted(site for site, one in known.items() if join.name in one.gone)
     if until_us is None:
         state = "in force"
     else:
-        state = f"until {_at(until_us)}" + (f", over at {', '.join(gone)}" if gone else "")
+        state = f"until {format_instant(until_us)}" + (f", over at {', '.join(gone)}" if gone else "")
     yield f"version {join.name} of {queries}: heads {since}, {state}"
     yield from (f"  {line}" for line in explain_text(join.join).splitlines())
 
@@ -84,5 +84,6 @@ def _change(change: Change) -> str:
     return f"{what}, since {change.reason}" if change.reason else what
 
 
-def _at(instant_us: int) -> str:
+def format_instant(instant_us: int) -> str:
+    """An instant of event time, in UTC."""
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=instant_us)).isoformat(" ")

@@ -113,6 +113,10 @@ class Observer:
         self._program = program
         self._sketches = dict(sketches or {})
 
+    def follow(self, program: SiteProgram) -> None:
+        """Observe for another program of the site."""
+        self._program = program
+
     @property
     def has_seen(self) -> bool:
         return bool(self._sketches)

@@ -12,10 +12,10 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from watersmeet.program.finish.model import Finish
+from watersmeet.program.finish.model import Finish, definition_name
 from watersmeet.program.operators import Form, Purpose
 from watersmeet.program.site.agreement import Form as AgreementForm
-from watersmeet.program.site.agreement import Takeover, Versions
+from watersmeet.program.site.agreement import Proposal, Takeover, Versions
 from watersmeet.program.site.engine import SiteEngine, bytes_sent, read_versions, write_versions
 from watersmeet.program.site.filing import Made, pack_for_others, rows_of_index, shelve, sorted_rows, stream_of
 from watersmeet.program.site.ledger import SiteLedger, Traffic
@@ -36,23 +36,35 @@ def first_ledger(
     form: AgreementForm = AgreementForm.POINT_TO_POINT,
     ledger: SiteLedger | None = None,
     origin: str = "",
+    queries: Mapping[str, str] | None = None,
+    streams: Mapping[str, str] | None = None,
 ) -> SiteLedger:
-    """The ledger with which a site begins whose plans may change."""
-    versions = Versions(deployment, form=form, origin=origin)
+    """The ledger with which a site begins whose plans may change; `queries` and `streams` are definitions."""
+    versions = Versions(deployment, form=form, origin=origin, queries=queries or {}, streams=streams or {})
     return replace(ledger or SiteLedger(), versions=write_versions(shelf, versions))
 
 
-def with_finishes(shelf: Shelf, ledger: SiteLedger, finishes: Mapping[str, Finish]) -> SiteLedger:
-    """The ledger with other select lists: what follows a join may be corrected between two starts."""
+def with_finishes(
+    shelf: Shelf, ledger: SiteLedger, finishes: Mapping[str, Finish], queries: Mapping[str, str] | None = None
+) -> SiteLedger:
+    """The ledger with other select lists: what follows a join may be corrected between two starts.
+
+    `queries` are the definitions of queries that are in force, as they are now.
+    """
     versions = read_versions(shelf, ledger)
-    joins = tuple(
-        replace(one, finishes=tuple(_corrected(finishes.get(finish.query), finish) for finish in one.finishes))
-        for one in versions.deployment.joins
+    joins, known = versions.deployment.joins, versions.queries
+    since = {finish.query: finish.since for one in versions.deployment.in_force for finish in one.finishes}
+    given = {name: replace(finish, since=since[name]) for name, finish in finishes.items() if name in since}
+    corrected = tuple(
+        replace(one, finishes=tuple(_corrected(given.get(finish.query), finish) for finish in one.finishes))
+        for one in joins
     )
-    if joins == versions.deployment.joins:
+    defined = {definition_name(name, since[name]): text for name, text in (queries or {}).items() if name in since}
+    if corrected == joins and all(known.get(name) == text for name, text in defined.items()):
         return ledger
-    deployment = replace(versions.deployment, joins=joins)
-    return replace(ledger, versions=write_versions(shelf, replace(versions, deployment=deployment)))
+    deployment = replace(versions.deployment, joins=corrected)
+    versions = replace(versions, deployment=deployment, queries={**known, **defined})
+    return replace(ledger, versions=write_versions(shelf, versions))
 
 
 def _corrected(given: Finish | None, known: Finish) -> Finish:
@@ -76,7 +88,8 @@ def adopt(engine: SiteEngine, ledger: SiteLedger) -> tuple[SiteEngine, SiteLedge
     after = next_deployment(versions.deployment, proposal.change, proposal.number, decided.at_us, decided.retired)
     gone = tuple(name for name in versions.gone if name not in decided.retired)
     began = [one.heads.from_us for one in after.joins if one.since == after.revision]
-    ended = [one.heads.until_us for one in after.joins]
+    in_force = {one.name for one in versions.deployment.in_force}
+    ended = [one.heads.until_us for one in after.joins if one.name in in_force]
     split_us = next((one for one in (*began, *reversed(ended)) if one is not None), decided.at_us)
     versions = replace(
         versions,
@@ -86,6 +99,8 @@ def adopt(engine: SiteEngine, ledger: SiteLedger) -> tuple[SiteEngine, SiteLedge
         number=proposal.number,
         proposal=None,
         log=(*versions.log, Takeover(after.revision, proposal.change, split_us, "", *bytes_sent(old, ledger))),
+        queries=_definitions(versions, proposal, after),
+        streams={**versions.streams, **proposal.change.streams},
     )
     program = program_at(after, old.site, gone, versions.numbering)
     ledger = replace(ledger, versions=write_versions(engine.shelf, versions), hold_us=None)
@@ -97,6 +112,13 @@ def adopt(engine: SiteEngine, ledger: SiteLedger) -> tuple[SiteEngine, SiteLedge
     with_past = frozenset(part.name for part in starting if not part.is_fresh)  # for others there is nothing here yet
     ledger = next_engine.begin(ledger, history, with_past)
     return next_engine, next_engine.continued(ledger)
+
+
+def _definitions(versions: Versions, proposal: Proposal, after: Deployment) -> dict[str, str]:
+    """What the queries of a deployment ask for, those that end among them."""
+    begun = {definition_name(one.query, proposal.number): one.definition for one in proposal.change.plans}
+    used = {finish.definition for one in after.joins for finish in one.finishes}
+    return {name: text for name, text in {**versions.queries, **begun}.items() if name in used}
 
 
 def _built(

@@ -114,6 +114,14 @@ class Versions:
     early: tuple[tuple[str, Ready], ...] = ()  # promises about a proposal that has not come yet
     log: tuple[Takeover, ...] = ()
     messages: Mapping[str, int] = field(default_factory=dict)  # sent so far, by kind
+    queries: Mapping[str, str] = field(default_factory=dict)  # what queries ask for, by `Finish.definition`
+    streams: Mapping[str, str] = field(default_factory=dict)  # and what streams are
+
+    def has_request(self, request: str) -> bool:
+        """Whether a change that comes from a request is made, under way or queued here."""
+        under_way = () if self.proposal is None else (self.proposal.change,)
+        changes = (*(entry.change for entry in self.log), *under_way, *self.queue)
+        return any(change.request == request for change in changes)
 
     @property
     def is_decided(self) -> bool:
@@ -202,6 +210,8 @@ def _take(versions: Versions, site: str, sender: str, note: Note) -> tuple[Versi
             proposer = proposer_of(versions.deployment)
             if site != proposer:
                 return versions, [(proposer, note)]
+            if change.request and versions.has_request(change.request):
+                return versions, []
             return replace(versions, queue=(*versions.queue, change)), []
         case Prepare(number, change, form, promise):
             if number <= versions.number:

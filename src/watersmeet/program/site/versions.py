@@ -6,7 +6,7 @@ depend on (numbers of keys and selections, columns of a shipped stream, names) i
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from watersmeet.errors import InputError
 from watersmeet.plan.nodes import JoinPlan, Plan, join_plan_of
@@ -54,6 +54,7 @@ class QueryPlan:
     is_fresh: bool = False  # of a query that begins with it: no earlier row takes part
     planner: str = ""
     expected: Expected | None = None
+    definition: str = ""  # of a query that begins: what it asks for and where its answers go, as the runtime writes it
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ class Change:
     plans: tuple[QueryPlan, ...] = ()
     removed: tuple[str, ...] = ()
     reason: str = ""
+    streams: Mapping[str, str] = field(default_factory=dict)  # definitions of streams that queries begin to read
+    request: str = ""  # which request it comes from: one that is asked for twice is made once
 
     @property
     def queries(self) -> tuple[str, ...]:

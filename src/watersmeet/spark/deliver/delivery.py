@@ -195,7 +195,13 @@ class LateRows:
     ) -> None:
         self._spark = spark
         self._shelf = shelf
-        self._writers: dict[str, tuple[FileWriter, StructType]] = {}
+        self._run_id = run_id
+        self._writers = self._opened(topology, schemas)
+
+    def _opened(
+        self, topology: Topology, schemas: Mapping[str, StructType]
+    ) -> dict[str, tuple[FileWriter, StructType]]:
+        found = {}
         disk = Disk(topology.survives_power_cuts)
         for name, schema in sorted(schemas.items()):
             stream = topology.stream(name)
@@ -203,7 +209,19 @@ class LateRows:
                 corrupt = [CORRUPT_FIELD] if catches_malformed(stream.source) else []
                 fields = [*schema.fields, *corrupt, StructField(REASON, StringType())]
                 nullable = StructType([StructField(item.name, item.dataType) for item in fields])
-                self._writers[name] = (FileWriter(spark, stream.late, f"{name}-{run_id}", disk), nullable)
+                found[name] = (FileWriter(self._spark, stream.late, f"{name}-{self._run_id}", disk), nullable)
+        return found
+
+    def follow(self, topology: Topology, schemas: Mapping[str, StructType], batch: int) -> None:
+        """Keep the late rows of other streams from now on, after a batch."""
+        new = {name: schema for name, schema in schemas.items() if name not in self._writers}
+        opened = self._opened(topology, new)
+        for writer, _ in opened.values():
+            writer.resume_after(batch)
+        ended = [self._writers[name][0] for name in self._writers if name not in schemas]
+        self._writers = {name: kept for name, kept in self._writers.items() if name in schemas} | opened
+        for writer in ended:
+            writer.close()
 
     def roll_back(self, batch: int) -> None:
         """Take back what came after a batch."""

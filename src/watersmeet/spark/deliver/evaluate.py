@@ -87,7 +87,7 @@ class SparkEvaluator:
 
     def combination(self, finish: Finish) -> StructType:
         """The row type of the combinations that a query is answered from."""
-        return self._bounds[finish.query].combination(finish.columns) if finish.columns else _NO_COLUMNS
+        return self._bounds[finish.definition].combination(finish.columns) if finish.columns else _NO_COLUMNS
 
     def answer_schema(self, finish: Finish) -> StructType:
         """The row type of a query's answers."""
@@ -95,7 +95,7 @@ class SparkEvaluator:
             groups = finish.of_groups
             return StructType(self.answer_schema(groups).fields[: len(finish.names)])
         if finish.plain is not None:
-            return self._bounds[finish.query].combination(tuple(column for column, _ in finish.plain))
+            return self._bounds[finish.definition].combination(tuple(column for column, _ in finish.plain))
         empty = empty_frame(self._spark, self.combination(finish))
         return self._evaluated(finish, empty).schema
 
@@ -108,7 +108,7 @@ class SparkEvaluator:
 
     def _hashed(self, finish: Finish, rows: DataFrame) -> DataFrame:
         compared = list(rows.columns)
-        for number, item in enumerate(self._bounds[finish.query].query.select):
+        for number, item in enumerate(self._bounds[finish.definition].query.select):
             if is_collated(item.expression.type):
                 compared[number] = f"k{number}"
                 rows = rows.withColumn(compared[number], F.expr(f"collation_key({answer_column(number)})"))

@@ -50,10 +50,10 @@ class Intake:
         """How the files of each stream are listed; None where Spark reads the streams."""
         found = {scan.stream: listing_of(self.topology.stream(scan.stream)) for scan in self._streams}
         listings = {stream: listing for stream, listing in found.items() if listing is not None}
-        return listings if listings and len(listings) == len(found) else None
+        return listings if len(listings) == len(found) else None
 
-    def frame(self) -> DataFrame | None:
-        """The streaming frame of all streams; None where none arrives here."""
+    def frame(self) -> DataFrame:
+        """The streaming frame of all streams, or the clock of micro-batches where none is for Spark to read."""
         if self.listings is not None:
             for scan in self._streams:
                 if self._file_columns[scan.stream] is None:
@@ -61,7 +61,7 @@ class Intake:
             clock = self.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1)
             return clock.option("numPartitions", 1).load()
         frames = [self._filed(self._opened(scan.stream), scan) for scan in self._streams]
-        return reduce(DataFrame.union, frames) if frames else None
+        return reduce(DataFrame.union, frames)
 
     def ingested(self, batch: DataFrame) -> list[Ingested]:
         """What tasks found among the rows of a micro-batch of Spark's."""

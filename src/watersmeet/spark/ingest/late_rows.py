@@ -22,6 +22,10 @@ class LateRowsWatch:
         self._at_start = dict(at_start)
         self._doublings: dict[str, int] = {}
 
+    def follow(self, topology: Topology) -> None:
+        """Judge the streams of another topology from now on."""
+        self._topology = topology
+
     def look(self, streams: Mapping[str, StreamState]) -> None:
         """Judge the rows that have come since the run began."""
         for name, state in sorted(streams.items()):

@@ -147,6 +147,13 @@ class NewFiles:
             for stream, path in names:
                 self._known.setdefault(stream, set()).add(path)
 
+    def follow(self, listings: Mapping[str, Listing]) -> None:
+        """Look for files of other streams from now on; what was read of those that end stays known."""
+        self._listings = listings
+        for stream in listings:
+            self._known.setdefault(stream, set())
+            self._waiting.setdefault(stream, [])
+
     def look(self) -> None:
         """Look for new files of streams of which none waits."""
         for stream, listing in self._listings.items():

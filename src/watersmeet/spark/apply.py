@@ -1,0 +1,197 @@
+"""Going over to another topology while queries run: what is different becomes one change of the deployment.
+
+Requests come from Python (`StreamingRun.apply`) or through the checkpoint (`watersmeet apply`). One is worked on at a
+time, by what is in force when those before it are settled. Binding and planning have a thread of their own; no
+micro-batch waits for it.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+
+from watersmeet.errors import InputError, WatersmeetError
+from watersmeet.metrics.bus import EventBus
+from watersmeet.metrics.events import Event, PlanChangeProposed, PlanInForce, QueryAdded, QueryRemoved, RunEnded
+from watersmeet.planners.choose import Chosen, choose
+from watersmeet.program.site.agreement import Versions
+from watersmeet.program.site.versions import Change, QueryPlan, check_change, plan_changes
+from watersmeet.spark.binding import Bound
+from watersmeet.spark.catalogue import Catalogue
+from watersmeet.spark.definitions import read_topology
+from watersmeet.spark.failures import refusal
+from watersmeet.spark.requests import answer_request, requests_in
+from watersmeet.spark.resume import note_topology, plain_queries, with_known_tables
+from watersmeet.topology.difference import Difference, Differences, differences, streams_read
+from watersmeet.topology.model import Query, Topology
+
+if TYPE_CHECKING:
+    from watersmeet.spark.site_job import SiteJob
+
+CheckQuery = Callable[[Topology, Query], tuple[Bound, Chosen]]  # of a query without views
+_POLL_S = 0.05
+NOTHING = "nothing is different"
+
+
+class Applier:
+    """Takes requests for another topology, and has the sites of a run go over to it."""
+
+    def __init__(self, spark: SparkSession, catalogue: Catalogue, events: EventBus, check_query: CheckQuery) -> None:
+        self._spark = spark
+        self._catalogue = catalogue
+        self._events = events
+        self._check_query = check_query
+        self._jobs: tuple[SiteJob, ...] = ()
+        self._is_started = threading.Event()
+        self._is_over = threading.Event()
+        self._one_at_a_time = threading.Lock()
+        self._asked: dict[str, Chosen] = {}  # plans that are to come
+        self.plans: dict[str, Chosen] = {}
+        self._thread = ThreadPoolExecutor(1, "apply")
+        events.subscribe(self._note)
+
+    def begin(self, jobs: "tuple[SiteJob, ...]", plans: dict[str, Chosen]) -> None:
+        """The sites of the run have started, with these plans."""
+        self._jobs, self.plans = jobs, plans
+        self._is_started.set()
+
+    def take(self, site: str, request: str) -> None:
+        """Work on a request that is in the checkpoint of a site."""
+        with suppress(RuntimeError):  # the run is over
+            self._thread.submit(self._take, site, request)
+
+    def _take(self, site: str, name: str) -> None:
+        while not self._is_started.wait(_POLL_S):
+            if self._is_over.is_set():
+                return
+        job = next(job for job in self._jobs if job.site == site)
+        place = job.directory
+        for request in (one for one in requests_in(place) if one.id == name):
+            text = None
+            if not job.versions.has_request(name):
+                try:
+                    asked = read_topology(request.topology)
+                    found = self.apply(lambda now: asked, request.reason, name, job)  # noqa: B023
+                    text = None if found.rows else NOTHING
+                except WatersmeetError as error:
+                    if self._is_over.is_set():
+                        return  # it is taken at the next start
+                    text = str(error)
+                except Exception as error:
+                    text = str(refusal(error))
+            answer_request(place, name, text)
+
+    @property
+    def deployed(self) -> Topology:
+        """The topology as it is deployed: with the queries that are in force."""
+        return deployed_topology(self._catalogue, self._jobs[0].versions)
+
+    def apply(
+        self, edit: Callable[[Topology], Topology], reason: str = "", request: str = "", job: "SiteJob | None" = None
+    ) -> Differences:
+        """Have the sites go over to what becomes of the topology that is deployed; what is different.
+
+        It waits for changes that are under way.
+        """
+        with self._one_at_a_time:
+            at = job or self._jobs[0]
+            self._await_settled(at)
+            now = self.deployed
+            topology = with_known_tables(edit(now), now)
+            if topology.batch_interval_us is None:
+                topology = replace(topology, batch_interval_us=now.batch_interval_us)
+            found = differences(now, topology)
+            if found.refused:
+                raise InputError(found.refused)
+            self._check_streams(at.versions, topology)
+            change, found = self._change(at.versions, topology, found, reason, request)
+            if not change.queries:
+                return found
+            self._catalogue.ask_for(topology)
+            for one in self._jobs:
+                note_topology(one.directory, topology)
+            check_change(at.versions.deployment, change)
+            if cause := next(filter(None, (one.cause_against(change) for one in self._jobs)), ""):
+                raise InputError(cause)
+            at.request(change)
+            self._events.publish(PlanChangeProposed(change.queries, reason, 0))
+            return found
+
+    def _await_settled(self, job: "SiteJob") -> None:
+        while not job.is_settled:
+            if self._is_over.is_set():
+                raise InputError("the run is over")
+            time.sleep(_POLL_S)
+
+    def _check_streams(self, versions: Versions, topology: Topology) -> None:
+        """Refuse a stream that was read before and is another one now: what was read of it is still known."""
+        for name in sorted(streams_read(topology)):
+            before = self._catalogue.past_stream(versions, name)
+            after = topology.stream(name)
+            if before is not None and (before.types, before.site) != (after.types, after.site):
+                raise InputError(
+                    f"stream {name!r} was read before with another schema or at another site; give it another name, or "
+                    "stop and begin anew with --fresh"
+                )
+
+    def _change(
+        self, versions: Versions, topology: Topology, found: Differences, reason: str, request: str
+    ) -> tuple[Change, Differences]:
+        """The change that makes a topology be in force, and the differences with those of plans."""
+        self._catalogue.give(topology)
+        plans, rows = [], list(found.rows)
+        for name in (*found.added, *found.replaced):
+            query = topology.query(name)
+            bound, chosen = self._check_query(topology, query)
+            text = self._catalogue.remember(query, bound)
+            plans.append(
+                QueryPlan(name, chosen.plan, query.start_us, query.errors, True, chosen.planner, definition=text)
+            )
+            self._asked[name] = chosen
+            rows.append(Difference("plan", name, "new", f"by {chosen.planner}"))
+        others = []
+        for name in found.replanned:
+            query = topology.query(name)
+            chosen = choose(topology, query, self.bound(name).query)
+            others.append(QueryPlan(name, chosen.plan, query.start_us, query.errors, planner=chosen.planner))
+            self._asked[name] = chosen
+        changed = plan_changes(versions.deployment, others)
+        rows += [Difference("plan", plan.query, "changed", f"by {plan.planner}") for plan in changed]
+        read = streams_read(topology, [topology.query(plan.query) for plan in plans])
+        streams = self._catalogue.stream_texts(topology.stream(name).name for name in read)
+        return Change((*plans, *changed), found.removed, reason, streams, request), replace(found, rows=tuple(rows))
+
+    def bound(self, query: str) -> Bound:
+        """How a query that is in force is bound to the schemas of its streams."""
+        finishes = (finish for one in self._jobs[0].versions.deployment.in_force for finish in one.finishes)
+        return self._catalogue.bounds[next(finish.definition for finish in finishes if finish.query == query)]
+
+    def _note(self, at: float, event: Event) -> None:
+        """Know the plans of queries as they come and go."""
+        match event:
+            case QueryAdded(query=query) | PlanInForce(query=query):
+                if query in self._asked:
+                    self.plans[query] = self._asked.pop(query)
+            case QueryRemoved(query=query):
+                self.plans.pop(query, None)
+            case RunEnded():
+                self._is_over.set()
+                self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def deployed_topology(catalogue: Catalogue, versions: Versions) -> Topology:
+    """A topology with the queries that are in force in a deployment."""
+    finishes = [finish for one in versions.deployment.in_force for finish in one.finishes]
+    plain = plain_queries(finishes)
+    own = [catalogue.query(finish.definition) for finish in finishes if finish.query in plain]
+    others = {finish.target.name for finish in finishes if not finish.target.is_stream} - plain
+    given = catalogue.given
+    queries = (*sorted(own, key=lambda one: one.name), *(one for one in given.queries if one.name in others))
+    known = {stream.name for stream in given.streams}
+    streams = (one for one in catalogue.topology.streams if one.name not in known and not one.is_derived)
+    return replace(given, queries=queries, streams=(*given.streams, *streams))

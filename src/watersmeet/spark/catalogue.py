@@ -1,0 +1,161 @@
+"""What a process knows of queries and streams, those that are to begin and those that are about to end among them.
+
+All sites of a process share it. A query that was replaced is known twice, by the revision with which each began; a
+definition that comes over a link is bound to its streams before a site promises to go over to it.
+"""
+
+import threading
+from collections.abc import Iterable, Mapping, MutableMapping
+from dataclasses import replace
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from watersmeet.errors import InputError
+from watersmeet.program.finish.model import Finish, definition_name
+from watersmeet.program.site.agreement import Versions
+from watersmeet.program.site.versions import Change
+from watersmeet.spark.binding import Bound
+from watersmeet.spark.definitions import query_text, read_query, read_stream, stream_text
+from watersmeet.spark.outputs import bind_outputs
+from watersmeet.topology.model import BatchFunction, Query, Stream, Topology
+
+
+class Catalogue:
+    """Queries by what they ask for, streams by name, and how queries are bound to the schemas of streams."""
+
+    def __init__(self, spark: SparkSession, topology: Topology, given: Topology | None = None) -> None:
+        """`topology` has derived streams and a query for each branch; `given` is as a user writes it."""
+        self._spark = spark
+        self._lock = threading.RLock()
+        self._topology = topology
+        self.given = given or topology
+        self._functions: dict[str, BatchFunction] = {}
+        self._by_text: dict[str, tuple[Query, Bound]] = {}
+        self._queries: dict[str, Query] = {}  # by definition
+        self.bounds: MutableMapping[str, Bound] = {}  # by definition
+        self.schemas: MutableMapping[str, StructType] = {}
+        self.delays_us: MutableMapping[str, int] = {}  # of all streams
+        self.give(topology)
+
+    @property
+    def topology(self) -> Topology:
+        """Sites and links, and all streams that are known; queries are those that were asked for last."""
+        return self._topology
+
+    @property
+    def directory(self) -> str:
+        return self._topology.directory
+
+    def give(self, topology: Topology) -> None:
+        """Take the functions of a topology that somebody hands in, and its streams."""
+        with self._lock:
+            for query in topology.queries:
+                if query.foreach_batch is not None:
+                    self._functions[query.name] = query.foreach_batch
+            self._know_streams(topology.streams)
+
+    def _know_streams(self, streams: Iterable[Stream]) -> None:
+        known = {stream.name: stream for stream in self._topology.streams}
+        for stream in streams:
+            known[stream.name] = stream
+        self.delays_us.update(
+            {stream.name: stream.watermark_us for stream in (*known.values(), *self._topology.tables)}
+        )
+        self._topology = replace(self._topology, streams=tuple(known.values()))
+
+    def ask_for(self, topology: Topology) -> None:
+        """A topology is asked for: links, statistics and queries are as it says."""
+        with self._lock:
+            self.give(topology)
+            self.given = topology
+            self._topology = replace(
+                self._topology,
+                queries=topology.queries,
+                adapt=topology.adapt,
+                links=topology.links,
+                default_link=topology.default_link,
+                stats=topology.stats,
+            )
+
+    # -- queries
+
+    def know(self, name: str, query: Query, bound: Bound) -> None:
+        """A query is deployed under the name of a definition."""
+        with self._lock:
+            self._queries[name] = query
+            self.bounds[name] = bound
+            self.schemas.update(bound.schemas)
+
+    def query(self, name: str) -> Query:
+        """What a definition of a deployment says."""
+        return self._queries[name]
+
+    def query_named(self, name: str) -> Query:
+        """A query that is deployed; if it was replaced, as it is now: its sinks have stayed the same."""
+        known = [key for key in self._queries if key.partition("~")[0] == name]
+        return self._queries[max(known, key=lambda key: int(key.partition("~")[2] or 1))]
+
+    def answered(self, finish: Finish) -> Query:
+        """The query that answers are for: a branch of a UNION ALL is not one by itself."""
+        is_own = finish.query == finish.target.name
+        return self.query(finish.definition) if is_own else self._topology.query(finish.target.name)
+
+    def text_of(self, query: Query) -> str:
+        return query_text(query, self.directory)
+
+    def stream_texts(self, names: Iterable[str]) -> dict[str, str]:
+        """The definitions of some streams, and of no tables or derived streams."""
+        derived = {stream.name for stream in self._topology.streams if stream.is_derived}
+        streams = sorted(set(names) - self._topology.table_windows.keys() - derived)
+        return {name: stream_text(self._topology.stream(name), self.directory) for name in streams}
+
+    def remember(self, query: Query, bound: Bound) -> str:
+        """The definition of a query that is bound already."""
+        with self._lock:
+            text = self.text_of(query)
+            self._by_text[text] = (query, bound)
+            return text
+
+    def learn(self, change: Change) -> dict[str, tuple[Query, Bound]]:
+        """Bind the queries that a change begins; InputError if that cannot be done here."""
+        with self._lock:
+            self.know_streams(change.streams)
+            return {one.query: self._bound(one.definition) for one in change.plans if one.is_fresh}
+
+    def know_streams(self, texts: Mapping[str, str]) -> None:
+        """Take streams from their definitions; what queries read that are deployed stays as it is."""
+        with self._lock:
+            used = {source.stream for bound in self.bounds.values() for source in bound.query.sources}
+            read = (read_stream(text, self.directory) for name, text in texts.items() if name not in used)
+            known = {stream.name: stream for stream in self._topology.streams}
+            new = [stream for stream in read if stream is not None and stream != known.get(stream.name)]
+            if new:
+                self._know_streams(new)
+                self._by_text.clear()  # they may be bound to what was said of these before
+
+    def past_stream(self, versions: Versions, name: str) -> Stream | None:
+        """A stream as it was when it was last read in a deployment; None if it never was, or is a DataFrame."""
+        text = next((text for known, text in versions.streams.items() if known.casefold() == name.casefold()), None)
+        return None if text is None else read_stream(text, self.directory)
+
+    def adopt(self, change: Change, revision: int) -> None:
+        """The queries that a change begins are deployed with a revision."""
+        for name, (query, bound) in self.learn(change).items():
+            self.know(definition_name(name, revision), query, bound)
+
+    def resume(self, versions: Versions) -> None:
+        """Know what the checkpoint of a site has, also of queries that end."""
+        self.know_streams(versions.streams)
+        used = {finish.definition for one in versions.deployment.joins for finish in one.finishes}
+        for name, text in versions.queries.items():
+            if name in used and name not in self._queries and text:
+                self.know(name, *self._bound(text))
+
+    def _bound(self, text: str) -> tuple[Query, Bound]:
+        if text not in self._by_text:
+            if not text:
+                raise InputError("a query begins of which nothing is said; ask for it by its topology")
+            query = read_query(text, self.directory, self._functions)
+            self._by_text[text] = (query, bind_outputs(self._spark, self._topology, [query]).bounds[query.name])
+        return self._by_text[text]

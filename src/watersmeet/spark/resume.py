@@ -1,0 +1,214 @@
+"""Which queries a start goes on with: those that the checkpoint has, where a change of them is not finished yet."""
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from watersmeet.errors import CheckpointMismatch, InputError, damaged
+from watersmeet.program.finish.model import Finish
+from watersmeet.program.site.agreement import Takeover, Versions, proposer_of
+from watersmeet.program.site.engine import read_versions
+from watersmeet.program.site.versions import Change
+from watersmeet.spark.checkpoint import LEDGER, STATE, lock, read_ledger
+from watersmeet.spark.definitions import read_query, read_stream, read_topology, topology_text
+from watersmeet.spark.durable import UNFLUSHED
+from watersmeet.spark.files import FileShelf
+from watersmeet.spark.requests import requests_in
+from watersmeet.spark.verify import site_checkpoints
+from watersmeet.topology.difference import differences
+from watersmeet.topology.model import Query, Topology
+
+_TOPOLOGY = "topology.json"  # what a site was asked to run
+_ATTEMPTS = 50
+
+
+def known_versions(root: Path, sites: Iterable[str]) -> dict[str, Versions]:
+    """By site, the versions that checkpoints have; nothing is locked or written."""
+    found = {}
+    for site in sites:
+        if (root / site / LEDGER).exists() and (versions := _read(root / site)) is not None:
+            found[site] = versions
+    return found
+
+
+def _read(checkpoint: Path) -> Versions | None:
+    for attempt in range(_ATTEMPTS):
+        ledger = read_ledger(checkpoint)
+        try:
+            return read_versions(FileShelf(str(checkpoint / STATE)), ledger) if ledger.versions else None
+        except FileNotFoundError:  # the process that runs it has committed another ledger meanwhile
+            if attempt == _ATTEMPTS - 1:
+                raise damaged(f"checkpoint {checkpoint}: the versions that its ledger names are missing") from None
+    return None
+
+
+def latest(known: Mapping[str, Versions]) -> Versions | None:
+    """The versions of a site that has gone furthest."""
+    return max(known.values(), key=lambda one: one.deployment.revision, default=None)
+
+
+def current_definitions(known: Mapping[str, Versions]) -> dict[str, str]:
+    """By query that is in force, the name of what it asks for (see `Finish.definition`)."""
+    versions = latest(known)
+    if versions is None:
+        return {}
+    return {finish.query: finish.definition for one in versions.deployment.in_force for finish in one.finishes}
+
+
+def plain_queries(finishes: Iterable[Finish]) -> set[str]:
+    """Queries that are answered by one SELECT without views: only they come and go while sites run."""
+    some = list(finishes)
+    fed = [finish.target.name for finish in some]
+    return {
+        finish.query
+        for finish in some
+        if not finish.target.is_stream and finish.query == finish.target.name and fed.count(finish.query) == 1
+    }
+
+
+def resumed(topology: Topology, known: Mapping[str, Versions], root: Path) -> Topology:
+    """The topology to start with: with the queries that are deployed, if it is what a change is to lead to."""
+    versions, names = latest(known), current_definitions(known)
+    if versions is None or not all(versions.queries.get(name) for name in names.values()):
+        return topology
+    plain = plain_queries(finish for one in versions.deployment.in_force for finish in one.finishes)
+    deployed = {query: versions.queries[name] for query, name in names.items() if query in plain}
+    for goal in _goals(topology, known, deployed, root):
+        found = differences(goal, topology)
+        if not (found.added or found.removed or found.replaced):
+            return _with_queries(topology, known, deployed)
+    return topology
+
+
+def _goals(
+    topology: Topology, known: Mapping[str, Versions], deployed: Mapping[str, str], root: Path
+) -> Iterator[Topology]:
+    """What the changes lead to that are under way, queued or asked for."""
+    for versions in known.values():
+        under_way = () if versions.proposal is None else (versions.proposal.change,)
+        queries, streams = dict(deployed), dict[str, str]()
+        for change in (*under_way, *versions.queue):
+            queries, streams = _after(queries, change), {**streams, **change.streams}
+            yield _with_queries(topology, known, queries, streams)
+    for site in known:
+        for request in requests_in(root / site):
+            yield replace(read_topology(request.topology), tables=topology.tables)  # with the schemas that they have
+
+
+def _after(queries: Mapping[str, str], change: Change) -> dict[str, str]:
+    left = {name: text for name, text in queries.items() if name not in change.removed}
+    return left | {plan.query: plan.definition for plan in change.plans if plan.is_fresh and plan.definition}
+
+
+def _others(known: Mapping[str, Versions]) -> set[str]:
+    """Queries of a deployment that read views or have several branches: they stay as they are."""
+    versions = latest(known)
+    finishes = [] if versions is None else [finish for one in versions.deployment.in_force for finish in one.finishes]
+    return {finish.target.name for finish in finishes if not finish.target.is_stream} - plain_queries(finishes)
+
+
+def _with_queries(
+    topology: Topology,
+    known: Mapping[str, Versions],
+    queries: Mapping[str, str],
+    streams: Mapping[str, str] | None = None,
+) -> Topology:
+    """A topology with queries as they are defined in checkpoints, and streams that it lacks from there."""
+    functions = {query.name: query.foreach_batch for query in topology.queries if query.foreach_batch is not None}
+    texts = {name: text for versions in known.values() for name, text in versions.streams.items()}
+    there = {stream.name for stream in topology.streams}
+    others = (
+        read_stream(text, topology.directory)
+        for name, text in {**texts, **(streams or {})}.items()
+        if name not in there
+    )
+    asked: list[Query] = [read_query(text, topology.directory, functions) for _, text in sorted(queries.items())]
+    asked += [query for query in topology.queries if query.name in _others(known)]
+    every = (*topology.streams, *(stream for stream in others if stream is not None))
+    return replace(topology, queries=tuple(asked), streams=every)
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """A deployment as its checkpoints on this machine say."""
+
+    topology: Topology
+    versions: Versions
+    checkpoints: tuple[Path, ...]  # of its sites
+    asked_at: Path  # of them, where requests go: to the site that proposes changes, if it is here
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a process runs the site that requests go to."""
+        try:
+            lock(self.asked_at).close()
+        except CheckpointMismatch:
+            return True
+        return False
+
+
+def read_deployed(root: Path, asked: Topology) -> Deployed:
+    """The deployment of a checkpoint; links and settings that it does not tell are those of what is asked for."""
+    places = {place.name: place for place in site_checkpoints(root)}
+    known = known_versions(root, places)
+    versions = latest(known)
+    if versions is None:
+        raise InputError(f"checkpoint {root}: no queries run by it yet; start it with the topology instead")
+    names = current_definitions(known)
+    if missing := sorted(query for query, name in names.items() if not versions.queries.get(name)):
+        raise InputError(
+            f"checkpoint {root} does not say what {', '.join(missing)} asks for: an earlier version made it; start it "
+            "once with this version and the topology that it was made for"
+        )
+    proposer = proposer_of(versions.deployment)
+    place = places.get(proposer, next(iter(places.values())))
+    noted = noted_topology(place)
+    base = asked if noted is None else noted
+    plain = plain_queries(finish for one in versions.deployment.in_force for finish in one.finishes)
+    queries = {query: versions.queries[name] for query, name in names.items() if query in plain}
+    functions = dict.fromkeys(queries, _no_function)
+    given = tuple(read_query(text, base.directory, functions) for _, text in sorted(queries.items()))
+    known_streams = _with_queries(base, known, {}).streams
+    others = tuple(query for query in base.queries if query.name in _others(known))
+    topology = replace(base, queries=(*given, *others), streams=known_streams)
+    return Deployed(topology, versions, tuple(places[name] for name in sorted(known)), place)
+
+
+def with_known_tables(asked: Topology, deployed: Topology) -> Topology:
+    """A topology whose tables have the schemas that were found at the start, where it does not give any."""
+    known = {table.name: table for table in deployed.tables}
+    tables = tuple(
+        table if table.has_schema or table.name not in known else replace(table, schema=known[table.name].schema)
+        for table in asked.tables
+    )
+    return replace(asked, tables=tables)
+
+
+def _no_function(rows: object, batch: int) -> None:
+    """Stands for a function that only the running process has."""
+
+
+def note_topology(checkpoint: Path, topology: Topology) -> None:
+    """Write down what topology a site was asked to run, for whoever wants to change it."""
+    with contextlib.suppress(InputError, TypeError, OSError):  # functions and DataFrames cannot be written
+        UNFLUSHED.replace(checkpoint / _TOPOLOGY, topology_text(topology))
+
+
+def noted_topology(checkpoint: Path) -> Topology | None:
+    """What `note_topology` wrote, if it did."""
+    try:
+        return read_topology((checkpoint / _TOPOLOGY).read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError, KeyError, InputError):
+        return None
+
+
+def became_of(checkpoints: Iterable[Path], request: str) -> dict[Path, Takeover]:
+    """By site that has settled a request, what became of it."""
+    found = {}
+    for place in checkpoints:
+        for versions in known_versions(place.parent, [place.name]).values():
+            for entry in versions.log:
+                if entry.change.request == request:
+                    found[place] = entry
+    return found

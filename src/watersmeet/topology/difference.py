@@ -1,0 +1,227 @@
+"""What is different between two topologies, and what of it cannot be changed while queries run.
+
+A query that asks for something else is replaced: the old one ends and the new one begins at the same instant, in the
+same sink. What stored rows, links and sinks depend on stays as it is.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from watersmeet.errors import InputError
+from watersmeet.query.sql import canonical_sql
+from watersmeet.topology.model import Link, Query, Sink, Source, Stream, Topology
+from watersmeet.topology.views import outputs_of
+
+_PLANNING = ("plan", "planner", "objective", "max_delay", "barred", "parts", "partition", "assume_defaults", "adapt")
+_AS_ANOTHER = "add it as a query of another name and remove this one"
+_ANEW = "give it another name, or stop and begin anew with --fresh"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One thing that is different: what kind of thing it is, its name, and what becomes of it."""
+
+    kind: str  # query, stream, link, plan, sink, ...
+    name: str
+    change: str
+    detail: str = ""
+    refused: str = ""  # why it cannot be changed while queries run, and what to do
+
+
+@dataclass(frozen=True)
+class Differences:
+    """All differences, and the queries that begin, end, are replaced by others, or are to be planned again."""
+
+    rows: tuple[Difference, ...]
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+    replanned: tuple[str, ...] = ()
+
+    @property
+    def refused(self) -> str:
+        """Why this cannot be done while queries run; empty if it can."""
+        return "; ".join(row.refused for row in self.rows if row.refused)
+
+
+def differences(before: Topology, after: Topology) -> Differences:
+    """What is to be done to go from one topology to another while its queries run."""
+    if not after.queries:
+        raise InputError("no query would be left; stop the run instead")
+    old, new = ({query.name: query for query in one.queries} for one in (before, after))
+    added = tuple(name for name in new if name not in old)
+    removed = tuple(name for name in old if name not in new)
+    both = [name for name in new if name in old]
+    replaced = tuple(name for name in both if _asked(before, old[name]) != _asked(after, new[name]))
+    links = list(_links(before, after))
+    stats = before.stats != after.stats or before.adapt != after.adapt
+    replanned = tuple(
+        name
+        for name in both
+        if name not in replaced and (links or stats or _differing(old[name], new[name], _PLANNING))
+    )
+    rows = [Difference("query", name, "new", _line(new[name].sql)) for name in added]
+    rows += [Difference("sink", name, "new", _shown(new[name].sink)) for name in added]
+    rows += [Difference("query", name, "ends") for name in removed]
+    rows += [Difference("query", name, "replaced", _line(new[name].sql)) for name in replaced]
+    rows += _views(after, (new[name] for name in (*added, *replaced)), "not possible")
+    rows += _views(before, (old[name] for name in (*removed, *replaced)), "has to stay")
+    for name in both:
+        rows += _sinks(old[name], new[name])
+    rows += _streams(before, after)
+    rows += _tables(before, after, [new[name] for name in (*added, *replaced)])
+    rows += links
+    if stats:
+        rows.append(Difference("statistics", "of streams", "changed"))
+    for name in replanned:
+        if settings := _differing(old[name], new[name], _PLANNING):
+            rows.append(Difference("plan", name, "planned again", ", ".join(settings)))
+    rows += _settings(before, after)
+    return Differences(tuple(rows), added, removed, replaced, replanned)
+
+
+def streams_read(topology: Topology, queries: Iterable[Query] | None = None) -> set[str]:
+    """The streams and tables that some queries of a topology read, or all of them, also through views."""
+    outputs = [one.output for one in outputs_of(topology, topology.queries if queries is None else queries)]
+    return {name for one in outputs for name in one.streams} - {one.target.name for one in outputs}
+
+
+def _asked(topology: Topology, query: Query) -> tuple[object, ...]:
+    """What a query asks for, however it is written, with the views that it reads."""
+    outputs = [one.output for one in outputs_of(topology, [query])]
+    branches = tuple((name, canonical_sql(parsed)) for one in outputs for name, parsed in one.branches)
+    return branches, query.start_us, query.errors
+
+
+def _views(topology: Topology, queries: Iterable[Query], change: str) -> Iterator[Difference]:
+    """Queries of several SELECTs or over views, which do not come or go while sites run."""
+    for query in queries:
+        outputs = outputs_of(topology, [query])
+        if len(outputs) > 1 or len(outputs[0].output.branches) > 1:
+            cause = (
+                f"query {query.name!r} reads views or has several SELECTs, and such queries do not come, go or change "
+                "while sites run; stop and begin anew with --fresh, or make it one SELECT over streams"
+            )
+            yield Difference("query", query.name, change, "over views", cause)
+
+
+def _sinks(old: Query, new: Query) -> Iterator[Difference]:
+    if old.site != new.site:
+        cause = f"query {old.name!r}: its answers are at site {old.site}, and cannot move to {new.site}; {_AS_ANOTHER}"
+        yield Difference("query", old.name, "other site", f"{old.site} -> {new.site}", cause)
+    for what, one, other in (("sink", old.sink, new.sink), ("failed rows", old.failed, new.failed)):
+        if one != other:
+            cause = f"query {old.name!r}: its {what} cannot be another one while it runs; {_AS_ANOTHER}"
+            yield Difference("sink", old.name, f"other {what}", f"{_shown(one)} -> {_shown(other)}", cause)
+    if old.foreach_batch is not new.foreach_batch:
+        cause = f"query {old.name!r}: its function cannot be another one while it runs; {_AS_ANOTHER}"
+        yield Difference("sink", old.name, "other function", "", cause)
+
+
+_STREAM_CAUSES: Mapping[str, str] = {
+    "schema": "rows in windows have the columns of its old schema",
+    "event_time": "rows in windows are by its old event time",
+    "watermark": "which rows are late was judged by its old watermark",
+    "site": "its rows are kept at its home site",
+    "source": "what was read of its source is remembered by the old one",
+    "late": "its late rows go to one place",
+    "frame": "a DataFrame is read by Spark from the start",
+}
+
+
+def _streams(before: Topology, after: Topology) -> Iterator[Difference]:
+    """Streams that are read: those that begin and end to be, and those that have changed."""
+    old, new = (
+        {name.casefold(): one.stream(name) for name in streams_read(one) - one.table_windows.keys()}
+        for one in (before, after)
+    )
+    for key in sorted(new.keys() - old.keys()):
+        yield Difference("stream", new[key].name, "begins", f"at {new[key].site}, {_shown(new[key].source)}")
+    for key in sorted(old.keys() - new.keys()):
+        yield Difference("stream", old[key].name, "ends", f"at {old[key].site}")
+    for key in sorted(old.keys() & new.keys()):
+        yield from _stream(old[key], new[key])
+
+
+def _tables(before: Topology, after: Topology, begun: Iterable[Query]) -> Iterator[Difference]:
+    """Tables are read when a query over them begins at the start; they do not come or change later."""
+    names = {name.casefold() for name in after.table_windows}
+    for query in begun:
+        if tables := sorted(one for one in streams_read(after, [query]) if one.casefold() in names):
+            cause = (
+                f"query {query.name!r} reads table {tables[0]!r}, and tables are read at the start; stop and begin "
+                "anew with --fresh, or do without the table"
+            )
+            yield Difference("query", query.name, "reads a table", ", ".join(tables), cause)
+    read = {name.casefold() for name in streams_read(before) & before.table_windows.keys()}
+    old = {table.name.casefold(): table for table in before.tables}
+    new = {table.name.casefold(): table for table in after.tables}
+    for key in sorted(read):
+        if old[key] != new.get(key):
+            cause = f"table {old[key].name!r} cannot change while queries read it; stop and begin anew with --fresh"
+            yield Difference("table", old[key].name, "changed", "", cause)
+
+
+def _stream(old: Stream, new: Stream) -> Iterator[Difference]:
+    for setting, why in _STREAM_CAUSES.items():
+        one, other = _setting(old, setting), _setting(new, setting)
+        if one is not other and one != other:
+            cause = f"stream {old.name!r}: its {setting} cannot change while it is read, since {why}; {_ANEW}"
+            shown = ("", "") if setting == "frame" else (_shown(one), _shown(other))
+            yield Difference("stream", old.name, f"other {setting}", " -> ".join(shown), cause)
+    if old.idle_timeout_us != new.idle_timeout_us:
+        yield Difference("stream", old.name, "other idle_timeout", f"{old.idle_timeout} -> {new.idle_timeout}")
+
+
+def _setting(stream: Stream, name: str) -> Any:
+    match name:
+        case "schema":
+            return ", ".join(f"{column} {kind}" for column, kind in stream.types.items())
+        case "event_time":
+            return stream.event_time_column
+        case "watermark":
+            return stream.watermark_us
+    return getattr(stream, name)
+
+
+def _links(before: Topology, after: Topology) -> Iterator[Difference]:
+    """Pairs of sites between which the network is another; new plans are made for it."""
+    sites = [name for name in after.site_names if name in before.site_names]
+    for number, one in enumerate(sites):
+        for other in sites[number + 1 :]:
+            if (old := before.link(one, other)) != (new := after.link(one, other)):
+                yield Difference("link", f"{one} - {other}", "changed", f"{_network(old)} -> {_network(new)}")
+
+
+def _settings(before: Topology, after: Topology) -> Iterator[Difference]:
+    for name in before.site_names:
+        if name not in after.site_names:
+            cause = f"site {name!r} runs, and cannot leave; keep it in the topology, or stop and begin anew"
+            yield Difference("site", name, "missing", "", cause)
+    if before.link_transport != after.link_transport:
+        cause = "link_transport: parcels are on their way in the old one; stop all sites and begin anew with --fresh"
+        yield Difference("links", "link_transport", "changed", "", cause)
+    if before.durability != after.durability:
+        detail = f"{before.durability} -> {after.durability}"
+        cause = "durability is decided at the start; stop the run and start it with the other one"
+        yield Difference("setting", "durability", "changed", detail, cause)
+
+
+def _differing(old: Query, new: Query, names: Iterable[str]) -> list[str]:
+    return [name for name in names if getattr(old, name) != getattr(new, name)]
+
+
+def _line(sql: str) -> str:
+    return " ".join(sql.split())
+
+
+def _network(link: Link) -> str:
+    bandwidth = "no limit" if link.bandwidth_bps is None else f"{link.bandwidth_bps / 1e6:g} Mbps"
+    return f"{link.latency_us / 1e3:g} ms, {bandwidth}, {link.price_per_gb:g} per GB"
+
+
+def _shown(end: object) -> str:
+    if isinstance(end, Sink | Source):
+        return f"{end.format} {end.path}" if end.path else end.format
+    return "none" if end is None else str(end)

@@ -1,0 +1,183 @@
+"""Sites that die in each phase of a change of queries: it is finished or called off, and every answer is there once.
+
+The crash is a failure in this process after which no thread gets any further, before or after the ledger of a site
+has a phase.
+"""
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scenes import Bag, Scene, by_arrow, by_duckdb, wait_for
+from seeds import FreshSeeds
+from spark.test_apply import JOIN, OLD, due, fine, more, query
+from spark.test_recovery import Tripwire
+from spark.test_sites import jobs, small_scene
+
+import watersmeet as wm
+from watersmeet.program.site.agreement import Takeover, Versions
+from watersmeet.program.site.engine import read_versions
+from watersmeet.program.site.ledger import SiteLedger
+from watersmeet.spark.checkpoint import Checkpoint
+from watersmeet.spark.definitions import read_query
+from watersmeet.spark.resume import known_versions, latest
+
+PHASES = ("proposed", "promised", "decided", "adopted", "dropped")
+PROPOSER, OTHERS = "ams", ("nyc", "tok")
+When = tuple[str, str]  # at which site, and before or after which phase is in its ledger
+
+
+def phases(site: str, before: Versions, after: Versions) -> list[str]:
+    """What a ledger says of a change that the one before it did not."""
+    found = []
+    promised_before = {} if before.proposal is None else before.proposal.promises
+    if after.proposal is not None and site in after.proposal.promises.keys() - promised_before.keys():
+        found.append("proposed" if site == after.proposal.proposer else "promised")
+    if after.is_decided and not before.is_decided:
+        found.append("decided")
+    if after.deployment.revision > before.deployment.revision:
+        found.append("adopted")
+    if set(after.gone) - set(before.gone):
+        found.append("dropped")
+    return found
+
+
+def watch_phases(monkeypatch: pytest.MonkeyPatch, wire: Tripwire) -> None:
+    """Let the wire count phases, before and after each is in the ledger."""
+    commit: Callable[[Checkpoint, SiteLedger], None] = Checkpoint.commit
+
+    def counting(held: Checkpoint, ledger: SiteLedger) -> None:
+        site, found = held.directory.name, []
+        if held.ledger.versions != ledger.versions and held.ledger.versions:
+            found = phases(site, *(read_versions(held.shelf, one) for one in (held.ledger, ledger)))
+        for phase in found:
+            wire._count((site, f"before {phase}"))
+        commit(held, ledger)
+        for phase in found:
+            wire._count((site, f"after {phase}"))
+
+    monkeypatch.setattr(Checkpoint, "commit", counting)
+
+
+def expected_by(scene: Scene, first: dict[str, str], log: Sequence[Takeover]) -> dict[str, Bag]:
+    """The answers of all queries for the times that they had by what became of changes."""
+    spans: dict[str, list[tuple[str, int | None, int | None]]] = {}
+    spans |= {name: [(sql, None, None)] for name, sql in first.items()}
+    for entry in log:
+        if entry.refused:
+            continue
+        for name in entry.change.queries:
+            if name in spans and spans[name][-1][2] is None:
+                sql, start_us, _ = spans[name][-1]
+                spans[name][-1] = (sql, start_us, entry.at_us)
+        for plan in entry.change.plans:
+            if plan.is_fresh:
+                sql = read_query(plan.definition, str(scene.directory), {}).sql
+                spans.setdefault(plan.query, []).append((sql, entry.at_us, None))
+    return {
+        name: sum((due(scene, sql, start_us=start, heads_before_us=end) for sql, start, end in some), Bag())
+        for name, some in spans.items()
+    }
+
+
+class Changes:
+    """Topologies that follow each other: queries are added, replaced and removed in turn."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene, self.number, self.topology = scene, 0, scene.topology
+
+    def next(self) -> wm.Topology:
+        now, number = self.topology, self.number
+        self.number += 1
+        if number % 3 == 0:
+            added = query(self.scene, f"n{number}", f"SELECT a.id AS a_id, b.m AS m {JOIN} AND b.m <> {number % 6}")
+            return replace(now, queries=(*now.queries, added))
+        if number % 3 == 1:
+            sql = f"{OLD} AND a.id % {3 + number} <> 1"
+            return replace(now, queries=tuple(replace(q, sql=sql) if q.name == "q" else q for q in now.queries))
+        return replace(now, queries=now.queries[:-1] if now.queries[-1].name != "q" else now.queries)
+
+
+def crash_and_go_on(
+    spark: Any, monkeypatch: pytest.MonkeyPatch, scene: Scene, crashes: Sequence[When], seed: int
+) -> None:
+    """Crash in phases of changes, one change a crash; the next start finishes it and makes the next."""
+    chance, changes = random.Random(seed), Changes(scene)
+    wire = Tripwire(monkeypatch, first_batch=0)
+    watch_phases(monkeypatch, wire)
+    rows, start_with = 210, changes.topology
+    for crash in crashes:
+        with started(spark, scene, wire, start_with, rows) as handle:
+            assert {one.name for one in handle.topology.queries} == {one.name for one in changes.topology.queries}
+            target, made = changes.next(), len(jobs(handle)[0].versions.log)
+            wire.arm(crash)
+            wire._is_counting = True
+            with contextlib.suppress(wm.WatersmeetError):
+                handle.apply(target)
+            more(scene, rows + 140)
+            wait_for(lambda: wire.is_dead, f"it does not come to {crash}")
+        rows += 280
+        if crash == (PROPOSER, "before proposed"):  # nothing was asked for
+            start_with = changes.topology
+            continue
+        known = latest(known_versions(scene.checkpoint, scene.sites))
+        assert known is not None
+        is_made = len(known.log) > made
+        start_with = target if is_made or chance.random() < 0.5 else changes.topology
+        changes.topology = target
+    with started(spark, scene, wire, start_with, rows) as handle:
+        expected = expected_by(scene, dict(scene.queries), jobs(handle)[0].versions.log)
+        assert all(expected.values())
+
+        def are_there() -> bool:
+            return all(by_arrow(scene.sink(name)) == some for name, some in expected.items())
+
+        wait_for(are_there, "not all answers come", lambda: fine(handle))
+    for name, some in expected.items():
+        assert by_duckdb(scene.sink(name)) == some
+
+
+@contextlib.contextmanager
+def started(spark: Any, scene: Scene, wire: Tripwire, topology: wm.Topology, first: int) -> Iterator[wm.StreamingRun]:
+    """A run with more rows that has finished all changes that were under way; stopped, unless it has crashed."""
+    wire.disarm()
+    handle = wm.start(topology, spark=spark, checkpoint=scene.checkpoint, warn=None)
+    try:
+        more(scene, first)
+        assert handle.await_changes(), "a change is finished after a crash"
+        yield handle
+    finally:
+        with contextlib.suppress(*([wm.WatersmeetError] if wire.is_dead else [])):
+            handle.stop()
+
+
+def at_three_sites(directory: Path) -> Scene:
+    return small_scene(directory, site="tok").write()
+
+
+def test_a_crash_in_phases_of_a_change_changes_nothing(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few of them; all are tried in the soak test."""
+    crashes = [("nyc", "after promised"), ("tok", "before adopted"), ("ams", "after adopted")]
+    crash_and_go_on(spark, monkeypatch, at_three_sites(tmp_path), crashes, seed=1)
+
+
+@pytest.mark.soak
+def test_a_crash_in_any_phase_of_a_change_changes_nothing(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_seeds: FreshSeeds
+) -> None:
+    crashes = [
+        (site, f"{when} {phase}")
+        for site in (PROPOSER, *OTHERS)
+        for phase in PHASES
+        for when in ("before", "after")
+        if (phase == "proposed") <= (site == PROPOSER) and (phase == "promised") <= (site != PROPOSER)
+    ]
+    (seed,) = fresh_seeds.take(1)
+    random.Random(seed).shuffle(crashes)
+    crash_and_go_on(spark, monkeypatch, at_three_sites(tmp_path), crashes, seed)
