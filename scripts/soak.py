@@ -45,7 +45,7 @@ CLASSES = (
     Class("mutated files and queries", 180, ("tests/query/test_hostile_text.py",)),
     Class("random joins and plans", 60, ("tests/program/join", "tests/planners")),
     Class("equivalence on Spark", 60, ("tests/equivalence/test_spark.py", "tests/spark/test_answers.py")),
-    Class("crashes on Spark", 120, ("tests/spark/test_recovery.py",)),
+    Class("crashes on Spark", 120, ("tests/spark/test_recovery.py", "tests/spark/test_apply_crashes.py")),
     Class("power cuts on Spark", 60, ("tests/spark/test_power_cuts.py",)),
     Class("SIGKILLs of runs", 120, ("tests/spark/test_kills.py",)),
     Class("sites that die, freeze and lose links", 120, ("tests/spark/test_site_faults.py",)),
