@@ -25,6 +25,18 @@ def test_small_points_make_whole_rows(name: str, tmp_path: Path) -> None:
     assert all(path.stat().st_size > 100 for path in report.write(experiment, rows, tmp_path))
 
 
+def test_computation_nodes_receive_what_the_formula_says() -> None:
+    experiment = experiment_named("pier-centralised")
+    points = [replace(point, run=replace(point.run, nodes=8, tuples=20)) for point in experiment.points(True)[:2]]
+    rows = runner.run_all(experiment, points)
+    assert [row["computation nodes"] for row in rows] == [1, 4]
+    assert all(row["results"] is not None for row in rows)
+    assert rows[0]["received MB"] > 3 * rows[1]["received MB"]
+    sentences = experiment.verdict(rows)
+    assert all(sentence.startswith("agrees") for sentence in sentences), sentences
+    assert experiment.verdict([row | {"received MB": 9.0} for row in rows])[0].startswith("differs")
+
+
 def rows_of(names: list[str], x: str, values: tuple[float, ...], **figures: dict[str, list[float]]) -> list[Row]:
     return [
         {"join": name, x: at, "draw": 0, "messages": 1, "most inbound": 1.0, "results": 1}

@@ -2,6 +2,7 @@
 
 from watersmeet.reproduce.experiment import Experiment
 from watersmeet.reproduce.pier import (
+    centralised,
     churn,
     fig1_1,
     fig4_16,
@@ -27,6 +28,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     fig4_19.EXPERIMENT,
     fig4_20.EXPERIMENT,
     fig4_21.EXPERIMENT,
+    centralised.EXPERIMENT,
     churn.EXPERIMENT,
     table5_1.EXPERIMENT,
     table5_2.EXPERIMENT,

@@ -59,6 +59,8 @@ class JoinRun:
     r_selectivity: float = 0.5
     s_selectivity: float = 0.5
     f_selectivity: float = 0.5
+    computation_nodes: int | None = None  # only these join; the query is asked by the last node then
+    bloom_bits: int = 65_536
     seed: int = 1
     access_bps: float = 1_500_000.0
 
@@ -73,6 +75,7 @@ class JoinMeasured:
     messages: int
     latency_s: float | None  # to the hundredth result, or to the last if there are fewer; None without any
     most_inbound_megabytes: float  # of one node, of the whole run
+    computation_megabytes: tuple[float, ...] = ()  # that each computation node received, but for the one that asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +141,7 @@ def measure_join(run: JoinRun) -> JoinMeasured:
     expected = expected_results(run, tables).total()
     with _without_cycles_collected():
         pier, client, before = _started(run, tables, executes=True)
+        inbound = pier.traffic.inbound_bytes
         sent = _finish(pier, expected)
         after = pier.traffic
         idle, _, idle_before = _started(run, Tables([[]] * run.nodes, [[]] * run.nodes), executes=False)
@@ -152,6 +156,11 @@ def measure_join(run: JoinRun) -> JoinMeasured:
         messages=after.messages - before[0] - idle_messages,
         latency_s=None if latency_us is None else latency_us / 1e6,
         most_inbound_megabytes=after.most_inbound_bytes / 1e6,
+        computation_megabytes=tuple(
+            (after.inbound_bytes[node] - inbound[node]) / 1e6
+            for node in range(run.computation_nodes or 0)
+            if node != _asker(run)
+        ),
     )
 
 
@@ -172,7 +181,14 @@ def _started(run: JoinRun, tables: Tables, *, executes: bool) -> tuple[PierNetwo
         # A queue of minutes in front of one node is part of the experiment, and no sign that a message was lost.
         dht=DhtSettings(lifetime_max_us=_LONGEST_US, timeout_us=_LONGEST_US, tries=1),
     )
-    settings = PlanSettings(method=run.method, transport=run.transport, duration_s=3_600, skewed=run.skewed)
+    settings = PlanSettings(
+        method=run.method,
+        transport=run.transport,
+        duration_s=3_600,
+        skewed=run.skewed,
+        computation_nodes=run.computation_nodes,
+        bloom_bits=run.bloom_bits,
+    )
     query = query_of(run)
     types = {"R": StreamTypes(_R, "ts"), "S": StreamTypes(_S, "ts")}
     schemas = {
@@ -195,7 +211,7 @@ def _started(run: JoinRun, tables: Tables, *, executes: bool) -> tuple[PierNetwo
     for node in pier.nodes.values():
         node.executes = executes
     before = pier.traffic
-    client = pier.nodes[0].ask(plan_sql(query, types, settings))
+    client = pier.nodes[_asker(run)].ask(plan_sql(query, types, settings))
     return pier, client, (before.messages, before.bytes)
 
 
@@ -208,6 +224,10 @@ def _finish(pier: PierNetwork, expected: int) -> int:
         sent = sum(node.results_sent for node in pier.nodes.values())
     pier.kernel.run(pier.kernel.now_us + _CHUNK_US)
     return sum(node.results_sent for node in pier.nodes.values())
+
+
+def _asker(run: JoinRun) -> int:
+    return 0 if run.computation_nodes is None else run.nodes - 1
 
 
 def _bound(selectivity: float) -> int:

@@ -57,6 +57,7 @@ class PlanSettings:
     group_wait_s: float = 3.0  # how long groups wait for more: longer than a message takes to any node
     bloom_wait_s: float = 5.0  # how often filters are OR-ed and broadcast as long as new ones come
     renew_s: float | None = None  # how often tuples in the DHT are renewed by those who sent them; None: never
+    computation_nodes: int | None = None  # so many nodes, by address, join all tuples; only over IP (4.3.3)
     skewed: bool = False  # all tuples into one hash bucket: the worst case of section 4.3.4
 
 
@@ -216,6 +217,9 @@ class _Planner:
             suffix = Call("concat", (_text(suffix), Constant(".", "string"), _text(Field(each))))
         tell_apart = Call("concat", (Constant(f"{given.table}.", "string"), _text(suffix)))
         if self._settings.transport is Transport.IP:
+            if self._settings.computation_nodes is not None:
+                node = Call("mod", (given.keys[0], Constant(str(self._settings.computation_nodes), "integer")))
+                return [operator(f"send{stage}", "put", "IP", [given.last], port=name, address=node)]
             constant = (Constant("0", "integer"),)
             return [operator(f"send{stage}", "put", "IP", [given.last], port=name, key=keys or constant)]
         kind, source, more = "DHT", given.last, []
@@ -544,6 +548,8 @@ def _check(query: JoinQuery, streams: Mapping[str, StreamTypes], settings: PlanS
             )
     if query.grouping is not None and isinstance(query.grouping.window, Changes):
         raise SqlError("PIER answers groups of output windows, without EMIT CHANGES; use TUMBLE(...) in GROUP BY")
+    if settings.computation_nodes is not None and settings.transport is not Transport.IP:
+        raise SqlError("tuples are sent to computation nodes by their addresses; take transport ip")
     names = [item.name for item in query.output]
     if len(set(names)) < len(names):
         raise SqlError("two columns of the select list have the same name; give one of them another by AS")
