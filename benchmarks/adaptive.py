@@ -5,7 +5,7 @@ Bytes are all that is shipped over links, migration included; answers are compar
 
 python benchmarks/adaptive.py                      phases: adaptive (cnu, dnu, planner), informed, and fixed plans
 python benchmarks/adaptive.py --table steady       an hour in which nothing changes: migrations, CPU of adaptivity
-                              --seed 1  --phase-s 240  --rate 400
+                              --seed 1  --phase-s 240  --rate 400  --keys 1000
 """
 
 import argparse
@@ -25,14 +25,17 @@ from watersmeet.adapt.decisions import Decider, Decisions, Timetable, decisions_
 from watersmeet.metrics.events import Event, LinkCounts, PlanDecision
 from watersmeet.plan.nodes import JoinPlan, join_plan_of
 from watersmeet.planners.choose import choose, problem_for
+from watersmeet.query.model import JoinQuery
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.scenario.load import load_simulated
 from watersmeet.sim.scenario.model import SitesScenario
 from watersmeet.sim.scenario.sites import simulate_sites
 from watersmeet.sim.scenario.sites_outcome import SitesSummary
+from watersmeet.sim.scenario.sources import schema_of
+from watersmeet.sim.sites.rows import typed
 from watersmeet.stats.model import Origin, Stats
 from watersmeet.stats.sketches import StreamSketch
-from watersmeet.topology.model import Adapt
+from watersmeet.topology.model import Adapt, Topology
 
 SECOND_US = 1_000_000
 MODES = ("cnu", "dnu", "planner")
@@ -82,7 +85,9 @@ def phases_of(rate: float) -> list[Phase]:
     ]
 
 
-def made_rows(directory: Path, phases: Sequence[Phase], phase_s: int, seed: int) -> list[dict[str, pa.Table]]:
+def made_rows(
+    directory: Path, phases: Sequence[Phase], phase_s: int, seed: int, key_count: int = KEYS
+) -> list[dict[str, pa.Table]]:
     """The rows of all phases as files, and phase by phase as tables."""
     random = np.random.default_rng(seed)
     made: list[dict[str, pa.Table]] = []
@@ -91,7 +96,7 @@ def made_rows(directory: Path, phases: Sequence[Phase], phase_s: int, seed: int)
         for name, rate, (share, first) in zip("abc", phase.rates, phase.popular, strict=True):
             count = random.poisson(rate * phase_s)
             ts = np.sort(random.integers(0, phase_s * SECOND_US, count)) + number * phase_s * SECOND_US
-            keys = random.integers(0, KEYS, count)
+            keys = random.integers(0, key_count, count)
             keys = np.where(random.random(count) < share, first + random.integers(0, 20, count), keys)
             tables[name] = pa.table(
                 {
@@ -209,25 +214,30 @@ def run(name: str, scenario: SitesScenario, decider: Decider) -> Result:
 def adaptive(scenario: SitesScenario, mode: str) -> Decider:
     topology = replace(scenario.topology, adapt=Adapt(mode))
     query = topology.query("q")
-    parsed = parse_query(query.sql, topology.columns)
+    parsed = typed_query(topology)
     chosen = choose(topology, query, parsed)
     found = decisions_of(topology, {"q": (query, parsed, join_plan_of(chosen.plan))}, scenario.trigger_us)
     assert found is not None
     return Timed(found.controller, found.state, found.trigger_us)
 
 
+def typed_query(topology: Topology) -> JoinQuery:
+    schemas = {stream.name: schema_of(stream) for stream in topology.streams}
+    return typed(parse_query(topology.query("q").sql, topology.columns), schemas)
+
+
 def planned(scenario: SitesScenario, stats: Stats) -> JoinPlan:
     """The best plan that `auto` knows for some statistics."""
     topology = replace(scenario.topology, stats=stats)
     query = topology.query("q")
-    return first_plan(problem_for(topology, query, parse_query(query.sql, topology.columns)), "planner").join
+    return first_plan(problem_for(topology, query, typed_query(topology)), "planner").join
 
 
 def greedy(scenario: SitesScenario, stats: Stats) -> JoinPlan:
     """The plan of the paper's own rule for some statistics."""
     topology = replace(scenario.topology, stats=stats)
     query = topology.query("q")
-    return first_plan(problem_for(topology, query, parse_query(query.sql, topology.columns)), "cnu").join
+    return first_plan(problem_for(topology, query, typed_query(topology)), "cnu").join
 
 
 def informed(joins: Sequence[JoinPlan], phase_s: int) -> Timetable:
@@ -246,6 +256,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--phase-s", type=int, default=240)
     parser.add_argument("--rate", type=float, default=400.0)
+    parser.add_argument("--keys", type=int, default=KEYS, help="fewer answers with more")
     parser.add_argument("--only", default="", help="cnu, dnu, planner, informed, fixed; all by default")
     parser.add_argument("--why", action="store_true", help="say what was decided and why")
     options = parser.parse_args()
@@ -256,7 +267,7 @@ def main() -> None:
         is_steady = options.table == "steady"
         phases = [Phase((options.rate / 3,) * 3)] if is_steady else phases_of(options.rate)
         phase_s = 3_600 if is_steady else options.phase_s
-        made = made_rows(directory, phases, phase_s, options.seed)
+        made = made_rows(directory, phases, phase_s, options.seed, options.keys)
         loaded = load_simulated(directory / "topology.yaml")
         assert isinstance(loaded, SitesScenario)
         head = f"{'':<22} {'bytes':>12} {'ratio':>6} {'migration':>10} new answers       median p99  CPU  of it"

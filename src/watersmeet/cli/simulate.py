@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from watersmeet.sim.scenario.model import Scenario, SitesScenario
     from watersmeet.sim.scenario.outcome import SimulationOutcome, Summary
     from watersmeet.sim.scenario.sites_outcome import QueryFigures, SitesOutcome, SitesSummary
+    from watersmeet.sim.scenario.sites_series import BytesBySecond
 
-_OF_RJOIN = ("strategy", "nodes", "overlay", "plot")  # options that only one system has
+_OF_RJOIN = ("strategy", "nodes", "overlay")  # options that only one system has
 _OF_SITES = ("planner", "trigger")
 _OF_PIER = ("join", "transport")
 
@@ -74,6 +75,12 @@ def add_parser(subparsers: Subparsers) -> None:
         const=True,
         help="show what the oracle says of the answers of each query; exit with 1 if they are wrong",
     )
+    parser.add_argument(
+        "--plot",
+        metavar="FILE",
+        help="rjoin: the load distribution over the peers; sites: bytes a second, where plans change beside the first "
+        "and the last of them fixed (.svg or .png)",
+    )
     pier = parser.add_argument_group("options of pier (with --check, --nodes and --overlay)")
     pier.add_argument(
         "--join",
@@ -85,7 +92,6 @@ def add_parser(subparsers: Subparsers) -> None:
     peers.add_argument("--strategy", metavar="NAME", help="where a query waits: rjoin, random, first or worst")
     peers.add_argument("--nodes", metavar="N", type=int, help="number of peers, overrides the file")
     peers.add_argument("--overlay", metavar="NAME", help="overlay of the peers: chord or bamboo")
-    peers.add_argument("--plot", metavar="FILE", help="plot the load distribution over the peers (.svg or .png)")
     parser.set_defaults(command=run)
 
 
@@ -132,9 +138,7 @@ def _run_peers(scenario: "Scenario", options: argparse.Namespace) -> int:
         seed=options.seed,
         tuples=options.tuples,
     )
-    check_file("--plot", options.plot)
-    if options.plot is not None and Path(options.plot).suffix not in (".svg", ".png"):
-        raise InputError(f"--plot {options.plot}: a plot is a .svg or a .png")
+    _check_plot(options)
     if options.out is not None and not isinstance(scenario.load, UserLoad):
         raise InputError("--out: answers of generated queries are counted and not made; give streams and queries")
     began = time.monotonic()
@@ -160,6 +164,12 @@ def _run_peers(scenario: "Scenario", options: argparse.Namespace) -> int:
     return 0
 
 
+def _check_plot(options: argparse.Namespace) -> None:
+    check_file("--plot", options.plot)
+    if options.plot is not None and Path(options.plot).suffix not in (".svg", ".png"):
+        raise InputError(f"--plot {options.plot}: a plot is a .svg or a .png")
+
+
 @contextlib.contextmanager
 def tuples_done(title: str, options: argparse.Namespace) -> Iterator[Callable[[int, int], None]]:
     """A progress bar, and what moves it on: called with the tuples that are done, of how many."""
@@ -173,24 +183,32 @@ def _run_sites(scenario: "SitesScenario", options: argparse.Namespace) -> int:
     """Simulate sites."""
     from watersmeet.metrics.events import to_json
     from watersmeet.sim.scenario.simulate import simulate
+    from watersmeet.sim.scenario.sites_series import BytesBySecond
 
+    _check_plot(options)
     check_trigger(options.trigger)
     changes = {"seed": options.seed, "most_rows": options.tuples, "planner": options.planner}
     changes["trigger_us"] = None if options.trigger is None else parse_duration(options.trigger)
     scenario = replace(scenario, **{name: value for name, value in changes.items() if value is not None})
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
-        events = None
+        series = BytesBySecond()
+        trace = None
         if options.trace is not None:
             trace = stack.enter_context(open(options.trace, "w", encoding="utf-8"))
 
-            def events(at: float, event: "Event") -> None:
+        def events(at: float, event: "Event") -> None:
+            series(at, event)
+            if trace is not None:
                 trace.write(to_json(event, at) + "\n")
 
         title = f"{len(scenario.topology.sites):,} sites, seed {scenario.seed}"
         outcome = simulate(scenario, progress=stack.enter_context(tuples_done(title, options)), events=events)
     wall_s = time.monotonic() - began
     written = _write_answers(outcome, options)
+    if options.plot is not None:
+        written.append(Path(options.plot))
+        _plot_bytes(scenario, series, outcome, written[-1])
     summary = outcome.summary
     console = Console(highlight=False)
     if options.format == "json":
@@ -200,6 +218,11 @@ def _run_sites(scenario: "SitesScenario", options: argparse.Namespace) -> int:
         console.print(f"seed {summary.seed}: {summary.answers:,} answers{checked}, {summary.traffic.bytes:,} bytes")
     else:
         _print_sites(console, summary, wall_s, is_checked=bool(options.check))
+        for at, one in series.taken:
+            text = (
+                f"query {one.query}: version {one.version} of its plan was decided on after {at:,.0f} s: {one.reason}"
+            )
+            console.print(Text(text), soft_wrap=True)
         for path in written:
             console.print(f"written to {path}", soft_wrap=True)
     return 1 if options.check and not summary.is_right else 0
@@ -310,6 +333,21 @@ def _summary_table(summary: "Summary", wall_s: float) -> Table:
     table.add_row("virtual time", f"{summary.virtual_us / 1e6:,.1f} s")
     table.add_row("wall time", f"{wall_s:,.1f} s")
     return table
+
+
+def _plot_bytes(scenario: "SitesScenario", series: "BytesBySecond", outcome: "SitesOutcome", path: Path) -> None:
+    """Plot bytes a second; where plans have changed, also those of the first and the last plans."""
+    from watersmeet.reproduce.plots import lines
+    from watersmeet.sim.scenario.sites_series import fixed_series, smoothed
+
+    named = {"adaptive" if series.taken else "all links": series}
+    if series.taken:
+        named |= fixed_series(scenario, {"first plan": outcome.first_joins, "last plan": outcome.last_joins})
+    seconds = outcome.summary.virtual_us // 1_000_000 + 1
+    columns = {name: smoothed(one, seconds) for name, one in named.items()}
+    rows = [{"second": n, **{name: values[n] for name, values in columns.items()}} for n in range(seconds)]
+    labels = {name: name for name in columns}
+    lines(rows, path, x="second", series=labels, xlabel="seconds of event time", ylabel="bytes/s over all links")
 
 
 def _plot_loads(outcome: "SimulationOutcome", path: Path) -> None:

@@ -40,7 +40,7 @@ from watersmeet.query.windows import parse_duration
 
 CHUNK_ROWS = 100_000
 ZIPF_LARGEST = 10_000_000
-OPTIONS = ("rows", "rows_per_second", "pace", "rows_per_batch", "start", "disorder", "seed", "partitions")
+OPTIONS = ("rows", "rows_per_second", "rush", "pace", "rows_per_batch", "start", "disorder", "seed", "partitions")
 ARROW_TYPES = {
     "tinyint": pa.int8(),
     "smallint": pa.int16(),
@@ -159,6 +159,15 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
+class Rush:
+    """From some instant on, given by its first row, more rows come."""
+
+    after_us: int
+    first_row: int
+    factor: int
+
+
+@dataclass(frozen=True, slots=True)
 class Spec:
     """A stream to generate: what its rows are, and how fast they come."""
 
@@ -173,6 +182,7 @@ class Spec:
     """How many rows there are; None: the stream never ends."""
     pace: Fraction | None
     """Wall-clock speed as a multiple of event time; None: as fast as the rows are taken."""
+    rush: "Rush | None" = None
 
     @property
     def arrow_schema(self) -> pa.Schema:
@@ -183,8 +193,22 @@ class Spec:
         None for no bound; it depends on nothing that happened in between, so that a late reader catches up."""
         if self.pace is None:
             return self.rows
-        reached = restart + int(elapsed_s * float(self.rows_per_second * self.pace))
+        if self.rush is None:
+            reached = restart + int(elapsed_s * float(self.rows_per_second * self.pace))
+        else:
+            reached = self._row_at(self._second_of(restart) + elapsed_s * float(self.pace))
         return reached if self.rows is None else min(reached, self.rows)
+
+    def _second_of(self, row: int) -> float:
+        early = min(row, self.rush.first_row) if self.rush is not None else row
+        faster = float(self.rows_per_second) * (self.rush.factor if self.rush is not None else 1)
+        return early / float(self.rows_per_second) + (row - early) / faster
+
+    def _row_at(self, second: float) -> int:
+        rate, rush = float(self.rows_per_second), self.rush
+        if rush is None or second < rush.after_us / 1e6:
+            return int(second * rate)
+        return rush.first_row + int((second - rush.after_us / 1e6) * rate * rush.factor)
 
     def splits(self, lo: int, hi: int) -> list[tuple[int, int]]:
         """Rows [lo, hi) in at most `partitions` ranges, none of them empty."""
@@ -198,6 +222,7 @@ def spec(columns: Mapping[str, str], options: Mapping[str, str]) -> Spec:
 
     - `rows`: how many in all; without it the stream never ends.
     - `rows_per_second` (1000): the rate in event time.
+    - `rush` (none): a duration and a whole number, such as `60 seconds 10`: from then on, so many times the rate.
     - `pace` (1): wall-clock speed as a multiple of event time; `max` or 0: as fast as the rows are taken.
     - `rows_per_batch`: the most rows a micro-batch takes; if not given, what comes in 10 seconds at that pace, and
       at least in 10 seconds of event time. With `pace: max` every micro-batch but the last has exactly this many.
@@ -230,6 +255,7 @@ def spec(columns: Mapping[str, str], options: Mapping[str, str]) -> Spec:
         partitions=whole("partitions", 1, smallest=1),
         rows=whole("rows", 0, smallest=0) if "rows" in given else None,
         pace=pace,
+        rush=_rush(given["rush"], rows_per_second) if "rush" in given else None,
     )
 
 
@@ -320,6 +346,19 @@ class _Chunk:
 
     def times_us(self) -> Int64s:
         """start + floor(i * step) exactly: in Python for the first row, and in 64 bits from there."""
+        rush = self.spec.rush
+        if rush is not None:
+            early = replace(self.spec, rush=None)
+            split = min(max(rush.first_row, self.lo), self.lo + self.size)
+            late = replace(
+                early,
+                start_us=early.start_us + rush.after_us,
+                rows_per_second=early.rows_per_second * rush.factor,
+                disorder_us=0,
+            )
+            before = _Chunk(replace(early, disorder_us=0), self.lo, split).times_us()
+            after = _Chunk(late, split - rush.first_row, self.lo + self.size - rush.first_row).times_us()
+            return self._set_back(np.concatenate([before, after] if split < self.lo + self.size else [before]))
         step_us = 1_000_000 / self.spec.rows_per_second
         whole, rest = divmod(self.lo * step_us.numerator, step_us.denominator)
         first_us = self.spec.start_us + whole
@@ -330,6 +369,9 @@ class _Chunk:
             )
         ticks = np.arange(self.size, dtype=np.int64) * step_us.numerator + rest
         times: Int64s = first_us + ticks // step_us.denominator
+        return self._set_back(times)
+
+    def _set_back(self, times: Int64s) -> Int64s:
         if self.spec.disorder_us:
             times -= (self._draw("", "disorder") % np.uint64(self.spec.disorder_us + 1)).view(np.int64)
         return times
@@ -405,6 +447,21 @@ def _rate(text: str) -> Fraction:
             "and with at most six decimals, such as 1000 or 0.5"
         )
     return rate
+
+
+def _rush(text: str, rate: Fraction) -> Rush:
+    """When it begins, and how many times the rate it brings.
+
+    >>> _rush("2 seconds 10", Fraction(50))
+    Rush(after_us=2000000, first_row=100, factor=10)
+    """
+    duration, _, factor = text.rpartition(" ")
+    if not duration or not factor.isdecimal() or not 1 <= int(factor) <= 10_000:
+        raise InputError(
+            f"generator option rush: {text!r} is not a duration and a factor up to 10000, such as `60 seconds 10`"
+        )
+    after_us = parse_duration(duration)
+    return Rush(after_us, -(-after_us * rate.numerator // (1_000_000 * rate.denominator)), int(factor))
 
 
 def _pace(text: str) -> Fraction | None:

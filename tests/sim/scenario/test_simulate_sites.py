@@ -12,18 +12,23 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from watersmeet.adapt.controller import GoOver
+from watersmeet.adapt.decisions import Timetable
 from watersmeet.cli.main import run_command
 from watersmeet.errors import InputError
 from watersmeet.metrics.events import (
     Event,
     LinkCounts,
     MicroBatchCompleted,
+    PlanChangeProposed,
     PlanDecision,
     PlanInForce,
     RunEnded,
     from_json,
     to_json,
 )
+from watersmeet.plan.nodes import join_plan_of
+from watersmeet.planners.choose import choose
 from watersmeet.program.site.agreement import Form
 from watersmeet.query.bags import Bag, bag_of
 from watersmeet.query.oracle import answer
@@ -35,7 +40,8 @@ from watersmeet.sim.scenario.model import Scenario, SitesScenario, System
 from watersmeet.sim.scenario.simulate import simulate
 from watersmeet.sim.scenario.sites import Crash, simulate_sites
 from watersmeet.sim.scenario.sites_outcome import AnswerDelays, AnswersChecked, SitesOutcome
-from watersmeet.sim.scenario.sources import read_arrivals, read_stream
+from watersmeet.sim.scenario.sources import read_arrivals, read_stream, schema_of
+from watersmeet.sim.sites.rows import typed
 from watersmeet.topology.model import Source, Stream
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -616,3 +622,26 @@ def test_another_site_takes_over_where_the_coordinator_crashes(
     accepted = [event for _, event in seen if isinstance(event, PlanDecision) and event.accepted]
     in_force = [event for _, event in seen if isinstance(event, PlanInForce) and event.version > 1]
     assert accepted and in_force
+
+
+def test_a_plan_that_needs_what_was_not_stored_is_refused(tmp_path: Path) -> None:
+    """Keys that are hashed in one plan and not in the other: rows of the past have one of them only."""
+    scenario = routers(tmp_path, "planner", 20)
+    (query,) = scenario.topology.queries
+    parsed = parse_query(query.sql, scenario.topology.columns)
+    schemas = {stream.name: schema_of(stream) for stream in scenario.topology.streams}
+    joins = [join_plan_of(choose(scenario.topology, query, one).plan) for one in (typed(parsed, schemas), parsed)]
+    timetable = Timetable({"q": joins[0]}, [(10 * SECOND, GoOver("q", joins[1], 2, "to try"))])
+    seen: list[Event] = []
+    outcome = simulate_sites(scenario, decider=timetable, events=lambda at, event: seen.append(event))
+    assert outcome.summary.is_right and any(isinstance(event, PlanChangeProposed) for event in seen)
+    assert {event.version for event in seen if isinstance(event, PlanInForce)} == {1}
+
+
+def test_the_rush_example_changes_its_plan_and_plots_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, plot = ROOT / "examples/rush/topology.yaml", tmp_path / "rush.svg"
+    assert run_command(["simulate", str(path), "--check", "--plot", str(plot), "--trigger", "2 seconds"]) == 0
+    shown = capsys.readouterr().out
+    assert "query everywhere: version 2 of its plan was decided on after " in shown
+    text = plot.read_text()
+    assert all(name in text for name in ("adaptive", "first plan", "last plan"))

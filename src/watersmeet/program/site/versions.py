@@ -103,6 +103,8 @@ def check_change(deployment: Deployment, change: Change) -> None:
             continue
         if one.query not in running:
             raise InputError(f"query {one.query!r} does not run, so it has no plan to change; add it instead")
+        if deployment.history:
+            _check_kept(deployment, one.query, join)
         if not deployment.history and not all(_is_timed(scan.window) for scan in join.scans):
             raise InputError(
                 f"query {one.query!r} has a ROWS or UNBOUNDED window, and homes keep no rows for later versions, so "
@@ -125,6 +127,20 @@ def _must_fill(deployment: Deployment, one: Joined) -> bool:
 
 def _is_timed(window: Window) -> bool:
     return isinstance(window, Range | Tumble)
+
+
+def _check_kept(deployment: Deployment, query: str, join: JoinPlan) -> None:
+    """Refuse a plan that looks for something in rows of the past that was not stored with them."""
+    scans, _ = stream_tables([(query, join, None)], deployment.scans)
+    for known in deployment.scans:
+        wanted = scans[known.stream]
+        missing = [key.expression.sql for key in wanted.keys if key not in known.keys]
+        missing += [kept.expression.sql for kept in wanted.kept if kept.name not in known.columns]
+        if missing:
+            raise InputError(
+                f"query {query!r}: its new plan needs {missing[0]} of stream {known.stream!r}, and rows "
+                "that came before were stored without it in that form; stop the run and begin anew with --fresh"
+            )
 
 
 def plan_changes(deployment: Deployment, plans: Iterable[QueryPlan]) -> tuple[QueryPlan, ...]:

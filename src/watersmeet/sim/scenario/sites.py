@@ -60,6 +60,7 @@ class _Asked:
 
     query: Query
     parsed: JoinQuery
+    typed: JoinQuery  # with the types of its keys
     chosen: Chosen
     schema: pa.Schema  # of its answers
     site: str
@@ -90,7 +91,7 @@ def simulate_sites(
     asked = {query.name: _asked(topology, query) for query in scenario.queries}
     used = sorted({source.stream for one in asked.values() for source in one.parsed.sources})
     streams, epoch_us = _read(scenario, used)
-    planned = {name: (one.query, one.parsed, join_plan_of(one.chosen.plan)) for name, one in asked.items()}
+    planned = {name: (one.query, one.typed, join_plan_of(one.chosen.plan)) for name, one in asked.items()}
     decisions = decider or decisions_of(topology, planned, scenario.trigger_us)
     if decisions is not None:
         for name, join in decisions.joins.items():
@@ -138,7 +139,10 @@ def simulate_sites(
         virtual_us=virtual_us,
     )
     delays_us = {name: delays for name, (_, delays) in found.items()}
-    return SitesOutcome(summary, {name: table for name, (table, _) in answers.items()}, delays_us)
+    first = {name: join_plan_of(one.chosen.plan) for name, one in asked.items()}
+    last = {} if decisions is None else dict(decisions.joins)
+    tables = {name: table for name, (table, _) in answers.items()}
+    return SitesOutcome(summary, tables, delays_us, first, {**first, **last})
 
 
 # Queries and streams
@@ -158,8 +162,9 @@ def _asked(topology: Topology, query: Query) -> _Asked:
             check_source(stream)
         schemas = {stream.name: schema_of(stream) for stream in streams}
         schema = _evaluated(parsed, schemas)
-        chosen = choose(topology, query, typed(parsed, schemas))
-        return _Asked(query, parsed, chosen, schema, topology.query_site(query))
+        known = typed(parsed, schemas)
+        chosen = choose(topology, query, known)
+        return _Asked(query, parsed, known, chosen, schema, topology.query_site(query))
 
 
 def _evaluated(parsed: JoinQuery, schemas: Mapping[str, pa.Schema]) -> pa.Schema:

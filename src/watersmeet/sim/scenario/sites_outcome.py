@@ -1,7 +1,7 @@
 """What a simulation of sites comes to: answers with their delays, traffic of links, and the work of each site."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from watersmeet.errors import RunError
 from watersmeet.metrics.traffic import LinkTraffic
+from watersmeet.plan.nodes import JoinPlan
 from watersmeet.program.rjoin.compiled import Longs
 
 
@@ -137,6 +138,8 @@ class SitesOutcome:
     summary: SitesSummary
     answers: Mapping[str, pa.Table]  # by query, in the order of delivery
     delays_us: Mapping[str, Longs]  # of right answers
+    first_joins: Mapping[str, JoinPlan] = field(default_factory=dict)  # by query
+    last_joins: Mapping[str, JoinPlan] = field(default_factory=dict)
 
     def write(self, name: str, path: Path) -> None:
         """Write the answers of a query to a Parquet file."""
