@@ -143,6 +143,32 @@ def shipped(rows: int, groups: int) -> None:
     )
 
 
+def running(rows: int, groups: int, batches: int) -> None:
+    """EMIT CHANGES over one stream in the simulator: a row for every change of a group."""
+    table = stream(0, rows, 600, groups).slice(0, rows - 1)
+    columns = {"a": table.column_names}
+    for items in ("count(*) AS n, sum(v) AS s", "max(v) AS m, count(*) AS n"):
+        for window in ("RANGE 10 SECONDS", "RANGE 2 MINUTES", "UNBOUNDED"):
+            sql = f"SELECT g, {items} FROM a [{window}] GROUP BY g EMIT CHANGES"
+            query = parse_query(sql, columns, event_times={"a": "ts"})
+            sites = SimulatedSites(local(query, columns, "here"), {"a": "ts"}, interval_us=100_000)
+            for number in range(batches):
+                size = -(-rows // batches)
+                sites.feed(number * SECOND_US, {"a": table.slice(number * size, size)})
+            began = time.process_time()
+            sites.run()
+            rate = rows / (time.process_time() - began)
+            found = pa.concat_tables(sites.answers())
+            mark = int(table.column("ts").cast(pa.int64())[-1].as_py())
+            expected = answer(query, {"a": table}, {"a": "ts"}, watermark_us=mark)
+            verdict = "as the oracle's" if bag_of(found) == bag_of(expected) else "CHANGES DIFFER"
+            kept = sum(segment.rows for segment in sites.sites["here"].ledger.groups["q"])
+            print(
+                f"EMIT CHANGES, {items}, {window}: {rate:,.0f} rows a second of CPU, {found.num_rows:,} changes, "
+                f"{verdict}, {kept:,} records kept"
+            )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=3_000_000, help="of each stream")
@@ -150,6 +176,7 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=1_000)
     options = parser.parse_args()
     shipped(options.rows, options.groups)
+    running(min(options.rows, 200_000), options.groups, options.batches)
     spark = start_session("local[2]", app="watersmeet-aggregates")
     try:
         compared(spark, ["a"], options.rows, options.batches, 600, options.groups)

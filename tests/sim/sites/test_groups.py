@@ -3,6 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+from seeds import scaled
 
 from watersmeet.plan.nodes import Hop, Method, Plan
 from watersmeet.planners.local import local
@@ -154,6 +155,50 @@ def test_a_query_that_shares_its_join_is_replaced_under_another_group_by(history
     assert bag_of(pa.concat_tables(sites.answers("q"))) == before + after
     assert bag_of(pa.concat_tables(sites.answers("other"))) == due(other)
     assert set(sites.sites["hub"].ledger.closed) == {"q~2", "other"}, "nothing is kept of what is over"
+
+
+SKETCHES = "approx_count_distinct(v) AS d, approx_percentile(v, 0.5, 50) AS p, approx_top_k(v, 3, 50) AS t"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT k, count(*) AS n, avg(v) AS m FROM a GROUP BY k, TUMBLE(7 SECONDS)",
+        "SELECT k, count(DISTINCT v) AS n FROM a GROUP BY k, HOP(30 SECONDS, 5 SECONDS) ORDER BY n LIMIT 3",
+        f"SELECT k, {SKETCHES} FROM a GROUP BY k, TUMBLE(20 SECONDS)",
+        "SELECT k, count(*) AS n, sum(v) AS s FROM a [RANGE 20 SECONDS] GROUP BY k EMIT CHANGES",
+        "SELECT k, max(v) AS m, count(DISTINCT v) AS d FROM a [TUMBLE 20 SECONDS] GROUP BY k EMIT CHANGES",
+        f"SELECT k, {SKETCHES} FROM a [RANGE 20 SECONDS] GROUP BY k EMIT CHANGES",
+        "SELECT v, count(*) AS n, max(k) AS k FROM a [UNBOUNDED] GROUP BY v EMIT CHANGES",
+    ],
+    ids=["tumble", "hop", "sketches", "negated", "recomputed", "sketches anew", "unbounded"],
+)
+def test_state_of_groups_is_flat_in_a_long_run(sql: str) -> None:
+    """Keys come for some seconds and never again; each micro-batch has five seconds of rows."""
+    batches = scaled(1_000)
+    schema = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("ts", STAMP)])
+    query = parse_query(sql, {"a": schema.names}, event_times={"a": "ts"})
+    sites = SimulatedSites(local(query, {"a": schema.names}, "here"), {"a": "ts"}, interval_us=100_000)
+    sizes: list[tuple[int, int]] = []
+
+    def note() -> None:
+        kept = sites.sites["here"].ledger.groups.get("q", ())
+        sizes.append((sum(one.rows for one in kept), len(kept)))
+        sites.sites["here"].answers.clear()  # those are not state
+
+    for number in range(batches):
+        ts = number * 5 * SECOND_US + np.arange(50) * (SECOND_US // 10)
+        values = np.random.default_rng(number).integers(0, 200, 50)
+        table = pa.table({"k": ts // (3 * SECOND_US), "v": values, "ts": pa.array(ts, STAMP)})
+        sites.feed(number * SECOND_US, {"a": table})
+        sites.kernel.at(number * SECOND_US + 900_000, note)
+    sites.run()
+    quarter = len(sizes) // 4
+    for early, late in zip(
+        zip(*sizes[quarter : 2 * quarter], strict=True), zip(*sizes[-quarter:], strict=True), strict=True
+    ):
+        assert max(late) <= 1.5 * max(early) + 4, sizes[:: max(quarter // 10, 1)]
 
 
 @pytest.mark.parametrize("items", ["count(*) AS n, sum(a.v) AS s", "max(a.v) AS m, count(DISTINCT a.v) AS d"])
