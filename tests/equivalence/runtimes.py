@@ -96,12 +96,22 @@ def _stats(stream: SceneStream) -> wm.StreamStats:
 
 def run_spark(spark: Any, scene: Scene, directory: Path) -> dict[str, Bag]:
     """Run all queries on Spark, with one file of each stream a micro-batch, until all rows are processed."""
-    for stream in scene.streams:
-        _write(stream, directory / "data" / stream.name)
+    write_streams(scene, directory)
     topology = topology_of(scene, directory)
     handle = wm.start(topology, spark=spark, once=True, checkpoint=directory / "checkpoint")
     handle.awaitTermination()
-    return {query.name: _read(directory / "out" / query.name) for query in scene.queries}
+    return {query.name: read_answers(directory, query.name) for query in scene.queries}
+
+
+def write_streams(scene: Scene, directory: Path) -> None:
+    """The streams of a scene as files."""
+    for stream in scene.streams:
+        _write(stream, directory / "data" / stream.name)
+
+
+def read_answers(directory: Path, query: str) -> Bag:
+    """The answers of a query that its sink has."""
+    return _read(directory / "out" / query)
 
 
 def _write(stream: SceneStream, directory: Path) -> None:
@@ -124,13 +134,18 @@ def _read(directory: Path) -> Bag:
 
 def run_simulated(scene: Scene, network: NetworkBehaviour, seed: int) -> dict[str, Bag]:
     """Run all queries on simulated sites, over links that behave as told, until nothing is left to do."""
-    random = Random(seed)
-    sites = _sites(scene, network, random)
+    sites = simulated(scene, plans_of(scene), network, Random(seed))
+    return {query.name: sum((bag(table) for table in sites.answers(query.name)), Bag()) for query in scene.queries}
+
+
+def simulated(scene: Scene, plans: dict[str, Plan], network: NetworkBehaviour, random: Random) -> SimulatedSites:
+    """Sites that have run some plans to the end."""
+    sites = _sites(scene, plans, network, random)
     _schedule_batches(scene, sites, random)
     _schedule_crashes(sites, network, random)
     sites.run(_MAX_EVENTS)
     assert not sites.kernel.pending, f"no end after {_MAX_EVENTS} events"
-    return {query.name: sum((bag(table) for table in sites.answers(query.name)), Bag()) for query in scene.queries}
+    return sites
 
 
 def plans_of(scene: Scene) -> dict[str, Plan]:
@@ -143,7 +158,7 @@ def plans_of(scene: Scene) -> dict[str, Plan]:
     }
 
 
-def _sites(scene: Scene, network: NetworkBehaviour, random: Random) -> SimulatedSites:
+def _sites(scene: Scene, plans: dict[str, Plan], network: NetworkBehaviour, random: Random) -> SimulatedSites:
     link = LinkModel(
         latency_us=random.choice([0, 25_000, 500_000]),
         jitter_us=network.jitter_us,
@@ -152,7 +167,7 @@ def _sites(scene: Scene, network: NetworkBehaviour, random: Random) -> Simulated
         damage=network.damage,
     )
     return SimulatedSites(
-        plans_of(scene),
+        plans,
         {stream.name: stream.event_time for stream in scene.streams},
         seed=random.randrange(2**32),
         model_of=lambda sender, receiver: link,
