@@ -197,8 +197,15 @@ def test_new_rows_wait_for_a_sink_that_is_far_behind(
     assert len(waiting) == 8 and max(waiting) <= 4, "one that waits, one each that is joined, ingested and delivered"
 
 
-@pytest.mark.parametrize("most_undelivered", [1, 8])
-@pytest.mark.parametrize("once", [True, False])
+@pytest.mark.parametrize(
+    ("once", "most_undelivered"),
+    [
+        (True, 1),
+        (False, 8),
+        pytest.param(True, 8, marks=pytest.mark.soak),
+        pytest.param(False, 1, marks=pytest.mark.soak),
+    ],
+)
 def test_a_sink_that_fails_ends_the_run_and_nothing_is_lost_or_doubled(
     spark: SparkSession,
     make_scene: Callable[..., Scene],
