@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import CommandProcess
 from scenes import Bag, Scene, by_arrow, by_duckdb, wait_for
 from seeds import FreshSeeds
 from spark.test_apply import JOIN, OLD, due, fine, more, query
@@ -181,3 +182,69 @@ def test_a_crash_in_any_phase_of_a_change_changes_nothing(
     (seed,) = fresh_seeds.take(1)
     random.Random(seed).shuffle(crashes)
     crash_and_go_on(spark, monkeypatch, at_three_sites(tmp_path), crashes, seed)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("victim", ["ams", "nyc"])
+@pytest.mark.parametrize("phase", ["promised", "decided", "adopted", "dropped"])
+def test_a_site_is_killed_when_its_ledger_has_a_phase(tmp_path: Path, victim: str, phase: str) -> None:
+    """Real processes: two sites, a query added by the command, and SIGKILL as soon as the ledger shows the phase."""
+    scene = small_scene(tmp_path).write()
+    changed = replace(scene, queries={**scene.queries, "new": f"SELECT a.id AS a_id, b.m AS m {JOIN} AND b.m > 1"})
+    first = scene.topology_path.rename(tmp_path / "first.yaml")
+    later = changed.topology_path
+
+    def command(*words: str) -> list[str]:
+        return [*words, "--checkpoint", str(scene.checkpoint), "--master", "local[1]"]
+
+    def versions() -> dict[str, Versions]:
+        return known_versions(scene.checkpoint, scene.sites)
+
+    with contextlib.ExitStack() as processes:
+        sites = {
+            site: processes.enter_context(
+                CommandProcess(command("site", site, str(first), "--quiet"), tmp_path / f"{site}.log")
+            )
+            for site in scene.sites
+        }
+
+        def all_run() -> None:
+            for process in sites.values():
+                process.check()
+
+        wait_for(lambda: by_arrow(scene.sink()).total() > 0, "the sites start", all_run)
+        asking = processes.enter_context(
+            CommandProcess(command("apply", str(later), "--yes", "--no-wait"), tmp_path / "apply.log")
+        )
+        before = versions()[victim]
+
+        def is_there() -> bool:
+            now = versions()[victim]
+            promised = now.proposal is not None and victim in now.proposal.promises
+            has_gone_over = now.deployment.revision == 2
+            reached = {
+                "promised": promised or has_gone_over,
+                "decided": now.is_decided or has_gone_over,
+                "adopted": has_gone_over,
+                "dropped": has_gone_over,  # nothing of a query that is added is dropped: when rows come after it
+            }
+            return now != before and reached[phase]
+
+        wait_for(is_there, f"it does not come to {phase}", all_run)
+        if phase == "dropped":
+            more(scene, 210)
+        sites[victim].kill()
+        asking.finish()
+        words = command("site", victim, str(later), "--quiet")
+        sites[victim] = processes.enter_context(CommandProcess(words, tmp_path / f"{victim}-again.log"))
+        wait_for(lambda: {one.deployment.revision for one in versions().values()} == {2}, "both go over", all_run)
+        more(scene, 350)
+        (entry,) = versions()["nyc"].log
+        expected = {"q": scene.expected(), "new": due(scene, changed.queries["new"], start_us=entry.at_us)}
+
+        def are_there() -> bool:
+            return all(by_arrow(scene.sink(name)) == some for name, some in expected.items())
+
+        wait_for(are_there, "not all answers come", all_run)
+        for process in sites.values():
+            process.stop()

@@ -1,0 +1,109 @@
+"""What is different between two topologies, and what of it is refused while queries run."""
+
+from dataclasses import replace
+
+import pytest
+
+import watersmeet as wm
+from watersmeet.topology.difference import differences
+from watersmeet.topology.model import Link, LinkTransport, Site, Table
+
+SCHEMA = "k long, v double, ts timestamp"
+SQL = "SELECT a.v, b.v AS w FROM a [RANGE 5 SECONDS], b [RANGE 5 SECONDS] WHERE a.k = b.k"
+
+
+def stream(name: str, site: str = "ams", **settings: str) -> wm.Stream:
+    return wm.Stream(name, "ts", SCHEMA, wm.Source("parquet", f"data/{name}"), site=site, **settings)
+
+
+def query(name: str, sql: str = SQL, **settings: object) -> wm.Query:
+    return wm.Query(name, sql, site="nyc", sink=wm.Sink("parquet", f"out/{name}"), **settings)  # type: ignore[arg-type]
+
+
+NOW = wm.Topology(
+    (stream("a"), stream("b", "nyc"), stream("c")),
+    (query("q"), query("other", f"{SQL} AND a.v > 1")),
+    (Site("ams"), Site("nyc")),
+)
+
+
+def changed(**settings: object) -> wm.Topology:
+    return replace(NOW, **settings)  # type: ignore[arg-type]
+
+
+def with_queries(*queries: wm.Query) -> wm.Topology:
+    return replace(NOW, queries=queries)
+
+
+def with_stream(name: str, **settings: object) -> wm.Topology:
+    some = tuple(replace(one, **settings) if one.name == name else one for one in NOW.streams)  # type: ignore[arg-type]
+    return replace(NOW, streams=some)
+
+
+def rows(after: wm.Topology) -> list[tuple[str, str, str]]:
+    return [(row.kind, row.name, row.change) for row in differences(NOW, after).rows]
+
+
+def test_the_same_queries_written_differently_are_no_difference() -> None:
+    assert rows(with_queries(query("other", f"{SQL}   and a.v>1"), query("q", f"\n{SQL}"))) == []
+
+
+def test_queries_come_go_and_are_replaced_with_the_streams_that_they_read() -> None:
+    new = query("new", "SELECT c.v FROM c [RANGE 1 SECOND], c [RANGE 1 SECOND] AS d WHERE c.k = d.k")
+    found = differences(NOW, with_queries(replace(NOW.queries[0], sql=f"{SQL} AND b.v > 2"), new))
+    assert (found.added, found.removed, found.replaced, found.refused) == (("new",), ("other",), ("q",), "")
+    assert {(row.kind, row.name, row.change) for row in found.rows} == {
+        ("query", "new", "new"),
+        ("sink", "new", "new"),
+        ("query", "other", "ends"),
+        ("query", "q", "replaced"),
+        ("stream", "c", "begins"),
+    }
+    only = differences(with_queries(*NOW.queries, new), NOW)
+    assert [(row.kind, row.name, row.change) for row in only.rows] == [
+        ("query", "new", "ends"),
+        ("stream", "c", "ends"),
+    ]
+
+
+def test_links_and_settings_of_planners_let_queries_be_planned_again() -> None:
+    link = changed(links=(Link(("nyc", "ams"), latency_us=80_000),))
+    assert differences(NOW, link).replanned == ("q", "other") and rows(link) == [("link", "ams - nyc", "changed")]
+    planned = with_queries(replace(NOW.queries[0], planner="greedy"), NOW.queries[1])
+    assert differences(NOW, planned).replanned == ("q",) and rows(planned) == [("plan", "q", "planned again")]
+    assert rows(with_stream("a", idle_timeout="1 minute")) == [("stream", "a", "other idle_timeout")]
+
+
+REFUSED = {
+    "its schema cannot change while it is read, since rows in windows": with_stream("a", schema=f"{SCHEMA}, more int"),
+    "its watermark cannot change": with_stream("a", watermark="1 second"),
+    "its site cannot change while it is read, since its rows are kept at": with_stream("a", site="nyc"),
+    "its source cannot change": with_stream("a", source=wm.Source("parquet", "elsewhere")),
+    "its sink cannot be another one": with_queries(replace(NOW.queries[0], sink=wm.Sink()), NOW.queries[1]),
+    "cannot move to ams": with_queries(replace(NOW.queries[0], site="ams"), NOW.queries[1]),
+    "link_transport: parcels are on their way": changed(link_transport=LinkTransport(path="links")),
+    "durability is decided at the start": changed(durability="process"),
+    "reads views or has several SELECTs": with_queries(
+        *NOW.queries, query("u", "SELECT a.v FROM a UNION ALL SELECT b.v FROM b")
+    ),
+}
+
+
+@pytest.mark.parametrize("cause", REFUSED)
+def test_what_cannot_change_while_queries_run_is_refused(cause: str) -> None:
+    assert cause in differences(NOW, REFUSED[cause]).refused
+
+
+def test_what_nobody_reads_may_change() -> None:
+    assert rows(with_stream("c", schema="k int, ts timestamp")) == []
+
+
+def test_queries_over_tables_do_not_begin_while_others_run() -> None:
+    tables = changed(tables=(Table("t", source=wm.Source("csv", "t.csv"), schema="k long, r string", site="nyc"),))
+    new = query("new", "SELECT a.v, t.r FROM a [RANGE 1 SECOND], t WHERE a.k = t.k")
+    assert "reads table 't'" in differences(tables, replace(tables, queries=(*NOW.queries, new))).refused
+
+
+def test_one_query_has_to_be_left() -> None:
+    with pytest.raises(wm.InputError, match="no query would be left; stop the run instead"):
+        differences(NOW, with_queries())
