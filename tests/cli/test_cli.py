@@ -520,10 +520,10 @@ def test_sites_one_after_the_other(spark: SparkSession, place: Place, command: R
     assert apart.total() > 100
 
 
-@pytest.mark.parametrize("name", ["building", "wan"])
-def test_examples_of_several_sites_are_right(spark: SparkSession, command: Run, name: str) -> None:
+@pytest.mark.parametrize(("name", "what"), [("building", "3 streams, 1 table"), ("wan", "3 streams")])
+def test_examples_of_several_sites_are_right(spark: SparkSession, command: Run, name: str, what: str) -> None:
     file = Path(__file__).parents[2] / "examples" / name / "topology.yaml"
-    assert command("check", file) == (0, f"{file}: 3 streams and 1 query, nothing wrong\n", "")
+    assert command("check", file) == (0, f"{file}: {what} and 1 query, nothing wrong\n", "")
 
 
 # With Spark: what only it can tell ------------------------------------------------------------------------------------
@@ -558,6 +558,9 @@ def test_check_of_a_good_topology(spark: SparkSession, place: Place, command: Ru
          ["stream 'a': ", "rws", "did you mean 'rows'"]),
         ("streams.a.schema", SCHEMA.replace("s string", "text string"),
          ["stream 'a': its schema has a column 'text' that its files, such as ", "known: id, k, s, ts"]),
+        ("tables", {"t": {"schema": "k long, text string", "source": {"format": "parquet", "path": "data/a"}}},
+         ["table 't': its schema has a column 'text' that its files, such as ", "known: id, k, s, ts"]),
+        ("tables", {"t": {"source": {"format": "parquet", "path": "nowhere"}}}, ["table 't': source path ", "not exist"]),
         # A stream that no query asks for is looked at all the same.
         ("streams.spare", {"schema": SCHEMA, "event_time": "ts", "source": {"format": "parquet", "path": "nowhere"}},
          ["stream 'spare': source path ", "/nowhere does not exist"]),

@@ -46,6 +46,7 @@ from watersmeet.program.operators import (
     SubPlans,
 )
 from watersmeet.program.storage.wire import MESSAGE_BYTES, PARCEL_BYTES
+from watersmeet.query.windows import AsOf
 from watersmeet.topology.model import Topology
 
 BATCH_INTERVAL_S = 1.0  # between micro-batches of a site's own streams, if nobody says
@@ -315,7 +316,9 @@ class _Pricing:
         else:
             each, columns = self._row_bytes(workload, content, flow, rows)
             size = float(flow_bytes(rate, each, messages, columns))
-        return FlowCost(origin, ship.to, flow.name, flow.purpose, rate, size, messages)
+        is_table = flow.name in {scan.alias for scan in self._join.scans if isinstance(scan.window, AsOf)}
+        purpose = Purpose.TABLES if is_table else flow.purpose
+        return FlowCost(origin, ship.to, flow.name, purpose, rate, size, messages)
 
     def _as_records(self, costs: Sequence[FlowCost]) -> list[FlowCost]:
         """The flows of a link with records for the answers of a query that has groups, all of a site together."""

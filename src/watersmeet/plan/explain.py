@@ -1,6 +1,6 @@
 """A plan as text or as plain data; the same on every run."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields, is_dataclass
 from math import floor, isfinite, log10
 from typing import Any, assert_never
@@ -204,12 +204,16 @@ def _local_lines(join: JoinPlan, pad: str) -> list[str]:
     order = "in event-time order, behind the watermark" if ordered else "as rows arrive"
     lines = [f"{pad}join {len(join.scans)} windows {order}"]
     lines += [f"{pad}  {_class(key_class)}" for key_class in join.classes]
-    lines += [f"{pad}  {line}" for sub_plan in join.sub_plans for line in sub_plan_lines(sub_plan)]
+    lines += [f"{pad}  {line}" for sub_plan in join.sub_plans for line in sub_plan_lines(sub_plan, _tables(join))]
     indexes = _indexes(join)
     for scan in join.scans:
         lines.append(f"{pad}  {_window(scan)}, indexed by {', '.join(_key(key) for key in indexes[scan.alias])}")
         lines += [f"{pad}    where {_shown(expression)}" for expression in scan.filters]
     return lines
+
+
+def _tables(join: JoinPlan) -> list[str]:
+    return [scan.alias for scan in join.scans if isinstance(scan.window, AsOf)]
 
 
 def _indexes(join: JoinPlan) -> dict[str, list[Key]]:
@@ -230,12 +234,12 @@ def _sited_lines(join: JoinPlan, pad: str) -> list[str]:
     lines = [f"{pad}join {len(join.scans)} windows at {len(sites)} sites, answers {place}"]
     lines += [f"{pad}  {_class(key_class)}" for key_class in join.classes]
     if join.partition is None:
-        lines += [f"{pad}  {line}" for line in sub_plan_lines(join.sub_plans[0])]
+        lines += [f"{pad}  {line}" for line in sub_plan_lines(join.sub_plans[0], _tables(join))]
     else:
         lines.append(f"{pad}  {partition_text(join.partition, len(join.sub_plans))}")
         for number, sub_plan in enumerate(join.sub_plans):
             lines.append(f"{pad}  sub-plan {number + 1}:")
-            lines += [f"{pad}    {line}" for line in sub_plan_lines(sub_plan)]
+            lines += [f"{pad}    {line}" for line in sub_plan_lines(sub_plan, _tables(join))]
     for scan, home in zip(join.scans, join.homes, strict=True):
         lines.append(f"{pad}  {_window(scan)}, home {home}")
         lines += [f"{pad}    where {_shown(expression)}" for expression in scan.filters]
@@ -245,12 +249,13 @@ def _sited_lines(join: JoinPlan, pad: str) -> list[str]:
     return lines
 
 
-def sub_plan_lines(sub_plan: SubPlan) -> list[str]:
-    """One sub-plan: a line for each head, or a tree."""
+def sub_plan_lines(sub_plan: SubPlan, tables: Collection[str] = ()) -> list[str]:
+    """One sub-plan: a line for each head, or a tree; rows of tables, by alias, are no heads."""
     if isinstance(sub_plan, Linear):
-        return [f"new rows of {plan.head}: {_hops(plan)}" for plan in sub_plan.heads]
+        return [f"new rows of {plan.head}: {_hops(plan)}" for plan in sub_plan.heads if plan.head not in tables]
     if isinstance(sub_plan, Symmetric):
-        return [f"new rows of {s.head}: {' => '.join(map(_stage, s.stages))}" for s in sub_plan.sequences]
+        heads = [sequence for sequence in sub_plan.sequences if sequence.head not in tables]
+        return [f"new rows of {s.head}: {' => '.join(map(_stage, s.stages))}" for s in heads]
     return [f"tree: {tree_text(sub_plan)}"]
 
 

@@ -645,3 +645,29 @@ def test_the_rush_example_changes_its_plan_and_plots_it(tmp_path: Path, capsys: 
     assert "query everywhere: version 2 of its plan was decided on after " in shown
     text = plot.read_text()
     assert all(name in text for name in ("adaptive", "first plan", "last plan"))
+
+
+def test_tables_are_read_once_and_shipped_under_a_purpose_of_their_own(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"k": pa.array(range(6), pa.int32()), "kind": list("uvwxyz")}), tmp_path / "kinds.parquet")
+    tables = """\
+tables:
+  kinds:
+    site: nyc
+    schema: "k int, kind string"
+    source: {format: parquet, path: kinds.parquet}
+queries:
+  looked_up: {site: ams, sql: "SELECT a.v, t.kind FROM a JOIN kinds t ON a.k = t.k WHERE t.kind <> 'w'"}
+  three:
+    site: ams
+    sql: SELECT a.v, b.name, t.kind FROM a [RANGE 4 SECONDS], b [ROWS 3], kinds t WHERE a.k = b.k AND a.k = t.k
+  counted:
+    site: fra
+    sql: SELECT t.kind, count(*) AS n FROM a, kinds t WHERE a.k = t.k GROUP BY t.kind, TUMBLE(5 SECONDS)
+"""
+    text = TOPOLOGY[: TOPOLOGY.index("queries:")] + tables
+    outcome = simulate(load_simulated(saved(tmp_path, text)))
+    assert isinstance(outcome, SitesOutcome)
+    for name, figures in outcome.summary.queries.items():
+        assert figures.checked.surplus == 0 and figures.checked.right == figures.checked.expected > 10, name
+    with pytest.raises(InputError, match="table 'kinds': the simulator infers no columns; give it a schema"):
+        simulate(load_simulated(saved(tmp_path, text.replace('    schema: "k int, kind string"\n', ""))))

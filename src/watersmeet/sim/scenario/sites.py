@@ -42,11 +42,11 @@ from watersmeet.sim.rjoin.expressions import judge, project
 from watersmeet.sim.scenario.model import SitesScenario
 from watersmeet.sim.scenario.sites_oracle import StreamRows, compare, group_schema
 from watersmeet.sim.scenario.sites_outcome import AnswerDelays, QueryFigures, SiteFigures, SitesOutcome, SitesSummary
-from watersmeet.sim.scenario.sources import check_source, read_arrivals, schema_of
+from watersmeet.sim.scenario.sources import check_source, read_arrivals, read_table, schema_of
 from watersmeet.sim.sites.rows import query_rows, typed
 from watersmeet.sim.sites.site import RETRY_US, SimulatedSite, SimulatedSites
 from watersmeet.stats.sketches import StreamSketch
-from watersmeet.topology.model import Query, Topology
+from watersmeet.topology.model import Query, Table, Topology
 
 _INSIST_TRIGGERS = 10  # after which a site asks for the promises of others
 _SLACK_TRIGGERS = 2  # event time that sites may go on for while they agree on a change
@@ -88,8 +88,12 @@ def simulate_sites(
     topology = replace(scenario.topology, batch_interval_us=scenario.trigger_us)
     if not topology.queries:
         raise InputError("there is nothing to simulate: the topology has no queries")
+    for one in topology.tables:
+        check_source(one)
     asked = {query.name: _asked(topology, query) for query in scenario.queries}
     used = sorted({source.stream for one in asked.values() for source in one.parsed.sources})
+    tables = {name: read_table(table) for name in used if isinstance(table := topology.stream(name), Table)}
+    used = [name for name in used if name not in tables]
     streams, epoch_us = _read(scenario, used)
     planned = {name: (one.query, one.typed, join_plan_of(one.chosen.plan)) for name, one in asked.items()}
     decisions = decider or decisions_of(topology, planned, scenario.trigger_us)
@@ -105,6 +109,7 @@ def simulate_sites(
         seed=scenario.seed,
         model_of=lambda a, b: _model(topology, a, b),
         delays_us={name: streams[name].delay_us for name in used},
+        tables=tables,  # whose files do not change in virtual time, so they are read once
         interval_us=scenario.trigger_us,
         aligned=True,
         completed=report.completed,
@@ -128,7 +133,7 @@ def simulate_sites(
     report.end(virtual_us)
     tuples = sum(stream.rows.num_rows for stream in streams.values())
     answers = {name: _answers(sites, one, report) for name, one in asked.items()}
-    found = {name: _query_figures(one, streams, *answers[name]) for name, one in asked.items()}
+    found = {name: _query_figures(one, streams, tables, *answers[name]) for name, one in asked.items()}
     summary = SitesSummary(
         seed=scenario.seed,
         trigger_us=scenario.trigger_us,
@@ -378,10 +383,14 @@ def _answers(sites: SimulatedSites, asked: _Asked, report: _Report) -> tuple[pa.
 
 
 def _query_figures(
-    asked: _Asked, streams: Mapping[str, StreamRows], answers: pa.Table, delivered_us: Longs
+    asked: _Asked,
+    streams: Mapping[str, StreamRows],
+    tables: Mapping[str, pa.Table],
+    answers: pa.Table,
+    delivered_us: Longs,
 ) -> tuple[QueryFigures, Longs]:
     plan, start_us = asked.chosen.plan, asked.query.start_us
-    checked, delays_us = compare(asked.parsed, plan, streams, start_us, answers, delivered_us)
+    checked, delays_us = compare(asked.parsed, plan, streams, start_us, answers, delivered_us, tables)
     delays = AnswerDelays.of(delays_us)
     return QueryFigures(asked.site, asked.chosen.planner, answers.num_rows, delays, checked), delays_us
 

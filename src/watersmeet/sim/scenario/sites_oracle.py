@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 
 from watersmeet.plan.nodes import Plan, Symmetric, join_plan_of
 from watersmeet.program.rjoin.compiled import Longs
-from watersmeet.query.model import CHANGED_AT, WINDOW_END, Column, Expression, JoinQuery, SelectItem
+from watersmeet.query.model import CHANGED_AT, WINDOW_END, Column, Expression, JoinQuery, SelectItem, StreamRef
 from watersmeet.query.oracle import answer
-from watersmeet.query.windows import Changes, Rows
+from watersmeet.query.windows import AsOf, Changes, Rows
 from watersmeet.sim.scenario.sites_outcome import AnswersChecked
 from watersmeet.sim.sites.rows import query_rows
 
@@ -63,11 +63,11 @@ def compare(
     start_us: int | None,
     answers: pa.Table,
     delivered_us: Longs,
+    tables: Mapping[str, pa.Table] | None = None,
 ) -> tuple[AnswersChecked, Longs]:
     """Match answers with those of the oracle, the first delivered of equal ones with the first due; their delays."""
-    due = (
-        _due(query, plan, streams, start_us) if query.grouping is None else _due_groups(query, plan, streams, start_us)
-    )
+    find_due = _due if query.grouping is None else _due_groups
+    due = find_due(query, plan, streams, start_us, tables or {})
     names = [f"c{number}" for number in range(len(query.output))]
     came = answers.rename_columns(names).append_column("at_us", pa.array(delivered_us))
     if query.grouping is not None:  # sums of doubles depend on their order in the last digits
@@ -89,26 +89,36 @@ def compare(
     return checked, delays_us
 
 
-def _due(query: JoinQuery, plan: Plan, streams: Mapping[str, StreamRows], start_us: int | None) -> pa.Table:
+def _due(
+    query: JoinQuery,
+    plan: Plan,
+    streams: Mapping[str, StreamRows],
+    start_us: int | None,
+    static: Mapping[str, pa.Table],
+) -> pa.Table:
     """The answers of the oracle, DISTINCT left aside, and when the last row of each arrives."""
-    arrivals = [Column(alias, _ARRIVED) for alias in query.aliases]
+    arrivals = [Column(source.alias, _ARRIVED) for source in query.sources if source.stream not in static]
     last = f"greatest({', '.join(column.sql for column in arrivals)})" if len(arrivals) > 1 else arrivals[0].sql
     item = SelectItem(_ARRIVED, Expression(last, tuple(arrivals), "bigint"))
     asked = replace(query, select=(*query.select, item), distinct=False)
-    used = {source.stream: streams[source.stream] for source in query.sources}
+    used = {source.stream: streams[source.stream] for source in query.sources if source.stream not in static}
     tables = {name: stream.on_time for name, stream in used.items()}
     heads_before_us, is_begun = _low_watermark(query, plan, used)
     if not is_begun:
         tables = {name: table.slice(0, 0) for name, table in tables.items()}
     event_times = {name: stream.event_time for name, stream in used.items()}
-    return answer(asked, tables, event_times, start_us=start_us, heads_before_us=heads_before_us)
+    return answer(asked, {**tables, **static}, event_times, start_us=start_us, heads_before_us=heads_before_us)
 
 
 def group_schema(query: JoinQuery, schemas: Mapping[str, pa.Schema]) -> pa.Schema:
     """The types of the answers of a query with groups."""
     tables = {source.stream: schemas[source.stream].empty_table() for source in query.sources}
-    times = {name: _first_time(schema) for name, schema in schemas.items()}
+    times = {source.stream: _first_time(schemas[source.stream]) for source in query.sources if not _is_table(source)}
     return answer(query, tables, times).schema
+
+
+def _is_table(source: StreamRef) -> bool:
+    return isinstance(source.window, AsOf)
 
 
 def _first_time(schema: pa.Schema) -> str:
@@ -124,7 +134,13 @@ def _rounded(table: pa.Table) -> pa.Table:
     return table
 
 
-def _due_groups(query: JoinQuery, plan: Plan, streams: Mapping[str, StreamRows], start_us: int | None) -> pa.Table:
+def _due_groups(
+    query: JoinQuery,
+    plan: Plan,
+    streams: Mapping[str, StreamRows],
+    start_us: int | None,
+    static: Mapping[str, pa.Table],
+) -> pa.Table:
     """The groups or changes of the oracle, and when the row arrives behind which each is answered."""
     grouping = query.grouping
     assert grouping is not None, "a query with groups"
@@ -132,7 +148,7 @@ def _due_groups(query: JoinQuery, plan: Plan, streams: Mapping[str, StreamRows],
     until = CHANGED_AT if is_change else WINDOW_END
     item = SelectItem(_UNTIL, Expression(until.sql, (until,)))
     asked = replace(query, grouping=replace(grouping, select=(*grouping.select, item)))
-    used = {source.stream: streams[source.stream] for source in query.sources}
+    used = {source.stream: streams[source.stream] for source in query.sources if source.stream not in static}
     marks = [stream.watermark_us for stream in used.values()]
     known = [mark for mark in marks if mark is not None]
     heads_before_us, is_begun = _low_watermark(query, plan, used)
@@ -141,7 +157,7 @@ def _due_groups(query: JoinQuery, plan: Plan, streams: Mapping[str, StreamRows],
         tables = {name: table.slice(0, 0) for name, table in tables.items()}
     event_times = {name: stream.event_time for name, stream in used.items()}
     times = {"start_us": start_us, "heads_before_us": heads_before_us, "watermark_us": min(known, default=None)}
-    due = answer(asked, tables, event_times, **times)
+    due = answer(asked, {**tables, **static}, event_times, **times)
     until_us = due.column(_UNTIL).cast(pa.int64()).to_numpy() + is_change
     at_us = np.zeros(len(until_us), np.int64)
     for stream in used.values() if len(until_us) else ():

@@ -16,7 +16,7 @@ from watersmeet.program.rjoin.compiled import Longs
 from watersmeet.query.windows import FIRST_US, LAST_US
 from watersmeet.sim.sites.rows import query_rows
 from watersmeet.topology import generate
-from watersmeet.topology.model import Source, Stream
+from watersmeet.topology.model import Source, Stream, Table
 
 FORMATS = ("parquet", "csv", "json", "generator")
 _OPTIONS = {"csv": ("header", "sep", "delimiter")}
@@ -43,10 +43,14 @@ def schema_of(stream: Stream) -> pa.Schema:
 
 def check_source(stream: Stream) -> None:
     """Refuse a source that cannot be simulated, before anything is read."""
-    source, what = stream.source, f"stream {stream.name!r}"
+    source, what = stream.source, stream.what
+    if isinstance(stream, Table) and not stream.has_schema:
+        raise InputError(f'{what}: the simulator infers no columns; give it a schema, such as schema: "id long"')
     if source is None or source.format not in FORMATS:
         name = "a DataFrame" if source is None else f"a source of format {source.format}"
         raise InputError(f"{what}: {name} cannot be simulated; what can be: {', '.join(FORMATS)} with an end")
+    if source.format == "generator" and isinstance(stream, Table):
+        raise InputError(f"{what}: a generator makes streams; write its rows to files, and read these")
     if source.format == "generator":
         if _generated(stream).rows is None:
             raise InputError(f"{what}: its generator never ends and cannot be simulated; give it the option rows")
@@ -60,6 +64,14 @@ def check_source(stream: Stream) -> None:
         raise InputError(f"{what}: its source of format {source.format} needs a path")
     if not _files(source.path):
         raise InputError(f"{what}: there are no files at its source path {source.path}; make them or correct it")
+
+
+def read_table(table: Table) -> pa.Table:
+    """All rows of a table."""
+    source = table.source
+    assert source is not None and source.path is not None, "a source that has been checked has a path"
+    schema = schema_of(table)
+    return pa.concat_tables(_read_file(table, source, path, schema) for path in _files(source.path)).combine_chunks()
 
 
 def read_stream(stream: Stream) -> pa.Table:
@@ -170,7 +182,7 @@ def _read_file(stream: Stream, source: Source, path: str, schema: pa.Schema) -> 
         return _cast(rows.select(schema.names), schema)
     except (pa.ArrowException, OSError) as error:
         reason = " ".join(str(error).split()).rstrip(".")
-        raise InputError(f"stream {stream.name!r}: {path} cannot be read as {source.format}: {reason}") from None
+        raise InputError(f"{stream.what}: {path} cannot be read as {source.format}: {reason}") from None
 
 
 def _cast(rows: pa.Table, schema: pa.Schema) -> pa.Table:
