@@ -48,7 +48,7 @@ LAYERS = [
     "reproduce",
     "cli",
 ]
-SQLGLOT_USERS = {("query", "sql"), ("query", "dialect.py"), ("query", "substitute.py"), ("query", "tree.py")}
+SQLGLOT_USERS = {("query", name) for name in ("sql", "dialect.py", "nulls.py", "substitute.py", "tree.py")}
 OUTSIDE = {"__init__", "__main__", "testing"}  # entry points and the test kit
 
 

@@ -28,6 +28,7 @@ from watersmeet.stats.model import ColumnStats, Histogram, Stats
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 BytesByBatch = tuple[float, float, float]  # of a value in batches of 10, 100 and 1,000 rows
+_OWN_BYTES: BytesByBatch = (4.0, 3.0, 2.0)  # of numbers that ascend
 
 UNBOUNDED_S = 3_600.0  # an unbounded window is priced as if it held this long
 TABLE_S = 86_400.0  # what it takes to ship a table is spread over so long: a day

@@ -20,6 +20,8 @@ from watersmeet.plan.nodes import (
     KeyClass,
     Leaf,
     Linear,
+    Matching,
+    OuterJoin,
     Partition,
     Plan,
     Project,
@@ -38,6 +40,7 @@ from watersmeet.planners.auto import Tried
 from watersmeet.program.compile import compile_sites
 from watersmeet.program.operators import Probe, Purpose, node_operators
 from watersmeet.query.model import Expression, Grouping
+from watersmeet.query.outer import RelationKind
 from watersmeet.query.windows import AsOf, Changes, counted
 
 _MONTH_S = 30 * 86_400
@@ -165,6 +168,13 @@ def _lines(plan: Plan, depth: int) -> list[str]:
                 f"{pad}keep where {' AND '.join(_shown(predicate) for predicate in predicates)}",
                 *_lines(child, depth + 1),
             ]
+        case OuterJoin(branches, matching, grouping):
+            lines = [] if grouping is None else _group_lines(grouping, pad)
+            lines.append(f"{pad}match rows of {len(branches)} joins, each decided when no partner can come any more")
+            lines += [f"{pad}  {line}" for line in _relation_lines(matching)]
+            for number, branch in enumerate(branches, start=1):
+                lines += [f"{pad}  join {number}: {', '.join(_aliases(branch))}", *_lines(branch, depth + 2)]
+            return lines
         case Into(child, target):
             whose = f"rows of {target.name}" if target.is_stream else f"answers of {target.name}"
             return [f"{pad}{whose}", *_lines(child, depth + 1)]
@@ -172,6 +182,30 @@ def _lines(plan: Plan, depth: int) -> list[str]:
             return _sited_lines(plan, pad) if len({*plan.homes, plan.site}) > 1 else _local_lines(plan, pad)
         case _:
             assert_never(plan)
+
+
+def _relation_lines(matching: Matching) -> list[str]:
+    """Which combinations are answers; a relation that only others look at says nothing."""
+    relations, lines = matching.relations, []
+    for relation in relations:
+        rows, steps = relation, []
+        while rows.kind is not RelationKind.ALL:
+            if rows.kind is RelationKind.PART:
+                kept = ", ".join(relations[rows.of].aliases)
+                steps.append(f"whose part ({kept}) is a row of the outer join below")
+                break
+            others = [set(relations[one.relation].aliases) - set(rows.aliases) for one in rows.by]
+            names = ", ".join(sorted(set().union(*others)))
+            steps.append(f"{'with' if rows.kind is RelationKind.MATCHED else 'without'} a partner ({names})")
+            rows = relations[rows.of]
+        if relation.is_output:
+            what = " and ".join(reversed(steps)) or "as they come"
+            lines.append(f"answer rows of join {relation.branch + 1} ({', '.join(relation.aliases)}) {what}")
+    return lines
+
+
+def _aliases(plan: Plan) -> tuple[str, ...]:
+    return tuple(scan.alias for scan in join_plan_of(plan).scans)
 
 
 def _group_lines(grouping: Grouping, pad: str) -> list[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from watersmeet.query.model import Expression, Grouping, SelectItem, Target
+from watersmeet.query.outer import Relation
 from watersmeet.query.windows import Window
 
 # Spark types whose values fit 64 bits one to one: as keys they need no second comparison after a hit.
@@ -308,7 +309,31 @@ class Into:
     target: Target
 
 
-Plan = JoinPlan | Restrict | Project | Distinct | Group | Into
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """Which combinations of several inner joins are the rows of an outer join (see query.outer)."""
+
+    relations: tuple[Relation, ...]
+    windows: tuple[tuple[str, Window], ...]  # by alias
+    answer_columns: tuple[int, ...]  # by branch: how many of its first items are answers
+    names: tuple[str, ...]  # of the answer columns
+
+
+@dataclass(frozen=True, slots=True)
+class OuterJoin:
+    """Outer joins and EXISTS: inner joins, each with items of its own, whose rows are matched with each other."""
+
+    branches: tuple["Plan", ...]  # the one with the most aliases is the first
+    matching: Matching
+    grouping: Grouping | None = None
+
+    @property
+    def child(self) -> "Plan":
+        """The inner join of all streams."""
+        return self.branches[0]
+
+
+Plan = JoinPlan | Restrict | Project | Distinct | Group | OuterJoin | Into
 
 
 def join_plan_of(plan: Plan) -> JoinPlan:
@@ -325,6 +350,13 @@ def has_groups(plan: Plan) -> bool:
     return isinstance(plan, Group)
 
 
+def is_outer(plan: Plan) -> bool:
+    """Whether a plan is made of several inner joins whose rows are matched with each other."""
+    return isinstance(plan.child if isinstance(plan, Into) else plan, OuterJoin)
+
+
 def with_join(plan: Plan, join: JoinPlan) -> Plan:
     """The same plan over another join."""
+    if isinstance(plan, OuterJoin):
+        return replace(plan, branches=(with_join(plan.child, join), *plan.branches[1:]))
     return join if isinstance(plan, JoinPlan) else replace(plan, child=with_join(plan.child, join))

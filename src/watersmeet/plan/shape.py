@@ -3,9 +3,22 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from watersmeet.plan.nodes import Distinct, Group, Into, JoinPlan, Kept, KeyClass, Plan, Project, Restrict, Scan
+from watersmeet.plan.nodes import (
+    Distinct,
+    Group,
+    Into,
+    JoinPlan,
+    Kept,
+    KeyClass,
+    Matching,
+    Plan,
+    Project,
+    Restrict,
+    Scan,
+)
 from watersmeet.query.classes import equal_sides
 from watersmeet.query.model import TIME, Column, Expression, JoinQuery
+from watersmeet.query.outer import OWN_COLUMNS, Branches
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +42,9 @@ def shape_of(query: JoinQuery, columns: Mapping[str, Sequence[str]]) -> QuerySha
     } | set(query.also_kept)
     scans = []
     for source in query.sources:
-        own = [Column(source.alias, name) for name in columns[source.stream]]
+        own = [Column(source.alias, name) for name in (*columns[source.stream], *OWN_COLUMNS)]
         sides = [side for e in hashed for side in (e.left, e.right) if side.aliases == (source.alias,)]
-        kept = {column.flat: Kept(column.flat, Expression(column.sql, (column,))) for column in own if column in asked}
+        kept = {column.flat: Kept(column.flat, _column(column)) for column in own if column in asked}
         kept |= {_key_value(side): Kept(_key_value(side), side) for side in sides}
         scans.append(
             Scan(
@@ -54,6 +67,10 @@ def shape_of(query: JoinQuery, columns: Mapping[str, Sequence[str]]) -> QuerySha
     )
 
 
+def _column(column: Column) -> Expression:
+    return Expression(column.sql, (column,), "bigint" if column.name in OWN_COLUMNS else "")
+
+
 def above(query: JoinQuery, join: JoinPlan) -> Plan:
     """A join with the query's remaining predicates, its output columns and DISTINCT on top."""
     plan: Plan = Restrict(join, query.residuals) if query.residuals else join
@@ -63,6 +80,12 @@ def above(query: JoinQuery, join: JoinPlan) -> Plan:
     elif query.distinct:
         plan = Distinct(plan)
     return plan if query.into is None else Into(plan, query.into)
+
+
+def matching_of(query: JoinQuery, expanded: Branches) -> Matching:
+    """What is made of the combinations of an outer join's branches."""
+    counts = tuple(branch.answer_columns for branch in expanded.branches)
+    return Matching(expanded.relations, expanded.windows, counts, tuple(item.name for item in query.select))
 
 
 def key_classes(

@@ -1,19 +1,21 @@
 """Which plan a query gets: as the user says, by the planner asked for, or the cheapest where enough is known."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from watersmeet.cost.price import BATCH_INTERVAL_S, DEFAULT_UNITS, Cost, price
 from watersmeet.cost.units import default_units_path, load_units
 from watersmeet.cost.workload import MissingStatistic
 from watersmeet.errors import InputError, did_you_mean
-from watersmeet.plan.nodes import Hop, Method, Plan, join_plan_of
+from watersmeet.plan.nodes import Hop, Into, Method, OuterJoin, Plan, join_plan_of
+from watersmeet.plan.shape import matching_of
 from watersmeet.planners.auto import PLANNERS, Tried, plan_with, try_all
 from watersmeet.planners.local import local
 from watersmeet.planners.problem import Limits, NoPlan, Objective, Problem, problem_of
 from watersmeet.planners.sited import central, explicit
 from watersmeet.query.model import JoinQuery
-from watersmeet.query.windows import parse_duration
+from watersmeet.query.outer import JUDGING, branches_of
+from watersmeet.query.windows import Rows, parse_duration
 from watersmeet.topology.model import Query, Topology
 
 NAMES = (*PLANNERS, "auto")
@@ -41,6 +43,8 @@ def choose(topology: Topology, query: Query, parsed: JoinQuery, *, every: bool =
 
     It depends on the topology alone, not on the machine: every site plans by itself.
     """
+    if parsed.outer is not None:
+        return _outer(topology, query, parsed, every=every)
     homes = topology.homes
     site = topology.query_site(query)
     check_planner(query)
@@ -85,6 +89,10 @@ def choose(topology: Topology, query: Query, parsed: JoinQuery, *, every: bool =
 
 def check_plan(topology: Topology, query: Query, parsed: JoinQuery) -> None:
     """Find what is wrong with what a query asks of planners, without planning."""
+    if parsed.outer is not None:
+        for number, branch in enumerate(branches_of(parsed).branches):
+            check_plan(topology, query if number == 0 else replace(query, plan=None), branch.query)
+        return
     if query.plan is None and len(parsed.sources) == 1:
         check_planner(query)
         return
@@ -170,3 +178,19 @@ def problem_for(topology: Topology, query: Query, parsed: JoinQuery) -> Problem:
         partition=query.partition,
         defaults=query.assume_defaults,
     )
+
+
+def _outer(topology: Topology, query: Query, parsed: JoinQuery, *, every: bool) -> Chosen:
+    """The plan of an outer join: every inner join that it is made of is planned by itself."""
+    expanded = branches_of(parsed)
+    judged = {alias for one in expanded.relations if one.kind in JUDGING for alias in one.aliases}
+    counts_rows = any(isinstance(parsed.source(alias).window, Rows) for alias in judged)
+    chosen = []
+    for number, branch in enumerate(expanded.branches):
+        asked = query if number == 0 else replace(query, plan=None)
+        if counts_rows:  # rows end with those after them: their order must be known where they are judged
+            asked = replace(query, plan=None, planner="central")
+        one = choose(topology, asked, branch.query, every=every and number == 0)
+        chosen.append(one)
+    plan: Plan = OuterJoin(tuple(one.plan for one in chosen), matching_of(parsed, expanded), parsed.grouping)
+    return replace(chosen[0], plan=plan if parsed.into is None else Into(plan, parsed.into))

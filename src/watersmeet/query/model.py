@@ -1,7 +1,8 @@
 """The query as a frozen value: what is asked, with every name resolved, and nothing of how it is answered."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from watersmeet.query.windows import Changes, Hop, Window
 
@@ -64,6 +65,51 @@ class Equality:
     def __post_init__(self) -> None:
         if len(self.left.aliases) != 1 or len(self.right.aliases) != 1 or self.left.aliases == self.right.aliases:
             raise ValueError(f"not an equality between two streams: {self.left.sql} = {self.right.sql}")
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        return (*self.left.aliases, *self.right.aliases)
+
+
+Predicate = Equality | Expression
+
+
+class JoinKind(StrEnum):
+    """How the two sides of a node of FROM are joined; a RIGHT JOIN is a LEFT one with its sides exchanged."""
+
+    INNER = "inner"
+    LEFT = "left"
+    FULL = "full"
+    SEMI = "semi"  # EXISTS: rows of the left side that have a partner, each once
+    ANTI = "anti"  # NOT EXISTS: those that have none
+
+
+@dataclass(frozen=True, slots=True)
+class JoinTree:
+    """A node of FROM where the order of joins matters; a side is an alias or another node."""
+
+    kind: JoinKind
+    left: "JoinTree | str"
+    right: "JoinTree | str"
+    on: tuple[Predicate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OuterJoins:
+    """FROM with outer joins, EXISTS or NOT EXISTS, and what WHERE asks of its rows beside these."""
+
+    tree: JoinTree
+    where: tuple[Predicate, ...]
+    types: tuple[tuple[Column, str], ...] = ()  # Spark types of columns that may be NULL for want of a partner
+
+    def rebound(self, bound: Mapping[Predicate, Predicate], types: tuple[tuple[Column, str], ...]) -> "OuterJoins":
+        """The same with other predicates in the place of some, and the types of columns."""
+        return OuterJoins(_rebound(self.tree, bound), tuple(bound.get(one, one) for one in self.where), types)
+
+
+def _rebound(node: JoinTree, bound: Mapping[Predicate, Predicate]) -> JoinTree:
+    left, right = (side if isinstance(side, str) else _rebound(side, bound) for side in (node.left, node.right))
+    return JoinTree(node.kind, left, right, tuple(bound.get(one, one) for one in node.on))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +216,9 @@ class JoinQuery:
     """A multi-way join in normal form: FROM, and WHERE split into equalities, filters of one alias, and the rest.
 
     With `grouping` the select items are what is grouped: its keys, the arguments of aggregates, and the time.
+
+    With `outer` the rest of the value is the inner join of all its streams, those of EXISTS included;
+    `query.outer.branches_of` makes inner joins of it.
     """
 
     sources: tuple[StreamRef, ...]
@@ -181,6 +230,7 @@ class JoinQuery:
     also_kept: tuple[Column, ...] = ()  # columns that windows keep although nothing asks for them any more
     grouping: Grouping | None = None
     into: Target | None = None  # None is the query's own sink; several queries may have the same target (UNION ALL)
+    outer: OuterJoins | None = None
 
     @property
     def aliases(self) -> tuple[str, ...]:

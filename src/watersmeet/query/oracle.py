@@ -10,6 +10,10 @@ the lowest of those of the streams that they read.
 A row of a table has no timestamp: it takes part while its version is in force at `t_max`, from an instant on until that
 of the next version. A static table has one version, in force at all times.
 
+Where the order of joins matters (LEFT, FULL, EXISTS), the same is said of every node of FROM: a row of a side is
+visible from its latest timestamp to the first end of its tuples, and two rows are partners if they satisfy ON and both
+are visible at one instant. A row without partner is answered with NULLs; its time is that of its own latest tuple.
+
 With GROUP BY, a combination counts in every output window that holds its `t_max`. A group of a window is answered if it
 has a combination at all and the window has ended by the watermark that is given; without one, all have.
 
@@ -36,9 +40,14 @@ from watersmeet.query.model import (
     WINDOW_END,
     WINDOW_START,
     Aggregate,
+    Equality,
     Grouping,
+    JoinKind,
     JoinQuery,
+    JoinTree,
+    OuterJoins,
     Output,
+    Predicate,
     SelectItem,
     StreamRef,
     key_of_group,
@@ -75,7 +84,11 @@ def answer(
             table = tables[stream].append_column(_ARRIVAL, pa.array(range(tables[stream].num_rows), pa.int64()))
             connection.register(f"given_{position}", table)
             connection.execute(_stream_sql(position, event_times[stream], start_us))
-        statement = oracle_sql(query, tables, {stream: i for i, stream in enumerate(streams)}, heads_before_us)
+        positions = {stream: i for i, stream in enumerate(streams)}
+        if query.outer is not None:
+            statement = outer_sql(query, query.outer, tables, positions, heads_before_us)
+        else:
+            statement = oracle_sql(query, tables, positions, heads_before_us)
         if query.grouping is not None:
             connection.execute(f"CREATE TEMP TABLE combinations AS {statement}")
             types = {name: str(kind) for name, kind, *_ in connection.sql("DESCRIBE combinations").fetchall()}
@@ -266,13 +279,79 @@ def oracle_sql(
     return f"SELECT{' DISTINCT' if query.distinct else ''}\n  {items}\nFROM\n  {sources}\nWHERE\n  {where}"
 
 
+def outer_sql(
+    query: JoinQuery,
+    outer: OuterJoins,
+    tables: Mapping[str, pa.Table],
+    positions: Mapping[str, int],
+    heads_before_us: int | None,
+) -> str:
+    """The reference semantics of outer joins and EXISTS as one statement, node by node."""
+    items = ",\n  ".join(
+        f"{_TS if item.expression.columns == (TIME,) else to_duckdb(item.expression)} AS {_quoted(item.name)}"
+        for item in query.select
+    )
+    conditions = [_predicate_sql(one) for one in outer.where]
+    if heads_before_us is not None:
+        conditions.append(f"{_TS} < {heads_before_us}")
+    where = "\n  AND ".join(conditions or ["TRUE"])
+    body = _node_sql(query, outer.tree, tables, positions)
+    return f"SELECT{' DISTINCT' if query.distinct else ''}\n  {items}\nFROM\n  ({body})\nWHERE\n  {where}"
+
+
+def _node_sql(
+    query: JoinQuery, node: JoinTree | str, tables: Mapping[str, pa.Table], positions: Mapping[str, int]
+) -> str:
+    """The rows of a node under flat names, each with the instants from which and until which it is visible."""
+    if isinstance(node, str):
+        return _leaf_sql(query.source(node), tables, positions)
+    sides = [_node_sql(query, side, tables, positions) for side in (node.left, node.right)]
+    on = [f"greatest(l.{_TS}, r.{_TS}) <= least(l.{_END}, r.{_END})", *map(_predicate_sql, node.on)]
+    condition = " AND ".join(on)
+    if node.kind in (JoinKind.SEMI, JoinKind.ANTI):
+        word = "EXISTS" if node.kind is JoinKind.SEMI else "NOT EXISTS"
+        return f"SELECT * FROM ({sides[0]}) AS l WHERE {word} (SELECT 1 FROM ({sides[1]}) AS r WHERE {condition})"
+    # DuckDB's greatest and least pass over NULLs: what a row without partner has is its own.
+    times = f"greatest(l.{_TS}, r.{_TS}) AS {_TS}, least(l.{_END}, r.{_END}) AS {_END}"
+    columns = f"l.* EXCLUDE ({_TS}, {_END}), r.* EXCLUDE ({_TS}, {_END})"
+    word = {JoinKind.INNER: "JOIN", JoinKind.LEFT: "LEFT JOIN", JoinKind.FULL: "FULL JOIN"}[node.kind]
+    return f"SELECT {columns}, {times} FROM ({sides[0]}) AS l {word} ({sides[1]}) AS r ON {condition}"
+
+
+def _leaf_sql(source: StreamRef, tables: Mapping[str, pa.Table], positions: Mapping[str, int]) -> str:
+    """The tuples of a stream that are ever in their window, under flat names, with their intervals."""
+    columns = [f"{_quoted(name)} AS {_quoted(f'{source.alias}.{name}')}" for name in tables[source.stream].column_names]
+    match source.window:
+        case Range(window_us):
+            end = f"{_TS} + {window_us}"
+        case Tumble(window_us):
+            end = f"{_interval(_TS, window_us)} + {window_us - 1}"
+        case Rows(count):
+            end = f"coalesce(lead({_TS}, {count}) OVER (ORDER BY {_RANK}) - 1, {_NEVER})"
+        case Unbounded():
+            end = str(_NEVER)
+        case AsOf():
+            raise InputError("outer joins with tables have no answers here")
+        case _:
+            assert_never(source.window)
+    body = f"SELECT {', '.join(columns)}, {_TS}, CAST({end} AS BIGINT) AS {_END}"
+    return f"SELECT * FROM ({body} FROM stream_{positions[source.stream]}) WHERE {_TS} <= {_END}"
+
+
+def _predicate_sql(predicate: Predicate) -> str:
+    if isinstance(predicate, Equality):
+        return f"{to_duckdb(predicate.left)} = {to_duckdb(predicate.right)}"
+    return f"({to_duckdb(predicate)})"
+
+
 def _item_sql(query: JoinQuery, item: SelectItem) -> str:
     return _t_max(query) if item.expression.columns == (TIME,) else to_duckdb(item.expression)
 
 
 # Names of our own in tables that hold the user's columns.
-_ARRIVAL, _TS, _RANK, _FROM, _TO = "__arrival", "__ts", "__rank", "__from", "__to"
+_ARRIVAL, _TS, _RANK, _FROM, _TO, _END = "__arrival", "__ts", "__rank", "__from", "__to", "__end"
 _FIRST_US, _NEVER_US = -(2**63), 2**63 - 1
+_NEVER = 2**62
 
 
 def _duckdb() -> ModuleType:

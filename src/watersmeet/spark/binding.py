@@ -1,7 +1,7 @@
 """A query bound to real schemas: Spark's analyser gives every expression its type, and equalities one common type."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,8 @@ from pyspark.sql.types import DataType, LongType, StringType, StructField, Struc
 
 from watersmeet.errors import InputError, TopologyError, TypeMismatch
 from watersmeet.plan.nodes import EXACT_KEY_TYPES
-from watersmeet.query.model import GROUP_TYPES, TIME, Column, Equality, Expression, Grouping, JoinQuery
+from watersmeet.query.model import GROUP_TYPES, TIME, Column, Equality, Expression, Grouping, JoinQuery, Predicate
+from watersmeet.query.outer import OWN_COLUMNS
 from watersmeet.query.sql import parse_query
 from watersmeet.query.sql.functions import calls_java, moving_date, not_deterministic, tells_of_partitions
 from watersmeet.query.windows import Changes
@@ -52,6 +53,7 @@ class Bound:
             for field in self.schemas[source.stream].fields
         }
         types[TIME.flat] = LongType()
+        types |= {f"{source.alias}.{name}": LongType() for source in self.query.sources for name in OWN_COLUMNS}
         if self.query.grouping is not None:
             types |= {field.name: field.dataType for field in _group_type(self.query).fields}
         return StructType([StructField(name, types[name]) for name in columns])
@@ -90,6 +92,11 @@ def bind_parsed(spark: SparkSession, topology: Topology, parsed: JoinQuery) -> B
         residuals=tuple(_condition(expression, types) for expression in parsed.residuals),
         select=tuple(replace(i, expression=_typed(i.expression, types)) for i in parsed.select),
     )
+    if parsed.outer is not None:
+        before: list[Predicate] = [*parsed.equalities, *parsed.filters, *parsed.residuals]
+        after: list[Predicate] = [*bound.equalities, *bound.filters, *bound.residuals]
+        outer = parsed.outer.rebound(dict(zip(before, after, strict=True)), _column_types(parsed, schemas))
+        bound = replace(bound, outer=outer)
     if bound.grouping is not None:
         bound = replace(bound, grouping=_bound_grouping(spark, rows, bound, bound.grouping))
     if bound.distinct:
@@ -102,6 +109,14 @@ def bind_parsed(spark: SparkSession, topology: Topology, parsed: JoinQuery) -> B
         _define_function(spark, "collation_key", "CollationKey")
     _define_function(spark, _TRY, "TryEval")
     return Bound(bound, schemas)
+
+
+def _column_types(query: JoinQuery, schemas: Mapping[str, StructType]) -> tuple[tuple[Column, str], ...]:
+    return tuple(
+        (Column(source.alias, field.name), field.dataType.simpleString())
+        for source in query.sources
+        for field in schemas[source.stream].fields
+    )
 
 
 def _bound_grouping(spark: SparkSession, rows: DataFrame, query: JoinQuery, grouping: Grouping) -> Grouping:

@@ -24,6 +24,7 @@ from watersmeet.program.site.ledger import FORMAT, SiteLedger
 from watersmeet.spark.durable import UNFLUSHED, Disk, sealed, unsealed
 from watersmeet.spark.files import FileShelf
 from watersmeet.spark.spark_log import SparkLog
+from watersmeet.spark.tasks import NEXT_BATCH
 
 IDENTITY, LEDGER, STATE, SPARK = "identity.json", "ledger.json", "state", "spark"
 _MOST_NAMED = 3  # files in a message
@@ -159,8 +160,9 @@ class Checkpoint:
         self._early = early
 
     def write_watermarks(self, watermarks: Mapping[str, int | None]) -> None:
-        """Say before which instant rows of the next micro-batch are late."""
-        UNFLUSHED.replace(Path(self.watermarks_path), json.dumps(watermarks))  # made anew at every start
+        """Say before which instant rows of the next micro-batch are late, and which micro-batch that is."""
+        known = {**watermarks, NEXT_BATCH: self.ledger.ingested_batch + 1}
+        UNFLUSHED.replace(Path(self.watermarks_path), json.dumps(known))  # made anew at every start
 
     def forget_unused(self) -> None:
         """Delete the files that nothing refers to; not while tasks are writing."""

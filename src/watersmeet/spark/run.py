@@ -19,7 +19,7 @@ from watersmeet.errors import InputError, NothingToDo, did_you_mean, name_querie
 from watersmeet.metrics.bus import EventBus
 from watersmeet.metrics.events import Event, PlanInForce, RunStarted, RunWarning
 from watersmeet.plan.explain import explain_text
-from watersmeet.plan.nodes import has_groups, join_plan_of, with_join
+from watersmeet.plan.nodes import has_groups, is_outer, join_plan_of, with_join
 from watersmeet.planners.choose import Chosen, choose
 from watersmeet.program.site.adoption import first_ledger, program_of, with_finishes
 from watersmeet.program.site.agreement import Versions, proposer_of
@@ -493,7 +493,7 @@ class _Launch:
             return
         if self._is_behind(read_versions(held.shelf, ledger)):
             return
-        finishes = {finish.query: finish for one in self.deployment.joins for finish in one.finishes}
+        finishes = [finish for one in self.deployment.joins for finish in one.finishes]
         corrected = with_finishes(held.shelf, ledger, finishes, queries)
         if corrected is not ledger:
             held.commit(corrected)
@@ -549,7 +549,9 @@ class _Launch:
         """What tells sites that run different plans apart; what follows a join without groups is done at one site."""
         plans = {
             name: [
-                explain_text(chosen.plan if has_groups(chosen.plan) else join_plan_of(chosen.plan)),
+                explain_text(
+                    chosen.plan if has_groups(chosen.plan) or is_outer(chosen.plan) else join_plan_of(chosen.plan)
+                ),
                 repr(_partition(chosen)),
             ]
             for name, chosen in self.plans.items()

@@ -224,7 +224,11 @@ class SiteJob:
         spark, shelf, catalogue = self._settings.spark, self._checkpoint.shelf, self._settings.catalogue
         found = {delivery.query: delivery for delivery in self._deliveries}
         # Once, whatever versions and branches of it there are.
-        finishes = {finish.target.name: finish for _, finish in program.finishes if not finish.target.is_stream}
+        finishes = {
+            finish.target.name: finish
+            for _, finish in program.finishes
+            if finish.answers and not finish.target.is_stream  # of an outer join, a branch whose rows are answers
+        }
         for query, finish in finishes.items():
             if query not in found:
                 schema = _named(self._evaluator.answer_schema(finish), finish)

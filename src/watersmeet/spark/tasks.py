@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark import TaskContext
 
 from watersmeet.program.finish.failed import set_failing_aside
 from watersmeet.program.finish.model import Finish
-from watersmeet.program.site.ingest import Ingest, has_event_time
+from watersmeet.program.site.ingest import Ingest, first_row_id, has_event_time
 from watersmeet.program.site.ledger import Ingested
 from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.storage import sizes
@@ -26,6 +27,8 @@ from watersmeet.stats.observe import observe
 
 REPORT = "report string"  # the schema of what tasks report to the driver: one JSON value a row
 
+NEXT_BATCH = "#batch"  # in the file of watermarks: the number of the micro-batch that is ingested next
+_FIRST_SPARK_TASK = 1 << 12  # tasks of ours that read files have lower numbers
 _FLUSH_ROWS = 1 << 21  # rows of one partition that become one segment
 _BATCH_BYTES = 64 << 20  # that are handed to Spark at once, about
 
@@ -86,20 +89,33 @@ class IngestRows:
     watermarks_path: str  # of a file that says before which instant rows of each stream are late
     program_path: str = ""  # of a file with the program of the site, which may change while Spark's query runs
 
-    def __call__(self, batches: Batches) -> Batches:
+    def __call__(self, batches: Batches, task: int | None = None) -> Batches:
+        """Ingest rows; `task` is the number of the task among those that read files themselves."""
         if self.program_path:
             program = read_program(self.program_path)
             current = replace(self, ingest=replace(self.ingest, program=program), program_path="")
-            yield from current(batches)
+            yield from current(batches, task)
             return
-        late_before = json.loads(Path(self.watermarks_path).read_text(encoding="utf-8"))[self.ingest.scan.stream]
+        known = json.loads(Path(self.watermarks_path).read_text(encoding="utf-8"))
+        late_before = known[self.ingest.scan.stream]
+        first_id = first_row_id(known[NEXT_BATCH], _task_number() if task is None else task)
         for tables in _gathered(batches):
-            yield report([self._ingested(table, late_before) for table in tables])
+            found = []
+            for table in tables:
+                found.append(self._ingested(table, late_before, first_id))
+                first_id += table.num_rows
+            yield report(found)
 
-    def _ingested(self, table: pa.Table, late_before: int | None) -> Ingested:
-        found = self.ingest(table, late_before)
+    def _ingested(self, table: pa.Table, late_before: int | None, first_id: int) -> Ingested:
+        found = self.ingest(table, late_before, first_id)
         sketch = observe(self.ingest.scan, table.filter(has_event_time(table)))
         return replace(found, observed=json.dumps(sketch.to_data()))
+
+
+def _task_number() -> int:
+    """The number of this task among those of a micro-batch that ingest rows which Spark has read."""
+    context = TaskContext.get()
+    return _FIRST_SPARK_TASK + (0 if context is None else context.partitionId())
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ def _column_of(key: Expression) -> str | None:
 def _travelling(scan: StreamScan, keys: Mapping[int, str], table: pa.Table) -> pa.Table:
     """What goes over links of some rows: values that are kept, and keys that are not among them."""
     columns = {
-        kept.expression.columns[0].name: table.column(kept.name) for kept in scan.kept if kept.expression.is_plain
+        kept.expression.columns[0].name: table.column(kept.name) for kept in scan.read if kept.expression.is_plain
     }
     for number, name in keys.items():
         if scan.keys[number].exact:

@@ -1,10 +1,10 @@
 """What becomes of a join's combinations: predicates that are left, output columns, and whether answers repeat."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from watersmeet.plan.nodes import Distinct, Group, Into, Plan, Project, Restrict, join_plan_of
+from watersmeet.plan.nodes import Distinct, Group, Into, Matching, OuterJoin, Plan, Project, Restrict, join_plan_of
 from watersmeet.query.model import (
     EVENT_TIME,
     PLACE,
@@ -31,6 +31,8 @@ class Finish:
     grouping: Grouping | None = None  # what is made of the rows that were selected
     since: int = 1  # the revision of the deployment with which the query began, or was last replaced
     into: Target | None = None  # what gets the answers, if not the query's own sink
+    matching: Matching | None = None  # of an outer join: what is made of its branches' combinations
+    branch: int = 0  # which of them this is
 
     @property
     def definition(self) -> str:
@@ -64,7 +66,14 @@ class Finish:
     @property
     def names(self) -> tuple[str, ...]:
         """The output columns."""
+        if self.matching is not None and self.grouping is None:
+            return self.matching.names
         return tuple(item.name for item in (self.select if self.grouping is None else self.grouping.select))
+
+    @property
+    def answers(self) -> tuple[SelectItem, ...]:
+        """The items that are answers; those behind them say which rows of an outer join a combination is made of."""
+        return self.select if self.matching is None else self.select[: self.matching.answer_columns[self.branch]]
 
     @property
     def of_groups(self) -> "Finish":
@@ -113,8 +122,21 @@ class Evaluator(Protocol):
         """
 
 
+def finishes_of(query: str, plan: Plan, errors: str = "fail") -> list[tuple[Plan, Finish]]:
+    """What stands above each join in the plan of a query, and the plan of that join: an outer join has several."""
+    outer = plan.child if isinstance(plan, Into) else plan
+    if not isinstance(outer, OuterJoin):
+        return [(plan, finish_of(query, plan, errors))]
+    into = plan.target if isinstance(plan, Into) else None
+    found = []
+    for number, branch in enumerate(outer.branches):
+        finish = replace(finish_of(query, branch, errors), grouping=outer.grouping, into=into)
+        found.append((branch, replace(finish, matching=outer.matching, branch=number)))
+    return found
+
+
 def finish_of(query: str, plan: Plan, errors: str = "fail") -> Finish:
-    """What stands above the join in the plan of a query."""
+    """What stands above the join in the plan of a query with one."""
     into = plan.target if isinstance(plan, Into) else None
     plan = plan.child if isinstance(plan, Into) else plan
     distinct = isinstance(plan, Distinct)

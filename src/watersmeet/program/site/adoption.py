@@ -45,7 +45,7 @@ def first_ledger(
 
 
 def with_finishes(
-    shelf: Shelf, ledger: SiteLedger, finishes: Mapping[str, Finish], queries: Mapping[str, str] | None = None
+    shelf: Shelf, ledger: SiteLedger, finishes: Iterable[Finish], queries: Mapping[str, str] | None = None
 ) -> SiteLedger:
     """The ledger with other select lists: what follows a join may be corrected between two starts.
 
@@ -54,9 +54,13 @@ def with_finishes(
     versions = read_versions(shelf, ledger)
     joins, known = versions.deployment.joins, versions.queries
     since = {finish.query: finish.since for one in versions.deployment.in_force for finish in one.finishes}
-    given = {name: replace(finish, since=since[name]) for name, finish in finishes.items() if name in since}
+    given = {
+        (finish.query, finish.branch): replace(finish, since=since[finish.query])
+        for finish in finishes
+        if finish.query in since
+    }
     corrected = tuple(
-        replace(one, finishes=tuple(_corrected(given.get(finish.query), finish) for finish in one.finishes))
+        replace(one, finishes=tuple(_corrected(given.get((old.query, old.branch)), old) for old in one.finishes))
         for one in joins
     )
     defined = {definition_name(name, since[name]): text for name, text in (queries or {}).items() if name in since}

@@ -20,6 +20,7 @@ from watersmeet.program.finish.distinct import Held, KeepUnseen
 from watersmeet.program.finish.failed import failed_sink, refuse_failed
 from watersmeet.program.finish.groups import first_of_windows
 from watersmeet.program.finish.model import Evaluated, Evaluator, Finish, answer_column
+from watersmeet.program.finish.outer import MatchRows
 from watersmeet.program.join.axis import Clock
 from watersmeet.program.operators import Form, Operator, Purpose
 from watersmeet.program.site.agreement import (
@@ -67,6 +68,7 @@ from watersmeet.program.storage.wire import (
     unpack_schema,
 )
 from watersmeet.query.model import Grouping
+from watersmeet.query.outer import WHERE_HOLDS
 from watersmeet.query.windows import END_US, TABLE_US, Changes
 
 Rounds: TypeAlias = Sequence[tuple[tuple[ProbeGroup, ...], tuple[tuple[str, Operator], ...]]]
@@ -325,6 +327,8 @@ class SiteEngine:
 
     def _given_until(self, query: str, ledger: SiteLedger) -> int:
         """The instant before which a query gives no more answers."""
+        if (finish := self._finishes[query][-1][1]).matching is not None:
+            return ledger.closed.get(finish.definition, UNKNOWN)
         return self._answered_until([part for part, _ in self._finishes[query]], query, ledger)
 
     @cached_property
@@ -607,20 +611,26 @@ class SiteEngine:
         Answers are added to those of their targets; what expressions fail for, to what has failed before.
         """
         seen, rows_out = dict(ledger.seen), dict(ledger.rows_out)
-        groups, closed = dict(ledger.groups), dict(ledger.closed)
+        groups, closed, matching = dict(ledger.groups), dict(ledger.closed), dict(ledger.matching)
         failed, failed_paths = dict(ledger.failed), list(failed_rows)
         for query, finishes in due.items():
             for name, versions in _by_definition(finishes).items():
                 pieces: list[Answers] = []
+                by_branch: dict[int, list[Answers]] = {}
                 for part, finish in versions:
                     found, evaluated = self._finished_results(part, finish, made, ledger)
                     self._note_failed(query, evaluated, failed, failed_paths)
+                    by_branch.setdefault(finish.branch, []).extend([] if found is None else [found])
                     pieces += [] if found is None else [found]
                 _, finish = versions[-1]
+                until_us = self._answered_until([part for part, _ in versions], query, ledger)
+                if finish.matching is not None:
+                    pieces, until_us = self._matched(name, versions, by_branch, ledger, matching)
+                    closed[name] = max(closed.get(name, UNKNOWN), until_us)
                 if finish.grouping is not None:
                     parts = [part for part, _ in versions]
-                    before = closed.get(name, UNKNOWN)
-                    now = max(before, self._answered_until(parts, query, ledger))
+                    before = ledger.closed.get(name, UNKNOWN)
+                    now = max(before, until_us)
                     arrived = self._records.arrived(finish.grouping, self._arrived_records(parts, query, made))
                     state = self._records.added(finish.grouping, pieces, (*groups.get(name, ()), *arrived))
                     groups[name], ended = self._ended_groups(query, finish.grouping, state, before, now)
@@ -640,7 +650,7 @@ class SiteEngine:
                     given.setdefault(target, []).extend(pieces)
                     rows_out[target] = rows_out.get(target, 0) + sum(one.rows for one in pieces)
         ledger = replace(ledger, seen=seen, groups=groups, closed=closed, rows_out=rows_out, failed=failed)
-        return ledger, failed_paths
+        return replace(ledger, matching=matching), failed_paths
 
     def _to_deliver(
         self, ledger: SiteLedger, given: Mapping[str, Sequence[Answers]], failed_paths: Sequence[str | None]
@@ -679,6 +689,44 @@ class SiteEngine:
             return held, []
         path = self.shelf.put("evaluated", due).path
         return held, [Answers(ledger.number, (path,), finish.evaluated_columns, due.num_rows)]
+
+    def _matched(
+        self,
+        name: str,
+        versions: Sequence[tuple[JoinPart, Finish]],
+        by_branch: Mapping[int, Sequence[Answers]],
+        ledger: SiteLedger,
+        state: dict[str, tuple[Segment, ...]],
+    ) -> tuple[list[Answers], int]:
+        """The rows of an outer join that are answers now, and the instant before which no more come."""
+        streams = {alias: part.clock(alias) for part, _ in versions for alias in part.views}
+        main = next(finish for _, finish in versions if finish.branch == 0)
+        assert main.matching is not None
+        match = MatchRows(
+            self.shelf, name, main.matching, lambda alias: read_clock(self.shelf, ledger.clocks.get(streams[alias], ()))
+        )
+        columns = tuple((answer_column(number), name) for number, name in enumerate(main.matching.names))
+        given: list[Answers] = []
+        arrived: dict[int, list[pa.Table]] = {}
+        for finish in {finish.branch: finish for _, finish in versions}.values():
+            answered = len(finish.answers)
+            names = [*(name for name, _ in columns[:answered]), *(item.name for item in finish.select[answered:])]
+            for one in by_branch.get(finish.branch, ()):
+                tables = [self.shelf.get(path).select([stored for stored, _ in one.columns]) for path in one.paths]
+                arrived.setdefault(finish.branch, []).extend(table.rename_columns(names) for table in tables)
+                if match.passes_through(finish.branch) and WHERE_HOLDS not in names:
+                    given.append(replace(one, columns=one.columns[:answered]))
+        branches = sorted({finish.branch for _, finish in versions})
+        reached = [
+            self._answered_until([part for part, finish in versions if finish.branch == branch], main.query, ledger)
+            for branch in branches
+        ]
+        matched = match(arrived, state, min(reached))
+        state.update(matched.state)
+        if matched.rows:
+            paths = tuple(self.shelf.put("answers", table).path for table in matched.rows)
+            given.append(Answers(ledger.number, paths, columns, sum(table.num_rows for table in matched.rows)))
+        return given, matched.complete_to
 
     def _kept_distinct(self, answers: Answers, finish: Finish, seen: dict[str, tuple[Segment, ...]]) -> Answers | None:
         """Answers that were never given before, which are remembered."""

@@ -19,6 +19,7 @@ from watersmeet.program.storage.shelf import Shelf
 from watersmeet.program.storage.wire import MESSAGE_BYTES
 from watersmeet.query.windows import FIRST_US, LAST_US
 
+_ROW_BITS, _TASK_BITS, _BATCH_BITS = 25, 13, 25
 MALFORMED = "#malformed"  # bool, whether the source could not make sense of the row
 FAILED = "#failed"  # text, NULL where no expression fails: JSON with the columns whose expressions do, and the row
 REASON = "_reason"
@@ -39,8 +40,11 @@ class Ingest:
     scan: StreamScan
     raw_columns: tuple[str, ...] = ()  # columns to keep of late and malformed rows; none where they are only counted
 
-    def __call__(self, table: pa.Table, late_before: int | None) -> Ingested:
+    def __call__(self, table: pa.Table, late_before: int | None, first_id: int = 0) -> Ingested:
+        """File rows; where they are to be told apart, they are numbered from `first_id` on."""
         rows = table.num_rows
+        if self.scan.id_column in self.scan.columns:
+            table = table.append_column(self.scan.id_column, pa.array(np.arange(first_id, first_id + rows)))
         table = table.combine_chunks()
         found = Ingested(self.scan.stream, rows)
         wrong = pc.invert(pc.is_valid(table.column(TS)) if self.scan.is_table else has_event_time(table))
@@ -187,6 +191,13 @@ class Ingest:
         }
         size = len(pack_rows(sample.drop_columns([name for name in sample.column_names if name in spare])))
         return Traffic(MESSAGE_BYTES + size * table.num_rows // sample.num_rows, 1, table.num_rows)
+
+
+def first_row_id(batch: int, task: int) -> int:
+    """From where on a task numbers the rows of a micro-batch; no number comes twice while a window has its row."""
+    if task >= 1 << _TASK_BITS:
+        raise ValueError(f"a micro-batch has more than {1 << _TASK_BITS:,} tasks")
+    return (batch % (1 << _BATCH_BITS) << _TASK_BITS | task) << _ROW_BITS
 
 
 def has_event_time(table: pa.Table) -> pa.Array | pa.ChunkedArray:

@@ -144,6 +144,7 @@ class SiteLedger:
     seen: Mapping[str, tuple[Segment, ...]] = field(default_factory=dict)  # answers given, of queries with DISTINCT
     groups: Mapping[str, tuple[Segment, ...]] = field(default_factory=dict)  # partial records, of queries with groups
     closed: Mapping[str, int] = field(default_factory=dict)  # by query: windows that end up to here are answered
+    matching: Mapping[str, tuple[Segment, ...]] = field(default_factory=dict)  # rows of outer joins that are undecided
     undelivered: Mapping[str, tuple[Answers, ...]] = field(default_factory=dict)  # by query
     null_keys: Mapping[str, int] = field(default_factory=dict)  # by query
     rows_out: Mapping[str, int] = field(default_factory=dict)  # by query
@@ -153,7 +154,7 @@ class SiteLedger:
 
     @property
     def segments(self) -> Iterable[Segment]:
-        for kept in (self.relations, self.clocks, self.pending, self.seen, self.groups):
+        for kept in (self.relations, self.clocks, self.pending, self.seen, self.groups, self.matching):
             yield from (segment for segments in kept.values() for segment in segments)
 
     @property

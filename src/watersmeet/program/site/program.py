@@ -10,7 +10,7 @@ from functools import cached_property, reduce
 
 from watersmeet.plan.nodes import JoinPlan, Key, Partition, Plan, join_plan_of
 from watersmeet.program.compile import compile_sites
-from watersmeet.program.finish.model import Finish, finish_of
+from watersmeet.program.finish.model import Finish, finishes_of
 from watersmeet.program.join.shared import MOST_QUERIES, MOST_SELECTIONS
 from watersmeet.program.operators import (
     Announce,
@@ -30,6 +30,7 @@ from watersmeet.program.operators import (
     sub_plans_name,
 )
 from watersmeet.program.site.streams import StreamScan, View, clock_flow, stream_tables
+from watersmeet.program.storage.segments import ORDINAL, TS
 from watersmeet.query.model import TIME
 from watersmeet.query.windows import Range, Tumble, Unbounded, Window, counted
 
@@ -537,21 +538,17 @@ def shared_joins(
     plans: Mapping[str, Plan], starts_us: Mapping[str, int | None], errors: Mapping[str, str] | None = None
 ) -> list[Joined]:
     """The different joins of some queries: queries that differ only above the join, or in what they keep, share one."""
-    found: dict[tuple[JoinPlan, int | None], list[str]] = {}
+    found: dict[tuple[JoinPlan, int | None], list[tuple[JoinPlan, Finish]]] = {}
     for query in plans:
-        join = join_plan_of(plans[query])
-        bare = replace(join, scans=tuple(replace(scan, kept=()) for scan in join.scans), output=(), verify=())
-        found.setdefault((bare, starts_us.get(query)), []).append(query)
+        for plan, finish in finishes_of(query, plans[query], (errors or {}).get(query, "fail")):
+            join = join_plan_of(plan)
+            bare = replace(join, scans=tuple(replace(scan, kept=()) for scan in join.scans), output=(), verify=())
+            found.setdefault((bare, starts_us.get(query)), []).append((join, finish))
     joins = []
-    for (_, start_us), queries in found.items():
-        joins.append(
-            Joined(
-                queries[0],
-                _united([join_plan_of(plans[query]) for query in queries]),
-                start_us,
-                tuple(finish_of(query, plans[query], (errors or {}).get(query, "fail")) for query in queries),
-            )
-        )
+    for (_, start_us), users in found.items():
+        (_, first), *_ = users
+        name = first.query if first.branch == 0 else f"{first.query}#{first.branch + 1}"
+        joins.append(Joined(name, _united([join for join, _ in users]), start_us, tuple(finish for _, finish in users)))
     return joins
 
 
@@ -670,7 +667,7 @@ def _parts(deployment: Deployment, compiled: Mapping[str, Mapping[str, JoinProgr
                 if name == one.name
             }
             finishes = one.finishes if program.is_query_site else ()
-            is_grouped = bool(queries) and all(finish.grouping is not None for finish in one.finishes)
+            is_grouped = bool(queries) and all(finish.grouping and not finish.matching for finish in one.finishes)
             makes_answers = any(operator.out.form is Form.RESULT for operator in program.operators)
             partials = one.finishes if is_grouped and makes_answers and not finishes else ()
             apart = one.apart.get(site, {})
@@ -702,7 +699,7 @@ def sent_streams(parts: Sequence[JoinPart], names: Mapping[str, str]) -> Iterabl
         ships = [(part, ship) for part, ship in every if ship.flow.form is not Form.CLOCK]
         users = [part.views[ship.flow.name] for part, ship in ships]
         keys = tuple(sorted({number for view in users for number in view.keys.values()}))
-        columns = tuple(dict.fromkeys(name for view in users for _, name in view.columns))
+        columns = tuple(dict.fromkeys(name for view in users for _, name in view.columns if name not in (TS, ORDINAL)))
         selections = tuple(sorted({view.selection for view in users}))
         routes: dict[str, Route | None] = {}
         for flow in sorted({view.flow for view in users}):

@@ -10,9 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from watersmeet.plan.nodes import JoinPlan, Kept, Scan
+from watersmeet.program.storage.segments import ORDINAL, TS
 from watersmeet.query.model import Column, Expression
+from watersmeet.query.outer import ROW_ID, ROW_ORDINAL, ROW_TIME
 from watersmeet.query.windows import AsOf, counted
 
+_STORED_ANYWAY = {ROW_TIME: TS, ROW_ORDINAL: ORDINAL}  # what rows have without being asked
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|`(?:[^`]|``)*`", re.DOTALL)
 
 
@@ -53,6 +56,16 @@ class StreamScan:
     @property
     def columns(self) -> tuple[str, ...]:
         return tuple(kept.name for kept in self.kept)
+
+    @property
+    def read(self) -> tuple[Kept, ...]:
+        """The values that are computed from the source's columns."""
+        return tuple(kept for kept in self.kept if kept.name != self.id_column)
+
+    @property
+    def id_column(self) -> str:
+        """The column of numbers that tell rows apart, where it is among those that are kept."""
+        return f"{self.stream}.{ROW_ID}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +140,8 @@ class StreamTable:
         return self._keys.setdefault(column, len(self._keys))
 
     def _keep(self, kept: Kept, scan: Scan) -> str:
+        if kept.expression.columns and (own := _STORED_ANYWAY.get(kept.expression.columns[0].name)):
+            return own
         expression = self._restated(kept.expression, scan)
         name = expression.columns[0].flat if expression.is_plain else f"{self.stream}.={expression.sql}"
         self._kept.setdefault(name, Kept(name, expression))

@@ -145,7 +145,9 @@ def _check_kept(deployment: Deployment, query: str, join: JoinPlan) -> None:
 
 def plan_changes(deployment: Deployment, plans: Iterable[QueryPlan]) -> tuple[QueryPlan, ...]:
     """Those of some plans that are not in force."""
-    bare = {finish.query: _bare(one.join) for one in deployment.in_force for finish in one.finishes}
+    bare = {
+        finish.query: _bare(one.join) for one in deployment.in_force for finish in one.finishes if finish.branch == 0
+    }
     return tuple(one for one in plans if one.query in bare and bare[one.query] != _bare(join_plan_of(one.plan)))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from sqlglot.tokenizer_core import TokenType as T
 
-from watersmeet.query.model import Expression, Grouping, JoinQuery, SelectItem, StreamRef
+from watersmeet.query.model import Equality, Expression, Grouping, JoinQuery, JoinTree, Predicate, SelectItem, StreamRef
 from watersmeet.query.sql.tokens import (
     LOW_PRECEDENCE,
     SIMPLE_NAME,
@@ -31,6 +31,11 @@ def canonical_sql(query: JoinQuery) -> str:
     predicates = [f"{normal_form(equality.left)} = {normal_form(equality.right)}" for equality in query.equalities]
     predicates += [normal_form(expression) for expression in (*query.filters, *query.residuals)]
     lines = ["SELECT DISTINCT" if query.distinct else "SELECT", _indented(items, ","), "FROM", _indented(sources, ",")]
+    if query.outer is not None:
+        lines += ["JOINED AS", f"  {_tree_text(query.outer.tree)}"]
+        lines += (
+            ["AFTER THAT", *(f"  {_predicate_text(one)}" for one in query.outer.where)] if query.outer.where else []
+        )
     if predicates:
         lines += ["WHERE", _indented(predicates, " AND")]
     if query.grouping is not None:
@@ -41,6 +46,20 @@ def canonical_sql(query: JoinQuery) -> str:
 def _window(source: StreamRef) -> str:
     """The window of a stream; a table has none."""
     return "" if isinstance(source.window, AsOf) else f" [{source.window}]"
+
+
+def _tree_text(node: JoinTree | str) -> str:
+    """A tree of joins on one line."""
+    if isinstance(node, str):
+        return quoted(node)
+    on = " AND ".join(_predicate_text(one) for one in node.on)
+    return f"({_tree_text(node.left)} {node.kind.upper()} {_tree_text(node.right)} ON {on})"
+
+
+def _predicate_text(predicate: Predicate) -> str:
+    if isinstance(predicate, Equality):
+        return f"{normal_form(predicate.left)} = {normal_form(predicate.right)}"
+    return normal_form(predicate)
 
 
 def _grouping_lines(grouping: Grouping, select: Sequence[SelectItem]) -> list[str]:

@@ -30,6 +30,9 @@ class ColumnReference:
 def column_references(scope: Scope, tokens: Tokens, nodes: Iterable[exp.Expr]) -> list[ColumnReference]:
     """Every column reference in `nodes`, resolved."""
     references: dict[int, ColumnReference] = {}
+    if any(node.find(exp.Select) for node in nodes):
+        message = "a subquery can only be that of EXISTS or IN, tied by AND to the rest of WHERE; take it out of"
+        raise scope.text.error(tokens[0], f"{message} this, {scope.text.excerpt_of(tokens)}")
     for node in nodes:
         for column in node.find_all(exp.Column):
             if _is_unit(column):

@@ -133,8 +133,14 @@ def _refuse_at_once(text: SqlText, tokens: Tokens) -> None:
         if token.kind in (T.PLACEHOLDER, T.PARAMETER, T.COLON):
             message = f"parameters and paths with {token.text!r} are not supported; write the value itself"
             raise text.error(token, message)
-        if token.kind is T.SELECT and token.depth:
-            raise text.error(token, "subqueries are not supported; join the streams in FROM and WHERE")
+    for place, token in enumerate(tokens):
+        if token.kind is T.SELECT and token.depth and not _is_in_where(tokens, place):
+            raise text.error(token, "subqueries are supported in EXISTS (...) and IN (...) of WHERE only; join in FROM")
+
+
+def _is_in_where(tokens: Tokens, place: int) -> bool:
+    """Whether a SELECT is that of EXISTS or IN."""
+    return place > 1 and tokens[place - 1].kind is T.L_PAREN and tokens[place - 2].kind in (T.EXISTS, T.IN)
 
 
 def _explained(text: SqlText, tokens: Tokens, error: ParseError) -> SqlError:
@@ -314,6 +320,11 @@ class _StatementParser(SparkParser):
 
     # -- FROM
 
+    def _parse_from(self, *arguments: Any, **options: Any) -> exp.From | None:
+        if self._sees(T.FROM):  # of the statement, or of a subquery in its WHERE
+            self._has_sources = False
+        return super()._parse_from(*arguments, **options)
+
     def _parse_joins(self, alias_tokens: Collection[T] | None = None) -> Iterator[exp.Join]:
         """Streams after the first; in a loop, since sqlglot tries every nesting of joins without ON."""
         waiting: list[exp.Join] = []  # joins that can still have an ON or USING
@@ -333,6 +344,8 @@ class _StatementParser(SparkParser):
                     raise self._text.unexpected(self._token or self._own[-1])
                 join = exp.Join(this=self._parse_table(), kind=" ".join(words[:-1]))
                 if words[:-1] != ["CROSS"]:
+                    for before in waiting:
+                        before.meta["nested"] = True
                     waiting.append(join)
             else:
                 self._has_sources = True

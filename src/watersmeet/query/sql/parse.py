@@ -1,15 +1,19 @@
 """SQL text to `JoinQuery`: Spark's SELECT with a CQL window after every stream."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from watersmeet.errors import SqlError
 from watersmeet.query.model import Equality, Expression, JoinQuery
+from watersmeet.query.outer import branches_of
 from watersmeet.query.sql.grammar import name_items, parse_statement
 from watersmeet.query.sql.grouping import is_grouped, read_grouping, refuse_without_groups
+from watersmeet.query.sql.outer import hidden_aliases, read_conditions
 from watersmeet.query.sql.scope import make_scope
 from watersmeet.query.sql.select_list import read_select
-from watersmeet.query.sql.sources import joins_of, read_sources, with_using
+from watersmeet.query.sql.sources import read_sources, with_using
 from watersmeet.query.sql.tokens import SqlText, tokenize
-from watersmeet.query.sql.where import check_connected, conjuncts_of, read_conjunct
+from watersmeet.query.sql.where import check_connected
 from watersmeet.query.windows import Window
 
 
@@ -39,29 +43,29 @@ def parse_query(
         name_items(statement)
     sources = read_sources(statement, columns, tables or {})
     scope, united = with_using(statement, make_scope(text, sources, columns), sources)
+    hidden = hidden_aliases(statement, sources)
+    seen = replace(scope, aliases={name: one for name, one in scope.aliases.items() if one[0] not in hidden})
     grouping = None
     if is_grouped(statement):
-        select, grouping = read_grouping(statement, scope, sources, event_times or {})
+        select, grouping = read_grouping(statement, seen, sources, event_times or {})
     else:
         refuse_without_groups(statement)
-        select = read_select(statement, scope)
-    conditions = [join.args["on"] for join in joins_of(statement) if join.args.get("on")]
-    if where := statement.tree.args.get("where"):
-        conditions.append(where.this)
-    conjuncts = [conjunct for condition in conditions for conjunct in conjuncts_of(condition)]
-    # A predicate given twice counts once.
-    read = (read_conjunct(statement, scope, conjunct) for conjunct in conjuncts)
-    predicates = dict.fromkeys([*united, *read])
-    expressions = [predicate for predicate in predicates if isinstance(predicate, Expression)]
+        select = read_select(statement, seen)
+    conditions = read_conditions(statement, scope, sources, united, columns, tables or {})
+    if any(hidden & set(one.aliases) for one in (conditions.outer.where if conditions.outer else ())):
+        raise SqlError(f"WHERE names {min(hidden)!r}, which a semi- or anti-join does not let through; use ON")
+    expressions = [predicate for predicate in conditions.predicates if isinstance(predicate, Expression)]
     query = JoinQuery(
-        sources=sources,
-        equalities=tuple(predicate for predicate in predicates if isinstance(predicate, Equality)),
+        sources=conditions.sources,
+        equalities=tuple(predicate for predicate in conditions.predicates if isinstance(predicate, Equality)),
         filters=tuple(expression for expression in expressions if len(expression.aliases) == 1),
         residuals=tuple(expression for expression in expressions if len(expression.aliases) != 1),
         select=select,
         distinct=statement.tree.args.get("distinct") is not None,
         grouping=grouping,
+        outer=conditions.outer,
     )
-    if not allow_cross:
-        check_connected(query)
+    joined = [query] if query.outer is None else [branch.query for branch in branches_of(query).branches]
+    for one in () if allow_cross else joined:
+        check_connected(one)
     return query

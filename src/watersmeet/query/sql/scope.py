@@ -18,6 +18,7 @@ class Scope:
     aliases: Mapping[str, tuple[str, Mapping[str, str]]]
     outputs: Mapping[str, Column] = field(default_factory=dict)  # by case-folded name, what groups have beside columns
     united: Mapping[str, tuple[Column, ...]] = field(default_factory=dict)  # by name, columns that USING makes one
+    nearest: frozenset[str] = frozenset()  # case-folded aliases of a subquery: a bare name is theirs if they have it
 
     def resolve(self, parts: Sequence[exp.Identifier]) -> tuple[Column, int]:
         """The column that a dotted name means and how many of its parts name it; an alias comes first, as in Spark."""
@@ -29,7 +30,9 @@ class Scope:
         qualified = self.aliases.get(first) if len(names) > 1 else None
         if qualified and (name := qualified[1].get(names[1].casefold())) is not None:
             return Column(qualified[0], name), 2
-        owners = [Column(alias, names_of[first]) for alias, names_of in self.aliases.values() if first in names_of]
+        having = [alias for alias, (_, names_of) in self.aliases.items() if first in names_of]
+        having = [alias for alias in having if alias in self.nearest] or having
+        owners = [Column(self.aliases[alias][0], self.aliases[alias][1][first]) for alias in having]
         if owners and all(column in self.united.get(first, ()) for column in owners):
             owners = owners[:1]
         match owners:

@@ -36,19 +36,28 @@ def joins_of(statement: Statement) -> Iterator[exp.Join]:
 def _check_kind(text: SqlText, join: exp.Join) -> None:
     first = join.meta["begin"]
     match (join.args.get("kind") or "").split():
-        case [] | ["INNER"] | ["CROSS"]:
-            return
         case ["NATURAL", *_]:
             raise text.error(first, "NATURAL JOIN is not supported; write JOIN ... ON with an equality")
-        case [*_, "SEMI"]:
-            raise text.error(first, "a semi join is not supported; write an inner join with SELECT DISTINCT")
-        case [*_, "ANTI"]:
-            raise text.error(first, "an anti join is not supported; only inner joins are")
-        case ["LEFT" | "RIGHT" | "FULL" as side, *_]:
-            raise text.error(first, f"a {side} OUTER JOIN is not supported; only inner joins are")
-        case words:
+        case words if kind_of(join) == "":
             written = " ".join((*words, "JOIN"))
-            raise text.error(first, f"{written} is not supported; only [INNER] JOIN and CROSS JOIN are")
+            known = "[INNER], CROSS, LEFT, RIGHT, FULL [OUTER], SEMI and ANTI"
+            raise text.error(first, f"{written} is not supported; joins are {known}")
+    if join.args.get("using") and kind_of(join) in ("RIGHT", "FULL", "SEMI", "ANTI"):
+        message = f"USING with a {kind_of(join)} JOIN is not supported, since it would hide columns; write ON"
+        raise text.error(first, message)
+
+
+def kind_of(join: exp.Join) -> str:
+    """INNER, LEFT, RIGHT, FULL, SEMI or ANTI; nothing if it is none of these."""
+    match (join.args.get("kind") or "").split():
+        case [] | ["INNER"] | ["CROSS"]:
+            return "INNER"
+        case ["LEFT" | "RIGHT" | "FULL" as side] | ["LEFT" | "RIGHT" | "FULL" as side, "OUTER"]:
+            return str(side)
+        case ["SEMI" | "ANTI" as half] | ["LEFT", "SEMI" | "ANTI" as half]:
+            return str(half)
+        case _:
+            return ""
 
 
 def read_sources(
@@ -100,9 +109,11 @@ def read_sources(
     return tuple(sources)
 
 
-def with_using(statement: Statement, scope: Scope, sources: Sequence[StreamRef]) -> tuple[Scope, tuple[Equality, ...]]:
-    """The equalities that USING stands for; the columns that it names count as one from there on."""
-    equalities: list[Equality] = []
+def with_using(
+    statement: Statement, scope: Scope, sources: Sequence[StreamRef]
+) -> tuple[Scope, dict[int, list[Equality]]]:
+    """The equalities that USING stands for, by join; the columns that it names count as one from there on."""
+    equalities: dict[int, list[Equality]] = {}
     for number, join in enumerate(joins_of(statement), start=1):
         left = [source.alias for source in sources[:number]]
         for name in join.args.get("using") or ():
@@ -111,8 +122,9 @@ def with_using(statement: Statement, scope: Scope, sources: Sequence[StreamRef])
             other, _ = before.resolve([name])
             same = scope.united.get(name.name.casefold(), (other,))
             scope = replace(scope, united={**scope.united, name.name.casefold(): (*same, column)})
-            equalities.append(Equality(Expression(other.sql, (other,)), Expression(column.sql, (column,))))
-    return scope, tuple(equalities)
+            same_values = Equality(Expression(other.sql, (other,)), Expression(column.sql, (column,)))
+            equalities.setdefault(number, []).append(same_values)
+    return scope, equalities
 
 
 def _column_of(scope: Scope, alias: str, name: exp.Identifier) -> Column:

@@ -11,18 +11,31 @@ from watersmeet.plan.shape import key_classes
 from watersmeet.program.finish.failed import FAILING, first_failing, set_failing_aside
 from watersmeet.program.finish.model import Evaluated, Finish, answer_column
 from watersmeet.program.site.derived import derived_rows
-from watersmeet.program.site.ingest import FAILED, Ingest
+from watersmeet.program.site.ingest import FAILED, Ingest, first_row_id
 from watersmeet.program.site.ledger import Answers, Ingested
 from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.site.streams import StreamScan
 from watersmeet.program.storage.segments import TS, class_column, keep_column
 from watersmeet.program.storage.shelf import Shelf
 from watersmeet.query.dialect import all_of, to_duckdb
-from watersmeet.query.model import EVENT_TIME, Equality, Expression, JoinQuery, Output, cast_output
+from watersmeet.query.model import EVENT_TIME, Column, Equality, Expression, JoinQuery, Output, cast_output
 from watersmeet.query.oracle import answer, answer_outputs
 from watersmeet.query.windows import TABLE_US
 
 _HASHED = "any"  # a type of values whose hashes are compared
+_SPARK_TYPES = {
+    pa.int8(): "tinyint",
+    pa.int16(): "smallint",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.bool_(): "boolean",
+    pa.date32(): "date",
+    pa.timestamp("us", "UTC"): "timestamp",
+    pa.timestamp("us"): "timestamp_ntz",
+}
 HASH = "hash(CAST({} AS VARCHAR)) >> 1"  # how a value that is no plain whole number becomes one
 
 
@@ -40,7 +53,16 @@ def typed(query: JoinQuery, schemas: Mapping[str, pa.Schema]) -> JoinQuery:
     def with_type(side: Expression) -> Expression:
         return replace(side, type=_HASHED if class_of[side] in hashed else "bigint")
 
-    return replace(query, equalities=tuple(Equality(with_type(e.left), with_type(e.right)) for e in query.equalities))
+    equalities = tuple(Equality(with_type(e.left), with_type(e.right)) for e in query.equalities)
+    outer = query.outer
+    if outer is not None:
+        types = tuple(
+            (Column(source.alias, field.name), _SPARK_TYPES.get(field.type, ""))
+            for source in query.sources
+            for field in schemas[source.stream]
+        )
+        outer = outer.rebound(dict(zip(query.equalities, equalities, strict=True)), types)
+    return replace(query, equalities=equalities, outer=outer)
 
 
 def typed_outputs(
@@ -100,7 +122,11 @@ class DuckDerivation:
     def __call__(self, program: SiteProgram, scan: StreamScan, answers: Sequence[Answers]) -> list[Ingested]:
         file = Ingest(program, self._shelf, scan)
         tables = [table for one in answers for table in derived_rows(self._shelf, scan.stream, one)]
-        return [file(_laid_out(scan, table, f'"{TS}"', self._hash_sql), None) for table in tables]
+        batch = answers[0].batch
+        return [
+            file(_laid_out(scan, table, f'"{TS}"', self._hash_sql), None, first_row_id(batch, number))
+            for number, table in enumerate(tables)
+        ]
 
 
 def _laid_out(scan: StreamScan, flat: pa.Table, ts: str, hash_sql: str) -> pa.Table:
@@ -113,7 +139,7 @@ def _laid_out(scan: StreamScan, flat: pa.Table, ts: str, hash_sql: str) -> pa.Ta
         if selection.filters:
             judged[keep_column(number)] = all_of([_translated(one) for one in selection.filters])
     columns = {TS: ts, **judged}
-    columns |= {item.name: _translated(item.expression) for item in scan.kept}
+    columns |= {item.name: _translated(item.expression) for item in scan.read}
     try:
         return query_rows(f"SELECT {_aliased(columns)} FROM flat", flat=flat)
     except _duckdb().Error:

@@ -16,7 +16,7 @@ from watersmeet.program.operators import Purpose
 from watersmeet.program.site.adoption import adopt, drop, finished, first_ledger, program_of
 from watersmeet.program.site.agreement import Form, Judge, Takeover, accept
 from watersmeet.program.site.engine import Arrivals, SiteEngine, traffic_by_purpose
-from watersmeet.program.site.ingest import Ingest, has_event_time
+from watersmeet.program.site.ingest import Ingest, first_row_id, has_event_time
 from watersmeet.program.site.ledger import Answers, Ingested, SiteLedger, Traffic, watermark
 from watersmeet.program.site.program import SiteProgram, deployed, programs_of, shared_joins
 from watersmeet.program.site.streams import StreamScan
@@ -163,7 +163,8 @@ class SimulatedSite:
         found, declared = self._read_tables(ledger)
         if found or last > ledger.ingested_batch:
             arrived = self.batches[ledger.ingested_batch + 1 :]
-            found += [one for batch in arrived for one in self._ingest(batch, ledger)]
+            first = ledger.ingested_batch + 1
+            found += [one for i, batch in enumerate(arrived, first) for one in self._ingest(i, batch, ledger)]
             if self.engine.admits(ledger, found):
                 self._observe(found)
                 known = [replace(one, observed="") for one in found]  # statistics are no part of the state
@@ -234,14 +235,15 @@ class SimulatedSite:
                 self.kernel.at(declared[scan.stream], self._wake)
         return found, declared
 
-    def _ingest(self, batch: dict[str, pa.Table], ledger: SiteLedger) -> list[Ingested]:
+    def _ingest(self, number: int, batch: dict[str, pa.Table], ledger: SiteLedger) -> list[Ingested]:
         program = self.engine.program
         found = []
         for scan in program.sources:
             if scan.stream in batch and batch[scan.stream].num_rows:
                 table = self.lay_out(scan, batch[scan.stream])
                 late_before = watermark(ledger.streams.get(scan.stream), self.delays_us[scan.stream])
-                ingested = Ingest(program, self.engine.shelf, scan)(table, late_before)
+                ingest = Ingest(program, self.engine.shelf, scan)
+                ingested = ingest(table, late_before, first_row_id(number, 0))
                 if self.observer is not None and self.observer.wants_sketch(scan.stream, self.kernel.now_us):
                     sizes = self.kernel.now_us - self._measured_us.get(scan.stream, -MEASURED_US) >= MEASURED_US
                     self._measured_us |= {scan.stream: self.kernel.now_us} if sizes else {}

@@ -95,9 +95,10 @@ class SparkEvaluator:
             groups = finish.of_groups
             return StructType(self.answer_schema(groups).fields[: len(finish.names)])
         if finish.plain is not None:
-            return self._bounds[finish.definition].combination(tuple(column for column, _ in finish.plain))
+            columns = tuple(column for column, _ in finish.plain)
+            return self._bounds[finish.definition].combination(columns[: len(finish.answers)])
         empty = empty_frame(self._spark, self.combination(finish))
-        return self._evaluated(finish, empty).schema
+        return StructType(self._evaluated(finish, empty).schema.fields[: len(finish.answers)])
 
     def _evaluated(self, finish: Finish, rows: DataFrame) -> DataFrame:
         for predicate in finish.predicates:

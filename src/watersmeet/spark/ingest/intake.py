@@ -134,4 +134,4 @@ class _ReadGroups:
 
     def __call__(self, number: int) -> list[dict[str, Any]]:
         stream, paths = self.groups[number]
-        return self.tasks[stream](paths)
+        return self.tasks[stream](paths, number)

@@ -50,7 +50,7 @@ def file_columns(stream: Stream, schema: T.StructType, scan: StreamScan) -> tupl
         return None
     expressions = [
         *((key.expression, class_column(number), True) for number, key in enumerate(scan.keys)),
-        *((kept.expression, kept.name, False) for kept in scan.kept),
+        *((kept.expression, kept.name, False) for kept in scan.read),
     ]
     if not all(expression.is_plain for expression, _, _ in expressions):
         return None
@@ -81,12 +81,13 @@ class IngestFiles:
     ingest: IngestRows
     columns: tuple[FileColumn, ...]
 
-    def __call__(self, paths: Sequence[str]) -> list[dict[str, Any]]:
-        """Ingest files; what was found, as plain data."""
+    def __call__(self, paths: Sequence[str], task: int) -> list[dict[str, Any]]:
+        """Ingest files in the task with a number; what was found, as plain data."""
         fit = [path for path in paths if self._is_fit(path)]
         unfit = [path for path in paths if path not in fit]
         try:
-            found = [json.loads(row) for batch in self.ingest(self._rows(fit)) for row in batch.column(0).to_pylist()]
+            reports = self.ingest(self._rows(fit), task)
+            found = [json.loads(row) for batch in reports for row in batch.column(0).to_pylist()]
         except (pa.ArrowException, OSError):  # whatever it is, Spark can say it better, with the file's name
             found, unfit = [], fit + unfit
         return found + ([{"stream": self.ingest.ingest.scan.stream, UNFIT: unfit}] if unfit else [])

@@ -153,7 +153,7 @@ def laid_out(
         if selection.filters:
             tried[keep_column(number)] = selection.condition
     judged = list(tried)
-    tried |= {i.name: _guarded(i.expression.sql, scan, i.name) for i in scan.kept if not i.expression.is_plain}
+    tried |= {i.name: _guarded(i.expression.sql, scan, i.name) for i in scan.read if not i.expression.is_plain}
     if tried:
         found += [F.col(f"`{_attempt(name)}`.v").alias(name) for name in judged]
         found.append(_failures(judged, flat.columns).alias(FAILED))
@@ -162,7 +162,7 @@ def laid_out(
         found.append(malformed)
     kept = {
         i.name: F.expr(f"`{_quoted(_attempt(i.name))}`.v" if i.name in tried else i.expression.sql).alias(i.name)
-        for i in scan.kept
+        for i in scan.read
     }
     for name in extra:
         kept.setdefault(name, F.col(f"`{_quoted(name)}`"))

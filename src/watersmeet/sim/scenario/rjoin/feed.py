@@ -127,6 +127,8 @@ def parsed_query(name: str, sql: str, allow_cross: bool, load: UserLoad, schemas
         query = parse_query(sql, load.columns, allow_cross=allow_cross)
     except InputError as error:
         raise type(error)(f"query {name!r}: {error}") from None
+    if query.outer is not None:
+        raise InputError(f"query {name!r}: outer joins and EXISTS are run by sites only; simulate the topology's sites")
     stream_of = {source.alias: source.stream for source in query.sources}
     for equality in query.equalities:
         sides = [side for side in (equality.left, equality.right) if side.is_plain]

@@ -1,0 +1,322 @@
+"""Outer joins and EXISTS after the join: which combinations of several inner joins are rows (see query.outer).
+
+A row that lacks a partner is known when the watermark of all inner joins has passed the end of its interval: whatever
+could match it has been found by then. Until that it waits, and so do the numbers of rows that have a partner; both are
+dropped when it is decided. Whole batches are compared by the numbers of their rows.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from watersmeet.plan.nodes import Matching
+from watersmeet.program.join.axis import Clock
+from watersmeet.program.storage.segments import I64, column
+from watersmeet.program.storage.shelf import Part, Segment, Shelf
+from watersmeet.query.outer import ROW_ID, ROW_ORDINAL, ROW_TIME, WHERE_HOLDS, Relation, RelationKind
+from watersmeet.query.windows import Range, Rows, Tumble, Window
+
+END = "#end"  # int64, the last instant at which a row is visible
+_NEVER = 1 << 62
+_ROW_NUMBER = "#row_number"
+_MANY_SEGMENTS = 24  # from which the rows of a relation are written anew as one
+
+State = Mapping[str, tuple[Segment, ...]]
+
+
+@dataclass(frozen=True)
+class Matched:
+    """What a micro-batch comes to: the new state, rows that are answers, and how far answers are complete."""
+
+    state: dict[str, tuple[Segment, ...]]
+    rows: tuple[pa.Table, ...]  # with answer columns
+    complete_to: int  # no answer before this instant is still to come
+
+
+@dataclass
+class _Decided:
+    """Rows of a relation that were decided in this micro-batch."""
+
+    rows: list[pa.Table] = field(default_factory=list)
+    rejected: list[pa.Table] = field(default_factory=list)  # what the relation, or one before it, does not let through
+
+
+class MatchRows:
+    """Matches the combinations of an outer join's branches, one micro-batch at a time; holds no state."""
+
+    def __init__(self, shelf: Shelf, query: str, matching: Matching, clock: Callable[[str], Clock]) -> None:
+        self._shelf = shelf
+        self._query = query
+        self._matching = matching
+        self._windows: dict[str, Window] = dict(matching.windows)
+        self._clock = clock  # by alias, of ROWS windows
+
+    def __call__(self, arrived: Mapping[int, Sequence[pa.Table]], state: State, watermark: int) -> Matched:
+        """Take new combinations by branch; `watermark` is the instant before which none is still to come."""
+        relations = self._matching.relations
+        after: dict[str, tuple[Segment, ...]] = {}
+        decided: list[_Decided] = []
+        answers: list[pa.Table] = []
+        for number, relation in enumerate(relations):
+            raw = [table for table in arrived.get(relation.branch, ()) if table.num_rows]
+            match relation.kind:
+                case RelationKind.ALL:
+                    decided.append(_Decided(raw))
+                case RelationKind.PART:
+                    decided.append(self._parts(number, relation, raw, state, after, decided[relation.of]))
+                case _:
+                    decided.append(self._judged(number, relation, arrived, state, after, decided, watermark))
+            if relation.is_output:
+                answers += [
+                    self._answers(relation, table) for table in decided[-1].rows if not self._is_given(relation, table)
+                ]
+        waiting = [self._earliest(number, after) for number in range(len(relations))]
+        return Matched(after, tuple(table for table in answers if table.num_rows), min([watermark, *waiting]))
+
+    def passes_through(self, branch: int) -> bool:
+        """Whether all combinations of a branch are answers as they come."""
+        return any(one.branch == branch and self._passes_through(one) for one in self._matching.relations)
+
+    def _passes_through(self, relation: Relation) -> bool:
+        return relation.is_output and relation.kind is RelationKind.ALL
+
+    def _is_given(self, relation: Relation, table: pa.Table) -> bool:
+        """Whether rows are answers as they came, in the files in which they are."""
+        return self._passes_through(relation) and WHERE_HOLDS not in table.column_names
+
+    def _answers(self, relation: Relation, table: pa.Table) -> pa.Table:
+        if WHERE_HOLDS in table.column_names:
+            table = table.filter(table.column(WHERE_HOLDS))
+        return table.select(list(range(self._matching.answer_columns[relation.branch])))
+
+    # -- rows whose part in another relation must be decided first
+
+    def _parts(
+        self,
+        number: int,
+        relation: Relation,
+        raw: Sequence[pa.Table],
+        state: State,
+        after: dict[str, tuple[Segment, ...]],
+        part: _Decided,
+    ) -> _Decided:
+        name = self._name(number, "rows")
+        keys = self._keys(self._matching.relations[relation.of].aliases)
+        fresh = [self._with_end(table, self._matching.relations[relation.of].aliases) for table in raw]
+        if not part.rows and not part.rejected:
+            after[name] = self._appended(state.get(name, ()), fresh)
+            return _Decided()
+        waiting = _united([*self._tables(state.get(name, ())), *fresh])
+        if waiting is None:
+            after[name] = ()
+            return _Decided()
+        right = _is_among(waiting, part.rows, keys)
+        wrong = _is_among(waiting, part.rejected, keys)
+        after[name] = self._appended((), [waiting.filter(pa.array(~right & ~wrong))])
+        return _Decided(
+            *([table] if table.num_rows else [] for table in map(waiting.filter, map(pa.array, (right, wrong))))
+        )
+
+    # -- rows that have a partner, and rows that have none
+
+    def _judged(
+        self,
+        number: int,
+        relation: Relation,
+        arrived: Mapping[int, Sequence[pa.Table]],
+        state: State,
+        after: dict[str, tuple[Segment, ...]],
+        decided: Sequence[_Decided],
+        watermark: int,
+    ) -> _Decided:
+        relations = self._matching.relations
+        keys, aliases = self._keys(relation.aliases), relation.aliases
+        columns = [*keys, *(f"{alias}.{ROW_TIME}" for alias in aliases)]
+        new_rows = [self._with_end(table, aliases) for table in decided[relation.of].rows]
+        partners = []
+        for one in relation.by:
+            tables = arrived.get(relations[one.relation].branch, ()) if one.is_raw else decided[one.relation].rows
+            partners += [table.select(columns) for table in tables if table.num_rows]
+        found = _united(partners)
+        new_matches = [] if found is None else [self._with_end(_distinct(found, keys), aliases)]
+        rows_name, matches_name = self._name(number, "rows"), self._name(number, "matches")
+        rows, matches = state.get(rows_name, ()), state.get(matches_name, ())
+        result = _Decided(rejected=list(decided[relation.of].rejected))
+        is_early = relation.kind is RelationKind.MATCHED and not any(
+            other.kind is RelationKind.PART and other.of == number for other in relations
+        )
+        if is_early and new_matches:
+            new_matches = [_without(new_matches[0], self._tables(matches), keys)]
+        if is_early:
+            result.rows += [_among(table, new_matches, keys) for table in self._tables(rows) if new_matches]
+            known = [*self._tables(matches), *new_matches] if new_rows else []
+            result.rows += [_among(table, known, keys) for table in new_rows]
+        due, rest = self._due(aliases, rows, new_rows, watermark)
+        waiting_parts = [
+            table
+            for one in relation.by
+            if not one.is_raw
+            for table in self._tables(after.get(self._name(one.relation, "rows"), ()))
+        ]
+        if due is not None and waiting_parts:  # a partner of theirs is not decided yet
+            delayed = _is_among(due, waiting_parts, keys)
+            rest = (*rest, *self._appended((), [due.filter(pa.array(delayed))]))
+            due = due.filter(pa.array(~delayed))
+        old_matches, later_matches = self._due(aliases, matches, new_matches, watermark)
+        if due is not None and due.num_rows and not is_early:
+            known = [*([] if old_matches is None else [old_matches]), *self._tables(later_matches)]
+            has_partner = _is_among(due, known, keys)
+            right, wrong = due.filter(pa.array(has_partner)), due.filter(pa.array(~has_partner))
+            if relation.kind is RelationKind.UNMATCHED:
+                right, wrong = wrong, right
+            result.rows.append(right)
+            result.rejected.append(wrong)
+        if old_matches is not None:
+            after[rows_name] = rest
+            undecided = [table for name in self._chain(number) for table in self._tables(after.get(name, ()))]
+            kept = old_matches.filter(pa.array(_is_among(old_matches, undecided, keys)))
+            later_matches = (*later_matches, *self._appended((), [kept]))
+        after[rows_name], after[matches_name] = self._compact(rest), self._compact(later_matches)
+        result.rows = [table for table in result.rows if table.num_rows]
+        result.rejected = [table for table in result.rejected if table.num_rows]
+        return result
+
+    def _due(
+        self, aliases: Sequence[str], kept: Sequence[Segment], new: Sequence[pa.Table], watermark: int
+    ) -> tuple[pa.Table | None, tuple[Segment, ...]]:
+        """Rows whose interval has ended by the watermark, and the rest."""
+        counts_rows = any(isinstance(self._windows[alias], Rows) for alias in aliases)
+        opened = [one for one in kept if counts_rows or one.min_ts < watermark]
+        closed = tuple(one for one in kept if not (counts_rows or one.min_ts < watermark))
+        tables = self._tables(opened)
+        if counts_rows:
+            tables = [self._counted(table, aliases) for table in tables]
+        whole = _united([*tables, *new])
+        if whole is None:
+            return None, closed
+        is_due = column(whole, END) < watermark
+        rest = self._appended(closed, [whole.filter(pa.array(~is_due))])
+        return (whole.filter(pa.array(is_due)) if is_due.any() else None), rest
+
+    def _chain(self, number: int) -> list[str]:
+        """The names under which rows wait that have yet to be judged by a relation, or by one before it."""
+        names = []
+        while number >= 0 and self._matching.relations[number].kind is not RelationKind.ALL:
+            names.append(self._name(number, "rows"))
+            relation = self._matching.relations[number]
+            if relation.kind is RelationKind.PART:
+                break
+            number = relation.of
+        return names
+
+    # -- intervals
+
+    def _with_end(self, table: pa.Table, aliases: Sequence[str]) -> pa.Table:
+        """Rows with the last instant at which all their parts of some aliases are visible."""
+        end = np.full(table.num_rows, _NEVER, np.int64)
+        for alias in aliases:
+            end = np.minimum(end, self._ends(alias, table))
+        if END in table.column_names:
+            table = table.drop_columns([END])
+        return table.append_column(END, pa.array(end))
+
+    def _counted(self, table: pa.Table, aliases: Sequence[str]) -> pa.Table:
+        """Rows of ROWS windows with what is known of their ends by now."""
+        end = column(table, END)
+        for alias in aliases:
+            if isinstance(self._windows[alias], Rows):
+                end = np.minimum(end, self._ends(alias, table))
+        return table.set_column(table.column_names.index(END), END, pa.array(end))
+
+    def _ends(self, alias: str, table: pa.Table) -> I64:
+        ts = column(table, f"{alias}.{ROW_TIME}")
+        match self._windows[alias]:
+            case Range(window_us):
+                return ts + window_us
+            case Tumble(window_us):
+                return (ts // window_us + 1) * window_us - 1
+            case Rows(count):
+                clock = self._clock(alias)
+                place = column(table, f"{alias}.{ROW_ORDINAL}") + count - clock.base
+                if not len(clock.ts):
+                    return np.full(len(ts), _NEVER, np.int64)
+                known = clock.ts[np.clip(place, 0, len(clock.ts) - 1)] - 1
+                return np.where(place < 0, -_NEVER, np.where(place < len(clock.ts), known, _NEVER))
+            case _:
+                return np.full(len(ts), _NEVER, np.int64)
+
+    # -- what is kept
+
+    def _keys(self, aliases: Iterable[str]) -> list[str]:
+        return [f"{alias}.{ROW_ORDINAL if isinstance(self._windows[alias], Rows) else ROW_ID}" for alias in aliases]
+
+    def _name(self, number: int, what: str) -> str:
+        return f"{self._query} {number} {what}"
+
+    def _tables(self, segments: Iterable[Segment]) -> list[pa.Table]:
+        return [self._shelf.get(part.path) for segment in segments for part in segment.parts]
+
+    def _appended(self, kept: Sequence[Segment], tables: Iterable[pa.Table]) -> tuple[Segment, ...]:
+        whole = _united([table for table in tables if table.num_rows])
+        if whole is None:
+            return tuple(kept)
+        ends = column(whole, END)
+        part = self._shelf.put("outer", whole)
+        segment = Segment((Part(part.path, part.rows, part.bytes),), int(ends.min()), int(ends.max()))
+        return self._compact((*kept, segment))
+
+    def _compact(self, segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
+        if len(segments) < _MANY_SEGMENTS:
+            return segments
+        return self._appended((), self._tables(segments))
+
+    def _earliest(self, number: int, state: State) -> int:
+        """A lower bound of the times of rows that wait."""
+        found = [_NEVER]
+        for table in self._tables(state.get(self._name(number, "rows"), ())):
+            times = [name for name in table.column_names if name.endswith(f".{ROW_TIME}")]
+            latest = np.maximum.reduce([column(table, name) for name in times])
+            found.append(int(latest.min()))
+        return min(found)
+
+
+def _united(tables: Sequence[pa.Table]) -> pa.Table | None:
+    whole = [table for table in tables if table.num_rows]
+    if not whole:
+        return None
+    return whole[0] if len(whole) == 1 else pa.concat_tables(whole, promote_options="permissive").combine_chunks()
+
+
+def _distinct(table: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """One row of each key."""
+    if len(keys) == 1:
+        _, first = np.unique(column(table, keys[0]), return_index=True)
+        return table.take(pa.array(first))
+    others = [(name, "min") for name in table.column_names if name not in keys]
+    grouped = table.group_by(list(keys), use_threads=False).aggregate(others)
+    return grouped.rename_columns([name.removesuffix("_min") for name in grouped.column_names])
+
+
+def _is_among(table: pa.Table, others: Sequence[pa.Table], keys: Sequence[str]) -> np.ndarray:
+    """Which rows have the keys of some row of other tables."""
+    known = _united([other.select(list(keys)) for other in others if other.num_rows])
+    if known is None or not table.num_rows:
+        return np.zeros(table.num_rows, bool)
+    if len(keys) == 1:
+        return np.isin(column(table, keys[0]), column(known, keys[0]))
+    numbered = table.select(list(keys)).append_column(_ROW_NUMBER, pa.array(np.arange(table.num_rows)))
+    found = numbered.join(known, list(keys), join_type="left semi", use_threads=False)
+    mask = np.zeros(table.num_rows, bool)
+    mask[column(found, _ROW_NUMBER)] = True
+    return mask
+
+
+def _among(table: pa.Table, others: Sequence[pa.Table], keys: Sequence[str]) -> pa.Table:
+    return table.filter(pa.array(_is_among(table, others, keys)))
+
+
+def _without(table: pa.Table, others: Sequence[pa.Table], keys: Sequence[str]) -> pa.Table:
+    return table.filter(pc.invert(pa.array(_is_among(table, others, keys))))

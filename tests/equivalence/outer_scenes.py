@@ -1,0 +1,244 @@
+"""Random outer joins, EXISTS and NOT EXISTS from a seed: queries, rows, sites, plans and faults."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from random import Random
+
+import pyarrow as pa
+
+from watersmeet.plan.nodes import Hop, JoinPlan, Method, OuterJoin, Plan, join_plan_of, with_join
+from watersmeet.plan.shape import matching_of
+from watersmeet.planners.local import local, symmetric
+from watersmeet.planners.sited import central, explicit
+from watersmeet.query.bags import Bag, bag_of
+from watersmeet.query.model import JoinQuery
+from watersmeet.query.oracle import answer
+from watersmeet.query.outer import branches_of
+from watersmeet.query.sql import parse_query
+from watersmeet.query.windows import Rows
+from watersmeet.sim.internet.links import LinkModel
+from watersmeet.sim.sites.rows import typed
+from watersmeet.sim.sites.site import SimulatedSites
+
+SCHEMA = pa.schema(
+    [("k", pa.int64()), ("m", pa.int32()), ("s", pa.string()), ("id", pa.int64()), ("ts", pa.timestamp("us", "UTC"))]
+)
+SECOND = 1_000_000
+LAST_S = 60  # rows of the scene are before this instant
+FLUSH_S = (10_000, 20_000)  # rows that no equality matches, by which watermarks pass all others
+MOST_COUNTED = 4
+FIRST_FLUSH_ID = 1_000
+
+CHAINS = (
+    "{a} LEFT JOIN {b} ON {ab}",
+    "{a} RIGHT JOIN {b} ON {ab}",
+    "{a} FULL OUTER JOIN {b} ON {ab}",
+    "{a} LEFT JOIN {b} ON {ab} LEFT JOIN {c} ON {ac}",
+    "{a} LEFT JOIN {b} ON {ab} LEFT JOIN {c} ON {bc}",
+    "{a} LEFT JOIN {b} ON {ab} JOIN {c} ON {ac}",
+    "{a} JOIN {b} ON {ab} LEFT JOIN {c} ON {ac}",
+    "{a} JOIN {b} ON {ab} FULL JOIN {c} ON {bc}",
+    "{a} LEFT JOIN {b} ON {ab} FULL JOIN {c} ON {ac}",
+    "{a} FULL JOIN {b} ON {ab} LEFT JOIN {c} ON {bc}",
+    "{a} FULL JOIN {b} ON {ab} FULL JOIN {c} ON {ac}",
+    "{a} LEFT JOIN {b} ON {ab} RIGHT JOIN {c} ON {ac}",
+    "{a} FULL JOIN {b} ON {ab} JOIN {c} ON {ac}",
+    "{a} LEFT JOIN {b} ON {ab} LEFT JOIN {c} ON {ac} LEFT JOIN {d} ON {ad}",
+    "{a} FULL JOIN {b} ON {ab} FULL JOIN {c} ON {ac} FULL JOIN {d} ON {ad}",
+    "{a} LEFT SEMI JOIN {b} ON {ab}",
+    "{a} LEFT ANTI JOIN {b} ON {ab} LEFT JOIN {c} ON {ac}",
+    "{c}, {a} LEFT JOIN {b} ON {ab}",
+)
+CLAUSES = (
+    "EXISTS (SELECT 1 FROM {e} WHERE {ae})",
+    "NOT EXISTS (SELECT * FROM {e} WHERE {ae})",
+    "a.k IN (SELECT e.k FROM {e})",
+    "a.k NOT IN (SELECT e.m FROM {e} WHERE e.k = a.k)",
+    "EXISTS (SELECT 1 FROM {e}, {f} WHERE {ae} AND e.k = f.k)",
+)
+
+
+@dataclass(frozen=True)
+class OuterScene:
+    """A query, whole streams in order of arrival, and how they are run."""
+
+    seed: int
+    sql: str
+    query: JoinQuery
+    tables: Mapping[str, pa.Table]
+    homes: Mapping[str, str]
+    site: str
+    delay_us: int
+
+    @property
+    def columns(self) -> dict[str, list[str]]:
+        return dict.fromkeys(self.tables, SCHEMA.names)
+
+    @property
+    def event_times(self) -> dict[str, str]:
+        return dict.fromkeys(self.tables, "ts")
+
+    @property
+    def expected(self) -> Bag:
+        """What the reference semantics ask for."""
+        return without_flush(bag_of(answer(self.query, self.tables, self.event_times)))
+
+
+def draw(seed: int, chain: str | None = None) -> OuterScene:
+    """The scene of a seed."""
+    random = Random(f"outer {seed}")
+    chain = chain or random.choice(CHAINS)
+    clauses = random.sample(CLAUSES, random.choice([0, 0, 1, 2])) if "{b}" in chain else []
+    if random.random() < 0.25:
+        chain, clauses = "{a}", random.sample(CLAUSES, random.choice([1, 1, 2]))
+    kinds = random.choice(["R", "R", "RT", "RN", "RTN", "RTNU"])
+    names = {}
+    for alias in "abcdef":
+        window = _window(random, kinds if alias != "a" else kinds.replace("U", "R"))
+        names[alias] = f"s{random.randint(0, 2)} [{window}] AS {alias}"
+    pairs = {f"{x}{y}": _on(random, x, y) for x in "abcdef" for y in "abcdef" if x < y}
+    body = chain.format(**names, **pairs)
+    aliases = [alias for alias in "abcd" if f"{{{alias}}}" in chain]
+    visible = [alias for alias in aliases if not (alias == "b" and ("SEMI" in chain or "ANTI" in chain))]
+    where = [clause.format(**names, **pairs) for clause in clauses]
+    if chain.startswith("{c}, "):
+        where.append("c.k = a.k")
+    if random.random() < 0.4:
+        some, other = random.choice(visible), random.choice(visible)
+        where.append(random.choice([f"{some}.id % 3 <> 1", f"{some}.m IS NULL", f"coalesce({some}.m, {other}.id) > 1"]))
+    items = ", ".join(f"{alias}.id AS {alias}_id" for alias in visible)
+    if random.random() < 0.3:
+        items += f", coalesce({visible[-1]}.s, 'none') AS shown"
+    sql = f"SELECT {items} FROM {body}" + (f" WHERE {' AND '.join(where)}" if where else "")
+    delay_s = random.choice([0, 0, 3])
+    tables = {f"s{number}": draw_rows(random, delay_s) for number in range(3)}
+    query = typed(
+        parse_query(sql, dict.fromkeys(tables, SCHEMA.names), allow_cross=True), dict.fromkeys(tables, SCHEMA)
+    )
+    sites = ["n0", "n1", "n2"]
+    homes = dict.fromkeys(tables, "n0") if random.random() < 0.4 else {name: random.choice(sites) for name in tables}
+    used = {source.stream for source in query.sources}
+    tables = {name: table for name, table in tables.items() if name in used}
+    return OuterScene(seed, sql, query, tables, homes, random.choice(sites), delay_s * SECOND)
+
+
+def plan_of(scene: OuterScene) -> OuterJoin:
+    """A random plan for each inner join."""
+    random = Random(f"plan {scene.seed}")
+    expanded = branches_of(scene.query)
+    plans = tuple(_branch_plan(random, scene, branch.query) for branch in expanded.branches)
+    return OuterJoin(plans, matching_of(scene.query, expanded), scene.query.grouping)
+
+
+def run(scene: OuterScene, *, crashes: bool = False) -> Bag:
+    """The answers of simulated sites."""
+    random = Random(f"run {scene.seed}")
+    sites = SimulatedSites(
+        plan_of(scene),
+        scene.event_times,
+        seed=scene.seed,
+        delays_us=dict.fromkeys(scene.tables, scene.delay_us),
+        model_of=lambda a, b: LinkModel(latency_us=25_000, loss=0.1, duplicate=0.1),
+        buckets=random.choice([1, 2, 3]),
+        homes=scene.homes,
+    )
+    count = random.randint(1, 8)
+    for name, table in sorted(scene.tables.items()):
+        cuts = sorted(random.sample(range(table.num_rows + 1), min(count, table.num_rows)))
+        for number, (low, high) in enumerate(zip([0, *cuts], [*cuts, table.num_rows], strict=True)):
+            sites.feed(number * 2 * SECOND + random.randint(0, SECOND), {name: table.slice(low, high - low)})
+    if crashes:
+        for _ in range(random.randint(1, 4)):
+            site, at = random.choice(sorted(sites.sites)), random.randint(0, count * 2 * SECOND)
+            sites.crash(site, at, random.randint(1, 5 * SECOND))
+    sites.run()
+    found: Bag = bag_of(pa.table({}))
+    for table in sites.answers():
+        found += bag_of(table)
+    return without_flush(found)
+
+
+def without_flush(bag: Bag) -> Bag:
+    """Answers without those of rows that only let watermarks pass others: the last may be undecided."""
+    return Counter({row: count for row, count in bag.items() if not any(_is_flush(value) for value in row)})
+
+
+def _is_flush(value: object) -> bool:
+    return isinstance(value, int) and value >= FIRST_FLUSH_ID
+
+
+def _branch_plan(random: Random, scene: OuterScene, query: JoinQuery) -> Plan:
+    homes, site, columns = scene.homes, scene.site, scene.columns
+    own = {homes[source.stream] for source in query.sources}
+    if len(query.sources) == 1 or own == {site}:
+        return local(query, columns, next(iter(own)) if len(query.sources) == 1 else site, site)
+    plan = central(query, columns, homes, site)
+    join = join_plan_of(plan)
+    if any(isinstance(source.window, Rows) for source in scene.query.sources) or random.random() < 0.3:
+        return with_join(plan, _symmetric(join, query, site))
+    if random.random() < 0.5:
+        return plan
+    hops = {}
+    for head in query.aliases:
+        others = [alias for alias in query.aliases if alias != head]
+        random.shuffle(others)
+        hops[head] = [Hop(alias, random.choice(list(Method)), bloom=random.random() < 0.3) for alias in others]
+    return explicit(query, columns, homes, site, hops)
+
+
+def _symmetric(join: JoinPlan, query: JoinQuery, site: str) -> JoinPlan:
+    return replace(join, sub_plans=(symmetric(query.aliases, join.classes, site),))
+
+
+def _window(random: Random, kinds: str) -> str:
+    match random.choice(kinds):
+        case "T":
+            return f"TUMBLE {random.choice([1, 5, 20])} SECONDS"
+        case "N":
+            return f"ROWS {random.randint(1, MOST_COUNTED)}"
+        case "U":
+            return "UNBOUNDED"
+        case _:
+            return f"RANGE {random.choice([1, 3, 10, 30])} SECONDS"
+
+
+def _on(random: Random, x: str, y: str) -> str:
+    parts = [random.choice([f"{x}.k = {y}.k", f"{y}.k = {x}.k", f"{x}.s = {y}.s", f"{x}.k = {y}.m"])]
+    if random.random() < 0.4:
+        parts.append(
+            random.choice(
+                [
+                    f"{x}.id < {y}.id",
+                    f"{y}.m > 1",
+                    f"{x}.id % 2 = 0",
+                    f"({x}.m IS NULL OR {y}.id > {x}.m)",
+                    f"{x}.m = {y}.m",
+                ]
+            )
+        )
+    return " AND ".join(parts)
+
+
+def draw_rows(random: Random, delay_s: int, most: int = 25) -> pa.Table:
+    """A stream with NULL keys, equal times and disorder, and at its end rows by which watermarks pass all others."""
+    count = random.randint(most // 2 if most > 25 else 1, most)
+    times = sorted(
+        random.uniform(0, LAST_S) if random.random() < 0.3 else random.randint(0, LAST_S) for _ in range(count)
+    )
+    order = sorted(range(count), key=lambda i: times[i] + random.uniform(0, delay_s))
+    rows = [(_key(random), random.choice([None, 1, 2, 3]), times[i]) for i in order]
+    rows += [(None, None, FLUSH_S[0])] * (MOST_COUNTED + 1) + [(None, None, FLUSH_S[1])]
+    return pa.table(
+        {
+            "k": pa.array([k for k, _, _ in rows], pa.int64()),
+            "m": pa.array([m for _, m, _ in rows], pa.int32()),
+            "s": pa.array([None if k is None else f"key {k}" for k, _, _ in rows], pa.string()),
+            "id": pa.array([i if i < count else FIRST_FLUSH_ID + i for i in range(len(rows))], pa.int64()),
+            "ts": pa.array([round(ts * SECOND) for _, _, ts in rows], pa.timestamp("us", "UTC")),
+        }
+    )
+
+
+def _key(random: Random) -> int | None:
+    return random.choice([None, 1, 1, 2, 2, 3, 4])
