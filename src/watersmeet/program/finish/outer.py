@@ -5,14 +5,17 @@ could match it has been found by then. Until that it waits, and so do the number
 dropped when it is decided. Whole batches are compared by the numbers of their rows.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from watersmeet.plan.nodes import Matching
+from watersmeet.program.finish.model import Finish, answer_column
 from watersmeet.program.join.axis import Clock
 from watersmeet.program.storage.segments import I64, column
 from watersmeet.program.storage.shelf import Part, Segment, Shelf
@@ -300,18 +303,22 @@ def _distinct(table: pa.Table, keys: Sequence[str]) -> pa.Table:
     return grouped.rename_columns([name.removesuffix("_min") for name in grouped.column_names])
 
 
-def _is_among(table: pa.Table, others: Sequence[pa.Table], keys: Sequence[str]) -> np.ndarray:
+def _is_among(table: pa.Table, others: Sequence[pa.Table], keys: Sequence[str]) -> npt.NDArray[np.bool_]:
     """Which rows have the keys of some row of other tables."""
     known = _united([other.select(list(keys)) for other in others if other.num_rows])
     if known is None or not table.num_rows:
         return np.zeros(table.num_rows, bool)
     if len(keys) == 1:
-        return np.isin(column(table, keys[0]), column(known, keys[0]))
+        found, numbers = np.sort(column(known, keys[0])), column(table, keys[0])
+        mask: npt.NDArray[np.bool_] = np.equal(
+            found[np.minimum(np.searchsorted(found, numbers), len(found) - 1)], numbers
+        )
+        return mask
     numbered = table.select(list(keys)).append_column(_ROW_NUMBER, pa.array(np.arange(table.num_rows)))
     found = numbered.join(known, list(keys), join_type="left semi", use_threads=False)
-    mask = np.zeros(table.num_rows, bool)
-    mask[column(found, _ROW_NUMBER)] = True
-    return mask
+    among = np.zeros(table.num_rows, bool)
+    among[column(found, _ROW_NUMBER)] = True
+    return among
 
 
 def _among(table: pa.Table, others: Sequence[pa.Table], keys: Sequence[str]) -> pa.Table:
@@ -320,3 +327,39 @@ def _among(table: pa.Table, others: Sequence[pa.Table], keys: Sequence[str]) -> 
 
 def _without(table: pa.Table, others: Sequence[pa.Table], keys: Sequence[str]) -> pa.Table:
     return table.filter(pc.invert(pa.array(_is_among(table, others, keys))))
+
+
+_NULL = re.compile(r"CAST\(NULL AS (\w+)\)")
+_ARROW_TYPES = {
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "boolean": pa.bool_(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+}
+
+
+def columns_or_nulls(finish: Finish) -> tuple[str | pa.DataType, ...] | None:
+    """The columns of combinations that a branch answers, and types of its NULLs; None where something is computed."""
+    if finish.predicates or finish.distinct:
+        return None
+    found: list[str | pa.DataType] = []
+    for item in finish.select:
+        if item.expression.is_plain:
+            found.append(item.expression.columns[0].flat)
+        elif (null := _NULL.fullmatch(item.expression.sql)) and null[1] in _ARROW_TYPES:
+            found.append(_ARROW_TYPES[null[1]])
+        else:
+            return None
+    return tuple(found)
+
+
+def select_columns(table: pa.Table, columns: Sequence[str | pa.DataType]) -> pa.Table:
+    """Columns of combinations, and NULLs, as evaluated answer columns."""
+    values = [table.column(one) if isinstance(one, str) else pa.nulls(table.num_rows, one) for one in columns]
+    return pa.table(values, names=[answer_column(number) for number in range(len(columns))])

@@ -20,7 +20,7 @@ from watersmeet.program.finish.distinct import Held, KeepUnseen
 from watersmeet.program.finish.failed import failed_sink, refuse_failed
 from watersmeet.program.finish.groups import first_of_windows
 from watersmeet.program.finish.model import Evaluated, Evaluator, Finish, answer_column
-from watersmeet.program.finish.outer import MatchRows
+from watersmeet.program.finish.outer import MatchRows, columns_or_nulls, select_columns
 from watersmeet.program.join.axis import Clock
 from watersmeet.program.operators import Form, Operator, Purpose
 from watersmeet.program.site.agreement import (
@@ -756,6 +756,12 @@ class SiteEngine:
     ) -> tuple[Answers | None, Evaluated]:
         if finish.plain is not None:
             return Answers(ledger.number, paths, finish.plain, rows), Evaluated(paths)
+        if finish.matching is not None and (columns := columns_or_nulls(finish)) is not None:
+            given = tuple(
+                self.shelf.put("evaluated", select_columns(self.shelf.get(path), columns)).path for path in paths
+            )
+            names = tuple((answer_column(number), item.name) for number, item in enumerate(finish.select))
+            return Answers(ledger.number, given, names, rows), Evaluated(given)
         evaluated = self._evaluate(finish, paths, rows)
         left = sum(self.shelf.get(path).num_rows for path in evaluated.paths)
         answers = Answers(ledger.number, evaluated.paths, finish.evaluated_columns, left)
