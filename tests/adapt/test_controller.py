@@ -151,10 +151,11 @@ def test_an_hour_of_steady_figures_changes_nothing(mode: Mode) -> None:
     assert driven.changes == []
 
 
-def test_swings_that_averages_level_out_are_not_followed() -> None:
+@pytest.mark.parametrize("swing_s", [4, 10])
+def test_swings_that_averages_level_out_are_not_followed(swing_s: int) -> None:
     driven = Driven("cnu", 10, 100, 20, half_life_s=20.0)
     for number in range(40):
-        driven.see(*((10, 100, 20) if number % 2 else (10, 100, 600)), seconds=4, seed=number)
+        driven.see(*((10, 100, 20) if number % 2 else (10, 100, 600)), seconds=swing_s, seed=number)
     assert len(driven.changes) <= 2  # of forty swings
 
 
