@@ -177,7 +177,8 @@ class Controller:
         if state.trigger is None:
             # Nobody knows whether the plan was made for what is observed: it is considered when averages are known,
             # which no past holds back yet.
-            first = replace(started(costs, now_s), settled_s=now_s + one.policy.settle_s / SETTLE_HALF_LIVES)
+            known_s = now_s + one.policy.settle_s / SETTLE_HALF_LIVES
+            first = replace(started(costs, now_s), settled_s=known_s, switched_s=None)  # min_interval is for later ones
             return replace(state, trigger=first), None, None
         policy = _cautious(one.policy, uncertainty(problem))
         trigger, change = watch(state.trigger, policy, costs, now_s)
