@@ -1,10 +1,12 @@
 """The applications of PIER's first chapter: firewall logs and file sharing, as the examples run them."""
 
 import runpy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from watersmeet.reproduce import experiment_named, runner
 from watersmeet.sim.pier.file_sharing import Library, hybrid, search_by_flooding, search_by_pier
 from watersmeet.sim.scenario.load import load_scenario
 from watersmeet.sim.scenario.pier.simulate import simulate_pier
@@ -41,6 +43,15 @@ def test_pier_finds_every_replica_and_flooding_what_is_near() -> None:
     both = hybrid(LIBRARY, searches, pier, near, rare_postings=10**9)
     assert both == pier.searched
     assert hybrid(LIBRARY, searches, pier, near, rare_postings=-1) == near.searched
+
+
+def test_the_experiment_makes_whole_rows() -> None:
+    experiment = experiment_named("pier-fig1.1")
+    (point,) = experiment.points(True)
+    rows = runner.run_all(experiment, [replace(point, library=LIBRARY, searches=12)])
+    assert len(rows) == 3 * 3 * 9
+    assert all(row[name] is not None for row in rows for name in experiment.columns)
+    assert len(experiment.verdict(rows)) == 2
 
 
 def test_the_example_of_file_sharing(capsys: pytest.CaptureFixture[str]) -> None:

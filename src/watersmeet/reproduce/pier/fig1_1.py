@@ -6,7 +6,7 @@ from pathlib import Path
 
 from watersmeet.reproduce.experiment import Experiment, Row, finding, mean
 from watersmeet.reproduce.plots import LINE_WIDTH, MARKER_SIZE, new_figure, save, show_grid
-from watersmeet.sim.pier.file_sharing import Library, Searched, hybrid, search_by_flooding, search_by_pier
+from watersmeet.sim.pier.file_sharing import Library, Searched, hybrid, is_rare, search_by_flooding, search_by_pier
 
 WITHIN_S = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 5.0, 30.0)
 RARE_REPLICAS, RARE_POSTINGS = 5, 40
@@ -34,16 +34,24 @@ def _run(point: Point) -> list[Row]:
     searches = library.searches(point.searches)
     pier, flooding = search_by_pier(library, searches), search_by_flooding(library, searches)
     both = hybrid(library, searches, pier, flooding, RARE_POSTINGS)
+    found = {"PIER": pier.searched, "flooding": flooding.searched, "hybrid": both}
+    count = len(searches)
+    costs = {
+        name: (each.messages / count, each.bytes / 1e3 / count)
+        for name, each in (("PIER", pier), ("flooding", flooding))
+    }
+    looked_up = sum(is_rare(library, search, RARE_POSTINGS) for search in searches) / count
+    messages, kilobytes = (
+        looked_up * by_pier + (1 - looked_up) * flooded
+        for by_pier, flooded in zip(costs["PIER"], costs["flooding"], strict=True)
+    )
+    costs["hybrid"] = (messages, kilobytes)  # by what searches cost on average
     rows = []
-    for system, searched, costs in (
-        ("PIER", pier.searched, pier),
-        ("flooding", flooding.searched, flooding),
-        ("hybrid", both, None),
-    ):
+    for system, searched in found.items():
         for name in CLASSES:
             some = [
-                found
-                for found, search in zip(searched, searches, strict=True)
+                each
+                for each, search in zip(searched, searches, strict=True)
                 if name == "all" or (search.replicas > 0 and (search.replicas <= RARE_REPLICAS) == (name == "rare"))
             ]
             for within in WITHIN_S:
@@ -54,8 +62,8 @@ def _run(point: Point) -> list[Row]:
                         "within s": within,
                         "draw": point.draw,
                         "answered %": 100 * _answered(some, within),
-                        "messages": None if costs is None else costs.messages / len(searches),
-                        "KB": None if costs is None else costs.bytes / 1e3 / len(searches),
+                        "messages": costs[system][0],
+                        "KB": costs[system][1],
                     }
                 )
     return rows

@@ -213,11 +213,16 @@ def search_by_flooding(library: Library, searches: Sequence[Search], *, degree: 
     return SearchCosts(found, sum(internet.messages_sent), sum(internet.bytes_sent))
 
 
+def is_rare(library: Library, search: Search, rare_postings: int) -> bool:
+    """Whether the list of one of its words is that short."""
+    return min(library.postings_of[word] for word in search.words) <= rare_postings
+
+
 def hybrid(
     library: Library, searches: Sequence[Search], pier: SearchCosts, flooding: SearchCosts, rare_postings: int
 ) -> list[Searched]:
     """Words with short lists are looked up by PIER, the others are flooded."""
     return [
-        by_pier if min(library.postings_of[word] for word in search.words) <= rare_postings else flooded
+        by_pier if is_rare(library, search, rare_postings) else flooded
         for search, by_pier, flooded in zip(searches, pier.searched, flooding.searched, strict=True)
     ]
