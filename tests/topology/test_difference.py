@@ -1,6 +1,7 @@
 """What is different between two topologies, and what of it is refused while queries run."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,12 +13,12 @@ SCHEMA = "k long, v double, ts timestamp"
 SQL = "SELECT a.v, b.v AS w FROM a [RANGE 5 SECONDS], b [RANGE 5 SECONDS] WHERE a.k = b.k"
 
 
-def stream(name: str, site: str = "ams", **settings: str) -> wm.Stream:
+def stream(name: str, site: str = "ams", **settings: Any) -> wm.Stream:
     return wm.Stream(name, "ts", SCHEMA, wm.Source("parquet", f"data/{name}"), site=site, **settings)
 
 
-def query(name: str, sql: str = SQL, **settings: object) -> wm.Query:
-    return wm.Query(name, sql, site="nyc", sink=wm.Sink("parquet", f"out/{name}"), **settings)  # type: ignore[arg-type]
+def query(name: str, sql: str = SQL, **settings: Any) -> wm.Query:
+    return wm.Query(name, sql, site="nyc", sink=wm.Sink("parquet", f"out/{name}"), **settings)
 
 
 NOW = wm.Topology(
@@ -27,16 +28,16 @@ NOW = wm.Topology(
 )
 
 
-def changed(**settings: object) -> wm.Topology:
-    return replace(NOW, **settings)  # type: ignore[arg-type]
+def changed(**settings: Any) -> wm.Topology:
+    return replace(NOW, **settings)
 
 
 def with_queries(*queries: wm.Query) -> wm.Topology:
     return replace(NOW, queries=queries)
 
 
-def with_stream(name: str, **settings: object) -> wm.Topology:
-    some = tuple(replace(one, **settings) if one.name == name else one for one in NOW.streams)  # type: ignore[arg-type]
+def with_stream(name: str, **settings: Any) -> wm.Topology:
+    some = tuple(replace(one, **settings) if one.name == name else one for one in NOW.streams)
     return replace(NOW, streams=some)
 
 
