@@ -6,6 +6,7 @@ seed that failed is run again. `--scale 0.01` takes a hundredth of each.
 """
 
 import argparse
+import contextlib
 import os
 import re
 import signal
@@ -15,6 +16,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
 REPEAT = re.compile(r"^\s*\S*WATERSMEET_SEED=.*|^FAILED .*|^ERROR .*", re.MULTILINE)
@@ -108,10 +111,14 @@ def wait(process: "subprocess.Popen[bytes]", one: Class, began: float, budget_s:
         try:
             return process.wait(min(left_s, REPORT_S))
         except subprocess.TimeoutExpired:
-            print(f"{one.name}: still running after {(time.monotonic() - began) / 60:.0f} min", flush=True)
+            if left_s > REPORT_S:
+                print(f"{one.name}: still running after {(time.monotonic() - began) / 60:.0f} min", flush=True)
+    family = psutil.Process(process.pid).children(recursive=True)  # Java is in a process group of its own
     process.send_signal(signal.SIGABRT)  # Python's fault handler, which pytest has switched on, shows where it is
     process.wait()
-    os.killpg(process.pid, signal.SIGKILL)
+    for started in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            started.kill()
     return None
 
 
