@@ -92,7 +92,6 @@ def run(one: Class, scale: float, logs: Path) -> bool:
             env={**os.environ, "WATERSMEET_SOAK": f"{scale:g}"},
             stdout=file,
             stderr=file,
-            start_new_session=True,
         )
         code = wait(process, one, began, budget_s)
     minutes = (time.monotonic() - began) / 60
