@@ -20,6 +20,7 @@ from watersmeet.topology.model import (
     Site,
     Source,
     Stream,
+    Table,
     Topology,
 )
 
@@ -53,6 +54,7 @@ __all__ = [
     "Source",
     "Stats",
     "Stream",
+    "Table",
     "StreamStats",
     "StreamingRun",
     "Topology",
