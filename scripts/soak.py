@@ -21,7 +21,7 @@ import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
 REPEAT = re.compile(r"^\s*\S*WATERSMEET_SEED=.*|^FAILED .*|^ERROR .*", re.MULTILINE)
-MIN_SHARE = 0.1  # of the budget: to start Spark takes as long in a short run
+MIN_MINUTES = 30  # to start Spark takes as long in a short run
 REPORT_S = 300  # how often it is said what is still running
 
 
@@ -80,7 +80,7 @@ def run(one: Class, scale: float, logs: Path) -> bool:
     """Run a class to its end or the end of its budget, and say how it went; whether it went well."""
     log, budget_s = (
         logs / f"{one.name.replace(' ', '-').replace(',', '')}.log",
-        60 * one.minutes * max(scale, MIN_SHARE),
+        60 * max(one.minutes * scale, MIN_MINUTES),
     )
     print(f"{one.name}: started, at most {budget_s / 60:.0f} min", flush=True)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-m", "soak", "-s", "-v", *one.paths]
@@ -134,7 +134,7 @@ def main() -> int:
     ]
     logs = ROOT / "out" / "soak"
     logs.mkdir(parents=True, exist_ok=True)
-    hours = sum(one.minutes for one in chosen) * max(options.scale, MIN_SHARE) / 60
+    hours = sum(max(one.minutes * options.scale, MIN_MINUTES) for one in chosen) / 60
     print(f"{len(chosen)} classes, at most {hours:.1f} h one after the other, {options.jobs} at a time", flush=True)
     began = time.monotonic()
     with ThreadPoolExecutor(options.jobs) as pool:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from processes import CommandProcess
 from scenes import Scene, wait_for
-from seeds import FreshSeeds
+from seeds import FreshSeeds, scaled
 from spark.recovery import APART, PLAN, QUERIES, all_answers, make_scene
 
 TWO_SITES = {"homes": APART, "site": "nyc", "plan": PLAN}
@@ -63,6 +63,6 @@ def test_dozens_of_kills(tmp_path: Path, fresh_seeds: FreshSeeds, where: Mapping
         queries = [name for name in QUERIES if not where or name != "chain"]  # its streams have no key in common
         (tmp_path / str(seed)).mkdir()
         scene = make_scene(tmp_path / str(seed), queries, batches=60, rows=150, seed=seed, **where)
-        victims = random.Random(seed).choices(["python", "group", "java"], [3, 2, 1], k=12)
+        victims = random.Random(seed).choices(["python", "group", "java"], [3, 2, 1], k=max(2, scaled(12)))
         kill_and_resume(scene, victims, seed)
         kill_and_resume(scene, (), seed)  # nothing is left to do

@@ -16,7 +16,7 @@ import duckdb
 import pytest
 from processes import CommandProcess
 from scenes import Scene, Steps, by_duckdb, make_batches, wait_for, write_batch
-from seeds import FreshSeeds
+from seeds import FreshSeeds, scaled
 
 HOMES = {"a": "ams", "b": "fra", "c": "nyc"}
 SITES = tuple(HOMES.values())
@@ -184,7 +184,7 @@ def test_sites_that_die_freeze_and_lose_a_link_leave_exactly_the_answers(make_si
 
 @pytest.mark.soak
 def test_dozens_of_kills(make_sites: MakeSites, fresh_seeds: FreshSeeds) -> None:
-    rounds = 8
+    rounds = scaled(8)
     for seed in fresh_seeds.take(5):
         sites = make_sites(stages=1 + rounds * len(SITES), seed=seed)
         sites.start()
@@ -197,9 +197,10 @@ def test_dozens_of_kills(make_sites: MakeSites, fresh_seeds: FreshSeeds) -> None
 @pytest.mark.soak
 def test_a_link_that_is_away_time_and_again(make_sites: MakeSites, fresh_seeds: FreshSeeds) -> None:
     for seed in fresh_seeds.take(1):
-        sites = make_sites(stages=9, seed=seed)
+        outages = max(2, scaled(8))
+        sites = make_sites(stages=1 + outages, seed=seed)
         sites.start()
-        for _ in range(8):
+        for _ in range(outages):
             with sites.without_link():
                 sites.release()
                 time.sleep(sites.chance.uniform(0, 10))
