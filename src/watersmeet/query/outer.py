@@ -343,7 +343,7 @@ class _Expansion:
             grouping=None,
             outer=None,
             into=None,
-            also_kept=tuple(column for column in query.also_kept if column.alias in aliases),
+            also_kept=query.also_kept if not absent else (),  # those of the first run, which were of the main branch
         )
         return Branch(inner, len(items))
 
