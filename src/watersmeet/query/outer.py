@@ -343,7 +343,7 @@ class _Expansion:
             grouping=None,
             outer=None,
             into=None,
-            also_kept=query.also_kept if not absent else (),  # those of the first run, which were of the main branch
+            also_kept=(),  # a restart asks for the same columns of every branch
         )
         return Branch(inner, len(items))
 
