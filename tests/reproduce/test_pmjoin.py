@@ -155,7 +155,8 @@ def test_every_experiment_is_whole() -> None:
     assert len(names) == len(set(names))
     for one in EXPERIMENTS:
         assert 0 < len(one.points(True)) <= len(one.points(False))
-        assert one.published and one.notes and one.title
+        assert one.notes and one.title
+        assert one.published or one.name == "systems", "no paper has that comparison"
     with pytest.raises(InputError, match="did you mean 'pmjoin-fig5'"):
         experiment_named("pmjoin-fig55")
 

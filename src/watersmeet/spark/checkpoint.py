@@ -205,8 +205,8 @@ def _read(directory: Path, name: str) -> str:
         raise damaged(f"checkpoint {directory}: {name} is damaged ({error})") from None
 
 
-def check_whole(directory: Path, ledger: SiteLedger) -> list[Path]:
-    """Refuse half a checkpoint; of Spark's log the entries that a power cut has torn and that are to be removed."""
+def check_files(directory: Path, ledger: SiteLedger) -> None:
+    """Refuse a checkpoint of which state files are missing or cut short."""
     missing = FileShelf(str(directory / STATE)).incomplete(ledger.paths)
     if missing:
         some = ", ".join(missing[:_MOST_NAMED]) + (", ..." if len(missing) > _MOST_NAMED else "")
@@ -214,6 +214,11 @@ def check_whole(directory: Path, ledger: SiteLedger) -> list[Path]:
             f"checkpoint {directory}: {len(missing)} of the {len(ledger.paths)} state files that the ledger names are "
             f"missing or cut short ({some})"
         )
+
+
+def check_whole(directory: Path, ledger: SiteLedger) -> list[Path]:
+    """Refuse half a checkpoint; of Spark's log the entries that a power cut has torn and that are to be removed."""
+    check_files(directory, ledger)
     log = SparkLog(directory / SPARK, ledger.ingested_batch)
     log.check()
     return log.torn()

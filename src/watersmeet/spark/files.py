@@ -83,7 +83,8 @@ class FileShelf:
 
     def incomplete(self, names: Iterable[str]) -> list[str]:
         """Which of some files are missing or do not have the size that their name tells."""
-        sizes = {entry.name: entry.stat().st_size for entry in os.scandir(self.directory)}
+        is_there = os.path.isdir(self.directory)
+        sizes = {entry.name: entry.stat().st_size for entry in os.scandir(self.directory)} if is_there else {}
         return sorted(name for name in names if sizes.get(name) != _contents(name)[0])
 
     def path_of(self, name: str) -> str:

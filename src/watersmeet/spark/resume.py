@@ -5,12 +5,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from watersmeet.errors import CheckpointMismatch, InputError, damaged
+from watersmeet.errors import CheckpointDamaged, CheckpointMismatch, InputError
 from watersmeet.program.finish.model import Finish
 from watersmeet.program.site.agreement import Takeover, Versions, proposer_of
 from watersmeet.program.site.engine import read_versions
 from watersmeet.program.site.versions import Change
-from watersmeet.spark.checkpoint import LEDGER, STATE, lock, read_ledger
+from watersmeet.spark.checkpoint import LEDGER, STATE, check_files, lock, read_ledger
 from watersmeet.spark.definitions import read_query, read_stream, read_topology, topology_text
 from watersmeet.spark.durable import UNFLUSHED
 from watersmeet.spark.files import FileShelf
@@ -23,23 +23,32 @@ _TOPOLOGY = "topology.json"  # what a site was asked to run
 _ATTEMPTS = 50
 
 
-def known_versions(root: Path, sites: Iterable[str]) -> dict[str, Versions]:
-    """By site, the versions that checkpoints have; nothing is locked or written."""
+def known_versions(root: Path, sites: Iterable[str], *, at_start: bool = False) -> dict[str, Versions]:
+    """By site, the versions that checkpoints have; nothing is locked or written.
+
+    A start goes on with them: then half a checkpoint is refused, and no file is trusted that was verified before.
+    """
     found = {}
     for site in sites:
-        if (root / site / LEDGER).exists() and (versions := _read(root / site)) is not None:
+        if (root / site / LEDGER).exists() and (versions := _read(root / site, at_start=at_start)) is not None:
             found[site] = versions
     return found
 
 
-def _read(checkpoint: Path) -> Versions | None:
+def _read(checkpoint: Path, *, at_start: bool) -> Versions | None:
+    shelf = FileShelf(str(checkpoint / STATE))
+    if at_start:
+        shelf.verify_again()
     for attempt in range(_ATTEMPTS):
         ledger = read_ledger(checkpoint)
         try:
-            return read_versions(FileShelf(str(checkpoint / STATE)), ledger) if ledger.versions else None
-        except FileNotFoundError:  # the process that runs it has committed another ledger meanwhile
-            if attempt == _ATTEMPTS - 1:
-                raise damaged(f"checkpoint {checkpoint}: the versions that its ledger names are missing") from None
+            if at_start:
+                check_files(checkpoint, ledger)
+            return read_versions(shelf, ledger) if ledger.versions else None
+        except CheckpointDamaged:
+            if attempt == _ATTEMPTS - 1 or read_ledger(checkpoint) == ledger:
+                raise
+            # A process that runs it has committed another ledger meanwhile, and removed what it no longer names.
     return None
 
 

@@ -15,6 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from watersmeet import __version__
 from watersmeet.adapt.controller import GoOver
 from watersmeet.adapt.decisions import Decisions, decisions_of
+from watersmeet.cost.price import BATCH_INTERVAL_S
 from watersmeet.errors import InputError, NothingToDo, did_you_mean, name_queries
 from watersmeet.metrics.bus import EventBus
 from watersmeet.metrics.events import Event, PlanInForce, RunStarted, RunWarning
@@ -225,13 +226,13 @@ def _start(
     trigger_us = 0 if trigger is None else parse_duration(trigger)
     if trigger is not None and trigger_us <= 0:
         raise InputError(f"trigger {trigger!r} must be positive")
-    if trigger_us and site is None and topology.batch_interval_us is None:
+    if trigger_us > BATCH_INTERVAL_S * 1e6 and site is None and topology.batch_interval_us is None:
         topology = replace(topology, batch_interval_us=trigger_us)  # sites that start by themselves plan by the file
     root = checkpoint_root(topology, checkpoint)
     known: dict[str, Versions] = {}
     if not fresh:
         refuse_old_forms(root)
-        known = known_versions(root, topology.site_names if site is None else [site])
+        known = known_versions(root, topology.site_names if site is None else [site], at_start=True)
     session = spark or start_session(has_rows=has_rows_in_java(topology.sources))
     use_our_python(session)
     topology = with_table_schemas(session, topology)

@@ -452,7 +452,12 @@ def run_json(command: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str
     [
         ("", "", ["--system", "site"], "unknown system 'site'; did you mean 'sites'?"),
         ("", "", ["--nodes", "9"], "--nodes is an option of the system rjoin; leave it out, or add --system rjoin"),
-        ("", "", ["--plot", "a.svg"], "--plot is an option of the system rjoin; leave it out, or add --system rjoin"),
+        (
+            "",
+            "",
+            ["--strategy", "worst"],
+            "--strategy is an option of the system rjoin; leave it out, or add --system rjoin",
+        ),
         ("", "", ["--system", "rjoin", "--check"], "--check is an option of the system sites"),
         ("", "", ["--system", "rjoin", "--trigger", "1 s"], "--trigger is an option of the system sites"),
         ("", "", ["--trigger", "0 seconds"], "--trigger: '0 seconds' must be positive"),

@@ -166,7 +166,7 @@ def test_which_files_are_left_to_spark_is_told(spark: Any, tmp_path: Path, write
     a, b = stream("a", path), stream("b", write_stream("b", [good]))
     state = tmp_path / "state"
     state.mkdir()
-    (state / "marks.json").write_text('{"a": null, "b": null}', encoding="utf-8")
+    (state / "marks.json").write_text('{"a": null, "b": null, "#batch": 0}', encoding="utf-8")
     intake = intake_of(spark, state, sql_of("a.k = b.k"), a, b)
     listing = listing_of(a)
     assert listing is not None
