@@ -1,6 +1,7 @@
 """Tables beside streams on Spark: read once, kept in the checkpoint, shipped once to each site that needs them."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,23 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from pyspark.sql import SparkSession
-from scenes import DDL, SCHEMA, Bag, by_arrow, ledger_of, make_batches, sort_out, wait_for, write_batch, write_batches
+from scenes import (
+    DDL,
+    SCHEMA,
+    Bag,
+    by_arrow,
+    latest_us,
+    ledger_of,
+    make_batches,
+    sort_out,
+    wait_for,
+    write_batch,
+    write_batches,
+)
 
 import watersmeet as wm
-from watersmeet.query.oracle import answer
-from watersmeet.query.sql import parse_query
+from watersmeet.query.oracle import answer, answer_outputs
+from watersmeet.query.sql import parse_query, parse_script
 from watersmeet.query.windows import END_US, AsOf
 from watersmeet.spark.ingest.tables import TableReader
 from watersmeet.testing import bag
@@ -35,6 +48,10 @@ QUERIES = {
     "twice": "SELECT a.id, x.s, y.region FROM a, users x, users y WHERE a.k = x.k AND a.s = y.s AND x.s <> y.s",
     "counted": "SELECT r.rank, count(*) AS n FROM a, users u, regions r "
     "WHERE a.k = u.k AND u.region = r.region GROUP BY r.rank, TUMBLE(5 SECONDS)",
+    "united": """WITH named AS (SELECT a.k, a.id, u.region FROM a, users u WHERE a.k = u.k)
+        SELECT n.id, b.id AS other, r.rank FROM named [RANGE 4 SECONDS] n, b [RANGE 2 SECONDS], regions r
+        WHERE n.k = b.k AND n.region = r.region
+        UNION ALL SELECT b.id, 0, 0 FROM b, users x WHERE b.s = x.s""",
 }
 COLUMNS = {**dict.fromkeys("ab", SCHEMA.names), "users": USERS.column_names, "regions": REGIONS.column_names}
 TABLES = {"users": AsOf(), "regions": AsOf()}
@@ -92,12 +109,11 @@ class Place:
         return handle
 
     def expected(self, query: str) -> Bag:
-        parsed = parse_query(QUERIES[query], COLUMNS, tables=TABLES)
+        outputs = parse_script(query, QUERIES[query], COLUMNS, tables=TABLES)
         streams = {name: sort_out(batches)[0] for name, batches in self.batches.items()}
         tables = {**streams, "users": USERS, "regions": REGIONS}
-        times = [streams["a"].column("ts").cast(pa.int64())]
-        watermark_us = max(value.as_py() for value in times[0]) - 1_000_000
-        return bag(answer(parsed, tables, dict.fromkeys("ab", "ts"), watermark_us=watermark_us))
+        marks = {name: latest_us(batches) - 1_000_000 for name, batches in self.batches.items()}
+        return bag(answer_outputs(outputs, tables, dict.fromkeys("ab", "ts"), watermarks_us=marks)[query])
 
     def check(self, *queries: str) -> None:
         for query in queries:
@@ -132,8 +148,8 @@ def test_a_restart_has_the_rows_that_were_read_at_first(spark: SparkSession, tmp
 
 def test_a_table_goes_once_to_each_site_that_reads_it(spark: SparkSession, tmp_path: Path) -> None:
     place = Place(tmp_path, {"a": "ams", "b": "nyc", "users": "fra", "regions": "ams"}, "ams")
-    place.run(spark, "plain", "both", "counted")
-    place.check("plain", "both", "counted")
+    place.run(spark, "plain", "both", "counted", "united")
+    place.check("plain", "both", "counted", "united")
     link = ledger_of(tmp_path / "checkpoint" / "fra").links["ams"]
     assert link.traffic["users"].tuples <= USERS.num_rows and link.traffic["users"].batches == 1
 
@@ -239,3 +255,46 @@ def test_batch_frames_of_wm_sql_are_tables(spark: SparkSession, tmp_path: Path) 
     assert by_arrow(tmp_path / "out" / "plain") == bag(answer(parsed, {**streams, "users": USERS}, {"a": "ts"}))
     with pytest.raises(wm.InputError, match=r"'users' is a table, which has no window; leave out \[ROWS 1\]"):
         wm.sql(spark, "SELECT a.id FROM a [ROWS 1], users [ROWS 1] u WHERE a.k = u.k", **frames)
+
+
+def test_plans_of_queries_over_tables_change_unless_a_table_is_refreshed(spark: SparkSession, tmp_path: Path) -> None:
+    place = Place(tmp_path, {"a": "ams", "b": "nyc", "users": "fra", "regions": "ams"}, "ams")
+    later = {name: batches.pop() for name, batches in place.batches.items()}
+    for name in later:
+        (tmp_path / "data" / name / "00002.parquet").rename(tmp_path / f"{name}.parquet")
+
+    def start(**users: Any) -> wm.StreamingRun:
+        topology = place.topology("both", "united", **users)
+        planned = tuple(replace(query, assume_defaults=True) for query in topology.queries)
+        return wm.start(
+            replace(topology, queries=planned), spark=spark, checkpoint=tmp_path / "checkpoint", plans_change=True
+        )
+
+    run = start()
+    try:
+        wait_for(lambda: by_arrow(tmp_path / "out" / "both").total() > 0, "answers", run.exception)
+        for name in run.plans:
+            run.change_plan(name, planner="central")
+        assert run.await_changes() and any(not one.refused for one in run.changes)
+        for name, batch in later.items():
+            (tmp_path / f"{name}.parquet").rename(tmp_path / "data" / name / "00002.parquet")
+            place.batches[name].append(batch)
+        for name in ("both", "united"):
+            found = place.expected(name)
+            wait_for(lambda: by_arrow(tmp_path / "out" / name) == found, "all answers", run.exception)  # noqa: B023
+    finally:
+        run.stop()
+    place.check("both", "united")
+
+
+def test_the_plan_of_a_query_over_a_table_that_is_refreshed_stays(spark: SparkSession, tmp_path: Path) -> None:
+    place = Place(tmp_path, {"a": "ams", "b": "nyc", "users": "fra", "regions": "ams"}, "ams")
+    topology = place.topology("both", refresh="1 hour")
+    planned = tuple(replace(query, assume_defaults=True) for query in topology.queries)
+    topology = replace(topology, queries=planned)
+    run = wm.start(topology, spark=spark, checkpoint=tmp_path / "checkpoint", plans_change=True)
+    try:
+        with pytest.raises(wm.InputError, match="reads table 'users', which is refreshed, so its plan cannot change"):
+            run.change_plan("both", planner="central")
+    finally:
+        run.stop()

@@ -1,10 +1,11 @@
 """Views on Spark: chains, unions and subqueries, at one site and at several, through crashes, with Spark's types."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from scenes import Bag, Scene, by_arrow, latest_us, make_batches
+from scenes import Bag, Scene, by_arrow, latest_us, make_batches, wait_for
 
 import watersmeet as wm
 from watersmeet.query.oracle import answer_outputs
@@ -123,3 +124,95 @@ def test_frames_can_be_read_through_common_table_expressions(spark: Any, tmp_pat
     run.trigger(availableNow=True).start(str(tmp_path / "framed")).awaitTermination()
     found = by_arrow(tmp_path / "framed")
     assert found.total() > 10 and all(one < other for one, other in found)
+
+
+def with_planners(scene: Scene, **settings: Any) -> wm.Topology:
+    """The topology of a scene with other settings of planners for all queries and views."""
+    topology = scene.topology
+    queries, views = ([replace(one, **settings) for one in some] for some in (topology.queries, topology.views))
+    return replace(topology, queries=tuple(queries), views=tuple(views))
+
+
+def more(scene: Scene, first: int) -> None:
+    for number, name in enumerate("abc"):
+        scene.add(name, make_batches(first + number, 2, 40, first=first, keys=12, texts=12, trouble=0.01))
+
+
+def revisions(handle: wm.StreamingRun) -> set[int]:
+    return {site.job.versions.deployment.revision for site in handle._sites}
+
+
+def test_plans_of_views_and_unions_change_at_a_restart_and_while_sites_run(spark: Any, tmp_path: Path) -> None:
+    asked = {name: QUERIES[name] for name in ("joined", "united")}
+    scene = make_scene(tmp_path, asked, homes={"a": "ams", "b": "nyc", "c": "nyc"}, site="nyc").write()
+    scene.run(spark)
+    more(scene, 160)
+    planned = with_planners(scene, planner="greedy", assume_defaults=True)
+    wm.start(planned, spark=spark, once=True, checkpoint=scene.checkpoint).awaitTermination()
+    check(scene)
+    handle = wm.start(planned, spark=spark, checkpoint=scene.checkpoint)
+    try:
+        assert revisions(handle) == {2}, "the other plans are in force"
+        for name in ("pairs", "united_every", "united", "joined"):
+            handle.change_plan(name, planner="central")
+        more(scene, 240)
+        wait_for(lambda: all(by_arrow(scene.sink(n)) == b for n, b in expected(scene).items()), "all", handle.exception)
+        assert handle.await_changes() and min(revisions(handle)) > 2
+        again = handle.apply(planned)
+        assert not again.refused
+        with_view = wm.Query(
+            "more", "SELECT ai FROM pairs", site="nyc", sink=wm.Sink("parquet", str(tmp_path / "more"))
+        )
+        with pytest.raises(wm.InputError, match="query 'more' reads views or has several SELECTs, and such queries do"):
+            handle.add(with_view)
+        with pytest.raises(wm.InputError, match="query 'joined' reads views or has several SELECTs"):
+            handle.remove("joined")
+        other = [replace(one, sql=f"{one.sql} AND a.k > 3") if one.name == "pairs" else one for one in planned.views]
+        with pytest.raises(wm.InputError, match="stop and begin anew with --fresh"):
+            handle.apply(replace(planned, views=tuple(other)))
+        moved = [replace(one, site="ams") if one.name == "pairs" else one for one in planned.views]
+        with pytest.raises(wm.InputError, match="view 'pairs': its site cannot change while queries read it"):
+            handle.apply(replace(planned, views=tuple(moved)))
+        with pytest.raises(wm.InputError, match="'united_2', which is taken by 'united_2'; rename"):
+            handle.add(replace(with_view, name="united_2", sql="SELECT k FROM a"))
+    finally:
+        handle.stop()
+    check(scene)
+
+
+def test_queries_come_and_go_beside_views_that_share_their_joins(spark: Any, tmp_path: Path) -> None:
+    asked = {name: QUERIES[name] for name in ("joined", "united")} | {"own": VIEWS["pairs"]}
+    scene = make_scene(tmp_path, asked).write()
+    handle = wm.start(scene.topology, spark=spark, checkpoint=scene.checkpoint)
+    try:
+        wait_for(lambda: by_arrow(scene.sink("own")).total() > 0, "answers", handle.exception)
+        handle.remove("own")
+        sink = wm.Sink("parquet", str(tmp_path / "out" / "late"))
+        handle.add(wm.Query("late", VIEWS["pairs"], site="here", sink=sink))
+        assert handle.await_changes()
+        more(scene, 160)
+        found = {name: bag for name, bag in expected(scene).items() if name != "own"}
+        wait_for(lambda: all(by_arrow(scene.sink(n)) == b for n, b in found.items()), "all", handle.exception)
+    finally:
+        handle.stop()
+    whole, late = expected(scene)["own"], by_arrow(tmp_path / "out" / "late")
+    assert late and late <= whole and by_arrow(scene.sink("own")) <= whole
+
+
+def test_a_branch_of_a_union_that_is_idle_holds_up_the_others_no_longer(spark: Any, tmp_path: Path) -> None:
+    sql = "SELECT k, count(*) AS n FROM (SELECT k FROM a UNION ALL SELECT k FROM b) u GROUP BY k, TUMBLE(2 SECONDS)"
+    batches = {"a": make_batches(1, 4, 40, keys=5, trouble=0), "b": make_batches(2, 1, 40, keys=5, trouble=0)}
+    scene = Scene(tmp_path, batches, {"q": sql}, idle_timeout="1 second").write()
+    outputs = [one.output for one in outputs_of(scene.topology, scene.topology.queries)]
+
+    def until(stream: str) -> Bag:
+        mark = latest_us(batches[stream]) - scene.delay_us
+        times, tables = dict.fromkeys("ab", "ts"), scene.taken()
+        return bag(answer_outputs(outputs, tables, times, watermarks_us=dict.fromkeys("ab", mark))["q"])
+
+    assert until("b") < until("a")
+    handle = wm.start(scene.topology, spark=spark, checkpoint=scene.checkpoint)
+    try:
+        wait_for(lambda: by_arrow(scene.sink()) == until("a"), "groups of all rows", handle.exception)
+    finally:
+        handle.stop()

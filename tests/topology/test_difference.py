@@ -8,6 +8,7 @@ import pytest
 import watersmeet as wm
 from watersmeet.topology.difference import differences
 from watersmeet.topology.model import Link, LinkTransport, Site, Table
+from watersmeet.topology.views import outputs_of
 
 SCHEMA = "k long, v double, ts timestamp"
 SQL = "SELECT a.v, b.v AS w FROM a [RANGE 5 SECONDS], b [RANGE 5 SECONDS] WHERE a.k = b.k"
@@ -108,3 +109,27 @@ def test_queries_over_tables_do_not_begin_while_others_run() -> None:
 def test_one_query_has_to_be_left() -> None:
     with pytest.raises(wm.InputError, match="no query would be left; stop the run instead"):
         differences(NOW, with_queries())
+
+
+def test_views_are_planned_again_by_their_settings_and_stay_where_they_are() -> None:
+    view = wm.Query("v", SQL, site="nyc")
+    now = replace(NOW, views=(view,), queries=(query("over", "SELECT w FROM v"), NOW.queries[0]))
+    planned = differences(now, replace(now, views=(replace(view, planner="greedy"),)))
+    assert planned.replanned == ("over",) and not planned.refused
+    assert [(row.name, row.change, row.detail) for row in planned.rows] == [
+        ("over", "planned again", "planner of view v")
+    ]
+    moved = differences(now, replace(now, views=(replace(view, site="ams"),)))
+    assert moved.refused.startswith("view 'v': its site cannot change while queries read it; ")
+    other = differences(now, replace(now, views=(replace(view, sql=f"{SQL} AND a.v > 1"),)))
+    assert other.refused.count("query 'over' reads views or has several SELECTs") == 2
+    unread = differences(now, replace(now, views=(view, wm.Query("w", "SELECT v FROM a"))))
+    assert not unread.rows
+    gone = differences(now, replace(now, queries=now.queries[:1]))
+    assert gone.removed == ("q",) and not gone.refused
+
+
+def test_names_that_selects_are_given_are_not_those_of_queries() -> None:
+    union = query("u", "SELECT v FROM a UNION ALL SELECT v FROM b")
+    with pytest.raises(wm.InputError, match="a SELECT of 'u' is given the name 'u_2', which is taken by 'u_2'; ren"):
+        outputs_of(with_queries(union, query("u_2")), [union])

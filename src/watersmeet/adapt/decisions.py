@@ -14,6 +14,7 @@ from watersmeet.cost.workload import MissingStatistic
 from watersmeet.metrics.events import Event
 from watersmeet.plan.nodes import JoinPlan
 from watersmeet.query.model import JoinQuery
+from watersmeet.query.windows import AsOf
 from watersmeet.stats.sketches import StreamSketch
 from watersmeet.topology.model import Query, Topology
 
@@ -153,7 +154,8 @@ def decisions_of(
     running: dict[str, Running] = {}
     for name, (query, parsed, join) in asked.items():
         found = adaptive_query(query, parsed, topology.adapt_of(query), half_life_s)
-        if found is None or len(set(join.homes)) == 1:
+        is_fixed = any(scan.window == AsOf(is_refreshed=True) for scan in join.scans)  # by versions.check_change
+        if found is None or is_fixed or len(set(join.homes)) == 1:
             continue
         watched.append(found)
         if found.mode == "planner":

@@ -101,14 +101,17 @@ def _with_plans(
         from watersmeet.program.site.versions import QueryPlan, plan_changes
         from watersmeet.spark.run import check_query
 
+        again: dict[str, QueryPlan] = {}  # with views and SELECTs, which have plans of their own
         for name in (*found.added, *found.replaced, *found.replanned):
             query = topology.query(name)
             with errors_naming(query):
-                chosen = check_query(spark, topology, query, site=None).plans[name]
+                plans = check_query(spark, topology, query, site=None).plans
             if name not in found.replanned:
-                rows.append(Difference("plan", name, "new", f"by {chosen.planner}"))
-            elif plan_changes(deployed.versions.deployment, [QueryPlan(name, chosen.plan)]):
-                rows.append(Difference("plan", name, "changed", f"by {chosen.planner}"))
+                rows.append(Difference("plan", name, "new", f"by {plans[name].planner}"))
+            else:
+                again |= {one: QueryPlan(one, chosen.plan, planner=chosen.planner) for one, chosen in plans.items()}
+        changed = plan_changes(deployed.versions.deployment, again.values())
+        rows += [Difference("plan", one.query, "changed", f"by {one.planner}") for one in changed]
     return replace(found, rows=tuple(rows))
 
 

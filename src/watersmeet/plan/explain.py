@@ -39,7 +39,7 @@ from watersmeet.plan.nodes import (
 from watersmeet.planners.auto import Tried
 from watersmeet.program.compile import compile_sites
 from watersmeet.program.operators import Probe, Purpose, node_operators
-from watersmeet.query.model import Expression, Grouping
+from watersmeet.query.model import EVENT_TIME, Expression, Grouping, SelectItem
 from watersmeet.query.outer import RelationKind
 from watersmeet.query.windows import AsOf, Changes, counted
 
@@ -161,7 +161,7 @@ def _lines(plan: Plan, depth: int) -> list[str]:
                 lines.append(f"{pad}  answers made elsewhere travel to {join.site} as partial aggregates, not as rows")
             return [*lines, *_lines(child, depth + 1)]
         case Project(child, select):
-            columns = ", ".join(f"{_shown(item.expression)} AS {item.name}" for item in select)
+            columns = ", ".join(f"{_shown(item.expression)} AS {item.name}" for item in _named(select))
             return [f"{pad}project {columns}", *_lines(child, depth + 1)]
         case Restrict(child, predicates):
             return [
@@ -210,7 +210,7 @@ def _aliases(plan: Plan) -> tuple[str, ...]:
 
 def _group_lines(grouping: Grouping, pad: str) -> list[str]:
     """The groups of a query; `key0` and `value0` are its keys and aggregates in order."""
-    columns = ", ".join(f"{_group_shown(item.expression)} AS {item.name}" for item in grouping.select)
+    columns = ", ".join(f"{_group_shown(item.expression)} AS {item.name}" for item in _named(grouping.select))
     aggregates = ", ".join(f"value{i} = {one.sql.replace('`', '')}" for i, one in enumerate(grouping.aggregates))
     keys = ", ".join([*(f"key{number}" for number in range(grouping.keys)), str(grouping.window)])
     lines = [f"{pad}answer each window once, when it has ended: {columns}"]
@@ -236,14 +236,24 @@ def _local_lines(join: JoinPlan, pad: str) -> list[str]:
     """A join whose streams all arrive where its answers are wanted."""
     ordered = any(counted(scan.window) is not None for scan in join.scans)
     order = "in event-time order, behind the watermark" if ordered else "as rows arrive"
-    lines = [f"{pad}join {len(join.scans)} windows {order}"]
+    lines = [f"{pad}{_what(join)} {order}"]
     lines += [f"{pad}  {_class(key_class)}" for key_class in join.classes]
     lines += [f"{pad}  {line}" for sub_plan in join.sub_plans for line in sub_plan_lines(sub_plan, _tables(join))]
     indexes = _indexes(join)
     for scan in join.scans:
-        lines.append(f"{pad}  {_window(scan)}, indexed by {', '.join(_key(key) for key in indexes[scan.alias])}")
+        keys = ", ".join(_key(key) for key in indexes[scan.alias])
+        lines.append(f"{pad}  {_window(scan)}{f', indexed by {keys}' if keys else ''}")
         lines += [f"{pad}    where {_shown(expression)}" for expression in scan.filters]
     return lines
+
+
+def _what(join: JoinPlan) -> str:
+    return "read one stream" if len(join.scans) == 1 else f"join {len(join.scans)} windows"
+
+
+def _named(select: Sequence[SelectItem]) -> list[SelectItem]:
+    """The columns that have names of the user's: rows of views have their time beside them."""
+    return [item for item in select if item.name != EVENT_TIME]
 
 
 def _tables(join: JoinPlan) -> list[str]:
@@ -265,7 +275,7 @@ def _indexes(join: JoinPlan) -> dict[str, list[Key]]:
 def _sited_lines(join: JoinPlan, pad: str) -> list[str]:
     sites = {*join.homes, join.site} - {None}
     place = f"at {join.site}" if join.site is not None else "where they are made"
-    lines = [f"{pad}join {len(join.scans)} windows at {len(sites)} sites, answers {place}"]
+    lines = [f"{pad}{_what(join)} at {len(sites)} sites, answers {place}"]
     lines += [f"{pad}  {_class(key_class)}" for key_class in join.classes]
     if join.partition is None:
         lines += [f"{pad}  {line}" for line in sub_plan_lines(join.sub_plans[0], _tables(join))]
@@ -380,5 +390,6 @@ def _plain(value: Any) -> Any:
         data = {item.name: _plain(getattr(value, item.name)) for item in fields(value)}
         return {"node": type(value).__name__, **data}
     if isinstance(value, tuple):
-        return [_plain(item) for item in value]
+        shown = (item for item in value if not isinstance(item, SelectItem) or item.name != EVENT_TIME)
+        return [_plain(item) for item in shown]
     return value

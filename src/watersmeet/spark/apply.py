@@ -7,7 +7,7 @@ micro-batch waits for it.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -29,6 +29,7 @@ from watersmeet.spark.requests import answer_request, requests_in
 from watersmeet.spark.resume import note_topology, plain_queries, with_known_tables
 from watersmeet.topology.difference import Difference, Differences, differences, streams_read
 from watersmeet.topology.model import Query, Topology
+from watersmeet.topology.views import outputs_of, with_outputs
 
 if TYPE_CHECKING:
     from watersmeet.spark.site_job import SiteJob
@@ -154,10 +155,10 @@ class Applier:
             )
             self._asked[name] = chosen
             rows.append(Difference("plan", name, "new", f"by {chosen.planner}"))
-        others = []
-        for name in found.replanned:
-            query = topology.query(name)
-            chosen = choose(topology, query, self.bound(name).query)
+        expanded, others = self.expanded(topology), []
+        for name in self.selects_of(topology, found.replanned):
+            query = expanded.query(name)
+            chosen = choose(expanded, query, self.bound(name).query)
             others.append(QueryPlan(name, chosen.plan, query.start_us, query.errors, planner=chosen.planner))
             self._asked[name] = chosen
         changed = plan_changes(versions.deployment, others)
@@ -165,6 +166,17 @@ class Applier:
         read = streams_read(topology, [topology.query(plan.query) for plan in plans])
         streams = self._catalogue.stream_texts(topology.stream(name).name for name in read)
         return Change((*plans, *changed), found.removed, reason, streams, request), replace(found, rows=tuple(rows))
+
+    def expanded(self, topology: Topology) -> Topology:
+        """A topology with derived streams as they are here, and a query for each SELECT: what planners need."""
+        streams = self._catalogue.topology.streams
+        schemas = {one.name: one.schema for one in streams if one.is_derived and one.schema is not None}
+        return with_outputs(topology, outputs_of(topology, topology.queries), schemas)
+
+    def selects_of(self, topology: Topology, queries: Iterable[str]) -> tuple[str, ...]:
+        """The names under which the SELECTs of some queries, and of the views that they read, have their plans."""
+        asked = outputs_of(topology, [topology.query(name) for name in queries])
+        return tuple(name for one in asked for name, _ in one.output.branches)
 
     def bound(self, query: str) -> Bound:
         """How a query that is in force is bound to the schemas of its streams."""

@@ -433,18 +433,18 @@ class StreamingRun:
 
         It takes over at an instant of event time that all sites agree on; no answer is lost, doubled or delayed by a
         pause. A change that is asked for before another one is settled comes after it. The sites need not all run here.
+        Views, subqueries and each SELECT of a UNION ALL have plans of their own, by the names that `plans` has.
         """
         before = self.query(query).chosen
+        topology = self._applier.expanded(self.topology)
+        asked = topology.query(query)
         if isinstance(plan, Chosen):
             chosen = plan
         elif plan is not None:
             chosen = Chosen(plan, planner or "given")
         else:
-            asked = replace(self.topology.query(query), planner=planner, plan=None)
-            chosen = choose(self.topology, asked, self._applier.bound(query).query)
-        asked_query = self.topology.query(query)
-        settings = (asked_query.start_us, asked_query.errors)
-        wanted = QueryPlan(query, chosen.plan, *settings, planner=chosen.planner, expected=expected)
+            chosen = choose(topology, replace(asked, planner=planner, plan=None), self._applier.bound(query).query)
+        wanted = QueryPlan(query, chosen.plan, asked.start_us, asked.errors, planner=chosen.planner, expected=expected)
         job = self._sites[0].job
         versions = job.versions
         if not plan_changes(versions.deployment, [wanted]) and versions.proposal is None and not versions.queue:

@@ -59,7 +59,7 @@ def differences(before: Topology, after: Topology) -> Differences:
     replanned = tuple(
         name
         for name in both
-        if name not in replaced and (links or stats or _differing(old[name], new[name], _PLANNING))
+        if name not in replaced and (links or stats or _planning(before, old[name], after, new[name]))
     )
     rows = [Difference("query", name, "new", _line(new[name].sql)) for name in added]
     rows += [Difference("sink", name, "new", _shown(new[name].sink)) for name in added]
@@ -70,12 +70,14 @@ def differences(before: Topology, after: Topology) -> Differences:
     for name in both:
         rows += _sinks(old[name], new[name])
     rows += _streams(before, after)
+    for name in both:
+        rows += _view_sites(before, old[name], after, new[name])
     rows += _tables(before, after, [new[name] for name in (*added, *replaced)])
     rows += links
     if stats:
         rows.append(Difference("statistics", "of streams", "changed"))
     for name in replanned:
-        if settings := _differing(old[name], new[name], _PLANNING):
+        if settings := _planning(before, old[name], after, new[name]):
             rows.append(Difference("plan", name, "planned again", ", ".join(settings)))
     rows += _settings(before, after)
     return Differences(tuple(rows), added, removed, replaced, replanned)
@@ -92,6 +94,28 @@ def _asked(topology: Topology, query: Query) -> tuple[object, ...]:
     outputs = [one.output for one in outputs_of(topology, [query])]
     branches = tuple((name, canonical_sql(parsed)) for one in outputs for name, parsed in one.branches)
     return branches, query.start_us, query.errors
+
+
+def _planning(before: Topology, old: Query, after: Topology, new: Query) -> list[str]:
+    """What is different of what a query, and the views that it reads, say about their plans."""
+    settings = _differing(old, new, _PLANNING)
+    views = [{one.owner.name: one.owner for one in outputs_of(*asked)} for asked in ((before, [old]), (after, [new]))]
+    for name in sorted((views[0].keys() & views[1].keys()) - {old.name}):
+        settings += [f"{setting} of view {name}" for setting in _differing(views[0][name], views[1][name], _PLANNING)]
+    return settings
+
+
+def _view_sites(before: Topology, old: Query, after: Topology, new: Query) -> Iterator[Difference]:
+    """Views that would be elsewhere: others have their rows from where they are."""
+    sites = [
+        {one.output.target.name: one.site for one in outputs_of(*asked) if one.output.target.is_stream}
+        for asked in ((before, [old]), (after, [new]))
+    ]
+    for name in sorted(sites[0].keys() & sites[1].keys()):
+        if sites[0][name] != sites[1][name]:
+            detail = f"{sites[0][name]} -> {sites[1][name]}"
+            cause = f"view {name!r}: its site cannot change while queries read it; {_ANEW}"
+            yield Difference("view", name, "other site", detail, cause)
 
 
 def _views(topology: Topology, queries: Iterable[Query], change: str) -> Iterator[Difference]:

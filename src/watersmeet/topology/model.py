@@ -532,8 +532,9 @@ class Topology:
         if self.default_link is not None and self.default_link.between != EVERY_PAIR:
             raise TopologyError("default_link is for every pair of sites; leave out between, or move it to links")
         for name in self.stats.streams:
-            if name not in self.homes:
-                raise TopologyError(f"stats: unknown stream {name!r}; {did_you_mean(name, self.homes)}")
+            known = (*self.homes, *(view.name for view in self.views))
+            if name not in known:
+                raise TopologyError(f"stats: unknown stream {name!r}; {did_you_mean(name, known)}")
 
     def stream(self, name: str) -> Stream:
         """The stream or table of that name; case does not count, as in SQL."""

@@ -68,6 +68,8 @@ class _Expansion:
         self._sites = dict(topology.homes)
         self._derived = {stream.name for stream in topology.streams if stream.is_derived}
         self._found: list[Asked] = []
+        every = (*topology.queries, *topology.views)
+        self._owners = {query.name.casefold(): query for query in every}  # by name of a query or of one of its SELECTs
 
     def all_of(self, queries: Iterable[Query]) -> list[Asked]:
         for query in queries:
@@ -100,6 +102,13 @@ class _Expansion:
             if query.plan is not None and len(outputs[-1].branches) > 1:
                 raise InputError("plan: the steps are those of one SELECT; make views of the parts of the UNION ALL")
         for output in outputs:
+            for name, _ in output.branches:
+                owner = self._owners.setdefault(name.casefold(), query)
+                if owner.sql != query.sql:
+                    raise TopologyError(
+                        f"a SELECT of {query.name!r} is given the name {name!r}, which is taken by {owner.name!r}; "
+                        "rename one of the two"
+                    )
             self._add(query, output)
 
     def _add(self, query: Query, output: Output) -> None:

@@ -447,6 +447,12 @@ def run_json(command: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str
     return figures
 
 
+WITH_VIEW = """views:
+  v: {sql: "SELECT k FROM a", site: ams}
+queries:
+  over: {sql: "SELECT k FROM v", site: nyc}"""
+
+
 @pytest.mark.parametrize(
     ("old", "new", "options", "sentence"),
     [
@@ -472,6 +478,8 @@ def run_json(command: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str
         ("a.v < 0.8", "a.x < 0.8", [], "query 'ranges': line 1, column 137: 'a' has no column 'x'"),
         ("    site: nyc\n    sql", "    sql", [], "query 'ranges' does not say where its answers are wanted"),
         ("queries:", "queries: {}\nnothing:", [], "unknown key 'nothing'"),
+        ("queries:", WITH_VIEW, [], "query 'over' reads a view or has several SELECTs, which cannot be simulated from"),
+        ("queries:", WITH_VIEW, ["--system", "rjoin"], "query 'over' reads a view or has several SELECTs, which"),
     ],
 )
 def test_one_sentence_for_every_slip(

@@ -115,6 +115,7 @@ class SiteEngine:
         self._records = GroupRecords(shelf, run_tasks)
         self._rounds = [_rounds(program, level) for level in program.strata]
         self._readers = readers_of(program)
+        self._local_tables = frozenset(scan.stream for scan in program.streams if scan.is_table)
 
     def with_program(self, program: SiteProgram) -> "SiteEngine":
         """The same engine for another program of the site."""
@@ -133,7 +134,10 @@ class SiteEngine:
     def admits(self, ledger: SiteLedger, found: Iterable[Ingested]) -> bool:
         """Whether rows that were found may be ingested before the next revision is adopted."""
         hold_us = ledger.hold_us
-        return hold_us is None or all(one.max_ts is None or one.max_ts <= hold_us for one in found)
+        rows = [
+            one for one in found if one.stream not in self._local_tables
+        ]  # versions of tables are by the wall clock
+        return hold_us is None or all(one.max_ts is None or one.max_ts <= hold_us for one in rows)
 
     def request(self, ledger: SiteLedger, change: Change) -> SiteLedger:
         """Ask for a change; it is proposed to all sites when those before it are settled."""
@@ -168,9 +172,11 @@ class SiteEngine:
 
     def _bound_us(self, ledger: SiteLedger) -> int:
         """Up to which instant rows may come before the site goes over to the next revision."""
-        states = ledger.streams.values()  # also of streams that nobody reads now: their rows are not read again
+        tables = {scan.stream for scan in self.versions(ledger).deployment.scans if scan.is_table}
+        # Also of streams that nobody reads now: their rows are not read again.
+        states = [state for name, state in ledger.streams.items() if name not in tables]
         marks = [mark for state in states for mark in (state.max_ts, state.declared) if mark is not None]
-        seen = [mark for mark in marks if mark < END_US]  # a table has no more rows to come
+        seen = [mark for mark in marks if mark < END_US]
         return max(seen) + self._slack_us if seen else UNKNOWN
 
     def watermarks(self, ledger: SiteLedger) -> dict[str, int | None]:
@@ -411,7 +417,7 @@ class SiteEngine:
         streams = dict(ledger.streams)
         for stream, instant in declared.items():
             state = streams.get(stream, StreamState())
-            if ledger.hold_us is not None:
+            if ledger.hold_us is not None and stream not in self._local_tables:
                 instant = min(instant, ledger.hold_us)
             streams[stream] = replace(state, declared=max(instant, state.declared or instant))
         return replace(ledger, streams=streams)

@@ -32,7 +32,7 @@ from watersmeet.program.operators import (
 from watersmeet.program.site.streams import StreamScan, View, clock_flow, stream_tables
 from watersmeet.program.storage.segments import ORDINAL, TS
 from watersmeet.query.model import TIME
-from watersmeet.query.windows import Range, Tumble, Unbounded, Window, counted
+from watersmeet.query.windows import AsOf, Range, Tumble, Unbounded, Window, counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +310,12 @@ class SiteProgram:
                 relation = part.relation(flow, operator.key, operator.sub_plans)
                 window = part.join.scan(axis_alias(operator, flow)).window
                 found.setdefault(relation, []).append(
-                    WindowReader(view.flow, view.selection, window, route is None and part.is_in_force)
+                    WindowReader(
+                        view.flow,
+                        view.selection,
+                        window,
+                        route is None and part.is_in_force and not _meets_only_tables(part, operator, flow),
+                    )
                 )
         return {relation: tuple(readers) for relation, readers in found.items()}
 
@@ -453,6 +458,18 @@ def reads_window(operator: Operator, flow: Flow) -> bool:
     """Whether an operator looks up rows of a flow that came before; new rows of a head look up others."""
     is_carrier = isinstance(operator, Probe) and flow == operator.left
     return not is_carrier and role(operator, flow) is not Form.POINT
+
+
+def _meets_only_tables(part: JoinPart, operator: Operator, flow: Flow) -> bool:
+    """Whether rows of a flow are looked up by rows of tables alone: these come first, so the others are not kept."""
+    match operator:
+        case Probe():
+            others = [one.name for one in operator.windows if one != flow]
+        case Pair():
+            others = [*(operator.right_bound if flow == operator.left else operator.left_bound)]
+        case _:
+            return False
+    return all(isinstance(part.join.scan(alias).window, AsOf) for alias in others)
 
 
 def stored_inputs(operator: Operator) -> tuple[Flow, ...]:

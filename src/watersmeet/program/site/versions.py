@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from watersmeet.errors import InputError
-from watersmeet.plan.nodes import JoinPlan, Plan, join_plan_of
+from watersmeet.plan.nodes import Into, JoinPlan, Plan, join_plan_of
 from watersmeet.program.compile import compile_sites
 from watersmeet.program.finish.model import Finish
 from watersmeet.program.operators import Form, Operator, Probe
@@ -30,6 +30,7 @@ from watersmeet.program.site.program import (
     stream_ships,
 )
 from watersmeet.program.site.streams import View, clock_flow, ordered_flow, stream_tables
+from watersmeet.query.model import Target
 from watersmeet.query.windows import AsOf, Range, Tumble, Window, counted
 
 
@@ -103,11 +104,18 @@ def check_change(deployment: Deployment, change: Change) -> None:
             continue
         if one.query not in running:
             raise InputError(f"query {one.query!r} does not run, so it has no plan to change; add it instead")
+        _check_places(deployment, one, join)
+        if refreshed := [scan.stream for scan in join.scans if scan.window == AsOf(is_refreshed=True)]:
+            raise InputError(
+                f"query {one.query!r} reads table {refreshed[0]!r}, which is refreshed, so its plan cannot change: the "
+                "versions that rows of the past are joined with may be gone; leave out `refresh:`, or begin anew with "
+                "--fresh"
+            )
         if deployment.history:
             _check_kept(deployment, one.query, join)
         if not deployment.history and not all(_is_timed(scan.window) for scan in join.scans):
             raise InputError(
-                f"query {one.query!r} has a ROWS or UNBOUNDED window, and homes keep no rows for later versions, so "
+                f"query {one.query!r} {_endless(join)}, and homes keep no rows for later versions, so "
                 f"its plan cannot change while it runs; start it with plans that may change, or stop it and begin anew"
             )
 
@@ -127,6 +135,45 @@ def _must_fill(deployment: Deployment, one: Joined) -> bool:
 
 def _is_timed(window: Window) -> bool:
     return isinstance(window, Range | Tumble)
+
+
+def _endless(join: JoinPlan) -> str:
+    tables = [scan.stream for scan in join.scans if isinstance(scan.window, AsOf)]
+    return f"reads table {tables[0]!r}" if tables else "has a ROWS or UNBOUNDED window"
+
+
+def _check_places(deployment: Deployment, asked: QueryPlan, join: JoinPlan) -> None:
+    """Refuse a plan for other homes of streams, or whose answers go elsewhere if they are rows of a view."""
+    homes = {
+        scan.stream: home
+        for one in deployment.in_force
+        for scan, home in zip(one.join.scans, one.join.homes, strict=True)
+    }
+    for scan, home in zip(join.scans, join.homes, strict=True):
+        if homes.get(scan.stream, home) != home:
+            raise InputError(
+                f"query {asked.query!r}: its new plan has {scan.stream!r} at site {home}, and it is at "
+                f"{homes[scan.stream]}; streams and views stay where they are; keep their sites, or begin anew with "
+                "--fresh"
+            )
+    target = asked.plan.target if isinstance(asked.plan, Into) else Target(asked.query)
+    for one in deployment.in_force:
+        for finish in one.finishes:
+            if finish.query == asked.query and finish.target != target:
+                raise InputError(
+                    f"query {asked.query!r}: the new plan gives answers to {_named(target)} and the one in force to "
+                    f"{_named(finish.target)}; plan it together with the queries that read it"
+                )
+            if finish.query == asked.query and target.is_stream and one.join.site != join.site:
+                raise InputError(
+                    f"view {target.name!r}: its rows would be made at site {join.site}, and they are at "
+                    f"{one.join.site}; streams and views stay where they are; keep its `site:`, or begin anew with "
+                    "--fresh"
+                )
+
+
+def _named(target: Target) -> str:
+    return f"view {target.name!r}" if target.is_stream else f"the sink of {target.name!r}"
 
 
 def _check_kept(deployment: Deployment, query: str, join: JoinPlan) -> None:

@@ -5,7 +5,7 @@ its sites run, or whose streams and queries are brought to a network of peers.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from difflib import get_close_matches
 from enum import Enum
@@ -38,13 +38,14 @@ from watersmeet.sim.scenario.network import (
     SessionKind,
 )
 from watersmeet.sim.scenario.workload import PublishedStream, SubmittedQuery, UserLoad, ZipfLoad
-from watersmeet.topology.model import Query, Sink, Source, Stream, load_topology
+from watersmeet.topology.model import Query, Sink, Source, Stream, Topology, load_topology
+from watersmeet.topology.views import outputs_of
 from watersmeet.topology.yaml_tree import Entry, parse_amount, read
 
 _NEEDED = "it needs a `network` and a `workload`, or `streams` and `queries`"
 _BANDWIDTH_BPS = {"bps": 1, "kbps": 1_000, "Mbps": 1_000_000, "Gbps": 1_000_000_000}  # as in topologies
 _KEYS = ("system", "network", "rjoin", "pier", "workload", "streams", "queries")
-_TOPOLOGY_KEYS = ("sites", "links", "default_link", "link_transport", "stats_file")
+_TOPOLOGY_KEYS = ("sites", "links", "default_link", "link_transport", "stats_file", "tables", "views")
 _DYNAMIC_KEYS = ("congestion", "loss", "access", "churn")
 _NETWORK_KEYS = ("nodes", "overlay", "latency", "hop", "seed", "runtime", *_DYNAMIC_KEYS)
 _CHURN_KEYS = ("sessions", "mean", "graceful_fraction", "stable_nodes")
@@ -79,6 +80,7 @@ def load_scenario(path: str | Path) -> Scenario:
     keys = root.mapping("the scenario")
     if _is_topology(keys):
         topology = load_topology(path)
+        _refuse_views(topology)
         load = UserLoad(
             tuple(PublishedStream(stream) for stream in topology.streams),
             tuple(SubmittedQuery(replace(query, sink=Sink())) for query in topology.queries),
@@ -121,6 +123,7 @@ def load_simulated(path: str | Path, system: System | None = None) -> Scenario |
     path = Path(path)
     if _is_topology(read(path, _NEEDED).mapping("the scenario")):
         topology = load_topology(path)
+        _refuse_views(topology)
         if system is System.SITES or (system is None and len(topology.sites) > 1):
             interval_s = batch_interval_s(topology, [stream.name for stream in topology.streams])
             return SitesScenario(topology, trigger_us=round(interval_s * 1e6))
@@ -128,6 +131,19 @@ def load_simulated(path: str | Path, system: System | None = None) -> Scenario |
         raise InputError(f"{path}: {SITES_NEED_A_TOPOLOGY}")
     scenario = load_scenario(path)
     return scenario if system is None else replace(scenario, system=system)
+
+
+def _refuse_views(topology: Topology) -> None:
+    """Refuse queries of several SELECTs; what is wrong with a query otherwise is said when it is read."""
+    for query in topology.queries:
+        selects = 1
+        with suppress(InputError):
+            selects = sum(len(one.output.branches) for one in outputs_of(topology, [query]))
+        if selects > 1:
+            raise InputError(
+                f"query {query.name!r} reads a view or has several SELECTs, which cannot be simulated from the command "
+                "line yet; run it on Spark (watersmeet run), or simulate a query of one SELECT over streams"
+            )
 
 
 def _is_topology(keys: Mapping[str, Entry]) -> bool:

@@ -97,8 +97,8 @@ def _of_one_type(output: Output, empty: Mapping[str, pa.Table], times: Mapping[s
 
 
 def _time_of(schema: pa.Schema) -> str:
-    """Any column that can be an event time, of a table without rows."""
-    return str(next(field.name for field in schema if pa.types.is_timestamp(field.type)))
+    """Any column that can be an event time, of a table without rows; tables beside streams need none."""
+    return str(next((field.name for field in schema if pa.types.is_timestamp(field.type)), ""))
 
 
 def lay_out(scan: StreamScan, rows: pa.Table, event_time: str, hash_sql: str = HASH) -> pa.Table:
