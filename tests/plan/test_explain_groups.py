@@ -31,7 +31,8 @@ def test_groups_at_another_site() -> None:
 
 
 def test_views_are_shown_without_the_column_that_their_times_are_in() -> None:
-    sql = "SELECT v.w, u.n FROM (SELECT k + 1 AS w FROM a) v, (SELECT count(*) AS n FROM a GROUP BY TUMBLE(1 MINUTE)) u"
+    sql = """SELECT v.w, u.n FROM (SELECT k + 1 AS w FROM a) [UNBOUNDED] v,
+        (SELECT count(*) AS n FROM a GROUP BY TUMBLE(1 MINUTE)) [UNBOUNDED] u"""
     plans = [
         local(query, COLUMNS, "here")
         for output in parse_script("q", sql, COLUMNS, allow_cross=True)[:2]

@@ -152,9 +152,12 @@ def decisions_of(
     half_life_s = HALF_LIFE_TRIGGERS * trigger_us / 1e6
     watched: list[AdaptiveQuery] = []
     running: dict[str, Running] = {}
+    derived = {stream.name for stream in topology.streams if stream.is_derived}
+    unknown = {name for name in derived if topology.stats.stream(name).rate is None}  # nobody observes their rates
     for name, (query, parsed, join) in asked.items():
         found = adaptive_query(query, parsed, topology.adapt_of(query), half_life_s)
         is_fixed = any(scan.window == AsOf(is_refreshed=True) for scan in join.scans)  # by versions.check_change
+        is_fixed |= any(scan.stream in unknown for scan in join.scans)
         if found is None or is_fixed or len(set(join.homes)) == 1:
             continue
         watched.append(found)

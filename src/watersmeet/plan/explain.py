@@ -238,7 +238,8 @@ def _local_lines(join: JoinPlan, pad: str) -> list[str]:
     order = "in event-time order, behind the watermark" if ordered else "as rows arrive"
     lines = [f"{pad}{_what(join)} {order}"]
     lines += [f"{pad}  {_class(key_class)}" for key_class in join.classes]
-    lines += [f"{pad}  {line}" for sub_plan in join.sub_plans for line in sub_plan_lines(sub_plan, _tables(join))]
+    if len(join.scans) > 1:
+        lines += [f"{pad}  {line}" for sub_plan in join.sub_plans for line in sub_plan_lines(sub_plan, _tables(join))]
     indexes = _indexes(join)
     for scan in join.scans:
         keys = ", ".join(_key(key) for key in indexes[scan.alias])

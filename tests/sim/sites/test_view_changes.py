@@ -12,6 +12,7 @@ from sim.sites.test_views import CHAINS, STREAMS, TIMES, plans_of, stream
 
 from watersmeet.errors import InputError
 from watersmeet.plan.nodes import Into, Plan, join_plan_of, with_join
+from watersmeet.planners.sited import central
 from watersmeet.program.site.versions import Change, QueryPlan, check_change
 from watersmeet.query.bags import Bag, bag_of
 from watersmeet.query.model import EVENT_TIME
@@ -64,7 +65,8 @@ def check(
     rows = {name: stream(random, random.randint(25, 45), 0) for name in STREAMS}
     homes = {name: random.choice(names) for name in SCHEMAS}
     columns = {name: [n for n in schema.names if n != EVENT_TIME] for name, schema in schemas.items()}
-    plans = plans_of(outputs, columns, dict(homes))
+    places = dict(homes)  # those of derived streams too
+    plans = plans_of(outputs, columns, places)
     sources = {name: Source(Random(f"{seed} {name}")) for name in "ur"}
     running = SimulatedSites(
         plans,
@@ -88,9 +90,14 @@ def check(
             if name in running.homes:
                 running.feed(number * SECOND + random.randrange(SECOND), {name: rows[name].slice(begin, 5)})
     for _ in range(changes):
-        query = random.choice(sorted(plans))
-        plan = QueryPlan(query, other_plan(random, plans[query], names))
-        running.change(random.randrange(6 * SECOND), Change((plan,)), random.choice(sorted(running.sites)))
+        name = random.choice(sorted(plans))
+        query = next(query for one in outputs for branch, query in one.branches if branch == name)
+        plan = plans[name]
+        if len(query.sources) > 1:  # sub-plans at random
+            join = join_plan_of(central(query, columns, places, join_plan_of(plan).site or names[0]))
+            plan = with_join(plan, trial._mixed(random, join, names))
+        change = Change((QueryPlan(name, plan),))
+        running.change(random.randrange(6 * SECOND), change, random.choice(sorted(running.sites)))
     for _ in range(random.choice([0, 1])):
         running.crash(random.choice(sorted(running.sites)), random.randrange(6 * SECOND), 400_000)
     running.run()
@@ -102,30 +109,24 @@ def check(
     return int(expected.num_rows), sum(not entry.refused for entry in running.takeovers)
 
 
-def other_plan(random: Random, plan: Plan, sites: list[str]) -> Plan:
-    """The plan with sub-plans at random; a single stream has none but its own."""
-    join = join_plan_of(plan)
-    return plan if len(join.scans) == 1 else with_join(plan, trial._mixed(random, join, sites))
-
-
 @pytest.mark.parametrize("refreshed", [False, True])
 @pytest.mark.parametrize("chain", WITH_TABLES)
 def test_tables_are_read_in_views_unions_and_common_table_expressions(chain: str, refreshed: bool) -> None:
-    found = [check(WITH_TABLES[chain], seed, sites=sites, refreshed=refreshed) for seed in range(2) for sites in (1, 3)]
+    found = [check(WITH_TABLES[chain], seed, sites=sites, refreshed=refreshed) for seed, sites in enumerate((1, 3))]
     assert sum(answers for answers, _ in found) > 10
 
 
 @pytest.mark.parametrize("chain", CHAINS)
 def test_plans_of_views_unions_and_what_reads_them_change(chain: str) -> None:
-    found = [check(CHAINS[chain], seed, sites=3, changes=3, history=seed != 1) for seed in range(3)]
-    assert sum(answers for answers, _ in found) > 10 and sum(changed for _, changed in found) >= 3
+    found = [check(CHAINS[chain], seed, sites=3, changes=2, history=seed != 1) for seed in range(2)]
+    assert sum(answers for answers, _ in found) > 5 and sum(changed for _, changed in found) >= 2
 
 
 @pytest.mark.parametrize("chain", [*WITH_TABLES, "beside a stream"])
 def test_plans_of_queries_over_tables_that_are_not_refreshed_change(chain: str) -> None:
     sql = WITH_TABLES.get(chain, BESIDE)
-    found = [check(sql, seed, sites=3, changes=3) for seed in range(4)]
-    assert sum(answers for answers, _ in found) > 10 and sum(changed for _, changed in found) >= 4
+    found = [check(sql, seed, sites=3, changes=2) for seed in range(2)]
+    assert sum(answers for answers, _ in found) > 5 and sum(changed for _, changed in found) >= 2
 
 
 @pytest.mark.soak
