@@ -161,14 +161,15 @@ class SimulatedSite:
         ledger = self._with_versions(ledger)
         last = len(self.batches) - 1
         found, declared = self._read_tables(ledger)
+        first = ledger.ingested_batch + 1
+        rows = [one for i, batch in enumerate(self.batches[first:], first) for one in self._ingest(i, batch, ledger)]
+        if not self.engine.admits(ledger, rows):  # they are read again; what was read of tables is in force
+            rows, last = [], ledger.ingested_batch
         if found or last > ledger.ingested_batch:
-            arrived = self.batches[ledger.ingested_batch + 1 :]
-            first = ledger.ingested_batch + 1
-            found += [one for i, batch in enumerate(arrived, first) for one in self._ingest(i, batch, ledger)]
-            if self.engine.admits(ledger, found):
-                self._observe(found)
-                known = [replace(one, observed="") for one in found]  # statistics are no part of the state
-                ledger = _stored(self.engine.ingest(ledger, last, known, declared))
+            found += rows
+            self._observe(found)
+            known = [replace(one, observed="") for one in found]  # statistics are no part of the state
+            ledger = _stored(self.engine.ingest(ledger, last, known, declared))
         before = ledger
         ledger = self.engine.run(before, Arrivals(self.inbox))
         self.micro_batches += 1
