@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from random import Random
 
 import pyarrow as pa
@@ -84,8 +85,49 @@ class OuterScene:
         """What the reference semantics ask for."""
         return without_flush(bag_of(answer(self.query, self.tables, self.event_times)))
 
+    def with_late_rows(self) -> "LateScene":
+        """The same rows in an order in which some are late, whatever the delay."""
+        random = Random(f"late {self.seed}")
+        batches = {}
+        for name, table in self.tables.items():
+            times = table.column("ts").cast(pa.int64()).to_pylist()
+            real = [i for i, ts in enumerate(times) if ts < FLUSH_S[0] * SECOND]
+            held = {i: times[i] + (random.uniform(0, 30) * SECOND if random.random() < 0.3 else 0) for i in real}
+            order = sorted(real, key=held.__getitem__)
+            cuts = sorted(random.randint(0, len(order)) for _ in range(6))
+            parts = [order[low:high] for low, high in zip([0, *cuts], [*cuts, len(order)], strict=True)]
+            rest = list(range(len(real), len(times)))
+            batches[name] = tuple(table.take(pa.array(part, pa.int64())) for part in (*parts, rest) if part)
+        return LateScene(self, batches)
 
-def draw(seed: int, chain: str | None = None) -> OuterScene:
+
+@dataclass(frozen=True)
+class LateScene:
+    """A scene whose streams come in given micro-batches."""
+
+    scene: OuterScene
+    batches: Mapping[str, tuple[pa.Table, ...]]
+
+    @property
+    def on_time(self) -> dict[str, pa.Table]:
+        """The rows that take part: those not before the watermark of earlier micro-batches."""
+        found = {}
+        for name, batches in self.batches.items():
+            kept, latest = [], -(1 << 62)
+            for batch in batches:
+                times = batch.column("ts").cast(pa.int64()).to_pylist()
+                kept.append(batch.filter(pa.array([ts >= latest - self.scene.delay_us for ts in times])))
+                latest = max(latest, *times)
+            found[name] = pa.concat_tables(kept)
+        return found
+
+    @property
+    def expected(self) -> Bag:
+        """What the reference semantics ask for."""
+        return without_flush(bag_of(answer(self.scene.query, self.on_time, self.scene.event_times)))
+
+
+def draw(seed: int, chain: str | None = None, *, grouped: bool = False) -> OuterScene:
     """The scene of a seed."""
     random = Random(f"outer {seed}")
     chain = chain or random.choice(CHAINS)
@@ -110,7 +152,13 @@ def draw(seed: int, chain: str | None = None) -> OuterScene:
     items = ", ".join(f"{alias}.id AS {alias}_id" for alias in visible)
     if random.random() < 0.3:
         items += f", coalesce({visible[-1]}.s, 'none') AS shown"
+    if grouped:
+        some, other = random.choice(visible), random.choice(visible)
+        window = random.choice(["TUMBLE(4 SECONDS)", "TUMBLE(15 SECONDS)", "HOP(10 SECONDS, 5 SECONDS)"])
+        key = random.choice([f"{some}.k", f"coalesce({some}.m, 0)"])
+        items = f"{key} AS g, count(*) AS n, count({other}.id) AS known, sum({other}.id) AS total, window_start AS w"
     sql = f"SELECT {items} FROM {body}" + (f" WHERE {' AND '.join(where)}" if where else "")
+    sql += f" GROUP BY {key}, {window}" if grouped else ""
     delay_s = random.choice([0, 0, 3])
     tables = {f"s{number}": draw_rows(random, delay_s) for number in range(3)}
     query = typed(
@@ -131,8 +179,8 @@ def plan_of(scene: OuterScene) -> OuterJoin:
     return OuterJoin(plans, matching_of(scene.query, expanded), scene.query.grouping)
 
 
-def run(scene: OuterScene, *, crashes: bool = False) -> Bag:
-    """The answers of simulated sites."""
+def run(scene: OuterScene, *, crashes: bool = False, batches: Mapping[str, tuple[pa.Table, ...]] | None = None) -> Bag:
+    """The answers of simulated sites; without `batches` the rows come in random ones."""
     random = Random(f"run {scene.seed}")
     sites = SimulatedSites(
         plan_of(scene),
@@ -144,7 +192,10 @@ def run(scene: OuterScene, *, crashes: bool = False) -> Bag:
         homes=scene.homes,
     )
     count = random.randint(1, 8)
-    for name, table in sorted(scene.tables.items()):
+    for name, some in sorted((batches or {}).items()):
+        for number, batch in enumerate(some):
+            sites.feed(number * 2 * SECOND + random.randint(0, SECOND), {name: batch})
+    for name, table in sorted(scene.tables.items()) if batches is None else ():
         cuts = sorted(random.sample(range(table.num_rows + 1), min(count, table.num_rows)))
         for number, (low, high) in enumerate(zip([0, *cuts], [*cuts, table.num_rows], strict=True)):
             sites.feed(number * 2 * SECOND + random.randint(0, SECOND), {name: table.slice(low, high - low)})
@@ -165,6 +216,8 @@ def without_flush(bag: Bag) -> Bag:
 
 
 def _is_flush(value: object) -> bool:
+    if isinstance(value, datetime):  # the start of an output window
+        return value.timestamp() > (LAST_S + FLUSH_S[0]) / 2
     return isinstance(value, int) and value >= FIRST_FLUSH_ID
 
 

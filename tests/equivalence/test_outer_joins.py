@@ -1,7 +1,7 @@
 """Outer joins, EXISTS and NOT EXISTS of simulated sites against the oracle, from seeds."""
 
 import pytest
-from equivalence.outer_scenes import CHAINS, draw, run
+from equivalence.outer_scenes import CHAINS, OuterScene, draw, run
 
 from watersmeet.errors import SqlError
 
@@ -18,6 +18,59 @@ def test_simulated_sites_answer_as_the_reference_semantics_say(seed: int) -> Non
 def test_every_position(chain: str) -> None:
     scene = draw(7, chain)
     assert run(scene) == scene.expected, scene.sql
+
+
+GROUPED_SEEDS = range(100, 124)
+
+
+def some_groups(seed: int) -> OuterScene | None:
+    """A scene with GROUP BY; None where it is refused: a window waits for rows that may find a partner at any time."""
+    try:
+        return draw(seed, grouped=True)
+    except SqlError as error:
+        assert "UNBOUNDED" in str(error)  # noqa: PT017 - drawn without looking
+        return None
+
+
+@pytest.mark.parametrize("seed", GROUPED_SEEDS)
+def test_output_windows_wait_for_rows_that_are_decided_late(seed: int) -> None:
+    scene = some_groups(seed)
+    if scene is not None:
+        assert run(scene, crashes=seed % 3 == 0) == scene.expected, scene.sql
+
+
+def test_the_scenes_with_groups_try_everything() -> None:
+    scenes = [scene for seed in GROUPED_SEEDS if (scene := some_groups(seed)) is not None]
+    wanted = (" LEFT JOIN ", " FULL ", "EXISTS", "NOT EXISTS", "TUMBLE(", "HOP(", "[ROWS")
+    assert [word for word in wanted if sum(word in scene.sql for scene in scenes) < 2] == []
+    assert sum(len(scene.expected) > 10 for scene in scenes) > 10
+    assert sum(len(set(scene.homes.values())) > 1 for scene in scenes) > 5
+
+
+LATE_SEEDS = range(200, 216)
+
+
+@pytest.mark.parametrize("seed", LATE_SEEDS)
+def test_late_rows_are_neither_answered_nor_partners(seed: int) -> None:
+    late = draw(seed).with_late_rows()
+    assert run(late.scene, batches=late.batches) == late.expected, late.scene.sql
+
+
+def test_late_rows_would_make_a_difference() -> None:
+    scenes = [draw(seed).with_late_rows() for seed in LATE_SEEDS]
+    assert sum(late.expected != late.scene.expected for late in scenes) > len(scenes) // 2
+    surplus = [late.expected - late.scene.expected for late in scenes]
+    assert sum(bool(rows) for rows in surplus) > 2, "rows that lack a partner only since it is late"
+
+
+@pytest.mark.soak
+def test_fresh_seeds_with_groups_and_late_rows() -> None:
+    for seed in range(2_000, 2_500):
+        scene = some_groups(seed)
+        if scene is not None:
+            assert run(scene, crashes=seed % 3 == 0) == scene.expected, scene.sql
+            late = scene.with_late_rows()
+            assert run(scene, batches=late.batches) == late.expected, scene.sql
 
 
 @pytest.mark.soak

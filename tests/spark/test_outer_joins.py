@@ -1,20 +1,23 @@
 """Outer joins, EXISTS and NOT EXISTS on Spark, over a restart, at one site and at three, against the oracle."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
-from equivalence.outer_scenes import SCHEMA, draw_rows, without_flush
+from equivalence.outer_scenes import FIRST_FLUSH_ID, SCHEMA, draw_rows, without_flush
 
 import watersmeet as wm
+from watersmeet.metrics.events import RunWarning
 from watersmeet.query.bags import bag_of
-from watersmeet.query.oracle import answer
-from watersmeet.query.sql import parse_query
+from watersmeet.query.oracle import answer, answer_outputs
+from watersmeet.query.sql import parse_query, parse_script
 
 DDL = "k long, m int, s string, id long, ts timestamp"
 COLUMNS = dict.fromkeys(("s0", "s1", "s2"), SCHEMA.names)
@@ -47,7 +50,9 @@ def write(directory: Path, tables: dict[str, pa.Table], numbers: range, files: i
             os.utime(path, (1_700_000_000 + 10 * number,) * 2)
 
 
-def topology(directory: Path, homes: dict[str, str], site: str) -> wm.Topology:
+def topology(
+    directory: Path, homes: dict[str, str], site: str, asked: Mapping[str, str] = QUERIES, **settings: Any
+) -> wm.Topology:
     streams = [
         wm.Stream(
             name,
@@ -60,8 +65,8 @@ def topology(directory: Path, homes: dict[str, str], site: str) -> wm.Topology:
         for name in COLUMNS
     ]
     queries = [
-        wm.Query(name, sql, sink=wm.Sink("parquet", str(directory / "out" / name)), site=site)
-        for name, sql in QUERIES.items()
+        wm.Query(name, sql, sink=wm.Sink("parquet", str(directory / "out" / name)), site=site, **settings)
+        for name, sql in asked.items()
     ]
     sites = tuple(wm.Site(one) for one in sorted({*homes.values(), site}))
     return wm.Topology(tuple(streams), tuple(queries), sites, directory=str(directory))
@@ -81,4 +86,66 @@ def test_rows_without_partner_are_answered_once_over_a_restart(spark: Any, tmp_p
         expected = answer(parse_query(sql, COLUMNS), tables, dict.fromkeys(COLUMNS, "ts"))
         assert expected.num_rows > 3
         assert found.schema.names == expected.schema.names
+        assert without_flush(bag_of(found)) == without_flush(bag_of(expected)), name
+
+
+OVER_VIEWS = {
+    "plain": """
+        SELECT v.id AS v_id, c.id AS c_id FROM (SELECT k, id FROM s0 WHERE id % 3 <> 1) [RANGE 6 SECONDS] v
+        LEFT JOIN s2 [RANGE 10 SECONDS] c ON v.k = c.k""",
+    "computed": """
+        WITH v AS (SELECT a.s, a.id AS a_id, b.id AS b_id FROM s0 [RANGE 10 SECONDS] a
+          LEFT JOIN s1 [RANGE 5 SECONDS] b ON a.k = b.k)
+        SELECT c.id, v.a_id, v.b_id FROM s2 [RANGE 10 SECONDS] c FULL JOIN v [RANGE 4 SECONDS] ON lower(v.s) = c.s""",
+    "lacking": """
+        WITH v AS (SELECT k, m, id FROM s0 UNION ALL SELECT k, m, id FROM s1)
+        SELECT v.id FROM v [RANGE 10 SECONDS] WHERE v.m > 1
+          AND NOT EXISTS (SELECT 1 FROM s2 [RANGE 2 SECONDS] c WHERE c.k = v.k)""",
+    "groups": """
+        SELECT v.k, count(*) AS n, count(v.b_id) AS found, window_start AS w
+        FROM (SELECT a.k, b.id AS b_id FROM s0 [RANGE 10 SECONDS] a LEFT JOIN s1 [RANGE 5 SECONDS] b ON a.k = b.k) v
+        GROUP BY v.k, TUMBLE(10 SECONDS)""",
+    "windows": """
+        SELECT a.k, count(*) AS n, count(b.id) AS found, window_start AS w FROM s0 [RANGE 10 SECONDS] a
+        LEFT JOIN s1 [RANGE 5 SECONDS] b ON a.k = b.k GROUP BY a.k, HOP(10 SECONDS, 5 SECONDS)""",
+}
+
+
+def test_at_the_end_of_time_all_is_decided_in_views_and_over_views_too(spark: Any, tmp_path: Path) -> None:
+    random = Random("outer joins of views on Spark")
+    drawn = {name: draw_rows(random, 3, 60) for name in COLUMNS}
+    tables = {name: table.filter(pc.less(table.column("id"), FIRST_FLUSH_ID)) for name, table in drawn.items()}
+    queries = QUERIES | OVER_VIEWS
+    write(tmp_path, tables, range(4), 4)
+    asked = topology(tmp_path, dict.fromkeys(COLUMNS, "n0"), "n0", queries)
+    wm.start(asked, spark=spark, once=True, drain=True, checkpoint=tmp_path / "checkpoint").awaitTermination()
+    for name, sql in queries.items():
+        found = ds.dataset(tmp_path / "out" / name, format="parquet").to_table()
+        expected = answer_outputs(parse_script(name, sql, COLUMNS), tables, dict.fromkeys(COLUMNS, "ts"))[name]
+        assert expected.num_rows > 3
+        assert bag_of(found) == bag_of(expected), name
+
+
+def test_a_restart_with_another_planner_keeps_the_plan(spark: Any, tmp_path: Path) -> None:
+    random = Random("outer joins and another planner")
+    tables = {name: draw_rows(random, 3, 60) for name in COLUMNS}
+    homes = {"s0": "n0", "s1": "n1", "s2": "n2"}
+    exists = "FROM s0 [RANGE 10 SECONDS] a WHERE EXISTS (SELECT 1 FROM s1 [RANGE 5 SECONDS] b WHERE b.k = a.k)"
+    queries = {"left": QUERIES["left"], "exists": f"SELECT a.id AS a_id {exists}"}
+    steps = tuple(
+        wm.HeadSteps(head, tuple(wm.PlanStep(other, method) for other in "ab" if other != head))
+        for head, method in (("a", "SP-D"), ("b", "SM-S1"))
+    )
+    warnings = []
+    for numbers, planned in ((range(2), {}), (range(2, 4), {"plan": steps})):
+        write(tmp_path, tables, numbers, 4)
+        asked = topology(tmp_path, homes, "n0", queries, **planned)
+        run = wm.start(asked, spark=spark, once=True, checkpoint=tmp_path / "checkpoint")
+        run.awaitTermination()
+        warnings += [event.text for _, event in run.events.recent(RunWarning)]
+    for name, sql in queries.items():
+        assert any(f"query {name!r}: its plan stays as it was, since it has outer joins" in text for text in warnings)
+        found = ds.dataset(tmp_path / "out" / name, format="parquet").to_table()
+        expected = answer(parse_query(sql, COLUMNS), tables, dict.fromkeys(COLUMNS, "ts"))
+        assert expected.num_rows > 3
         assert without_flush(bag_of(found)) == without_flush(bag_of(expected)), name

@@ -17,6 +17,7 @@ from watersmeet.testing import bag, split
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 BATCHES = 5
+WINDOW_US = 30_000_000  # of outer joins
 
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"no recordings in {DATA}")
 
@@ -36,10 +37,13 @@ def check(spark: Any, tmp: Path, tables: dict[str, pa.Table], schema: str, sql: 
     assert handle.usage().rows_in == sum(table.num_rows for table in tables.values())
     assert handle.micro_batches == BATCHES and handle.usage().late == 0
     parsed = parse_query(sql, topology.columns, event_times=topology.event_times)
-    ended_us = None
-    if parsed.grouping is not None:
-        ended_us = min(pc.max(table.column("ts")).cast(pa.timestamp("us")).value for table in tables.values())
-    expected = answer(parsed, tables, dict.fromkeys(tables, "ts"), watermark_us=ended_us)
+    ended_us = min(pc.max(table.column("ts")).cast(pa.timestamp("us")).value for table in tables.values())
+    watermark_us = None if parsed.grouping is None else ended_us
+    expected = answer(parsed, tables, dict.fromkeys(tables, "ts"), watermark_us=watermark_us)
+    if parsed.outer is not None:  # a row that lacks a partner is answered when its window has ended
+        waits_us = pc.add(expected.column("ts").cast(pa.timestamp("us")).cast(pa.int64()), WINDOW_US)
+        waits = pc.and_(pc.is_null(expected.column("other")), pc.greater_equal(waits_us, ended_us))
+        expected = expected.filter(pc.invert(waits))
     got = ds.dataset(tmp / "out", format="parquet").to_table()
     assert got.num_rows == expected.num_rows
     assert bag(got) == bag(expected)
@@ -55,6 +59,22 @@ def test_temperature_humidity_and_light_of_a_mote(spark: Any, tmp_path: Path) ->
         FROM temperature [RANGE 30 SECONDS] AS t, humidity [RANGE 30 SECONDS] AS h, light [RANGE 30 SECONDS] AS l
         WHERE t.mote = h.mote AND h.mote = l.mote"""
     assert check(spark, tmp_path, tables, schema, sql) > 20_000
+
+
+def test_temperatures_and_the_light_that_is_missing(spark: Any, tmp_path: Path) -> None:
+    # Of every fourth mote and of one minute in eight the light is gone, beside what is missing in the recording.
+    names = ("temperature", "light")
+    tables = {n: pq.read_table(DATA / "intel_lab" / f"{n}.parquet").slice(100_000, 4_000) for n in names}
+    light = tables["light"]
+    minutes = pc.minute(light.column("ts"))
+    is_gone = pc.or_(pc.equal(pc.bit_wise_and(light.column("mote"), 3), 1), pc.equal(pc.bit_wise_and(minutes, 7), 5))
+    tables["light"] = light.filter(pc.invert(is_gone))
+    schema = "ts timestamp_ntz, mote short, epoch int, zone byte, x float, y float, value float"
+    sql = """SELECT t.mote, t.ts, t.epoch, t.value AS temperature, l.epoch AS other, l.value AS light
+        FROM temperature [RANGE 30 SECONDS] AS t LEFT JOIN light [RANGE 30 SECONDS] AS l ON t.mote = l.mote"""
+    assert check(spark, tmp_path, tables, schema, sql) > 4_000
+    got = ds.dataset(tmp_path / "out", format="parquet").to_table()
+    assert 500 < got.column("other").null_count < 3_000
 
 
 def test_the_skewed_logs_of_an_exercise(spark: Any, tmp_path: Path) -> None:

@@ -343,6 +343,13 @@ def join_plan_of(plan: Plan) -> JoinPlan:
     return plan
 
 
+def join_plans_of(plan: Plan) -> tuple[JoinPlan, ...]:
+    """All joins at the bottom of a plan: an outer join has several, none of which need have all streams."""
+    while not isinstance(plan, JoinPlan | OuterJoin):
+        plan = plan.child
+    return (plan,) if isinstance(plan, JoinPlan) else tuple(map(join_plan_of, plan.branches))
+
+
 def has_groups(plan: Plan) -> bool:
     """Whether a plan aggregates its answers."""
     while not isinstance(plan, JoinPlan | Group):

@@ -302,11 +302,19 @@ class _Expansion:
     def _check_bounded(self, relations: Iterable[Relation]) -> None:
         for relation in relations:
             windows = [self._query.source(alias).window for alias in relation.aliases]
-            if relation.kind is RelationKind.UNMATCHED and all(isinstance(one, Unbounded) for one in windows):
-                names = " and ".join(repr(alias) for alias in relation.aliases)
+            if relation.kind not in JUDGING or not all(isinstance(one, Unbounded) for one in windows):
+                continue
+            names = " and ".join(repr(alias) for alias in relation.aliases)
+            if relation.kind is RelationKind.UNMATCHED:
                 raise SqlError(
                     f"it is never known that a row of {names} has no partner, since its window is UNBOUNDED; give it a "
                     "window that ends, e.g. [RANGE 1 HOUR]"
+                )
+            if self._query.grouping is not None or (self._query.into is not None and self._query.into.is_stream):
+                what = "GROUP BY" if self._query.grouping is not None else "a view or subquery"
+                raise SqlError(
+                    f"{what} with EXISTS would wait without end, since the window of {names} is UNBOUNDED and a row of "
+                    "it may find a partner at any time; give it a window that ends, e.g. [RANGE 1 HOUR]"
                 )
 
     # -- branches

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from watersmeet.errors import InputError, WatersmeetError
 from watersmeet.metrics.bus import EventBus
 from watersmeet.metrics.events import Event, PlanChangeProposed, PlanInForce, QueryAdded, QueryRemoved, RunEnded
+from watersmeet.plan.nodes import is_outer
 from watersmeet.planners.choose import Chosen, choose
 from watersmeet.program.site.agreement import Versions
 from watersmeet.program.site.versions import Change, QueryPlan, check_change, plan_changes
@@ -161,7 +162,12 @@ class Applier:
             chosen = choose(expanded, query, self.bound(name).query)
             others.append(QueryPlan(name, chosen.plan, query.start_us, query.errors, planner=chosen.planner))
             self._asked[name] = chosen
-        changed = plan_changes(versions.deployment, others)
+        by_name = {row.name for row in found.rows if row.kind == "plan"}  # those whose own settings are others
+        changed = tuple(
+            one
+            for one in plan_changes(versions.deployment, others)
+            if one.query in by_name or not is_outer(one.plan)  # other statistics leave the plan of an outer join alone
+        )
         rows += [Difference("plan", plan.query, "changed", f"by {plan.planner}") for plan in changed]
         read = streams_read(topology, [topology.query(plan.query) for plan in plans])
         streams = self._catalogue.stream_texts(topology.stream(name).name for name in read)

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 from watersmeet.errors import InputError
 from watersmeet.metrics.events import ChangeRefused, Event, PlanInForce, QueryAdded, QueryRemoved
 from watersmeet.plan.explain import explain_text
-from watersmeet.plan.nodes import join_plan_of
+from watersmeet.plan.nodes import join_plan_of, join_plans_of
 from watersmeet.program.finish.model import Finish
 from watersmeet.program.site.agreement import Takeover
 from watersmeet.program.site.ledger import FORMAT
@@ -93,10 +93,11 @@ def check_here(
                 _check_sink_goes_on(
                     catalogue.query(finish.definition), catalogue.bounds[finish.definition], query, bound
                 )
-        join = join_plan_of(plan.plan)
-        for scan, home in zip(join.scans, join.homes, strict=True):
-            if home == program.site and scan.stream not in local:
-                _check_stream_begins(scan.stream, catalogue, bound, program.site, is_read_by_spark)
+        joins = join_plans_of(plan.plan)
+        homes = {scan.stream: home for join in joins for scan, home in zip(join.scans, join.homes, strict=True)}
+        for stream, home in homes.items():
+            if home == program.site and stream not in local:
+                _check_stream_begins(stream, catalogue, bound, program.site, is_read_by_spark)
         if catalogue.topology.query_site(query) == program.site:
             check_sink(spark, query)
 

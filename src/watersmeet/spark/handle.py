@@ -19,7 +19,7 @@ from watersmeet.metrics.bus import EventBus
 from watersmeet.metrics.events import MicroBatchCompleted, PlanChangeProposed, RunEnded
 from watersmeet.metrics.traffic import LinkTraffic
 from watersmeet.metrics.usage import Usage, usage_of
-from watersmeet.plan.nodes import Plan, join_plan_of
+from watersmeet.plan.nodes import Plan, join_plans_of
 from watersmeet.planners.choose import Chosen, choose, estimate
 from watersmeet.program.site.agreement import Takeover
 from watersmeet.program.site.ledger import SiteLedger
@@ -242,7 +242,7 @@ class QueryHandle:
         if not last:
             return None
         at = next((site for site in last if self._run.answers_here(self.name, site)), next(iter(last)))
-        streams = {scan.stream for scan in join_plan_of(self.chosen.plan).scans}
+        streams = {scan.stream for join in join_plans_of(self.chosen.plan) for scan in join.scans}
         marks = {name: mark for one in last.values() for name, mark in one.watermarks.items() if name in streams}
         return {"name": self.name, "batchId": last[at].batch, "watermarks": marks, **asdict(self.usage)}
 

@@ -310,7 +310,11 @@ def _decisions(
     topology: Topology, bounds: Mapping[str, Bound], plans: Mapping[str, Chosen], trigger_us: int
 ) -> Decisions | None:
     """What decides on other plans, of queries that have `adapt`."""
-    planned = {name: (topology.query(name), bounds[name].query, join_plan_of(plans[name].plan)) for name in plans}
+    planned = {
+        name: (topology.query(name), bounds[name].query, join_plan_of(chosen.plan))
+        for name, chosen in plans.items()
+        if not is_outer(chosen.plan)
+    }
     return decisions_of(topology, planned, max(trigger_us, _LEAST_DECIDING_US))
 
 
@@ -377,7 +381,8 @@ class _Launch:
             if query.name in self.plans and self.topology.adapt_of(query).is_on and not is_watched:
                 stays = (
                     f"query {query.name!r}: its plan stays as it is although it has adapt; that needs streams at "
-                    "several sites with known rates, and all sites in one process (watersmeet run)"
+                    "several sites with known rates, all sites in one process (watersmeet run), and no outer join or "
+                    "EXISTS"
                 )
                 self.events.publish(RunWarning(None, query.name, stays))
         schemas = {name: schema for bound in self.bounds.values() for name, schema in bound.schemas.items()}
@@ -431,6 +436,12 @@ class _Launch:
         asked = [self._query_plan(name) for name in sorted(self.plans) if name not in adapted]
         changed = plan_changes(versions.deployment, asked)
         if job is None or not changed or waiting:
+            return
+        for stays in (one.query for one in changed if is_outer(one.plan)):
+            text = f"query {stays!r}: its plan stays as it was, since it has outer joins or EXISTS"
+            self.events.publish(RunWarning(None, stays, f"{text}; begin anew with --fresh for another"))
+        changed = tuple(one for one in changed if not is_outer(one.plan))
+        if not changed:
             return
         change = Change(changed, reason="it was started with another plan")
         try:

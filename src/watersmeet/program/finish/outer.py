@@ -20,7 +20,7 @@ from watersmeet.program.join.axis import Clock
 from watersmeet.program.storage.segments import I64, column
 from watersmeet.program.storage.shelf import Part, Segment, Shelf
 from watersmeet.query.outer import ROW_ID, ROW_ORDINAL, ROW_TIME, WHERE_HOLDS, Relation, RelationKind
-from watersmeet.query.windows import Range, Rows, Tumble, Window
+from watersmeet.query.windows import END_US, Range, Rows, Tumble, Window
 
 END = "#end"  # int64, the last instant at which a row is visible
 _NEVER = 1 << 62
@@ -200,7 +200,7 @@ class MatchRows:
         whole = _united([*tables, *new])
         if whole is None:
             return None, closed
-        is_due = column(whole, END) < watermark
+        is_due = (column(whole, END) < watermark) | (watermark >= END_US)  # at the end of time nothing follows a row
         rest = self._appended(closed, [whole.filter(pa.array(~is_due))])
         return (whole.filter(pa.array(is_due)) if is_due.any() else None), rest
 
@@ -284,6 +284,11 @@ class MatchRows:
             latest = np.maximum.reduce([column(table, name) for name in times])
             found.append(int(latest.min()))
         return min(found)
+
+
+def definition_of(name: str) -> str:
+    """The definition of a query whose rows are kept under a name."""
+    return name.rsplit(" ", 2)[0]
 
 
 def _united(tables: Sequence[pa.Table]) -> pa.Table | None:

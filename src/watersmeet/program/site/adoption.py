@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from watersmeet.program.finish.model import Finish, definition_name
+from watersmeet.program.finish.outer import definition_of
 from watersmeet.program.operators import Form, Purpose
 from watersmeet.program.site.agreement import Form as AgreementForm
 from watersmeet.program.site.agreement import Proposal, Takeover, Versions
@@ -280,6 +281,7 @@ def _pruned(ledger: SiteLedger, old: SiteProgram, program: SiteProgram) -> SiteL
         ordinals=_without(ledger.ordinals, lost),
         groups=_without(ledger.groups, lost),
         closed=_without(ledger.closed, lost),
+        matching={name: rows for name, rows in ledger.matching.items() if definition_of(name) not in lost},
         seen=_without(ledger.seen, ended),
     )
 

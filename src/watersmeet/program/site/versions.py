@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from watersmeet.errors import InputError
-from watersmeet.plan.nodes import Into, JoinPlan, Plan, join_plan_of
+from watersmeet.plan.nodes import Into, JoinPlan, Plan, is_outer, join_plan_of, join_plans_of
 from watersmeet.program.compile import compile_sites
 from watersmeet.program.finish.model import Finish
 from watersmeet.program.operators import Form, Operator, Probe
@@ -88,15 +88,16 @@ def check_change(deployment: Deployment, change: Change) -> None:
         if query not in running:
             raise InputError(f"query {query!r} does not run, so it cannot be removed; those that do: {_list(running)}")
     for one in change.plans:
-        join = join_plan_of(one.plan)
-        used = {site for site, program in compile_sites(join).items() if program.operators or program.ships}
+        joins = join_plans_of(one.plan)
+        programs = [item for join in joins for item in compile_sites(join).items()]
+        used = {site for site, program in programs if program.operators or program.ships}
         if missing := sorted(used - set(deployment.sites)):
             raise InputError(
                 f"query {one.query!r}: its new plan needs {_list(missing)}, where nothing runs; start the sites "
                 f"together, or choose a plan for {_list(deployment.sites)}"
             )
         if one.is_fresh:
-            if tables := [scan.stream for scan in join.scans if isinstance(scan.window, AsOf)]:
+            if tables := [scan.stream for join in joins for scan in join.scans if isinstance(scan.window, AsOf)]:
                 raise InputError(
                     f"query {one.query!r} reads table {tables[0]!r}, so it cannot begin while others run: tables are "
                     "read when a run starts; start it together with them"
@@ -104,6 +105,12 @@ def check_change(deployment: Deployment, change: Change) -> None:
             continue
         if one.query not in running:
             raise InputError(f"query {one.query!r} does not run, so it has no plan to change; add it instead")
+        if is_outer(one.plan):
+            raise InputError(
+                f"query {one.query!r} has outer joins or EXISTS, so its plan cannot change while it runs; add it with "
+                "that plan as a query of another name and remove this one, or stop it and begin anew"
+            )
+        (join,) = joins
         _check_places(deployment, one, join)
         if refreshed := [scan.stream for scan in join.scans if scan.window == AsOf(is_refreshed=True)]:
             raise InputError(
@@ -192,10 +199,15 @@ def _check_kept(deployment: Deployment, query: str, join: JoinPlan) -> None:
 
 def plan_changes(deployment: Deployment, plans: Iterable[QueryPlan]) -> tuple[QueryPlan, ...]:
     """Those of some plans that are not in force."""
-    bare = {
-        finish.query: _bare(one.join) for one in deployment.in_force for finish in one.finishes if finish.branch == 0
-    }
-    return tuple(one for one in plans if one.query in bare and bare[one.query] != _bare(join_plan_of(one.plan)))
+    bare: dict[str, dict[int, JoinPlan]] = {}  # by query and branch
+    for joined in deployment.in_force:
+        for finish in joined.finishes:
+            bare.setdefault(finish.query, {})[finish.branch] = _bare(joined.join)
+    return tuple(
+        one
+        for one in plans
+        if one.query in bare and bare[one.query] != dict(enumerate(map(_bare, join_plans_of(one.plan))))
+    )
 
 
 def _bare(join: JoinPlan) -> JoinPlan:

@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
 from watersmeet.program.site.derived import derived_rows
-from watersmeet.program.site.ingest import Ingest
+from watersmeet.program.site.ingest import Ingest, first_row_id
 from watersmeet.program.site.ledger import Answers, Ingested
 from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.site.streams import StreamScan
@@ -43,7 +44,7 @@ class SparkDerivation:
             return self.run_tasks(task, len(pieces), sum(one.rows for one in answers))
         flat = self._opened(scan, pieces)
         rows = laid_out(flat, scan, F.col(f"`{TS}`"), ())
-        return [decode(Ingested, row) for row in reports(map_rows(rows, FileLaidOut(task.ingest)))]
+        return [decode(Ingested, row) for row in reports(map_rows(rows, FileLaidOut(task.ingest, answers[0].batch)))]
 
     def _opened(self, scan: StreamScan, pieces: "Sequence[Piece]") -> DataFrame:
         fields = [
@@ -61,7 +62,7 @@ def _has_plain_columns(scan: StreamScan, schema: StructType) -> bool:
     """Whether all that is wanted of the rows are columns as they are."""
     if any(selection.filters for selection in scan.selections) or not all(key.exact for key in scan.keys):
         return False
-    expressions = [*(key.expression for key in scan.keys), *(kept.expression for kept in scan.kept)]
+    expressions = [*(key.expression for key in scan.keys), *(kept.expression for kept in scan.read)]
     keys = {key.expression.columns[0].name for key in scan.keys if key.expression.is_plain}
     return all(one.is_plain for one in expressions) and all(is_plain_column(schema[name]) for name in keys)
 
@@ -79,8 +80,9 @@ class FileDerived:
         columns = {TS: table.column(TS)}
         for place, key in enumerate(scan.keys):
             columns[class_column(place)] = as_number(table.column(key.expression.columns[0].flat))
-        columns |= {kept.name: table.column(kept.expression.columns[0].flat) for kept in scan.kept}
-        return [self.ingest(some, None) for some in split_rows(pa.table(columns))]
+        columns |= {kept.name: table.column(kept.expression.columns[0].flat) for kept in scan.read}
+        first_id = first_row_id(self.pieces[number][0].batch, number)
+        return _filed(self.ingest, pa.table(columns), first_id)
 
 
 @dataclass(frozen=True)
@@ -103,11 +105,23 @@ class FileLaidOut:
     """File rows whose keys and conditions Spark has evaluated."""
 
     ingest: Ingest
+    batch: int  # the number of the micro-batch whose answers they are
 
     def __call__(self, batches: Batches) -> Batches:
         pieces = [batch for batch in batches if batch.num_rows]
         if pieces:
-            yield report([self.ingest(table, None) for table in split_rows(pa.Table.from_batches(pieces))])
+            context = TaskContext.get()
+            first_id = first_row_id(self.batch, 0 if context is None else context.partitionId())
+            yield report(_filed(self.ingest, pa.Table.from_batches(pieces), first_id))
+
+
+def _filed(ingest: Ingest, table: pa.Table, first_id: int) -> list[Ingested]:
+    """File rows in pieces; where they are to be told apart, they are numbered from `first_id` on."""
+    found = []
+    for some in split_rows(table):
+        found.append(ingest(some, None, first_id))
+        first_id += some.num_rows
+    return found
 
 
 def _rows(shelf: Shelf, stream: str, piece: Piece) -> list[pa.Table]:
