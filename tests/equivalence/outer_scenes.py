@@ -92,7 +92,7 @@ class OuterScene:
         for name, table in self.tables.items():
             times = table.column("ts").cast(pa.int64()).to_pylist()
             real = [i for i, ts in enumerate(times) if ts < FLUSH_S[0] * SECOND]
-            held = {i: times[i] + (random.uniform(0, 30) * SECOND if random.random() < 0.3 else 0) for i in real}
+            held = {i: times[i] + (random.uniform(0, 30) * SECOND if random.random() < 0.5 else 0) for i in real}
             order = sorted(real, key=held.__getitem__)
             cuts = sorted(random.randint(0, len(order)) for _ in range(6))
             parts = [order[low:high] for low, high in zip([0, *cuts], [*cuts, len(order)], strict=True)]
@@ -127,7 +127,7 @@ class LateScene:
         return without_flush(bag_of(answer(self.scene.query, self.on_time, self.scene.event_times)))
 
 
-def draw(seed: int, chain: str | None = None, *, grouped: bool = False) -> OuterScene:
+def draw(seed: int, chain: str | None = None, *, grouped: bool = False, most: int = 25) -> OuterScene:
     """The scene of a seed."""
     random = Random(f"outer {seed}")
     chain = chain or random.choice(CHAINS)
@@ -160,7 +160,7 @@ def draw(seed: int, chain: str | None = None, *, grouped: bool = False) -> Outer
     sql = f"SELECT {items} FROM {body}" + (f" WHERE {' AND '.join(where)}" if where else "")
     sql += f" GROUP BY {key}, {window}" if grouped else ""
     delay_s = random.choice([0, 0, 3])
-    tables = {f"s{number}": draw_rows(random, delay_s) for number in range(3)}
+    tables = {f"s{number}": draw_rows(random, delay_s, most) for number in range(3)}
     query = typed(
         parse_query(sql, dict.fromkeys(tables, SCHEMA.names), allow_cross=True), dict.fromkeys(tables, SCHEMA)
     )
@@ -212,13 +212,13 @@ def run(scene: OuterScene, *, crashes: bool = False, batches: Mapping[str, tuple
 
 def without_flush(bag: Bag) -> Bag:
     """Answers without those of rows that only let watermarks pass others: the last may be undecided."""
-    return Counter({row: count for row, count in bag.items() if not any(_is_flush(value) for value in row)})
+    return Counter({row: count for row, count in bag.items() if not _is_flush(row)})
 
 
-def _is_flush(value: object) -> bool:
-    if isinstance(value, datetime):  # the start of an output window
-        return value.timestamp() > (LAST_S + FLUSH_S[0]) / 2
-    return isinstance(value, int) and value >= FIRST_FLUSH_ID
+def _is_flush(row: tuple[object, ...]) -> bool:
+    if times := [value for value in row if isinstance(value, datetime)]:  # of an output window, or of a row
+        return max(times).timestamp() > (LAST_S + FLUSH_S[0]) / 2
+    return any(isinstance(value, int) and value >= FIRST_FLUSH_ID for value in row)
 
 
 def _branch_plan(random: Random, scene: OuterScene, query: JoinQuery) -> Plan:

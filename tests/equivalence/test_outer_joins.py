@@ -26,7 +26,7 @@ GROUPED_SEEDS = range(100, 124)
 def some_groups(seed: int) -> OuterScene | None:
     """A scene with GROUP BY; None where it is refused: a window waits for rows that may find a partner at any time."""
     try:
-        return draw(seed, grouped=True)
+        return draw(seed, grouped=True, most=60)
     except SqlError as error:
         assert "UNBOUNDED" in str(error)  # noqa: PT017 - drawn without looking
         return None
@@ -52,12 +52,12 @@ LATE_SEEDS = range(200, 216)
 
 @pytest.mark.parametrize("seed", LATE_SEEDS)
 def test_late_rows_are_neither_answered_nor_partners(seed: int) -> None:
-    late = draw(seed).with_late_rows()
+    late = draw(seed, most=60).with_late_rows()
     assert run(late.scene, batches=late.batches) == late.expected, late.scene.sql
 
 
 def test_late_rows_would_make_a_difference() -> None:
-    scenes = [draw(seed).with_late_rows() for seed in LATE_SEEDS]
+    scenes = [draw(seed, most=60).with_late_rows() for seed in LATE_SEEDS]
     assert sum(late.expected != late.scene.expected for late in scenes) > len(scenes) // 2
     surplus = [late.expected - late.scene.expected for late in scenes]
     assert sum(bool(rows) for rows in surplus) > 2, "rows that lack a partner only since it is late"

@@ -21,6 +21,7 @@ from watersmeet.sim.sites.rows import typed_outputs
 from watersmeet.sim.sites.site import SimulatedSites
 
 STREAMS = ("s0", "s1", "s2")
+COLUMNS = dict.fromkeys(STREAMS, SCHEMA.names)
 TIMES = dict.fromkeys(STREAMS, "ts")
 LEFT = """SELECT a.k, a.s, a.id AS a_id, b.id AS b_id FROM s0 [RANGE 10 SECONDS] a
     LEFT JOIN s1 [RANGE 5 SECONDS] b ON a.k = b.k AND a.id < b.id"""
@@ -94,9 +95,7 @@ def _plan(query: JoinQuery, columns: Mapping[str, Sequence[str]], homes: Mapping
 def check(sql: str, seed: int, *, sites: int) -> int:
     """Run a statement over random streams with crashes and a bad network; the number of answers, which are right."""
     random = Random(f"{sql} {seed}")
-    outputs, schemas = typed_outputs(
-        parse_script("q", sql, dict.fromkeys(STREAMS, SCHEMA.names), allow_cross=True), dict.fromkeys(STREAMS, SCHEMA)
-    )
+    outputs, schemas = typed_outputs(parse_script("q", sql, COLUMNS, allow_cross=True), dict.fromkeys(STREAMS, SCHEMA))
     delay_s = random.choice([0, 3])
     used = sorted({name for output in outputs for name in output.streams} & set(STREAMS))
     tables = {name: draw_rows(random, delay_s) for name in used}
@@ -149,8 +148,5 @@ EXISTS = "EXISTS (SELECT 1 FROM s1 [RANGE 3 SECONDS] b WHERE b.k = a.k)"
     ],
 )
 def test_what_would_wait_without_end_is_refused(sql: str) -> None:
-    outputs, _ = typed_outputs(
-        parse_script("q", sql, dict.fromkeys(STREAMS, SCHEMA.names)), dict.fromkeys(STREAMS, SCHEMA)
-    )
     with pytest.raises(SqlError, match=r"with EXISTS would wait without end, .* e\.g\. \[RANGE 1 HOUR\]"):
-        branches_of(next(query for output in outputs for _, query in output.branches if query.outer is not None))
+        plans_of(parse_script("q", sql, COLUMNS), COLUMNS, dict.fromkeys(STREAMS, "n0"))

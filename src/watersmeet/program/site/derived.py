@@ -21,11 +21,16 @@ from watersmeet.query.model import EVENT_TIME
 class DeriveRows(Protocol):
     """Files answers as rows of a derived stream: a runtime evaluates the keys and conditions of those who read it."""
 
-    def __call__(self, program: SiteProgram, scan: StreamScan, answers: Sequence[Answers]) -> list[Ingested]:
-        """File answers whose last column is their time; what was found among them."""
+    def __call__(
+        self, program: SiteProgram, scan: StreamScan, answers: Sequence[Answers], filed: int
+    ) -> list[Ingested]:
+        """File answers whose last column is their time; what was found among them.
+
+        `filed` files of the same micro-batch are rows of the stream already: numbers of rows go on behind them.
+        """
 
 
-def no_derived_rows(program: SiteProgram, scan: StreamScan, answers: Sequence[Answers]) -> list[Ingested]:
+def no_derived_rows(program: SiteProgram, scan: StreamScan, answers: Sequence[Answers], filed: int) -> list[Ingested]:
     """For runtimes without derived streams."""
     raise AssertionError(f"{scan.stream} is a derived stream, and nobody files its rows")
 

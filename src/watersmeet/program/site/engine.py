@@ -293,6 +293,7 @@ class SiteEngine:
         """Run the joins stratum by stratum, so that answers which are rows of derived streams are read at once."""
         given: dict[str, list[Answers]] = {}  # by target
         done: frozenset[str] = frozenset()
+        filed: dict[str, int] = {}  # by derived stream, files of answers that are its rows by now
         for number, names in enumerate(self.program.strata):
             made = self._run_rounds(before, ledger, made, rounds[number], starting)
             due = {
@@ -303,7 +304,7 @@ class SiteEngine:
             }
             done |= names
             ledger, failed = self._answer(ledger, made, due, given, failed)
-            ledger, found = self._derived(ledger, due, given)
+            ledger, found = self._derived(ledger, due, given, filed)
             made = [*made, *(one.made for one in found if one.made is not None)]
             failed = [*failed, *(one.failed_file for one in found)]
             if starting and found:
@@ -315,7 +316,7 @@ class SiteEngine:
         return self._tidy(ledger, _segments_made(made))
 
     def _derived(
-        self, ledger: SiteLedger, due: Collection[str], given: dict[str, list[Answers]]
+        self, ledger: SiteLedger, due: Collection[str], given: dict[str, list[Answers]], filed: dict[str, int]
     ) -> tuple[SiteLedger, list[Ingested]]:
         """File answers that are rows of derived streams, and let their watermarks follow."""
         marks, found = dict(ledger.watermarks), []
@@ -325,8 +326,9 @@ class SiteEngine:
             reached = [self._given_until(query, ledger) for query in sorted(feeders)]
             marks[stream] = max(marks.get(stream, UNKNOWN), min(reached))
             scan = next((scan for scan in self.program.streams if scan.stream == stream), None)
-            if answers := given.pop(stream, None):
-                found += self._derive(self.program, scan, answers) if scan is not None else []
+            if (answers := given.pop(stream, None)) and scan is not None:
+                found += self._derive(self.program, scan, answers, filed.get(stream, 0))
+                filed[stream] = filed.get(stream, 0) + sum(len(one.paths) for one in answers)
         if marks == ledger.watermarks and not found:
             return ledger, []
         return replace(self._noted(ledger, found), watermarks=self._spread(marks)), found

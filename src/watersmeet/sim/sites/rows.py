@@ -119,13 +119,15 @@ class DuckDerivation:
     def __init__(self, shelf: Shelf, hash_sql: str = HASH) -> None:
         self._shelf, self._hash_sql = shelf, hash_sql
 
-    def __call__(self, program: SiteProgram, scan: StreamScan, answers: Sequence[Answers]) -> list[Ingested]:
+    def __call__(
+        self, program: SiteProgram, scan: StreamScan, answers: Sequence[Answers], filed: int
+    ) -> list[Ingested]:
         file = Ingest(program, self._shelf, scan)
         tables = [table for one in answers for table in derived_rows(self._shelf, scan.stream, one)]
         batch = answers[0].batch
         return [
             file(_laid_out(scan, table, f'"{TS}"', self._hash_sql), None, first_row_id(batch, number))
-            for number, table in enumerate(tables)
+            for number, table in enumerate(tables, filed)
         ]
 
 

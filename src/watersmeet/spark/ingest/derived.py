@@ -37,14 +37,18 @@ class SparkDerivation:
     shelf: FileShelf
     run_tasks: TaskRunner
 
-    def __call__(self, program: SiteProgram, scan: StreamScan, answers: Sequence[Answers]) -> list[Ingested]:
+    def __call__(
+        self, program: SiteProgram, scan: StreamScan, answers: Sequence[Answers], filed: int
+    ) -> list[Ingested]:
         pieces = tuple((one, number) for one in answers for number in range(len(one.paths)))
-        task = FileDerived(Ingest(program, self.shelf, scan), pieces)
+        task = FileDerived(Ingest(program, self.shelf, scan), pieces, filed)
         if _has_plain_columns(scan, self.schemas[scan.stream]):
             return self.run_tasks(task, len(pieces), sum(one.rows for one in answers))
         flat = self._opened(scan, pieces)
         rows = laid_out(flat, scan, F.col(f"`{TS}`"), ())
-        return [decode(Ingested, row) for row in reports(map_rows(rows, FileLaidOut(task.ingest, answers[0].batch)))]
+        return [
+            decode(Ingested, row) for row in reports(map_rows(rows, FileLaidOut(task.ingest, answers[0].batch, filed)))
+        ]
 
     def _opened(self, scan: StreamScan, pieces: "Sequence[Piece]") -> DataFrame:
         fields = [
@@ -73,6 +77,7 @@ class FileDerived:
 
     ingest: Ingest
     pieces: tuple[Piece, ...]
+    filed: int  # files of the same micro-batch before these
 
     def __call__(self, number: int) -> list[Ingested]:
         scan = self.ingest.scan
@@ -81,7 +86,7 @@ class FileDerived:
         for place, key in enumerate(scan.keys):
             columns[class_column(place)] = as_number(table.column(key.expression.columns[0].flat))
         columns |= {kept.name: table.column(kept.expression.columns[0].flat) for kept in scan.read}
-        first_id = first_row_id(self.pieces[number][0].batch, number)
+        first_id = first_row_id(self.pieces[number][0].batch, self.filed + number)
         return _filed(self.ingest, pa.table(columns), first_id)
 
 
@@ -106,12 +111,14 @@ class FileLaidOut:
 
     ingest: Ingest
     batch: int  # the number of the micro-batch whose answers they are
+    filed: int
 
     def __call__(self, batches: Batches) -> Batches:
         pieces = [batch for batch in batches if batch.num_rows]
         if pieces:
             context = TaskContext.get()
-            first_id = first_row_id(self.batch, 0 if context is None else context.partitionId())
+            number = 0 if context is None else context.partitionId()  # a task a file
+            first_id = first_row_id(self.batch, self.filed + number)
             yield report(_filed(self.ingest, pa.Table.from_batches(pieces), first_id))
 
 
