@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -267,3 +268,41 @@ def test_sites_that_run_by_themselves_go_over_together(
     finally:
         for handle in handles.values():
             handle.stop()
+
+
+def test_outer_joins_come_and_go_and_their_plans_stay(spark: Any, tmp_path: Path) -> None:
+    scene = small_scene(tmp_path, queries={"q": OLD}).write()
+    handle = wm.start(scene.topology, spark=spark, checkpoint=scene.checkpoint)
+    left = f"SELECT a.id AS a_id, b.id AS b_id, a.ts AS at FROM a {R} LEFT JOIN b {R} ON a.k = b.k AND b.m < 2"
+    try:
+        wait_for(lambda: by_arrow(scene.sink()).total() > 0, "the run goes on", lambda: fine(handle))
+        handle.add(query(scene, "left", left))
+        assert handle.await_changes()
+        begun_us = last(handle).at_us
+        other = (wm.HeadSteps("a", (wm.PlanStep("b", "SM-S1"),)), wm.HeadSteps("b", (wm.PlanStep("a", "SP-D"),)))
+        asked = replace(handle.topology.query("left"), plan=other)
+        queries = tuple(asked if one.name == "left" else one for one in handle.topology.queries)
+        with pytest.raises(wm.InputError, match="query 'left' has outer joins or EXISTS, so its plan cannot change"):
+            handle.apply(replace(handle.topology, queries=queries))
+        more(scene, 210)
+        more(scene, 350)
+        wait_for(lambda: _lacking(by_arrow(scene.sink("left"))) > 3, "rows are decided", lambda: fine(handle))
+        handle.remove("left")
+        assert handle.await_changes()
+        ended_us = last(handle).at_us
+        more(scene, 490, batches=3)
+        every = due(scene, left, start_us=begun_us, heads_before_us=ended_us)
+        expected = Bag({row: n for row, n in every.items() if row[1] is not None or _us(row[2]) + 3_000_000 < ended_us})
+        assert _lacking(expected) > 3
+        await_answers(scene, handle, {"q": scene.expected("q"), "left": expected})
+    finally:
+        handle.stop()
+
+
+def _lacking(rows: Bag) -> int:
+    """How many rows lack a partner."""
+    return sum(row[1] is None for row in rows)
+
+
+def _us(at: datetime) -> int:
+    return round(at.timestamp() * 1_000_000)
