@@ -104,7 +104,7 @@ class _Expansion:
         for output in outputs:
             for name, _ in output.branches:
                 owner = self._owners.setdefault(name.casefold(), query)
-                if owner.sql != query.sql:
+                if query.name not in (name, owner.name) and owner.sql != query.sql:
                     raise TopologyError(
                         f"a SELECT of {query.name!r} is given the name {name!r}, which is taken by {owner.name!r}; "
                         "rename one of the two"
