@@ -243,7 +243,7 @@ def observe(state: MonitorState, observation: Observation, now_s: float) -> Moni
 
 
 def statistics(state: MonitorState, given: Stats, taken_at: float | None = None) -> Stats:
-    """What planners are told: what is observed, and where nothing is, what was given."""
+    """Statistics for planners: what is observed, and where nothing is, what was given."""
     streams: dict[str, StreamStats] = {}
     selectivities: dict[str, Number] = {}
     for stream, known in state.rates.items():
