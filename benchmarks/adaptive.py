@@ -5,7 +5,7 @@ Bytes are all that is shipped over links, migration included; answers are compar
 
 python benchmarks/adaptive.py                      phases: adaptive (cnu, dnu, planner), informed, and fixed plans
 python benchmarks/adaptive.py --table steady       an hour in which nothing changes: migrations, CPU of adaptivity
-                              --seed 1  --phase-s 240  --rate 400  --keys 1000
+                              --seed 1  --phase-s 240  --rate 400  --times 10  --keys 1000
 """
 
 import argparse
@@ -14,12 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import process_time
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from watersmeet.adapt.controller import GoOver
+from watersmeet.adapt.controller import ControllerState, GoOver
 from watersmeet.adapt.decide import first_plan
 from watersmeet.adapt.decisions import Decider, Decisions, Timetable, decisions_of
 from watersmeet.metrics.events import Event, LinkCounts, PlanDecision
@@ -73,9 +74,9 @@ class Phase:
     popular: tuple[tuple[float, int], ...] = ((0.0, 0),) * 3
 
 
-def phases_of(rate: float) -> list[Phase]:
-    """One stream is ten times as busy as the others, each in turn, while other keys become popular."""
-    slow = rate / 10
+def phases_of(rate: float, times: float) -> list[Phase]:
+    """One stream is some times as busy as the others, each in turn, while other keys become popular."""
+    slow = rate / times
     a, b, c = (rate, slow, slow), (slow, rate, slow), (slow, slow, rate)
     return [
         Phase(a),
@@ -125,30 +126,40 @@ def stats_of(tables: dict[str, pa.Table]) -> Stats:
 
 
 @dataclass
-class Timed(Decisions):
-    """The controller, and the CPU time that it and the sketches take."""
+class Recorded(Decisions):
+    """The controller, and all that it is asked: to be asked again by itself, so that its CPU time can be taken.
 
-    cpu_s: float = 0.0
-    _sketching: dict[str, float] = field(default_factory=dict)
+    A clock around every call would take longer than most calls do.
+    """
+
+    calls: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
 
     def ingested(self, stream: str, rows: int, seconds: float, now_us: int, sketch: StreamSketch | None = None) -> None:
-        began = process_time()
+        self.calls.append(("ingested", (stream, rows, seconds, now_us, sketch)))
         super().ingested(stream, rows, seconds, now_us, sketch)
-        self.cpu_s += process_time() - began + (began - self._sketching.pop(stream, began) if sketch else 0.0)
 
     def wants_sketch(self, stream: str, now_us: int) -> bool:
+        self.calls.append(("wants_sketch", (stream, now_us)))
         return super().wants_sketch(stream, now_us)
 
     def transferred(self, sender: str, receiver: str, size: int, seconds: float, now_us: int) -> None:
-        began = process_time()
+        self.calls.append(("transferred", (sender, receiver, size, seconds, now_us)))
         super().transferred(sender, receiver, size, seconds, now_us)
-        self.cpu_s += process_time() - began
 
     def decide(self, now_us: int) -> tuple[tuple[GoOver, ...], tuple[Event, ...]]:
-        began = process_time()
-        found = super().decide(now_us)
-        self.cpu_s += process_time() - began
-        return found
+        self.calls.append(("decide", (now_us,)))
+        return super().decide(now_us)
+
+    def cpu_s(self, first: ControllerState) -> tuple[float, float]:
+        """CPU seconds of all calls, from the state at the start on, and of those among them that planned anew."""
+        again = Decisions(self.controller, first, self.trigger_us)
+        planning_s, began = 0.0, process_time()
+        for name, arguments in self.calls:
+            before = process_time() if name == "decide" else 0.0
+            found = getattr(again, name)(*arguments)
+            if name == "decide" and found[1]:
+                planning_s += process_time() - before
+        return process_time() - began, planning_s
 
 
 @dataclass(frozen=True)
@@ -159,7 +170,8 @@ class Result:
     summary: SitesSummary
     decisions: tuple[tuple[float, PlanDecision], ...]
     cpu_s: float
-    adaptive_cpu_s: float
+    adaptive_cpu_s: float  # of it, sketches left aside
+    planning_cpu_s: float  # of it, planning anew
     by_second: Mapping[int, int]  # all bytes so far
 
     def by_phase(self, phase_s: int) -> list[int]:
@@ -173,9 +185,8 @@ class Result:
     def total(self) -> int:
         return self.summary.traffic.bytes
 
-    @property
-    def migration(self) -> int:
-        return sum(row.traffic.bytes for row in self.summary.traffic.rows if row.purpose == "migration")
+    def of(self, purpose: str) -> int:
+        return sum(row.traffic.bytes for row in self.summary.traffic.rows if row.purpose == purpose)
 
     @property
     def accepted(self) -> int:
@@ -186,9 +197,11 @@ class Result:
         assert query.delays is not None
         right = "right" if query.checked.is_right else "WRONG"
         return (
-            f"{self.name:<22} {self.total:>12,} {self.total / informed:>6.2f} {self.migration:>10,} "
-            f"{self.accepted:>3} {query.answers:>8,} {right} {query.delays.median_us / 1e6:>5.1f} "
-            f"{query.delays.p99_us / 1e6:>5.1f} {self.cpu_s:>6.1f} {self.adaptive_cpu_s / self.cpu_s:>6.1%}"
+            f"{self.name:<22} {self.total:>12,} {self.total / informed:>6.2f} {self.of('migration'):>10,} "
+            f"{self.of('observations'):>8,} {self.accepted:>3} {query.answers:>8,} {right} "
+            f"{query.delays.median_us / 1e6:>5.1f} {query.delays.p99_us / 1e6:>5.1f} {self.cpu_s:>6.1f} "
+            f"{self.adaptive_cpu_s / self.cpu_s:>6.1%} "
+            f"{(self.adaptive_cpu_s - self.planning_cpu_s) / self.cpu_s:>6.1%}"
         )
 
 
@@ -205,10 +218,12 @@ def run(name: str, scenario: SitesScenario, decider: Decider) -> Result:
             sent[event.site, event.to, event.purpose] = event.bytes
             by_second[int(at)] = sum(sent.values())
 
+    first = decider.state if isinstance(decider, Recorded) else None
     began = process_time()
     outcome = simulate_sites(scenario, events=take, decider=decider)
-    adaptive_s = decider.cpu_s if isinstance(decider, Timed) else 0.0
-    return Result(name, outcome.summary, tuple(seen), process_time() - began, adaptive_s, by_second)
+    cpu_s = process_time() - began
+    adaptive_s, planning_s = decider.cpu_s(first) if isinstance(decider, Recorded) and first else (0.0, 0.0)
+    return Result(name, outcome.summary, tuple(seen), cpu_s, adaptive_s, planning_s, by_second)
 
 
 def adaptive(scenario: SitesScenario, mode: str) -> Decider:
@@ -218,7 +233,7 @@ def adaptive(scenario: SitesScenario, mode: str) -> Decider:
     chosen = choose(topology, query, parsed)
     found = decisions_of(topology, {"q": (query, parsed, join_plan_of(chosen.plan))}, scenario.trigger_us)
     assert found is not None
-    return Timed(found.controller, found.state, found.trigger_us)
+    return Recorded(found.controller, found.state, found.trigger_us)
 
 
 def typed_query(topology: Topology) -> JoinQuery:
@@ -254,8 +269,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--table", choices=["phases", "steady"], default="phases")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--phase-s", type=int, default=240)
+    parser.add_argument("--phase-s", type=int, default=0, help="240 by default, an hour if steady")
     parser.add_argument("--rate", type=float, default=400.0)
+    parser.add_argument("--times", type=float, default=10.0, help="how many times as busy as the others one stream is")
     parser.add_argument("--keys", type=int, default=KEYS, help="fewer answers with more")
     parser.add_argument("--only", default="", help="cnu, dnu, planner, informed, fixed; all by default")
     parser.add_argument("--why", action="store_true", help="say what was decided and why")
@@ -263,14 +279,19 @@ def main() -> None:
     only = options.only.split(",") if options.only else [*MODES, "informed", "fixed"]
     with tempfile.TemporaryDirectory() as place:
         directory = Path(place)
-        (directory / "topology.yaml").write_text(TOPOLOGY)
         is_steady = options.table == "steady"
-        phases = [Phase((options.rate / 3,) * 3)] if is_steady else phases_of(options.rate)
-        phase_s = 3_600 if is_steady else options.phase_s
+        # Statistics are right where nothing changes: with others, the first plan would be the wrong one.
+        rate = options.rate / 3 if is_steady else 50
+        (directory / "topology.yaml").write_text(TOPOLOGY.replace("rate: 50", f"rate: {rate:g}"))
+        phases = [Phase((options.rate / 3,) * 3)] if is_steady else phases_of(options.rate, options.times)
+        phase_s = options.phase_s or (3_600 if is_steady else 240)
         made = made_rows(directory, phases, phase_s, options.seed, options.keys)
         loaded = load_simulated(directory / "topology.yaml")
         assert isinstance(loaded, SitesScenario)
-        head = f"{'':<22} {'bytes':>12} {'ratio':>6} {'migration':>10} new answers       median p99  CPU  of it"
+        head = (
+            f"{'':<22} {'bytes':>12} {'ratio':>6} {'migration':>10} {'observed':>8} new answers       median p99  CPU  "
+        )
+        head += "of it but planning"
         print(head, flush=True)
         joins = [planned(loaded, stats_of(tables)) for tables in made]
         bases = {}

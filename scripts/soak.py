@@ -21,6 +21,7 @@ import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
 REPEAT = re.compile(r"^\s*\S*WATERSMEET_SEED=.*|^FAILED .*|^ERROR .*", re.MULTILINE)
+MARK = re.compile(r"@pytest\.mark\.(soak|few)\b")
 MIN_MINUTES = 30  # to start Spark takes as long in a short run
 REPORT_S = 300  # how often it is said what is still running
 
@@ -64,6 +65,8 @@ CLASSES = (
             ),
         ),
     ),
+    Class("Kafka", 30, ("tests/spark/links/test_kafka.py",)),
+    Class("object stores and clusters", 60, ("tests/spark/store", "tests/spark/test_cluster.py")),
     Class("steady runs", 30, ("tests/spark/test_soak.py",), alone=True),
 )
 
@@ -71,7 +74,7 @@ CLASSES = (
 def others() -> Class:
     """Long tests that are in no class above."""
     places = [ROOT / path for one in CLASSES for path in one.paths]
-    long = [path for path in (ROOT / "tests").rglob("test_*.py") if "@pytest.mark.soak" in path.read_text("utf-8")]
+    long = [path for path in (ROOT / "tests").rglob("test_*.py") if MARK.search(path.read_text("utf-8"))]
     rest = [path for path in long if not any(path.is_relative_to(place) for place in places)]
     return Class("all others", 60, tuple(str(path.relative_to(ROOT)) for path in sorted(rest)))
 

@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
+import kafka_broker as kafka_broker_script
 import pyarrow as pa
 import pytest
 from hypothesis import settings
 from scenes import write_batches
-from seeds import fresh_seeds, pytest_runtest_makereport, scaled
+from seeds import evenly_spread, fresh_seeds, pytest_runtest_makereport, scaled
 
 __all__ = ["fresh_seeds", "pytest_runtest_makereport"]  # pytest looks for them here
 
@@ -33,9 +34,19 @@ settings.load_profile("soak" if os.environ.get("WATERSMEET_SOAK") else "repeatab
 def spark() -> Iterator[object]:
     from watersmeet.spark.session import start_session
 
-    session = start_session("local[2]", app="watersmeet-tests")
+    connector = ",".join(map(str, kafka_broker_script.connector_jars()))  # of Kafka, where it was fetched
+    session = start_session("local[2]", "watersmeet-tests", {"spark.jars": connector} if connector else None)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kafka_broker_script.Broker]:
+    """A broker of Apache Kafka; tests that want one are skipped on a machine that does not have it."""
+    if why := kafka_broker_script.missing():
+        pytest.skip(why)
+    with kafka_broker_script.Broker(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker
 
 
 @pytest.fixture
@@ -80,8 +91,11 @@ _LONG = (
 )
 
 
+@pytest.hookimpl(tryfirst=True)  # before cases are chosen by their marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip what is for `make soak`; long files first, so that no worker is left alone with one of them at the end."""
+    for _, some in groupby(items, key=_test_of):
+        _leave_most_to_soak(list(some))
     if not os.environ.get("WATERSMEET_SOAK"):
         for item in items:
             if item.get_closest_marker("soak"):
@@ -92,10 +106,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: ranks.get(item.path.name, len(ranks)))
 
 
+def _test_of(item: pytest.Item) -> str:
+    return item.nodeid.split("[")[0]
+
+
+def _leave_most_to_soak(cases: list[pytest.Item]) -> None:
+    """Of a test that is marked `few(n)`, n cases evenly spread are for every run, the first and the last among them."""
+    if (mark := cases[0].get_closest_marker("few")) is None:
+        return
+    (count,) = mark.args
+    chosen = evenly_spread(count, len(cases))
+    for number, item in enumerate(cases):
+        if number not in chosen:
+            item.add_marker(pytest.mark.soak)
+
+
 def _keep_a_fraction(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of a test that a long run has many times over, as many as it is to be long; a few at least."""
     left_out = []
-    for _, some in groupby(items, key=lambda item: item.nodeid.split("[")[0]):
+    for _, some in groupby(items, key=_test_of):
         cases = list(some)
         left_out += cases[max(_MIN_CASES, scaled(len(cases))) :]
     if left_out:

@@ -169,6 +169,7 @@ class Scene:
     errors: str | None = None  # of all queries
     durability: str = "process"
     views: Mapping[str, str] = field(default_factory=dict)  # SQL by name
+    transport: Mapping[str, Any] = field(default_factory=lambda: {"kind": "directory", "path": "links"})
 
     # -- as a user has it
 
@@ -239,6 +240,10 @@ class Scene:
         """The state of a site as it was last committed."""
         return ledger_of(self.checkpoint / site)
 
+    def kept_state(self, site: str) -> set[str]:
+        """The state files of a site."""
+        return {path.name for path in (self.checkpoint / site / "state").iterdir()}
+
     def _yaml(self) -> str:
         streams: dict[str, Any] = {
             name: {
@@ -271,7 +276,7 @@ class Scene:
             if self.plan is not None:
                 query["plan"] = {head: [dict(step) for step in steps] for head, steps in self.plan.items()}
         views = {"views": {name: {"sql": sql, "site": self.site} for name, sql in self.views.items()}}
-        transport = {"kind": "directory", "path": "links", "max_pending": f"{self.max_pending} B"}
+        transport = {**self.transport, "max_pending": f"{self.max_pending} B"}
         return yaml.safe_dump(
             {
                 "sites": list(self.sites),
@@ -343,13 +348,13 @@ class Scene:
             )
         for site in self.sites:
             ledger = self.ledger(site)
-            kept = {path.name for path in (self.checkpoint / site / "state").iterdir()}
-            assert kept == ledger.paths, "unreferenced or missing state"
+            assert self.kept_state(site) == ledger.paths, "unreferenced or missing state"
             assert ledger.is_complete and not any(ledger.undelivered.values())
             for to, link in ledger.links.items():
                 assert self.ledger(to).received.get(site, 0) == link.number, "something is still on the way"
-                left = {path.name.rstrip("0123456789") for path in (self.links / to / site).iterdir()}
-                assert left == {"sender-", "reader-"}, left
+                if self.transport["kind"] == "directory" and "://" not in self.transport["path"]:
+                    left = {path.name.rstrip("0123456789") for path in (self.links / to / site).iterdir()}
+                    assert left == {"sender-", "reader-"}, left
 
     def is_at_rest(self) -> bool:
         """Whether every row has been joined, every parcel taken, and every answer delivered."""

@@ -46,6 +46,15 @@ def scaled(count: int) -> int:
     return max(1, round(count * float(os.environ.get(SOAK_VARIABLE) or 1)))
 
 
+def evenly_spread(count: int, of: int) -> set[int]:
+    """So many of the numbers below `of`, the first and the last among them.
+
+    >>> sorted(evenly_spread(3, 9)), sorted(evenly_spread(1, 9)), sorted(evenly_spread(5, 2))
+    ([0, 4, 8], [0], [0, 1])
+    """
+    return {round(number * (of - 1) / max(count - 1, 1)) for number in range(count)}
+
+
 def random_seed() -> int:
     """A seed of 31 bits from the operating system."""
     return int.from_bytes(os.urandom(4)) >> 1

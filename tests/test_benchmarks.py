@@ -156,6 +156,7 @@ def test_measure_tells_failure_and_timeout() -> None:
     assert endless.wall_seconds < 10
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("method", ["central", *links.METHODS])
 def test_every_method_of_the_link_benchmark_answers_as_the_law_says(method: str) -> None:
     setting = links.Setting(tuple_bytes=20, rate_a=20, rate_b=30, window_s=3, seconds=8, match=0.5)

@@ -5,6 +5,9 @@ from difflib import get_close_matches
 
 _MOST_NAMED = 5
 _LONGEST_MESSAGE = 4_000  # characters: a message may quote what a user wrote, however long it is
+_SHORTEST_SECRET = 4  # shorter ones would be found in every text
+
+_secrets: set[str] = set()  # what this process has been given to keep to itself
 
 
 class WatersmeetError(Exception):
@@ -13,7 +16,7 @@ class WatersmeetError(Exception):
     exit_code = 1
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(shortened(message))
+        super().__init__(shortened(without_secrets(message)))
 
 
 class InputError(WatersmeetError):
@@ -76,6 +79,24 @@ class DamagedParcel(RunError):
 
 class ExpressionFailed(RunError):
     """An expression of a query fails for a row, and the query does not say that such rows are left out."""
+
+
+def hide_secret(value: str) -> None:
+    """Have a value left out of every message, warning and event of this process."""
+    if len(value) >= _SHORTEST_SECRET:
+        _secrets.add(value)
+
+
+def without_secrets(text: str) -> str:
+    """A text with stars in place of secrets.
+
+    >>> hide_secret("not-for-you")
+    >>> without_secrets("password=not-for-you;")
+    'password=***;'
+    """
+    for secret in sorted(_secrets, key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return text
 
 
 def shortened(text: str, most: int = _LONGEST_MESSAGE) -> str:

@@ -35,7 +35,7 @@ def make_bus() -> EventBus:
 
 
 def options(events: Path | None = None, metrics_port: int | None = None) -> argparse.Namespace:
-    return argparse.Namespace(events=None if events is None else str(events), metrics_port=metrics_port)
+    return argparse.Namespace(log="text", events=None if events is None else str(events), metrics_port=metrics_port)
 
 
 def get(url: str) -> str:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from random import Random
 
@@ -14,22 +14,25 @@ from watersmeet.planners.local import local, symmetric
 from watersmeet.planners.sited import central, explicit
 from watersmeet.query.bags import Bag, bag_of
 from watersmeet.query.model import JoinQuery
-from watersmeet.query.oracle import answer
+from watersmeet.query.oracle import answer, versioned
 from watersmeet.query.outer import branches_of
 from watersmeet.query.sql import parse_query
-from watersmeet.query.windows import Rows
+from watersmeet.query.windows import AsOf, Rows
 from watersmeet.sim.internet.links import LinkModel
 from watersmeet.sim.sites.rows import typed
-from watersmeet.sim.sites.site import SimulatedSites
+from watersmeet.sim.sites.site import SimulatedSites, TableSource
 
 SCHEMA = pa.schema(
     [("k", pa.int64()), ("m", pa.int32()), ("s", pa.string()), ("id", pa.int64()), ("ts", pa.timestamp("us", "UTC"))]
 )
+TABLE = pa.schema([("k", pa.int64()), ("m", pa.int32()), ("s", pa.string()), ("id", pa.int64())])
+COLUMNS_OF_TABLES = {"s0": SCHEMA.names, "s1": SCHEMA.names, "t0": TABLE.names}
 SECOND = 1_000_000
 LAST_S = 60  # rows of the scene are before this instant
 FLUSH_S = (10_000, 20_000)  # rows that no equality matches, by which watermarks pass all others
 MOST_COUNTED = 4
 FIRST_FLUSH_ID = 1_000
+_READ_US = (LAST_S + 5) * SECOND  # a table is not read again after this
 
 CHAINS = (
     "{a} LEFT JOIN {b} ON {ab}",
@@ -51,6 +54,32 @@ CHAINS = (
     "{a} LEFT ANTI JOIN {b} ON {ab} LEFT JOIN {c} ON {ac}",
     "{c}, {a} LEFT JOIN {b} ON {ab}",
 )
+TABLE_CHAINS = (
+    "{a} LEFT JOIN {t} ON {at}",
+    "{t} RIGHT JOIN {a} ON {at}",
+    "{a} LEFT JOIN {t} ON {at} LEFT JOIN {u} ON {au}",
+    "{a} LEFT JOIN {t} ON {at} LEFT JOIN {u} ON {tu}",
+    "{a} JOIN {t} ON {at} LEFT JOIN {u} ON {tu}",
+    "{a} LEFT JOIN {b} ON {ab} LEFT JOIN {t} ON {bt}",
+    "{a} LEFT JOIN {b} ON {ab} LEFT JOIN {t} ON {at}",
+    "{a} JOIN {b} ON {ab} LEFT JOIN {t} ON {bt}",
+    "{a} FULL JOIN {b} ON {ab} LEFT JOIN {t} ON {at}",
+    "{a} LEFT ANTI JOIN {t} ON {at}",
+    "{a} LEFT SEMI JOIN {t} ON {at} LEFT JOIN {b} ON {ab}",
+)
+STATIC_CHAINS = (  # streams are joined after the table
+    "{a} LEFT JOIN {t} ON {at} LEFT JOIN {b} ON {ab}",
+    "{a} LEFT JOIN {t} ON {at} JOIN {b} ON {bt}",
+    "{a} JOIN {t} ON {at} LEFT JOIN {b} ON {bt}",
+    "{a} JOIN {t} ON {at} FULL JOIN {b} ON {ab}",
+)
+TABLE_CLAUSES = (
+    "EXISTS (SELECT 1 FROM t0 v WHERE {av})",
+    "NOT EXISTS (SELECT 1 FROM t0 v WHERE {av})",
+    "a.k IN (SELECT v.k FROM t0 v)",
+    "a.k NOT IN (SELECT v.m FROM t0 v WHERE v.k = a.k)",
+    "NOT EXISTS (SELECT 1 FROM {e} WHERE {ae})",
+)
 CLAUSES = (
     "EXISTS (SELECT 1 FROM {e} WHERE {ae})",
     "NOT EXISTS (SELECT * FROM {e} WHERE {ae})",
@@ -58,6 +87,30 @@ CLAUSES = (
     "a.k NOT IN (SELECT e.m FROM {e} WHERE e.k = a.k)",
     "EXISTS (SELECT 1 FROM {e}, {f} WHERE {ae} AND e.k = f.k)",
 )
+
+
+@dataclass
+class Lookup:
+    """A table whose rows are others whenever it is read; remembers what was read."""
+
+    random: Random
+    refresh_us: int | None
+    read_at: list[int] = field(default_factory=list)
+    versions: list[pa.Table] = field(default_factory=list)
+
+    def read(self, now_us: int) -> pa.Table:
+        count = self.random.choice([0, 3, 6, 6])
+        rows = [(_key(self.random), self.random.choice([None, 1, 2, 3]), number) for number in range(count)]
+        keys, numbers, ids = zip(*rows, strict=True) if rows else ((), (), ())
+        texts = [None if k is None else f"key {k}" for k in keys]
+        self.read_at.append(now_us)
+        self.versions.append(pa.table([keys, numbers, texts, ids], schema=TABLE))
+        return self.versions[-1]
+
+    @property
+    def table(self) -> pa.Table:
+        """What the oracle gets."""
+        return versioned(self.versions, self.read_at[1:])
 
 
 @dataclass(frozen=True)
@@ -71,10 +124,11 @@ class OuterScene:
     homes: Mapping[str, str]
     site: str
     delay_us: int
+    lookup: "Lookup | None" = None  # the table t0
 
     @property
     def columns(self) -> dict[str, list[str]]:
-        return dict.fromkeys(self.tables, SCHEMA.names)
+        return dict.fromkeys(self.tables, SCHEMA.names) | {"t0": TABLE.names}
 
     @property
     def event_times(self) -> dict[str, str]:
@@ -83,7 +137,8 @@ class OuterScene:
     @property
     def expected(self) -> Bag:
         """What the reference semantics ask for."""
-        return without_flush(bag_of(answer(self.query, self.tables, self.event_times)))
+        lookup = {} if self.lookup is None else {"t0": self.lookup.table}
+        return without_flush(bag_of(answer(self.query, {**self.tables, **lookup}, self.event_times)))
 
     def with_late_rows(self) -> "LateScene":
         """The same rows in an order in which some are late, whatever the delay."""
@@ -127,22 +182,41 @@ class LateScene:
         return without_flush(bag_of(answer(self.scene.query, self.on_time, self.scene.event_times)))
 
 
-def draw(seed: int, chain: str | None = None, *, grouped: bool = False, most: int = 25) -> OuterScene:
-    """The scene of a seed."""
+def draw(
+    seed: int,
+    chain: str | None = None,
+    *,
+    grouped: bool = False,
+    distinct: bool = False,
+    changes: bool = False,
+    table: bool = False,
+    most: int = 25,
+) -> OuterScene:
+    """The scene of a seed: rows, groups of output windows, rows once, or changes of groups; `table` for one more."""
     random = Random(f"outer {seed}")
-    chain = chain or random.choice(CHAINS)
-    clauses = random.sample(CLAUSES, random.choice([0, 0, 1, 2])) if "{b}" in chain else []
+    lookup = None
+    chains: tuple[str, ...] = CHAINS
+    known = CLAUSES
+    if table:
+        lookup = Lookup(Random(f"table {seed}"), random.choice([None, None, 7 * SECOND]))
+        chains = TABLE_CHAINS if lookup.refresh_us else (*TABLE_CHAINS, *STATIC_CHAINS)
+        known = TABLE_CLAUSES
+    chain = chain or random.choice(chains)
+    clauses = random.sample(known, random.choice([0, 0, 1, 2])) if "{b}" in chain or table else []
     if random.random() < 0.25:
-        chain, clauses = "{a}", random.sample(CLAUSES, random.choice([1, 1, 2]))
+        chain, clauses = "{a}", random.sample(known, random.choice([1, 1, 2]))
     kinds = random.choice(["R", "R", "RT", "RN", "RTN", "RTNU"])
-    names = {}
+    kinds = kinds.replace("N", "T") if changes else kinds
+    names = {"t": "t0 AS t", "u": "t0 AS u"}
     for alias in "abcdef":
         window = _window(random, kinds if alias != "a" else kinds.replace("U", "R"))
         names[alias] = f"s{random.randint(0, 2)} [{window}] AS {alias}"
-    pairs = {f"{x}{y}": _on(random, x, y) for x in "abcdef" for y in "abcdef" if x < y}
+    letters = "abcdeftuv" if table else "abcdef"
+    pairs = {f"{x}{y}": _on(random, x, y) for x in letters for y in letters if x < y}
     body = chain.format(**names, **pairs)
-    aliases = [alias for alias in "abcd" if f"{{{alias}}}" in chain]
-    visible = [alias for alias in aliases if not (alias == "b" and ("SEMI" in chain or "ANTI" in chain))]
+    aliases = [alias for alias in "abcdtu" if f"{{{alias}}}" in chain]
+    halves = {"t" if table else "b"} if "SEMI" in chain or "ANTI" in chain else set()
+    visible = [alias for alias in aliases if alias not in halves]
     where = [clause.format(**names, **pairs) for clause in clauses]
     if chain.startswith("{c}, "):
         where.append("c.k = a.k")
@@ -157,18 +231,33 @@ def draw(seed: int, chain: str | None = None, *, grouped: bool = False, most: in
         window = random.choice(["TUMBLE(4 SECONDS)", "TUMBLE(15 SECONDS)", "HOP(10 SECONDS, 5 SECONDS)"])
         key = random.choice([f"{some}.k", f"coalesce({some}.m, 0)"])
         items = f"{key} AS g, count(*) AS n, count({other}.id) AS known, sum({other}.id) AS total, window_start AS w"
+    if changes:
+        some, other = random.choice(visible), random.choice(visible)
+        key, function = f"{some}.k", random.choice(["sum", "max", "count"])
+        items = f"{key} AS g, count(*) AS n, {function}({other}.id) AS total"
+    if distinct:
+        first = f"coalesce({', '.join(f'{alias}.id' for alias in visible)})"
+        items = ", ".join(f"{alias}.k AS {alias}_k" for alias in visible)
+        items = f"DISTINCT {items}, CASE WHEN {first} >= {FIRST_FLUSH_ID} THEN {FIRST_FLUSH_ID} END AS flush"
     sql = f"SELECT {items} FROM {body}" + (f" WHERE {' AND '.join(where)}" if where else "")
-    sql += f" GROUP BY {key}, {window}" if grouped else ""
+    sql += f" GROUP BY {key}, {window}" if grouped else f" GROUP BY {key} EMIT CHANGES" if changes else ""
     delay_s = random.choice([0, 0, 3])
     tables = {f"s{number}": draw_rows(random, delay_s, most) for number in range(3)}
-    query = typed(
-        parse_query(sql, dict.fromkeys(tables, SCHEMA.names), allow_cross=True), dict.fromkeys(tables, SCHEMA)
+    schemas = dict.fromkeys(tables, SCHEMA) | ({"t0": TABLE} if table else {})
+    parsed = parse_query(
+        sql,
+        {name: schema.names for name, schema in schemas.items()},
+        allow_cross=True,
+        event_times=dict.fromkeys(tables, "ts"),
+        tables={"t0": AsOf(bool(lookup.refresh_us))} if lookup else {},
     )
+    query = typed(parsed, schemas)
     sites = ["n0", "n1", "n2"]
-    homes = dict.fromkeys(tables, "n0") if random.random() < 0.4 else {name: random.choice(sites) for name in tables}
+    homes = dict.fromkeys(schemas, "n0") if random.random() < 0.4 else {name: random.choice(sites) for name in schemas}
     used = {source.stream for source in query.sources}
-    tables = {name: table for name, table in tables.items() if name in used}
-    return OuterScene(seed, sql, query, tables, homes, random.choice(sites), delay_s * SECOND)
+    tables = {name: rows for name, rows in tables.items() if name in used}
+    lookup = lookup if "t0" in used else None
+    return OuterScene(seed, sql, query, tables, homes, random.choice(sites), delay_s * SECOND, lookup)
 
 
 def plan_of(scene: OuterScene) -> OuterJoin:
@@ -190,6 +279,9 @@ def run(scene: OuterScene, *, crashes: bool = False, batches: Mapping[str, tuple
         model_of=lambda a, b: LinkModel(latency_us=25_000, loss=0.1, duplicate=0.1),
         buckets=random.choice([1, 2, 3]),
         homes=scene.homes,
+        tables={}
+        if scene.lookup is None
+        else {"t0": TableSource(scene.lookup.read, scene.lookup.refresh_us, _READ_US)},
     )
     count = random.randint(1, 8)
     for name, some in sorted((batches or {}).items()):

@@ -32,6 +32,7 @@ def some_groups(seed: int) -> OuterScene | None:
         return None
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("seed", GROUPED_SEEDS)
 def test_output_windows_wait_for_rows_that_are_decided_late(seed: int) -> None:
     scene = some_groups(seed)
@@ -50,6 +51,7 @@ def test_the_scenes_with_groups_try_everything() -> None:
 LATE_SEEDS = range(200, 216)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("seed", LATE_SEEDS)
 def test_late_rows_are_neither_answered_nor_partners(seed: int) -> None:
     late = draw(seed, most=60).with_late_rows()

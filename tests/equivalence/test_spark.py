@@ -25,11 +25,13 @@ def check(spark: Any, scene: Scene, directory: Path, test: str) -> None:
     assert not wrong, "\n".join([*wrong, scene.describe(), f"repeat: {command}"])
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_answers_at_one_site_are_those_of_the_reference(spark: Any, tmp_path: Path, seed: int) -> None:
     check(spark, draw_scene(seed).at_one_site(), tmp_path, "fresh_seeds_at_one_site")
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_answers_at_several_sites_are_those_of_the_reference(spark: Any, tmp_path: Path, seed: int) -> None:
     check(spark, draw_scene(seed), tmp_path, "fresh_seeds_at_several_sites")

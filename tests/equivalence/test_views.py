@@ -29,6 +29,7 @@ def check(drawn: ViewScene, found: dict[str, Bag], seed: int) -> None:
     assert not wrong, "\n".join([*wrong, drawn.describe(), f"repeat: {command}"])
 
 
+@pytest.mark.few(16)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_answers_on_simulated_sites_are_those_of_the_reference(seed: int) -> None:
     check(draw_views(seed), run_simulated(draw_views(seed), seed), seed)

@@ -8,19 +8,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from watersmeet.metrics.events import (
+    AnswerSample,
+    AnswersDelivered,
     ChangeRefused,
     Event,
     LinkCounts,
     MicroBatchCompleted,
+    ParcelsRefused,
     PlanChangeProposed,
     PlanDecision,
     PlanInForce,
     QueryAdded,
+    QueryDescribed,
     QueryEnded,
     QueryRemoved,
     RunEnded,
     RunStarted,
     RunWarning,
+    ShippingExpected,
+    SiteProgramInForce,
+    SiteStatus,
+    TopologyInForce,
     VersionDropped,
     from_json,
     kind_of,
@@ -30,10 +38,36 @@ from watersmeet.metrics.events import (
 NAMES = st.text(max_size=8)
 COUNTS = st.integers(0, 2**63)
 SECONDS = st.floats(0, 1e12)
+LISTS = st.lists(NAMES, max_size=3).map(tuple)
 COUNTS_BY_NAME = st.dictionaries(NAMES, COUNTS, max_size=3)
 EVENTS: dict[type[Event], st.SearchStrategy[Event]] = {
     RunStarted: st.builds(
         RunStarted, st.lists(NAMES, max_size=3).map(tuple), st.lists(NAMES, max_size=3).map(tuple), NAMES
+    ),
+    TopologyInForce: st.builds(
+        TopologyInForce,
+        LISTS,
+        st.lists(st.tuples(NAMES, NAMES, SECONDS, SECONDS), max_size=3).map(tuple),
+        st.dictionaries(NAMES, NAMES, max_size=3),
+    ),
+    QueryDescribed: st.builds(QueryDescribed, NAMES, NAMES, LISTS, NAMES),
+    SiteProgramInForce: st.builds(
+        SiteProgramInForce, NAMES, LISTS, st.lists(st.tuples(NAMES, NAMES, NAMES, NAMES), max_size=3).map(tuple)
+    ),
+    ShippingExpected: st.builds(
+        ShippingExpected, SECONDS, st.lists(st.tuples(NAMES, NAMES, NAMES, NAMES, SECONDS), max_size=3).map(tuple)
+    ),
+    SiteStatus: st.builds(
+        SiteStatus,
+        NAMES,
+        COUNTS_BY_NAME,
+        COUNTS_BY_NAME,
+        st.dictionaries(NAMES, SECONDS, max_size=3),
+        st.booleans(),
+    ),
+    AnswersDelivered: st.builds(AnswersDelivered, NAMES, NAMES, COUNTS, SECONDS),
+    AnswerSample: st.builds(
+        AnswerSample, NAMES, LISTS, st.lists(st.tuples(st.none() | NAMES, COUNTS, SECONDS), max_size=3).map(tuple)
     ),
     PlanDecision: st.builds(
         PlanDecision, NAMES, NAMES, COUNTS, st.booleans(), NAMES, NAMES, SECONDS, SECONDS, SECONDS, SECONDS, SECONDS
@@ -61,7 +95,8 @@ EVENTS: dict[type[Event], st.SearchStrategy[Event]] = {
         COUNTS,
         COUNTS,
     ),
-    LinkCounts: st.builds(LinkCounts, NAMES, NAMES, NAMES, COUNTS, COUNTS, COUNTS),
+    LinkCounts: st.builds(LinkCounts, NAMES, NAMES, NAMES, COUNTS, COUNTS, COUNTS, COUNTS_BY_NAME),
+    ParcelsRefused: st.builds(ParcelsRefused, NAMES, NAMES, COUNTS),
     RunWarning: st.builds(RunWarning, st.none() | NAMES, st.none() | NAMES, NAMES),
     RunEnded: st.builds(RunEnded, st.sampled_from(["completed", "stopped", "failed"]), NAMES),
 }
@@ -92,6 +127,12 @@ def test_a_line_in_full() -> None:
     }
 
 
+def test_fields_that_an_earlier_version_did_not_have() -> None:
+    counts = {"bytes": 1, "batches": 2, "tuples": 3}
+    line = json.dumps({"at": 1, "event": "link_traffic", "site": "a", "to": "b", "purpose": "keys", **counts})
+    assert from_json(line) == (1, LinkCounts("a", "b", "keys", 1, 2, 3, {}))
+
+
 def test_fields_of_a_later_version_are_ignored() -> None:
     line = '{"at": 1, "event": "warning", "site": null, "query": "q", "text": "late", "severity": 3}'
     assert from_json(line) == (1, RunWarning(None, "q", "late"))
@@ -102,7 +143,7 @@ def test_fields_of_a_later_version_are_ignored() -> None:
     [
         (
             '{"at": 1, "event": "lunch"}',
-            "unknown event 'lunch'; known: change_refused, link_traffic, micro_batch_completed",
+            "unknown event 'lunch'; known: answer_sample, answers_delivered, change_refused, link_traffic",
         ),
         ('{"at": 1}', "unknown event None"),
         ('{"at": 1, "event": "warning", "site": null, "text": "late"}', "event 'warning' lacks query"),

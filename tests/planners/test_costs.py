@@ -45,6 +45,7 @@ def assert_near(
             assert cost.link_bytes[pair] == pytest.approx(size, rel=0.2), pair
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(("method", "bloom"), METHODS)
 def test_bytes_of_each_method(method: Method, bloom: bool) -> None:
     of = two_streams()
@@ -72,6 +73,7 @@ def nested(reduction: Reduction, bloom: bool = False) -> JoinNode:
     return JoinNode("x", (Input(Leaf("a")), Input(Leaf("d")), Input(inner, reduction, bloom)))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("reduction", "bloom"), [(one, False) for one in Reduction] + [(Reduction.ONE_STEP, True)])
 def test_bytes_of_trees(reduction: Reduction, bloom: bool) -> None:
     of = many_streams()

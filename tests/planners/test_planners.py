@@ -46,6 +46,7 @@ def assert_exact(of: Scene, problem: Problem, planner: str) -> None:
     assert sum((bag_of(table) for table in sites.answers()), Counter()) == expected
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("planner", [*PLANNERS, "auto"])
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_every_planner_gives_the_answers_of_the_law(planner: str, graph: str) -> None:
@@ -57,6 +58,7 @@ def test_every_planner_gives_the_answers_of_the_law(planner: str, graph: str) ->
         assert_exact(of, of.problem("n1"), planner)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("objective", ["bytes", "money", "latency", "work"])
 def test_four_streams_by_every_objective(objective: str) -> None:
     of = small("star", 3, streams=4)

@@ -33,6 +33,7 @@ def refusal(sql: str) -> str:
     return str(caught.value)
 
 
+@pytest.mark.few(16)
 @pytest.mark.parametrize("depth", [101, 1_000, 10_000, 60_000])
 @pytest.mark.parametrize(
     ("opening", "inner", "closing"),

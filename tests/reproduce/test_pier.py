@@ -21,6 +21,7 @@ def agreed(verdict: Sequence[str]) -> list[bool]:
     return [sentence.startswith("agrees") for sentence in verdict if not sentence.startswith("beyond")]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_quick_points_make_whole_rows(name: str, tmp_path: Path) -> None:
     experiment = experiment_named(name)

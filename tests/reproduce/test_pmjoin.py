@@ -69,6 +69,7 @@ def test_example_2_measured_is_as_published() -> None:
     assert by_name["optimal plan ships"]["measured"] < by_name["plan of figure 3 ships"]["measured"]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("experiment", "point", "worst", "better"),
     [

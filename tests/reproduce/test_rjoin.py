@@ -51,6 +51,7 @@ def test_all_figures_are_there() -> None:
     assert [one.name for one in EXPERIMENTS if one.name.startswith("rjoin-fig")] == NAMES
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_quick_points_make_whole_rows(name: str, tmp_path: Path) -> None:
     experiment = experiment_named(name)

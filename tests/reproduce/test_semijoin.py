@@ -1,6 +1,7 @@
 """The semijoin paper's experiments: the shape of its figures at small points, and the measure itself."""
 
 from dataclasses import replace
+from itertools import permutations, product
 from pathlib import Path
 
 import numpy as np
@@ -8,13 +9,16 @@ import pytest
 
 from watersmeet.plan.nodes import Method
 from watersmeet.program.operators import Form, Join
-from watersmeet.program.site.program import overlay, shared_joins
+from watersmeet.program.site.deployment import overlay, shared_joins
 from watersmeet.reproduce import experiment_named, report, runner
 from watersmeet.reproduce.experiment import Row
 from watersmeet.reproduce.semijoin import fig7 as semijoin_fig7
 from watersmeet.reproduce.semijoin import fig8 as semijoin_fig8
 from watersmeet.reproduce.semijoin import fig9 as semijoin_fig9
 from watersmeet.reproduce.semijoin import table3 as semijoin_table3
+from watersmeet.reproduce.semijoin import table3_as_written as semijoin_as_written
+from watersmeet.reproduce.semijoin.appendix_b import Costs, Network, Side, one_way_join_s
+from watersmeet.reproduce.semijoin.as_written import State, best_cost, by_appendix_b
 from watersmeet.reproduce.semijoin.fig7 import PAPER, one_way_join
 from watersmeet.reproduce.semijoin.runs import (
     Counts,
@@ -26,6 +30,7 @@ from watersmeet.reproduce.semijoin.runs import (
     spent,
 )
 
+FREE = Costs()  # transmission only
 SMALL = Setting((StreamSpec(600, 10, 100.0, 0.6), StreamSpec(600, 10, 100.0, 0.6)))
 
 
@@ -181,3 +186,60 @@ def test_every_panel_has_its_values() -> None:
         points = experiment.points(False)
         assert len(experiment.points(True)) == 3
         assert len({semijoin_fig7.setting_of(point) for point in points}) == len(panel.values)
+
+
+# The paper's own measure
+
+
+def test_formulas_of_the_paper_by_hand() -> None:
+    """Two streams of 10 tuples a second, 100 bytes, 10 values, 1 s: in an interval one tuple of each."""
+    side = Side(rate=10.0, window_s=1.0, distinct=10.0, tuple_bytes=100.0, key_bytes=5.0)
+    network = Network(latency_s=0.01, bandwidth_bps=8e3, interval_s=0.1)  # 1 ms a byte
+
+    def cost(method: str, forward: float = 1.0, costs: Costs = FREE) -> float:
+        return one_way_join_s(Method(method), side, side, forward, network, costs)
+
+    assert cost("SP-S") == cost("SP-D") == pytest.approx(10 * (0.01 + 0.1))
+    assert cost("SM-S1") == pytest.approx(10 * ((0.01 + 0.005) + (0.01 + 0.1) + (0.01 + 0.004)))
+    assert cost("SM-D1") == pytest.approx(10 * ((0.01 + 0.1) + 0.01))
+    assert cost("SM-D2", 0.5) == pytest.approx(10 * ((0.01 + 0.005) + (0.01 + 0.0025) + (0.01 + 0.05)))
+    assert cost("SM-S2") == pytest.approx(10 * (0.01 + 0.01 + (0.01 + 0.1)))
+    work = cost("SP-D", costs=Costs(probe_s=1e-3, update_s=1e-2)) - cost("SP-D")
+    assert work == pytest.approx(10 * 1e-3 * 10 + 20 * 1e-2)
+
+
+@pytest.mark.parametrize("topology", semijoin_table3.EDGES)
+def test_algorithm_10_is_never_better_than_the_search_as_written(topology: str) -> None:
+    for query in range(3):
+        setting = semijoin_table3.setting_of(semijoin_table3.Point(topology, query))
+        for measure, ratio in semijoin_as_written.ratios(setting).items():
+            assert ratio >= 1 - 1e-9, measure
+    some = semijoin_as_written.ratios(semijoin_table3.setting_of(semijoin_table3.Point(topology, 0)))
+    assert set(some) == set(semijoin_as_written.MEASURES)
+
+
+def test_the_search_as_written_is_that_of_all_sequences_and_methods() -> None:
+    setting = semijoin_table3.setting_of(semijoin_table3.Point("cycle", 1))
+    steps = by_appendix_b(setting, semijoin_as_written.COSTS[semijoin_as_written.MAIN])
+    total = 0.0
+    for head in range(4):
+        costs = []
+        for order in permutations([stream for stream in range(4) if stream != head]):
+            for methods in product(range(6), repeat=3):
+                state, cost = State(head, 1 << head, ""), 0.0
+                for stream, method in zip(order, methods, strict=True):
+                    if not any(stream in edge and state.joined >> sum(edge) - stream & 1 for edge in setting.edges):
+                        cost = float("inf")  # no predicate ties it to what is joined
+                        break
+                    step = list(steps(state, stream))[method]
+                    state, cost = step.after, cost + step.cost
+                costs.append(cost)
+        total += min(costs)
+    assert best_cost(setting, steps) == pytest.approx(total)
+
+
+def test_greedy_is_optimal_by_the_paper_where_streams_are_alike() -> None:
+    for topology in semijoin_table3.EDGES:
+        point = semijoin_fig9.Point(topology, "window (ms)", 800.0)
+        ratios = semijoin_as_written.ratios(semijoin_fig9.setting_of(point))
+        assert all(ratio == pytest.approx(1.0, abs=2e-3) for ratio in ratios.values()), topology

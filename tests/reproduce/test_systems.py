@@ -13,6 +13,7 @@ from watersmeet.sim.scenario.workload import UserLoad
 TWO, THREE = replace(BASE, nodes=24, keys=20), replace(BASE, nodes=16, ways=3, keys=8, queries=2)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("workload", [TWO, THREE])
 def test_all_systems_have_the_answers_of_the_oracle(workload: Workload) -> None:
     given = workload.scenario(seed=2, seconds=3)

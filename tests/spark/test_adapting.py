@@ -42,6 +42,7 @@ queries:
 """
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("mode", ["cnu", "planner"])
 def test_sites_go_over_when_a_stream_becomes_busy(mode: str, spark: Any, tmp_path: Path) -> None:
     path = tmp_path / "topology.yaml"

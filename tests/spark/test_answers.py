@@ -169,6 +169,7 @@ CASES = {
 }
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize("name", CASES)
 def test_answers_are_those_of_the_law(
     spark: Any, tmp_path: Path, streams: list[wm.Stream], tables: dict[str, pa.Table], name: str

@@ -55,6 +55,7 @@ def site(used: Scene, tmp_path: Path) -> Path:
 # The same checkpoint elsewhere ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("form", ["moved", "copied", "symlinked", "restored"])
 def test_a_checkpoint_goes_on_under_another_path(spark: SparkSession, tmp_path: Path, form: str) -> None:
     scene = write_scene(tmp_path)

@@ -90,6 +90,7 @@ def check_simulated(scene: Scene, sound: str, kept: list[dict[str, Any]] | None)
         assert left_out[0] == left_out[1]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("where", SITES, ids=["one site", "two sites"])
 def test_a_query_that_fails_is_corrected_and_goes_on(spark: Any, tmp_path: Path, where: dict[str, Any]) -> None:
     scene = make_scene(tmp_path, SELECT, **where)
@@ -110,6 +111,7 @@ def test_a_query_that_fails_is_corrected_and_goes_on(spark: Any, tmp_path: Path,
     assert by_arrow(scene.sink()) == expected(scene, CORRECTED)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("where", "errors"),
     [
@@ -152,6 +154,7 @@ INGESTED = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", INGESTED)
 @pytest.mark.parametrize("where", SITES, ids=["one site", "two sites"])
 def test_rows_whose_filters_keys_or_predicates_fail(

@@ -11,16 +11,24 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
-from equivalence.outer_scenes import FIRST_FLUSH_ID, SCHEMA, draw_rows, without_flush
+from equivalence.outer_scenes import FIRST_FLUSH_ID, SCHEMA, TABLE, draw_rows, without_flush
 
 import watersmeet as wm
 from watersmeet.metrics.events import RunWarning
 from watersmeet.query.bags import bag_of
+from watersmeet.query.model import JoinQuery
 from watersmeet.query.oracle import answer, answer_outputs
 from watersmeet.query.sql import parse_query, parse_script
+from watersmeet.query.windows import AsOf
 
 DDL = "k long, m int, s string, id long, ts timestamp"
-COLUMNS = dict.fromkeys(("s0", "s1", "s2"), SCHEMA.names)
+STREAMS = ("s0", "s1", "s2")
+COLUMNS = dict.fromkeys(STREAMS, SCHEMA.names) | {"t0": TABLE.names}
+TIMES = dict.fromkeys(STREAMS, "ts")
+LOOKUP = pa.table(
+    [[1, 1, 2, None], [1, 2, 3, 1], ["key 1", "key 1", "key 2", None], [1, 2, 3, 4]],
+    schema=TABLE,
+)
 QUERIES = {
     "left": """
         SELECT a.id AS a_id, b.id AS b_id, b.s, b.ts FROM s0 [RANGE 10 SECONDS] a
@@ -37,7 +45,23 @@ QUERIES = {
     "none": """
         SELECT a.id AS a_id FROM s0 [ROWS 2] a
         WHERE a.id % 3 <> 1 AND NOT EXISTS (SELECT 1 FROM s1 [RANGE 5 SECONDS] b WHERE b.k = a.k)""",
+    "once": """
+        SELECT DISTINCT a.k, b.m, a.id >= 1000 AS is_last FROM s0 [RANGE 10 SECONDS] a
+        LEFT JOIN s1 [RANGE 5 SECONDS] b ON a.k = b.k WHERE a.id < 1000""",
+    "table": """
+        SELECT a.id AS a_id, t.id AS t_id, t.s FROM s0 a LEFT JOIN t0 t ON a.k = t.k AND a.m < t.m
+        WHERE NOT EXISTS (SELECT 1 FROM t0 v WHERE v.s = a.s AND v.id = 2 AND a.id % 2 = 0)""",
+    "table_and_stream": """
+        SELECT a.id AS a_id, b.id AS b_id, t.id AS t_id FROM s0 [RANGE 10 SECONDS] a LEFT JOIN t0 t ON a.k = t.k
+        LEFT JOIN s1 [RANGE 5 SECONDS] b ON a.k = b.k AND b.m > t.m""",
+    "changes": """
+        SELECT a.k, count(*) AS n, count(b.id) AS known FROM s0 [RANGE 10 SECONDS] a
+        LEFT JOIN s1 [TUMBLE 5 SECONDS] b ON a.k = b.k GROUP BY a.k EMIT CHANGES""",
 }
+
+
+def parsed(sql: str) -> JoinQuery:
+    return parse_query(sql, COLUMNS, event_times=TIMES, tables={"t0": AsOf()})
 
 
 def write(directory: Path, tables: dict[str, pa.Table], numbers: range, files: int) -> None:
@@ -62,28 +86,31 @@ def topology(
             watermark="3 seconds",
             site=homes[name],
         )
-        for name in COLUMNS
+        for name in STREAMS
     ]
+    pq.write_table(LOOKUP, directory / "t0.parquet")
+    lookup = wm.Table(name="t0", source=wm.Source("parquet", str(directory / "t0.parquet")), site=site)
     queries = [
         wm.Query(name, sql, sink=wm.Sink("parquet", str(directory / "out" / name)), site=site, **settings)
         for name, sql in asked.items()
     ]
     sites = tuple(wm.Site(one) for one in sorted({*homes.values(), site}))
-    return wm.Topology(tuple(streams), tuple(queries), sites, directory=str(directory))
+    return wm.Topology(tuple(streams), tuple(queries), sites, tables=(lookup,), directory=str(directory))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("homes", ["one site", "three sites"])
 def test_rows_without_partner_are_answered_once_over_a_restart(spark: Any, tmp_path: Path, homes: str) -> None:
     random = Random(f"outer joins on Spark {homes}")
-    tables = {name: draw_rows(random, 3, 60) for name in COLUMNS}
-    sites = dict.fromkeys(COLUMNS, "n0") if homes == "one site" else {"s0": "n0", "s1": "n1", "s2": "n2"}
+    tables = {name: draw_rows(random, 3, 60) for name in STREAMS}
+    sites = dict.fromkeys(STREAMS, "n0") if homes == "one site" else {"s0": "n0", "s1": "n1", "s2": "n2"}
     asked = topology(tmp_path, sites, "n0")
     for numbers in (range(2), range(2, 4)):
         write(tmp_path, tables, numbers, 4)
         wm.start(asked, spark=spark, once=True, checkpoint=tmp_path / "checkpoint").awaitTermination()
     for name, sql in QUERIES.items():
         found = ds.dataset(tmp_path / "out" / name, format="parquet").to_table()
-        expected = answer(parse_query(sql, COLUMNS), tables, dict.fromkeys(COLUMNS, "ts"))
+        expected = answer(parsed(sql), {**tables, "t0": LOOKUP}, TIMES)
         assert expected.num_rows > 3
         assert found.schema.names == expected.schema.names
         assert without_flush(bag_of(found)) == without_flush(bag_of(expected)), name
@@ -113,22 +140,23 @@ OVER_VIEWS = {
 
 def test_at_the_end_of_time_all_is_decided_in_views_and_over_views_too(spark: Any, tmp_path: Path) -> None:
     random = Random("outer joins of views on Spark")
-    drawn = {name: draw_rows(random, 3, 60) for name in COLUMNS}
+    drawn = {name: draw_rows(random, 3, 60) for name in STREAMS}
     tables = {name: table.filter(pc.less(table.column("id"), FIRST_FLUSH_ID)) for name, table in drawn.items()}
     queries = QUERIES | OVER_VIEWS
     write(tmp_path, tables, range(4), 4)
-    asked = topology(tmp_path, dict.fromkeys(COLUMNS, "n0"), "n0", queries)
+    asked = topology(tmp_path, dict.fromkeys(STREAMS, "n0"), "n0", queries)
     wm.start(asked, spark=spark, once=True, drain=True, checkpoint=tmp_path / "checkpoint").awaitTermination()
     for name, sql in queries.items():
         found = ds.dataset(tmp_path / "out" / name, format="parquet").to_table()
-        expected = answer_outputs(parse_script(name, sql, COLUMNS), tables, dict.fromkeys(COLUMNS, "ts"))[name]
+        outputs = parse_script(name, sql, COLUMNS, event_times=TIMES, tables={"t0": AsOf()})
+        expected = answer_outputs(outputs, {**tables, "t0": LOOKUP}, TIMES)[name]
         assert expected.num_rows > 3
         assert bag_of(found) == bag_of(expected), name
 
 
 def test_a_restart_with_another_planner_keeps_the_plan(spark: Any, tmp_path: Path) -> None:
     random = Random("outer joins and another planner")
-    tables = {name: draw_rows(random, 3, 60) for name in COLUMNS}
+    tables = {name: draw_rows(random, 3, 60) for name in STREAMS}
     homes = {"s0": "n0", "s1": "n1", "s2": "n2"}
     exists = "FROM s0 [RANGE 10 SECONDS] a WHERE EXISTS (SELECT 1 FROM s1 [RANGE 5 SECONDS] b WHERE b.k = a.k)"
     queries = {"left": QUERIES["left"], "exists": f"SELECT a.id AS a_id {exists}"}
@@ -146,6 +174,6 @@ def test_a_restart_with_another_planner_keeps_the_plan(spark: Any, tmp_path: Pat
     for name, sql in queries.items():
         assert any(f"query {name!r}: its plan stays as it was, since it has outer joins" in text for text in warnings)
         found = ds.dataset(tmp_path / "out" / name, format="parquet").to_table()
-        expected = answer(parse_query(sql, COLUMNS), tables, dict.fromkeys(COLUMNS, "ts"))
+        expected = answer(parsed(sql), {**tables, "t0": LOOKUP}, TIMES)
         assert expected.num_rows > 3
         assert without_flush(bag_of(found)) == without_flush(bag_of(expected)), name

@@ -195,6 +195,7 @@ def test_the_cases_are_of_every_planner() -> None:
     assert {*CASES, "central"} == {*PLANNERS, "auto"}
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("planner", list(CASES))
 def test_every_planner_answers_as_the_law_says(spark: Any, make_scene: Callable[..., Scene], planner: str) -> None:
     scene = make_scene(planner=planner, **CASES[planner])
@@ -281,6 +282,7 @@ def force(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[SubPlan], HashP
     return forced
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", list(FORCED))
 def test_parts_go_their_own_ways_to_the_answers_of_the_law(
     spark: Any, make_scene: Callable[..., Scene], force: Callable[..., None], case: str

@@ -79,6 +79,7 @@ class Receiver:
 # What they share ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("homes", [{}, TWO_SITES], ids=["one site", "two sites"])
 def test_all_queries_of_a_site_are_one_streaming_query(
     spark: SparkSession, make_scene: Callable[..., Scene], homes: dict[str, str]
@@ -197,6 +198,7 @@ def test_new_rows_wait_for_a_sink_that_is_far_behind(
     assert len(waiting) == 8 and max(waiting) <= 4, "one that waits, one each that is joined, ingested and delivered"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("once", "most_undelivered"),
     [
@@ -327,6 +329,7 @@ def test_checkpoints_of_the_old_form_are_refused(
     scene.check()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("homes", [{}, TWO_SITES], ids=["one site", "two sites"])
 def test_a_checkpoint_that_was_moved_goes_on(
     spark: SparkSession, make_scene: Callable[..., Scene], tmp_path: Path, homes: dict[str, str]
@@ -351,5 +354,5 @@ def test_queries_that_run_together_have_one_checkpoint(spark: SparkSession, make
     with pytest.raises(wm.InputError, match="queries p, q run together and share a checkpoint, but name 2 different"):
         wm.start(with_sinks(scene, **places), spark=spark, once=True)
     wm.start(with_sinks(scene, p=places["p"]), spark=spark, once=True).awaitTermination()
-    assert [path.name for path in (scene.directory / "checkpoint of p").iterdir()] == ["here"]
+    assert sorted(path.name for path in (scene.directory / "checkpoint of p").iterdir()) == ["events.jsonl", "here"]
     assert by_arrow(scene.sink("p")) == by_arrow(scene.sink("q")) == scene.expected("p")

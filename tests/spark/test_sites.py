@@ -168,6 +168,7 @@ def make_scene(directory: Path, *, way: Way, sql: str, **differs: Any) -> Scene:
     return Scene(directory, queries={"q": sql}, plan=plan_of(way, sql), **settings | differs)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("case", list(CASES))
 def test_answers_are_those_of_the_law_and_all_bytes_are_counted(
     spark: Any, tmp_path: Path, published: dict[tuple[str, str, int], int], case: str
@@ -332,7 +333,7 @@ def test_links_of_another_run_are_refused(spark: Any, tmp_path: Path) -> None:
     assert re.fullmatch(
         r"link ams -> nyc: it holds parcels of another run of ams \(checkpoint \w{8}\); start with the checkpoint they "
         "belong to, or restore the checkpoints of all sites from copies of one moment and remove the links, or remove "
-        "the links directory and the checkpoints of all sites to begin anew",
+        "the links and the checkpoints of all sites to begin anew",
         str(refused.value),
     )
     # Of one site alone it is found by its readers, even if somebody has helped it by removing its links.
@@ -378,6 +379,7 @@ def no_parcel(path: Path) -> None:
     path.write_bytes(b"something else" * 10)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("damage", "cause"),
     [(cut_off, r"it has \d+ bytes, and its checksum is wrong"), (no_parcel, "it is not a parcel")],
@@ -665,6 +667,7 @@ KINDS = ["[RANGE 4 SECONDS]", "[TUMBLE 5 SECONDS]", "[UNBOUNDED]", "[RANGE 7 SEC
 WAYS = [("SP-S", False), ("SM-D1", True), ("SM-S2", False), ("SP-D", False), ("SM-S1", True), ("SM-D2", False)]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("count", "shape", "attributes"),
     [(2, "chain", "km"), (4, "star", "k"), (4, "cycle", "km"), (5, "chain", "k"), (5, "clique", "k")],

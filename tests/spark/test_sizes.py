@@ -16,6 +16,7 @@ QUERIES = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("where", [{}, {"homes": {"a": "ams", "b": "nyc"}, "site": "ams"}], ids=["one", "two"])
 def test_text_that_is_too_long_for_one_column(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: dict[str, Any]

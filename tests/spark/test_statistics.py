@@ -140,6 +140,7 @@ def test_partitioned_directories(spark: SparkSession, tmp_path: Path) -> None:
 GENERATED = {"rows_per_second": "100", "column.k": "uniform 0 50", "column.id": "sequence", "seed": "4"}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("count", [None, "3000", "100000"])
 def test_a_generator_at_any_pace(spark: SparkSession, count: str | None) -> None:
     options = GENERATED if count is None else {**GENERATED, "rows": count}

@@ -5,7 +5,8 @@ import pyarrow as pa
 import pytest
 
 from watersmeet.planners.sited import central
-from watersmeet.program.site.program import SiteProgram, overlay, shared_joins
+from watersmeet.program.site.deployment import overlay, shared_joins
+from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.storage.segments import TS, class_column, keep_column
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.sites.rows import typed

@@ -569,8 +569,10 @@ def test_methods_are_read_in_any_case(tmp_path: Path, method: str) -> None:
         # The transport
         ("link_transport: directory", "line 2: link_transport must be a mapping of keys to values"),
         ("link_transport:\n  pth: links",
-         "line 3: unknown key 'pth' in link_transport; did you mean 'path'? known: kind, max_pending, path"),
-        ("link_transport: {kind: kafka}", "line 2: link_transport: unknown kind 'kafka'; only directory is known"),
+         "line 3: unknown key 'pth' in link_transport; did you mean 'path'? known: key_env, key_file, kind, max_"),
+        ("link_transport: {kind: kafak}", "line 2: link_transport: unknown kind 'kafak'; did you mean 'kafka'?"),
+        ("link_transport: {kind: kafka}", "line 2: link_transport: kind kafka needs to know its brokers, such as"),
+        ("link_transport: {kind: kafka, options: {a: [1]}}", "line 2: option 'a' must be a single value"),
         ("link_transport: {path: [links]}", "line 2: path must be a single value"),
         ("link_transport:\n  max_pending: 256",
          "line 3: link_transport: max_pending '256' is not understood; write it like '256 MB'"),

@@ -41,6 +41,9 @@ def test_a_stream_built_in_python_takes_a_dataframe() -> None:
     assert built.types == {"K": "bigint", "TS": "timestamp"}
 
 
+BROKERS = {"bootstrap.servers": "broker:9092"}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -101,7 +104,12 @@ def test_topologies_built_in_python_are_checked() -> None:
         (lambda: Link(bandwidth_bps=0), "default_link: bandwidth must be positive, not 0 bps; leave it out for no"),
         (lambda: Link(bandwidth_bps=float("inf")), "bandwidth must be positive, not inf bps; leave it out"),
         (lambda: Link(price_per_gb=-1), "default_link: price_per_gb must be 0 or more, not -1"),
-        (lambda: LinkTransport("kafka"), "link_transport: unknown kind 'kafka'; only directory is known"),
+        (lambda: LinkTransport("kafak"), "link_transport: unknown kind 'kafak'; did you mean 'kafka'? known: direct"),
+        (lambda: LinkTransport("kafka"), "link_transport: kind kafka needs to know its brokers, such as options: {"),
+        (lambda: LinkTransport("kafka", "links", options=BROKERS), "link_transport: path is for kind directory; "),
+        (lambda: LinkTransport("kafka", topics="a b", options=BROKERS), "link_transport: topics 'a b' must be up to"),
+        (lambda: LinkTransport(options=BROKERS), "link_transport: options are for kind kafka; remove them, or set the"),
+        (lambda: LinkTransport(key_file="a", key_env="B"), "link_transport has both key_file and key_env; keep one of"),
         (lambda: LinkTransport(max_pending_bytes=0), "link_transport: max_pending must be positive, not 0 B"),
         (lambda: PlanStep("b", "sm-d1"), "the step that joins 'b': unknown method 'sm-d1'; did you mean 'SM-D1'"),
         (lambda: PlanStep("b", bloom=True), "the step that joins 'b': bloom replaces the set of keys"),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from watersmeet.adapt.decide import Mode, Running, consider, first_plan, watched_costs
 from watersmeet.adapt.monitor import MonitorState, Observation, observe, statistics, with_links
+from watersmeet.adapt.reports import Report, gathered
 from watersmeet.adapt.translate import figures_of, sequences_of
 from watersmeet.adapt.trigger import Policy, TriggerState, Verdict, decided, judge, started, watch
 from watersmeet.cost.workload import MissingStatistic
@@ -26,6 +27,7 @@ from watersmeet.topology.model import Adapt, Query, Topology
 SETTLE_HALF_LIVES = 3  # after which averages have followed a change
 _LOOK_HALF_LIVES = 6  # after which costs are computed again although no figure has changed much
 _LOOK_SHARE = 0.25  # of the threshold: figures that have changed less cannot have changed a cost by all of it
+_LOOK_ERRORS = 2.0  # standard errors beyond that, which chance explains
 _HOLD_STEPS = 4  # for which a decision is put off while figures move
 
 
@@ -71,6 +73,8 @@ class ControllerState:
     looked: Mapping[str, float] = field(default_factory=dict)  # the figures for which costs were last computed
     looked_s: float | None = None
     held: int = 0  # steps that a decision has been put off for
+    reports: Mapping[str, Report] = field(default_factory=dict)  # by stream
+    reported_bytes: Mapping[str, int] = field(default_factory=dict)  # by site, so far
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +136,7 @@ class Controller:
         figures = state.monitor.figures(self.topology)
         if not self._is_worth_a_look(state, figures, now_s):
             return replace(state, held=0), (), ()
-        state = replace(state, looked=figures, looked_s=now_s, held=0)
+        state = self._informed(replace(state, looked=figures, looked_s=now_s, held=0), now_s)
         seen = self.seen(state, now_s)
         actions: list[GoOver] = []
         events: list[Event] = []
@@ -156,14 +160,23 @@ class Controller:
             if one.trigger is None or one.trigger.is_waiting(now_s):
                 return True
         share = _LOOK_SHARE * min((one.policy.threshold for one in self.queries), default=0.0)
+        errors = state.monitor.rate_errors
         return figures.keys() != state.looked.keys() or any(
-            abs(value - state.looked[name]) > share * abs(state.looked[name]) for name, value in figures.items()
+            abs(value - state.looked[name]) > (share + _LOOK_ERRORS * errors.get(name, 0.0)) * abs(state.looked[name])
+            for name, value in figures.items()
         )
+
+    def _informed(self, state: ControllerState, now_s: float) -> ControllerState:
+        """The state after all sites have reported."""
+        reports, sizes = gathered(state.monitor, state.reports, self.topology, now_s)
+        sent = {site: state.reported_bytes.get(site, 0) + size for site, size in sizes.items()}
+        return replace(state, reports=reports, reported_bytes={**state.reported_bytes, **sent})
 
     def seen(self, state: ControllerState, now_s: float) -> Topology:
         """The topology with statistics and links as observed."""
         found = with_links(state.monitor, self.topology)
-        stats = statistics(state.monitor, self.topology.stats, now_s)
+        values = {stream: one.values for stream, one in state.reports.items()}
+        stats = statistics(state.monitor, self.topology.stats, now_s, values)
         shares: dict[str, Number] = {}
         for name in sorted(state.queries):
             for scan in state.queries[name].running.join.scans:

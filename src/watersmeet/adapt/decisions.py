@@ -42,6 +42,10 @@ class Decider(Protocol):
     def decide(self, now_us: int) -> tuple[tuple[GoOver, ...], tuple[Event, ...]]:
         """Plans to go over to, and what was decided and why."""
 
+    @property
+    def reported_bytes(self) -> Mapping[str, int]:
+        """What each site has reported so far to whoever decides."""
+
     def go_on_with(self, query: str, join: JoinPlan) -> bool:
         """A query has this plan already, from before or since another site decided; whether it can be gone on from."""
 
@@ -55,6 +59,7 @@ class Timetable:
 
     joins: Mapping[str, JoinPlan]
     changes: list[tuple[int, GoOver]]  # ascending
+    reported_bytes: Mapping[str, int] = field(default_factory=dict)
 
     def ingested(self, stream: str, rows: int, seconds: float, now_us: int, sketch: StreamSketch | None = None) -> None:
         """Rows change nothing."""
@@ -92,6 +97,11 @@ class Decisions:
         """The joins of the queries whose plans may change, as they are to run now."""
         return {name: state.running.join for name, state in self.state.queries.items()}
 
+    @property
+    def reported_bytes(self) -> Mapping[str, int]:
+        """What each site has reported so far to whoever decides."""
+        return self.state.reported_bytes
+
     def go_on_with(self, query: str, join: JoinPlan) -> bool:
         """A query has this plan already, from before or since another site decided; whether it can be gone on from."""
         known = self.state.queries.get(query)
@@ -114,7 +124,7 @@ class Decisions:
         versions = {name: state.version for name, state in self.state.queries.items()}
         begun = self.controller.start(0.0, running)
         queries = {name: replace(state, version=versions[name]) for name, state in begun.queries.items()}
-        self.state = replace(begun, queries=queries)
+        self.state = replace(begun, queries=queries, reported_bytes=self.state.reported_bytes)
         self._sketched_us.clear()
 
     def ingested(self, stream: str, rows: int, seconds: float, now_us: int, sketch: StreamSketch | None = None) -> None:

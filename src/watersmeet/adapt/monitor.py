@@ -19,7 +19,7 @@ from watersmeet.stats.yaml import filled
 from watersmeet.topology.model import Link, Topology
 
 HALF_LIVES = 2  # of a generation of sketches
-_LEAST_ROWS = 30  # fewer say nothing about how values spread
+LEAST_ROWS = 30  # fewer say nothing about how values spread
 _FEW_ROWS = 200  # after a change of values, so many are awaited for a while
 _OFF_IN_A_ROW = 3  # observations of a rate that are no chance any more, each off by a share and some standard errors
 _OFF_SHARE = 0.25
@@ -204,11 +204,17 @@ class MonitorState:
             for one in self.sketches.values()
         )
 
+    @property
+    def rate_errors(self) -> dict[str, float]:
+        """The relative standard error of each rate."""
+        totals = {stream: rate.average.total for stream, rate in self.rates.items()}
+        return {stream: total**-0.5 if total > 0 else inf for stream, total in totals.items()}
+
     def figures(self, topology: Topology) -> dict[str, float]:
         """A few numbers that differ where plans might have to."""
         found = {stream: rate.average.mean or 0.0 for stream, rate in self.rates.items()}
         found |= {f"{stream} drifts": float(2**one.drifts) for stream, one in self.sketches.items()}
-        found |= {f"{stream} is known": float(one.whole_rows >= _LEAST_ROWS) for stream, one in self.sketches.items()}
+        found |= {f"{stream} is known": float(one.whole_rows >= LEAST_ROWS) for stream, one in self.sketches.items()}
         for pair, transfers in self.transfers.items():
             fitted = transfers.fitted(topology.link(*sorted(pair)))
             found[f"{sorted(pair)}"] = 0.0 if fitted is None else fitted[0] + 8e4 / (fitted[1] or inf)
@@ -242,8 +248,16 @@ def observe(state: MonitorState, observation: Observation, now_s: float) -> Moni
             assert_never(observation)
 
 
-def statistics(state: MonitorState, given: Stats, taken_at: float | None = None) -> Stats:
-    """Statistics for planners: what is observed, and where nothing is, what was given."""
+def statistics(
+    state: MonitorState,
+    given: Stats,
+    taken_at: float | None = None,
+    reported: Mapping[str, StreamStats] | None = None,
+) -> Stats:
+    """Statistics for planners: what is observed, and where nothing is, what was given.
+
+    `reported` are the values of streams as whoever decides knows them, in place of those of now.
+    """
     streams: dict[str, StreamStats] = {}
     selectivities: dict[str, Number] = {}
     for stream, known in state.rates.items():
@@ -251,8 +265,9 @@ def statistics(state: MonitorState, given: Stats, taken_at: float | None = None)
         found = StreamStats()
         if stream in state.sketches:
             whole = state.sketches[stream].whole
-            if whole.rows >= _LEAST_ROWS:
-                found = whole.stats(Origin.OBSERVED, taken_at)
+            if whole.rows >= LEAST_ROWS:
+                known_values = (reported or {}).get(stream)
+                found = known_values or whole.stats(Origin.OBSERVED, taken_at)
                 selectivities |= whole.selectivities(Origin.OBSERVED, taken_at)
         if (rate := rows.mean) is not None:
             confidence = confidence_of(max(round(rows.total), 0), 0.0)

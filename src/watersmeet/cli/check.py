@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from pathlib import Path
 
 from watersmeet.cli.inputs import check_queries, errors_naming, selected_queries
 from watersmeet.cli.options import Subparsers, topology_of, topology_options
@@ -37,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
         raise InputError("--repair is for checkpoints; give --checkpoint DIR")
     if options.topology is not None:
         _check_topology(options)
-    is_whole = options.checkpoint is None or _verify(Path(options.checkpoint), repair=options.repair)
+    is_whole = options.checkpoint is None or _verify(options.checkpoint, repair=options.repair)
     return 0 if is_whole else 1
 
 
@@ -88,12 +87,13 @@ def _check_topology(options: argparse.Namespace) -> None:
             )
 
 
-def _verify(root: Path, *, repair: bool) -> bool:
+def _verify(place: str, *, repair: bool) -> bool:
     """Verify the checkpoints of all sites, and say what was found; whether they are whole."""
+    from watersmeet.spark.store.mirror import local_root
     from watersmeet.spark.verify import remove_spare, site_checkpoints, verify_checkpoint
 
     is_whole = True
-    for directory in site_checkpoints(root):
+    for directory in site_checkpoints(local_root(place)):
         found = verify_checkpoint(directory)
         is_whole = is_whole and not found.wrong
         if found.verified:

@@ -54,9 +54,10 @@ def run(options: argparse.Namespace) -> int:
     from watersmeet.planners.choose import estimate
 
     if options.running is not None:
+        from watersmeet.spark.store.mirror import local_root
         from watersmeet.spark.versions_text import running_text
 
-        print(running_text(Path(options.running)))
+        print(running_text(local_root(options.running)))
         return 0
     if options.ufl:
         return _explain_ufl(options)

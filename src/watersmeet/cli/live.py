@@ -45,7 +45,8 @@ def follow(run: "StreamingRun", stop: threading.Event, console: Console, began: 
                 next_line = time.monotonic() + _LINE_S
                 _print_line(run, began, console)
         if stop.is_set():
-            console.print("stopping after the current micro-batch")
+            if not quiet:
+                console.print("stopping after the current micro-batch")
             run.stop()
 
 

@@ -14,8 +14,10 @@ from watersmeet.cli import (
     calibrate,
     check,
     compare,
+    dashboard,
     explain,
     init,
+    key,
     reproduce,
     run,
     simulate,
@@ -23,12 +25,16 @@ from watersmeet.cli import (
     sql,
     stats,
     tail,
+    top,
     warm_up,
 )
-from watersmeet.errors import WatersmeetError, shortened
+from watersmeet.errors import WatersmeetError, shortened, without_secrets
 
 # They import planners, Spark and the simulator only when they run, so that help and wrong options take no time.
-COMMANDS = (init, run, site, apply, tail, sql, explain, compare, stats, check, warm_up, calibrate, reproduce, simulate)
+COMMANDS = (
+    *(init, run, site, apply, tail, dashboard, top, sql, explain, compare),
+    *(stats, check, key, warm_up, calibrate, reproduce, simulate),
+)
 
 _EXAMPLES = """\
 examples:
@@ -38,6 +44,8 @@ examples:
   watersmeet site ams topology.yaml            run one site in a Spark application of its own
   watersmeet apply topology.yaml               let what runs go over to a changed file
   watersmeet tail NAME                         follow the answers of a query
+  watersmeet dashboard CHECKPOINT              show a run on a web page, while it goes on or afterwards
+  watersmeet top CHECKPOINT                    the same in the terminal
   watersmeet sql topology.yaml                 a prompt: type queries, see plans and first answers
   watersmeet explain topology.yaml             show the plan of each query
   watersmeet check topology.yaml               validate the file
@@ -46,6 +54,7 @@ examples:
   watersmeet explain topology.yaml --every --draw plan.svg    cost by planner, and a drawing of the plan
   watersmeet compare topology.yaml             what each planner ships, by running all of them in the simulator
   watersmeet calibrate                         measure unit costs of plans on this machine
+  watersmeet key ID                            a new key for encrypted links
   watersmeet warm-up                           shorten later starts of Spark
   watersmeet reproduce --list                  list the papers' experiments; NAME runs one
   watersmeet simulate scenario.yaml            run queries by RJoin on thousands of simulated peers, without Spark
@@ -65,7 +74,7 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
         return int(options.command(options))
     except WatersmeetError as error:
         if debug:
-            traceback.print_exc()
+            _print_traceback()
         print(f"watersmeet: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
@@ -76,9 +85,13 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
         return 0
     except Exception as error:
         if debug:
-            traceback.print_exc()
+            _print_traceback()
         print(f"watersmeet: {_known(error) or _unforeseen(error)}", file=sys.stderr)
         return 1
+
+
+def _print_traceback() -> None:
+    print(without_secrets(traceback.format_exc()), file=sys.stderr)
 
 
 def _known(error: BaseException) -> str | None:
@@ -103,7 +116,7 @@ def _known(error: BaseException) -> str | None:
 
 
 def _unforeseen(error: Exception) -> str:
-    return shortened(f"unexpected {type(error).__name__}: {error} (--debug shows where)")
+    return shortened(without_secrets(f"unexpected {type(error).__name__}: {error} (--debug shows where)"))
 
 
 def _parser() -> argparse.ArgumentParser:

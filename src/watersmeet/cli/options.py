@@ -100,7 +100,22 @@ def run_options() -> argparse.ArgumentParser:
         help="a Spark setting, such as spark.driver.memory=4g; repeatable",
     )
     parser.add_argument("--quiet", action="store_true", help="no progress line and no summary")
+    parser.add_argument(
+        "--log",
+        choices=("text", "json"),
+        default="text",
+        help="what goes to standard output: a live view, or a line a minute where nobody watches (text), or the events "
+        "of the run as JSON lines and nothing else (json)",
+    )
     parser.add_argument("--events", metavar="FILE", help="append the events of the run to FILE as JSON lines")
+    parser.add_argument(
+        "--dashboard",
+        metavar="PORT",
+        nargs="?",
+        type=int,
+        const=0,
+        help="show the run on a web page at http://127.0.0.1:PORT/ as long as it goes on (default: any free port)",
+    )
     parser.add_argument(
         "--metrics-port",
         metavar="PORT",

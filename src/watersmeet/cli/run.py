@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from watersmeet.cli.dashboard import beside as dashboard_beside
 from watersmeet.cli.inputs import check_queries, selected_queries
 from watersmeet.cli.live import follow
 from watersmeet.cli.options import (
@@ -72,6 +73,7 @@ def run(options: argparse.Namespace) -> int:
         raise InputError("--drain is for runs that end with their input; add --once")
     check_file("--events", options.events)
     check_port("--metrics-port", options.metrics_port)
+    check_port("--dashboard", options.dashboard)
     console = Console(stderr=False, highlight=False)
     with contextlib.ExitStack() as readers:
         stop = readers.enter_context(stop_on_signals())
@@ -81,18 +83,21 @@ def run(options: argparse.Namespace) -> int:
             return 0
         bus = EventBus()
         readers.enter_context(_watch(bus, options))
+        quiet = options.quiet or options.log == "json"
         if options.fresh:
             _begin_anew(replace(topology, queries=queries), options, spark)
         began = time.monotonic()
         handle = _started(topology, queries, options, spark, console, bus)
+        if options.dashboard is not None:
+            readers.enter_context(dashboard_beside(handle.directory, options.dashboard))
         try:
-            follow(handle, stop, console, began, quiet=options.quiet)
+            follow(handle, stop, console, began, quiet=quiet)
         finally:
             if handle.isActive:
                 handle.stop()
-        if not options.quiet:
+        if not quiet:
             _summarise(handle, queries, time.monotonic() - began, console, spark)
-        _write_observed(handle, console, quiet=options.quiet)
+        _write_observed(handle, console, quiet=quiet)
     return 0
 
 
@@ -125,7 +130,8 @@ def _started(
 def _begin_anew(topology: Topology, options: argparse.Namespace, spark: "SparkSession") -> None:
     """Move what earlier runs have left aside, if the user agrees."""
     from watersmeet.spark.fresh import move_aside, moves
-    from watersmeet.spark.run import checkpoint_root, default_links
+    from watersmeet.spark.links.transport import default_links
+    from watersmeet.spark.run import checkpoint_root
 
     found = moves(spark, topology, checkpoint_root(topology, options.checkpoint), default_links(topology))
     for move in found:
@@ -154,6 +160,8 @@ def _watch(bus: EventBus, options: argparse.Namespace) -> Iterator[None]:
             from watersmeet.metrics.jsonl import append_events
 
             readers.callback(append_events(bus, Path(options.events)))
+        if options.log == "json":
+            readers.callback(bus.subscribe(_print_json, replay=True))
         if options.metrics_port is not None:
             from watersmeet.metrics.prometheus import serve
 
@@ -161,6 +169,12 @@ def _watch(bus: EventBus, options: argparse.Namespace) -> Iterator[None]:
             readers.callback(exporter.stop)
             print(f"watersmeet: metrics at {exporter.url}", file=sys.stderr)
         yield
+
+
+def _print_json(at: float, event: "Event") -> None:
+    from watersmeet.metrics.events import to_json
+
+    print(to_json(event, at), flush=True)
 
 
 def _print_warning(at: float, event: "Event") -> None:

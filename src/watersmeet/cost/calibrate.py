@@ -21,11 +21,12 @@ from watersmeet.program.finish.model import Evaluated, Finish
 from watersmeet.program.join.axis import Axis
 from watersmeet.program.join.match import Side, pairs
 from watersmeet.program.join.probe import Relation, Run, Visibility
+from watersmeet.program.site.deployment import Joined, overlay
 from watersmeet.program.site.engine import Arrivals, SiteEngine
 from watersmeet.program.site.filing import Made, arrived, file_flow, pack_for_others, sort_rows
 from watersmeet.program.site.ingest import Ingest
 from watersmeet.program.site.ledger import SiteLedger
-from watersmeet.program.site.program import Joined, SiteProgram, overlay
+from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.storage.packing import unpack_rows
 from watersmeet.program.storage.segments import I64, KEY, TS, class_column, column
 from watersmeet.program.storage.shelf import MemoryShelf

@@ -8,7 +8,7 @@ the columns of a stream as independent of each other, the number of live combina
 and new ones come at  R(A) = sum over heads i in A of  rate_i * N(A) / W_i,  PMJoin's equations 2 and 3 value by value.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import lgamma, log
@@ -17,10 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from watersmeet.cost.comparing import Known, share_left
 from watersmeet.cost.records import Records, records_of
 from watersmeet.errors import InputError
 from watersmeet.plan.nodes import KeyClass, Partition, Scan
 from watersmeet.plan.partition import sub_plans_of
+from watersmeet.query.comparisons import Condition
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.windows import AsOf, Range, Rows, Tumble, Unbounded, Window, counted
 from watersmeet.stats.model import ColumnStats, Histogram, Stats
@@ -76,12 +78,13 @@ class Workload:
     answer_sizes: tuple[BytesByBatch, ...] = ()
     ordered: tuple[bool, ...] = ()  # aliases with ROWS windows
     defaults: tuple[str, ...] = ()  # figures that nobody gave
-    residual: float = 1.0  # the share of finished combinations that pass the other predicates
+    conditions: tuple[tuple[int, float], ...] = ()  # sets of aliases, and the share that comparisons of them leave
     answer_owners: tuple[int, ...] = ()  # the alias of each value of an answer
     key_sizes: tuple[BytesByBatch, ...] = ()  # of a value of each key class
     hidden: tuple[tuple[int, ...], ...] = ()  # classes of each alias whose key travels beside what is kept of a row
     in_order: tuple[tuple[BytesByBatch, ...], ...] = ()  # like `sizes`, of rows in the order of their time
     records: Records | None = None  # what answers travel as, with GROUP BY
+    dropped: tuple[tuple[int, int, BytesByBatch], ...] = ()  # alias, the set without which a value is not needed, size
     _memory: dict[tuple[int, int | None], Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -110,8 +113,16 @@ class Workload:
         found = self._memory.get((mask, None))
         if found is None:
             found = float(np.prod([self.agreement(number, mask).sum() for number in range(len(self.domains))]))
+            found *= float(self.left_by_conditions(np.array([mask]))[0])
             self._memory[mask, None] = found
         return found
+
+    def left_by_conditions(self, sets: I64) -> F64:
+        """The share of combinations of some sets of aliases that comparisons leave."""
+        left = np.ones(len(sets))
+        for compared, share in self.conditions:
+            left[sets & compared == compared] *= share
+        return left
 
     def agreement(self, number: int, mask: int) -> F64:
         """The share of combinations that agree on a key class, cell by cell; what is no member agrees with all."""
@@ -176,6 +187,10 @@ class Workload:
         else:
             shares = self._first_times(mask, batch_rows)[members]
             total = total + shares @ self.combined[members] + (1 - shares) @ self._marked[members]
+            for alias, needed, gone in self.dropped:
+                if mask >> alias & 1 and needed & mask == needed:
+                    first = shares[members.index(alias)]
+                    total = total - first * np.array(gone) - (1 - first) * _mark(np.array(gone))
         for number, spare in self._spare(mask).items():
             total = total - spare * np.array(self.key_sizes[number])
         return float(size_at(total, batch_rows))
@@ -248,7 +263,11 @@ class Workload:
 
     def columns(self, mask: int, *, times: int = 1) -> int:
         """How many columns a row or combination has."""
-        return times + sum(len(self.sizes[alias]) for alias in members_of(mask)) - sum(self._spare(mask).values())
+        several = mask & (mask - 1)
+        gone = sum(1 for alias, needed, _ in self.dropped if several and mask >> alias & 1 and needed & mask == needed)
+        return (
+            times + sum(len(self.sizes[alias]) for alias in members_of(mask)) - sum(self._spare(mask).values()) - gone
+        )
 
     def limited(self, partition: Partition, cells: NDArray[np.bool_]) -> "Workload":
         """The workload of those combinations whose value lies in some cells of a key class."""
@@ -308,7 +327,7 @@ def workload_of(
     site: str | None,
     stats: Stats,
     *,
-    residuals: Sequence[str] = (),
+    conditions: Sequence[Condition] = (),
     defaults: bool = False,
     query: JoinQuery | None = None,
 ) -> Workload:
@@ -333,7 +352,6 @@ def workload_of(
         if kept.name in output
     )
     owners = tuple(number for number, scan in enumerate(scans) for kept in scan.kept if kept.name in output)
-    share = float(np.prod([gather.selectivity(sql) for sql in residuals])) if residuals else 1.0
     by_alias = {scan.alias: scan for scan in scans}
     records = None
     if query is not None:
@@ -354,13 +372,49 @@ def workload_of(
         answer,
         tuple(counted(scan.window) is not None for scan in scans),
         tuple(gather.used),
-        share,
+        _left(scans, conditions, windows, gather),
         owners,
         tuple(_key_sizes(key_class, scans, gather) for key_class in classes),
         tuple(tuple(number for number in scan.classes if _is_hidden(scan, classes[number])) for scan in scans),
         in_order,
         records,
+        tuple(_dropped(scans, output, conditions, gather)),
     )
+
+
+def _left(
+    scans: Sequence[Scan], conditions: Sequence[Condition], windows: Sequence[float], gather: "_Gather"
+) -> tuple[tuple[int, float], ...]:
+    """For each set of aliases that comparisons are about, the share of its combinations that they leave."""
+    numbers = {scan.alias: number for number, scan in enumerate(scans)}
+    columns = {column.flat: column for one in conditions for column in one.expression.columns}
+
+    def known(name: str) -> Known:
+        number = numbers[columns[name].alias]
+        return Known(windows[number] * 1e6, gather.histogram(scans[number], columns[name].name))
+
+    by_set: dict[int, list[Condition]] = {}
+    for one in conditions:
+        by_set.setdefault(sum(1 << numbers[alias] for alias in one.aliases), []).append(one)
+    left = []
+    for which, some in sorted(by_set.items()):
+        share = share_left([one for one in some if not gather.knows(one.expression.sql)], known)
+        given = [gather.selectivity(one.expression.sql) for one in some]
+        left.append((which, share * float(np.prod(given))))
+    return tuple(left)
+
+
+def _dropped(
+    scans: Sequence[Scan], output: Sequence[str], conditions: Sequence[Condition], gather: "_Gather"
+) -> Iterator[tuple[int, int, BytesByBatch]]:
+    """The values that only comparisons need, and the aliases that must have met for all of these to be applied."""
+    numbers = {scan.alias: number for number, scan in enumerate(scans)}
+    for number, scan in enumerate(scans):
+        for kept in scan.kept:
+            about = [one.aliases for one in conditions if kept.name in one.columns]
+            if about and kept.name not in output:
+                needed = sum(1 << numbers[alias] for alias in {alias for aliases in about for alias in aliases})
+                yield number, needed, gather.sizes(scan, kept.expression.columns[0].name)
 
 
 def _rows_within(
@@ -409,6 +463,10 @@ class _Gather:
             rows = self._stats.stream(scan.stream).rows
             return (rows.value if rows else self._missing(f"of table {scan.stream!r}", "number of rows")) / TABLE_S
         return known.value if known else self._missing(f"of stream {scan.stream!r}", "rate")
+
+    def knows(self, sql: str) -> bool:
+        """Whether somebody said what share a predicate leaves."""
+        return sql in self._stats.selectivities
 
     def selectivity(self, sql: str) -> float:
         known = self._stats.selectivities.get(sql)

@@ -11,19 +11,27 @@ from collections.abc import Callable
 from typing import TypeAlias, TypeVar, assert_never
 
 from watersmeet.metrics.events import (
+    AnswerSample,
+    AnswersDelivered,
     ChangeRefused,
     Event,
     LinkCounts,
     MicroBatchCompleted,
+    ParcelsRefused,
     PlanChangeProposed,
     PlanDecision,
     PlanInForce,
     QueryAdded,
+    QueryDescribed,
     QueryEnded,
     QueryRemoved,
     RunEnded,
     RunStarted,
     RunWarning,
+    ShippingExpected,
+    SiteProgramInForce,
+    SiteStatus,
+    TopologyInForce,
     VersionDropped,
 )
 
@@ -32,6 +40,13 @@ _Key: TypeAlias = tuple[str | None, ...]
 _E = TypeVar(
     "_E",
     RunStarted,
+    TopologyInForce,
+    QueryDescribed,
+    SiteProgramInForce,
+    ShippingExpected,
+    SiteStatus,
+    AnswersDelivered,
+    AnswerSample,
     PlanInForce,
     PlanChangeProposed,
     PlanDecision,
@@ -42,6 +57,7 @@ _E = TypeVar(
     ChangeRefused,
     MicroBatchCompleted,
     LinkCounts,
+    ParcelsRefused,
     RunWarning,
     RunEnded,
 )
@@ -101,7 +117,7 @@ class EventBus:
             return tuple((at, event) for at, event in self._recent.values() if isinstance(event, kind))
 
     def _deliver(self, at: float, event: Event) -> None:
-        key = (type(event), _key(event))
+        key = (type(event), key_of(event))
         self._recent.pop(key, None)
         self._recent[key] = (at, event)
         if len(self._recent) > self._max_recent:
@@ -124,11 +140,15 @@ class EventBus:
         return True
 
 
-def _key(event: Event) -> _Key:
+def key_of(event: Event) -> _Key:
     """What an event is about: a later one about the same takes its place."""
     match event:
-        case RunStarted() | RunEnded():
+        case RunStarted() | RunEnded() | TopologyInForce() | ShippingExpected():
             return ()
+        case SiteProgramInForce() | SiteStatus():
+            return (event.site,)
+        case QueryDescribed() | AnswersDelivered() | AnswerSample():
+            return (event.query,)
         case PlanInForce() | PlanDecision() | QueryAdded() | QueryRemoved():
             return (event.query,)
         case PlanChangeProposed() | ChangeRefused():
@@ -141,6 +161,8 @@ def _key(event: Event) -> _Key:
             return (event.site,)
         case LinkCounts():
             return event.site, event.to, event.purpose
+        case ParcelsRefused():
+            return event.site, event.sender
         case RunWarning():
             return event.site, event.query
         case _:

@@ -6,8 +6,10 @@ Counts of a micro-batch are its own; counts of a link are totals since its check
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Literal, TypeAlias
+
+from watersmeet.errors import without_secrets
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +19,72 @@ class RunStarted:
     sites: tuple[str, ...]
     queries: tuple[str, ...]
     version: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyInForce:
+    """Where a run is: sites, links between pairs of them in both directions, and the home of each stream."""
+
+    sites: tuple[str, ...]
+    links: tuple[tuple[str, str, float, float], ...]  # from, to, latency in ms, price of 1e9 bytes
+    streams: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryDescribed:
+    """What a query asks, of which streams, and at which site it is answered."""
+
+    query: str
+    sql: str
+    streams: tuple[str, ...]
+    site: str
+
+
+@dataclass(frozen=True, slots=True)
+class SiteProgramInForce:
+    """What a site does from now on: its operators, and the flows that it ships."""
+
+    site: str
+    operators: tuple[str, ...]
+    shipments: tuple[tuple[str, str, str, str], ...]  # to, flow, purpose, names of its queries with commas between
+
+
+@dataclass(frozen=True, slots=True)
+class ShippingExpected:
+    """What the plans in force are expected to ship by the second of stream time, in which so many rows come."""
+
+    rows_s: float
+    flows: tuple[tuple[str, str, str, str, float], ...]  # from, to, purpose, flow, bytes a second
+
+
+@dataclass(frozen=True, slots=True)
+class SiteStatus:
+    """A sign of life of a site every few seconds: what waits there for others."""
+
+    site: str
+    backlog_bytes: Mapping[str, int]  # by site that has not acknowledged it yet
+    undelivered: Mapping[str, int]  # by query: micro-batches whose answers its sink does not have yet
+    latency_s: Mapping[str, float]  # by site: until the last parcel was durable there
+    is_held_back: bool  # new rows wait because too much waits for others
+
+
+@dataclass(frozen=True, slots=True)
+class AnswersDelivered:
+    """The sink of a query has the answers of a micro-batch, so long after its rows began to be read."""
+
+    site: str
+    query: str
+    rows: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerSample:
+    """Some of the latest answers of a query, published only while somebody looks at them."""
+
+    query: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +189,7 @@ class MicroBatchCompleted:
     state_rows: int
     state_bytes: int
     segments: int
+    central_bytes: Mapping[str, int] = field(default_factory=dict)  # by stream: what shipping its rows whole would take
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +202,16 @@ class LinkCounts:
     bytes: int
     batches: int
     tuples: int
+    flows: Mapping[str, int] = field(default_factory=dict)  # bytes by flow
+
+
+@dataclass(frozen=True, slots=True)
+class ParcelsRefused:
+    """How many parcels from a site did not open with the keys of links, since the site was started."""
+
+    site: str
+    sender: str
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +222,9 @@ class RunWarning:
     query: str | None
     text: str
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", without_secrets(self.text))
+
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
@@ -151,9 +233,19 @@ class RunEnded:
     reason: Literal["completed", "stopped", "failed"]
     message: str = ""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", without_secrets(self.message))
+
 
 Event: TypeAlias = (
     RunStarted
+    | TopologyInForce
+    | QueryDescribed
+    | SiteProgramInForce
+    | ShippingExpected
+    | SiteStatus
+    | AnswersDelivered
+    | AnswerSample
     | PlanInForce
     | PlanChangeProposed
     | PlanDecision
@@ -164,12 +256,20 @@ Event: TypeAlias = (
     | ChangeRefused
     | MicroBatchCompleted
     | LinkCounts
+    | ParcelsRefused
     | RunWarning
     | RunEnded
 )
 
 _TYPES: dict[str, type[Event]] = {
     "run_started": RunStarted,
+    "topology_in_force": TopologyInForce,
+    "query_described": QueryDescribed,
+    "site_program_in_force": SiteProgramInForce,
+    "shipping_expected": ShippingExpected,
+    "site_status": SiteStatus,
+    "answers_delivered": AnswersDelivered,
+    "answer_sample": AnswerSample,
     "plan_in_force": PlanInForce,
     "plan_change_proposed": PlanChangeProposed,
     "version_dropped": VersionDropped,
@@ -180,6 +280,7 @@ _TYPES: dict[str, type[Event]] = {
     "plan_decision": PlanDecision,
     "micro_batch_completed": MicroBatchCompleted,
     "link_traffic": LinkCounts,
+    "parcels_refused": ParcelsRefused,
     "warning": RunWarning,
     "run_ended": RunEnded,
 }
@@ -202,14 +303,14 @@ def to_json(event: Event, at: float) -> str:
     '{"at": 12.5, "event": "run_ended", "reason": "completed", "message": ""}'
     """
     data = {"at": at, "event": kind_of(event)}
-    for field in fields(event):
-        value = getattr(event, field.name)
-        data[field.name] = dict(value) if isinstance(value, Mapping) else value
+    for one in fields(event):
+        value = getattr(event, one.name)
+        data[one.name] = dict(value) if isinstance(value, Mapping) else value
     return json.dumps(data, allow_nan=False)
 
 
 def from_json(line: str) -> tuple[float, Event]:
-    """The time and the event of a line; fields that this version does not know are ignored.
+    """The time and the event of a line; fields that this version does not know are ignored, new ones may lack.
 
     >>> from_json('{"at": 12.5, "event": "run_ended", "reason": "completed", "message": ""}')
     (12.5, RunEnded(reason='completed', message=''))
@@ -218,8 +319,13 @@ def from_json(line: str) -> tuple[float, Event]:
     kind = data.get("event")
     if kind not in _TYPES:
         raise ValueError(f"unknown event {kind!r}; known: {', '.join(sorted(_TYPES))}")
-    names = [field.name for field in fields(_TYPES[kind])]
-    if missing := [name for name in ("at", *names) if name not in data]:
+    known = fields(_TYPES[kind])
+    needed = [one.name for one in known if one.default is MISSING and one.default_factory is MISSING]
+    if missing := [name for name in ("at", *needed) if name not in data]:
         raise ValueError(f"event {kind!r} lacks {', '.join(missing)}")
-    values: list[Any] = [tuple(data[name]) if isinstance(data[name], list) else data[name] for name in names]
-    return data["at"], _TYPES[kind](*values)
+    values = {one.name: _tuples(data[one.name]) for one in known if one.name in data}
+    return data["at"], _TYPES[kind](**values)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -15,19 +15,27 @@ from prometheus_client.registry import Collector
 from watersmeet.errors import InputError
 from watersmeet.metrics.bus import EventBus
 from watersmeet.metrics.events import (
+    AnswerSample,
+    AnswersDelivered,
     ChangeRefused,
     Event,
     LinkCounts,
     MicroBatchCompleted,
+    ParcelsRefused,
     PlanChangeProposed,
     PlanDecision,
     PlanInForce,
     QueryAdded,
+    QueryDescribed,
     QueryEnded,
     QueryRemoved,
     RunEnded,
     RunStarted,
     RunWarning,
+    ShippingExpected,
+    SiteProgramInForce,
+    SiteStatus,
+    TopologyInForce,
     VersionDropped,
 )
 
@@ -87,6 +95,7 @@ class _Metrics:
         self.plan_bytes = gauge(
             "plan_expected_bytes_per_second", "Bytes a second that the plan in force is expected to ship.", "query"
         )
+        self.refused = counter("plan_changes_refused_total", "Changes of plans or queries that sites called off.")
         self.decisions = counter("plan_decisions_total", "Other plans considered.", "query", "outcome")
         self.micro_batches = Histogram(
             "watersmeet_micro_batch_duration_seconds",
@@ -104,7 +113,23 @@ class _Metrics:
         self.failed = counter(
             "failed_rows_total", "Rows and combinations for which an expression fails.", "site", "query"
         )
+        self.refused_parcels = counter(
+            "refused_parcels_total", "Parcels that did not open with the keys of links.", "site", "sender"
+        )
         self.answers = counter("answers_total", "Answers delivered, where the sink counts.", "site", "query")
+        self.delays = Histogram(
+            "watersmeet_answer_delay_seconds",
+            "From reading the rows of a micro-batch to its answers in the sink.",
+            ["query"],
+            buckets=_BUCKETS_S,
+            registry=registry,
+        )
+        self.undelivered = gauge("undelivered_micro_batches", "Micro-batches that the sink has yet to take.", "query")
+        self.backlog = gauge("link_backlog_bytes", "Bytes that the other site has not acknowledged.", "from", "to")
+        self.latency = gauge(
+            "link_latency_seconds", "Until the last parcel was durable at the other site.", "from", "to"
+        )
+        self.held_back = gauge("site_held_back", "1 while new rows wait for other sites to take theirs.", "site")
         self.watermark = gauge(
             "watermark_timestamp_seconds", "Watermark of the stream, in event time.", "site", "stream"
         )
@@ -135,8 +160,21 @@ class _Metrics:
                 for counts in (self.answers, self.failed):
                     with suppress(KeyError):
                         counts.remove(event.site, event.query)
-            case PlanChangeProposed() | VersionDropped() | QueryAdded() | ChangeRefused():
+                for of_query in (self.undelivered, self.delays):
+                    with suppress(KeyError):
+                        of_query.remove(event.query)
+            case ChangeRefused():
+                self.refused.inc()
+            case SiteStatus():
+                self._read_status(event)
+            case AnswersDelivered():
+                self.delays.labels(event.query).observe(event.seconds)
+            case ParcelsRefused():
+                self.refused_parcels.labels(event.site, event.sender).inc()
+            case PlanChangeProposed() | VersionDropped() | QueryAdded():
                 pass  # what counts is the plan in force
+            case TopologyInForce() | QueryDescribed() | SiteProgramInForce() | ShippingExpected() | AnswerSample():
+                pass  # what the run is, not what it does
             case LinkCounts():
                 pass  # totals, which `_Links` takes from the bus
             case _:
@@ -148,6 +186,15 @@ class _Metrics:
             self.plan_bytes.labels(event.query).set(event.expected_bytes_s)
         else:
             self.plan_bytes.remove(event.query)
+
+    def _read_status(self, event: SiteStatus) -> None:
+        for to, size in event.backlog_bytes.items():
+            self.backlog.labels(event.site, to).set(size)
+        for to, seconds in event.latency_s.items():
+            self.latency.labels(event.site, to).set(seconds)
+        for query, count in event.undelivered.items():
+            self.undelivered.labels(query).set(count)
+        self.held_back.labels(event.site).set(event.is_held_back)
 
     def _read_micro_batch(self, at: float, event: MicroBatchCompleted) -> None:
         site = event.site

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from watersmeet.cost.price import Cost
 from watersmeet.program.operators import Purpose
-from watersmeet.program.site.engine import traffic_by_purpose
 from watersmeet.program.site.ledger import SiteLedger, Traffic
+from watersmeet.program.site.outbox import traffic_by_purpose
 from watersmeet.program.site.program import SiteProgram
 from watersmeet.topology.model import Topology
 
@@ -76,22 +76,30 @@ def _wanted_at(program: SiteProgram, stream: str) -> set[str]:
     return {part.join.site for part in parts if part.join.site is not None}
 
 
-def expected_bytes(
-    costs: Mapping[str, Cost], sites: Mapping[str, tuple[SiteProgram, SiteLedger]]
-) -> dict[tuple[str, str, Purpose], float]:
-    """Bytes a second that the costs of joins foresee, by link and purpose; what several ship counts once."""
+def expected_flows(
+    costs: Mapping[str, Cost], programs: Mapping[str, SiteProgram]
+) -> dict[tuple[str, str, Purpose, str], float]:
+    """Bytes a second that the costs of joins foresee, by link, purpose and flow; what several ship counts once."""
     flows: dict[tuple[str, str, Purpose, str], float] = {}
-    overhead: dict[tuple[str, str], float] = {}
     for join, cost in costs.items():
-        for pair, (size, _) in cost.overhead.items():
-            overhead[pair] = max(size, overhead.get(pair, 0.0))
-        parts = (part for program, _ in sites.values() for part in program.parts if part.name == join)
+        for (origin, to), (size, _) in cost.overhead.items():
+            slot = (origin, to, Purpose.WATERMARKS, Purpose.WATERMARKS.value)
+            flows[slot] = max(size, flows.get(slot, 0.0))
+        parts = (part for program in programs.values() for part in program.parts if part.name == join)
         views = next((part.views for part in parts), {})
         for one in cost.flows:
             name = views[one.flow].flow if one.flow in views else f"{join}:{one.flow}"
             slot = (one.origin, one.to, one.purpose, name)
             flows[slot] = max(one.bytes_s, flows.get(slot, 0.0))
-    found = {(*pair, Purpose.WATERMARKS): size for pair, size in overhead.items()}
-    for (origin, to, purpose, _), size in flows.items():
+    return flows
+
+
+def expected_bytes(
+    costs: Mapping[str, Cost], sites: Mapping[str, tuple[SiteProgram, SiteLedger]]
+) -> dict[tuple[str, str, Purpose], float]:
+    """The same by link and purpose."""
+    found: dict[tuple[str, str, Purpose], float] = {}
+    programs = {name: program for name, (program, _) in sites.items()}
+    for (origin, to, purpose, _), size in expected_flows(costs, programs).items():
         found[origin, to, purpose] = found.get((origin, to, purpose), 0.0) + size
     return found

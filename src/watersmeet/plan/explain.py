@@ -170,6 +170,7 @@ def _lines(plan: Plan, depth: int) -> list[str]:
             ]
         case OuterJoin(branches, matching, grouping):
             lines = [] if grouping is None else _group_lines(grouping, pad)
+            lines += [f"{pad}distinct"] if matching.is_distinct else []
             lines.append(f"{pad}match rows of {len(branches)} joins, each decided when no partner can come any more")
             lines += [f"{pad}  {line}" for line in _relation_lines(matching)]
             for number, branch in enumerate(branches, start=1):
@@ -238,6 +239,7 @@ def _local_lines(join: JoinPlan, pad: str) -> list[str]:
     order = "in event-time order, behind the watermark" if ordered else "as rows arrive"
     lines = [f"{pad}{_what(join)} {order}"]
     lines += [f"{pad}  {_class(key_class)}" for key_class in join.classes]
+    lines += [f"{pad}  {line}" for line in _condition_lines(join)]
     if len(join.scans) > 1:
         lines += [f"{pad}  {line}" for sub_plan in join.sub_plans for line in sub_plan_lines(sub_plan, _tables(join))]
     indexes = _indexes(join)
@@ -246,6 +248,14 @@ def _local_lines(join: JoinPlan, pad: str) -> list[str]:
         lines.append(f"{pad}  {_window(scan)}{f', indexed by {keys}' if keys else ''}")
         lines += [f"{pad}    where {_shown(expression)}" for expression in scan.filters]
     return lines
+
+
+def _condition_lines(join: JoinPlan) -> list[str]:
+    """The comparisons that are applied within the join, and when."""
+    return [
+        f"keep where {_shown(one.expression)}, as soon as {' and '.join(one.aliases)} have met"
+        for one in join.conditions
+    ]
 
 
 def _what(join: JoinPlan) -> str:
@@ -278,6 +288,7 @@ def _sited_lines(join: JoinPlan, pad: str) -> list[str]:
     place = f"at {join.site}" if join.site is not None else "where they are made"
     lines = [f"{pad}{_what(join)} at {len(sites)} sites, answers {place}"]
     lines += [f"{pad}  {_class(key_class)}" for key_class in join.classes]
+    lines += [f"{pad}  {line}" for line in _condition_lines(join)]
     if join.partition is None:
         lines += [f"{pad}  {line}" for line in sub_plan_lines(join.sub_plans[0], _tables(join))]
     else:

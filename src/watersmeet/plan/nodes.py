@@ -5,9 +5,11 @@ the other streams one after the other. Consecutive probes by the same key form a
 combinations move to the bucket of the next key.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from watersmeet.query.comparisons import Condition
 from watersmeet.query.model import Expression, Grouping, SelectItem, Target
 from watersmeet.query.outer import Relation
 from watersmeet.query.windows import Window
@@ -228,6 +230,7 @@ class JoinPlan:
     verify: tuple[tuple[str, str], ...]
     output: tuple[str, ...]
     partition: Partition | None = None
+    conditions: tuple[Condition, ...] = ()  # comparisons that are applied as soon as their aliases have met
 
     def __post_init__(self) -> None:
         aliases = [scan.alias for scan in self.scans]
@@ -257,6 +260,15 @@ class JoinPlan:
 
     def home(self, alias: str) -> str:
         return next(home for scan, home in zip(self.scans, self.homes, strict=True) if scan.alias == alias)
+
+    def kept_of(self, aliases: Collection[str]) -> tuple[str, ...]:
+        """What is kept of a combination of some aliases: not what only comparisons need that have been applied."""
+        scans = [scan for scan in self.scans if scan.alias in aliases]
+        if len(scans) == 1:
+            return scans[0].columns
+        asked = {*self.output, *(name for pair in self.verify for name in pair)}
+        asked.update(name for one in self.conditions if not set(one.aliases) <= set(aliases) for name in one.columns)
+        return tuple(name for scan in scans for name in scan.columns if name in asked)
 
     def position(self, alias: str) -> int:
         """The alias's place in the query: ties in time are resolved by it."""
@@ -317,6 +329,7 @@ class Matching:
     windows: tuple[tuple[str, Window], ...]  # by alias
     answer_columns: tuple[int, ...]  # by branch: how many of its first items are answers
     names: tuple[str, ...]  # of the answer columns
+    is_distinct: bool = False  # equal answers are one
 
 
 @dataclass(frozen=True, slots=True)

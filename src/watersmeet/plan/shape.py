@@ -11,12 +11,15 @@ from watersmeet.plan.nodes import (
     Kept,
     KeyClass,
     Matching,
+    Partition,
     Plan,
     Project,
     Restrict,
     Scan,
+    SubPlan,
 )
 from watersmeet.query.classes import equal_sides
+from watersmeet.query.comparisons import Condition, conditions_of
 from watersmeet.query.model import TIME, Column, Expression, JoinQuery
 from watersmeet.query.outer import OWN_COLUMNS, Branches
 
@@ -29,22 +32,37 @@ class QueryShape:
     scans: tuple[Scan, ...]
     verify: tuple[tuple[str, str], ...]
     output: tuple[str, ...]
+    conditions: tuple[Condition, ...] = ()
+
+    def join(
+        self,
+        homes: tuple[str, ...],
+        sub_plans: tuple[SubPlan, ...],
+        site: str | None,
+        partition: Partition | None = None,
+    ) -> JoinPlan:
+        """The join that has these sub-plans."""
+        return JoinPlan(
+            *(self.classes, self.scans, homes, sub_plans, site, self.verify, self.output, partition, self.conditions)
+        )
 
 
 def shape_of(query: JoinQuery, columns: Mapping[str, Sequence[str]]) -> QueryShape:
     """The shape of a query; `columns` gives each stream's columns in schema order."""
     classes, class_of, implied = key_classes(query)
     hashed = [e for e in query.equalities if not classes[class_of[e.left]].exact]
+    conditions = conditions_of(query)
     asked = {
         column
-        for expression in (*query.residuals, *(item.expression for item in query.select))
+        for expression in (*_left_above(query), *(item.expression for item in query.select))
         for column in expression.columns
     } | set(query.also_kept)
+    compared = {column for condition in conditions for column in condition.expression.columns}
     scans = []
     for source in query.sources:
         own = [Column(source.alias, name) for name in (*columns[source.stream], *OWN_COLUMNS)]
         sides = [side for e in hashed for side in (e.left, e.right) if side.aliases == (source.alias,)]
-        kept = {column.flat: Kept(column.flat, _column(column)) for column in own if column in asked}
+        kept = {column.flat: Kept(column.flat, _column(column)) for column in own if column in asked | compared}
         kept |= {_key_value(side): Kept(_key_value(side), side) for side in sides}
         scans.append(
             Scan(
@@ -64,7 +82,14 @@ def shape_of(query: JoinQuery, columns: Mapping[str, Sequence[str]]) -> QuerySha
             *(name for scan in scans for name in scan.columns if name in {column.flat for column in asked}),
             *((TIME.flat,) if TIME in asked else ()),
         ),
+        conditions=conditions,
     )
+
+
+def _left_above(query: JoinQuery) -> tuple[Expression, ...]:
+    """The residual predicates that stand above the join: all but comparisons that the join applies and cannot fail."""
+    applied = {condition.expression for condition in conditions_of(query) if not condition.can_fail}
+    return tuple(residual for residual in query.residuals if residual not in applied)
 
 
 def _column(column: Column) -> Expression:
@@ -73,7 +98,8 @@ def _column(column: Column) -> Expression:
 
 def above(query: JoinQuery, join: JoinPlan) -> Plan:
     """A join with the query's remaining predicates, its output columns and DISTINCT on top."""
-    plan: Plan = Restrict(join, query.residuals) if query.residuals else join
+    left = _left_above(query)
+    plan: Plan = Restrict(join, left) if left else join
     plan = Project(plan, query.select)
     if query.grouping is not None:
         plan = Group(plan, query.grouping)
@@ -85,7 +111,8 @@ def above(query: JoinQuery, join: JoinPlan) -> Plan:
 def matching_of(query: JoinQuery, expanded: Branches) -> Matching:
     """What is made of the combinations of an outer join's branches."""
     counts = tuple(branch.answer_columns for branch in expanded.branches)
-    return Matching(expanded.relations, expanded.windows, counts, tuple(item.name for item in query.select))
+    names = tuple(item.name for item in query.select)
+    return Matching(expanded.relations, expanded.windows, counts, names, query.distinct)
 
 
 def key_classes(

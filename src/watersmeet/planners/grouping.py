@@ -204,9 +204,10 @@ def prefixes(order: Order) -> list[int]:
 
 
 def _agreement_elsewhere(workload: Workload, number: int, sets: Sequence[int]) -> F64:
-    """For some sets of aliases, the share of combinations that agree on all other key classes."""
+    """For some sets of aliases, the share of combinations that agree on all other key classes and are left."""
     others = [key_class for key_class in range(len(workload.domains)) if key_class != number]
-    return np.array([np.prod([workload.agreement(key_class, which).sum() for key_class in others]) for which in sets])
+    agree = [np.prod([workload.agreement(key_class, which).sum() for key_class in others]) for which in sets]
+    return np.array(agree) * workload.left_by_conditions(np.array(sets))
 
 
 def _mean_weights(problem: Problem) -> tuple[list[float], list[float]]:

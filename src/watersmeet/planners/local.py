@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from watersmeet.plan.nodes import JoinPlan, Key, KeyClass, Plan, Probe, Stage, Symmetric
+from watersmeet.plan.nodes import Key, KeyClass, Plan, Probe, Stage, Symmetric
 from watersmeet.plan.nodes import Sequence as HeadSequence
 from watersmeet.plan.shape import above, shape_of
 from watersmeet.query.model import JoinQuery
@@ -18,7 +18,7 @@ def local(query: JoinQuery, columns: Mapping[str, Sequence[str]], site: str, ans
     homes = (site,) * len(shape.scans)
     join = symmetric(query.aliases, shape.classes, site)
     wanted_at = answers_at or site
-    return above(query, JoinPlan(shape.classes, shape.scans, homes, (join,), wanted_at, shape.verify, shape.output))
+    return above(query, shape.join(homes, (join,), wanted_at))
 
 
 def symmetric(aliases: tuple[str, ...], classes: Sequence[KeyClass], site: str) -> Symmetric:

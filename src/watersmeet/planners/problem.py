@@ -105,10 +105,7 @@ class Problem:
 
     def join(self, sub_plans: Sequence[SubPlan], partition: Partition | None = None) -> JoinPlan:
         """The join that has these sub-plans."""
-        shape = self.shape
-        return JoinPlan(
-            shape.classes, shape.scans, self.homes, tuple(sub_plans), self.site, shape.verify, shape.output, partition
-        )
+        return self.shape.join(self.homes, tuple(sub_plans), self.site, partition)
 
     def plan(self, join: JoinPlan) -> Plan:
         """The whole plan over a join."""
@@ -220,7 +217,7 @@ def problem_of(
         homes,
         site,
         stats,
-        residuals=[residual.sql for residual in query.residuals],
+        conditions=shape.conditions,
         defaults=defaults,
         query=query,
     )

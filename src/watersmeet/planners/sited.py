@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from watersmeet.errors import InputError, did_you_mean
-from watersmeet.plan.nodes import HeadPlan, Hop, JoinPlan, KeyClass, Linear, Method, Plan
+from watersmeet.plan.nodes import HeadPlan, Hop, KeyClass, Linear, Method, Plan
 from watersmeet.plan.shape import QueryShape, above, shape_of
 from watersmeet.query.model import JoinQuery
 
@@ -71,9 +71,7 @@ def _plan(
     query: JoinQuery, shape: QueryShape, homes: Mapping[str, str], site: str, heads: tuple[HeadPlan, ...]
 ) -> Plan:
     places = tuple(homes[source.stream] for source in query.sources)
-    return above(
-        query, JoinPlan(shape.classes, shape.scans, places, (Linear(heads),), site, shape.verify, shape.output)
-    )
+    return above(query, shape.join(places, (Linear(heads),), site))
 
 
 def connected(aliases: Sequence[str], head: str, classes: Sequence[KeyClass]) -> list[str]:

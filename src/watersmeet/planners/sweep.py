@@ -146,6 +146,7 @@ class Sweep:
         self._sites = list(problem.sites)
         self.sites = len(self._sites)
         self.home = np.array([self._sites.index(home) for home in problem.homes])
+        self.left_by_conditions = workload.left_by_conditions
         self.rate, self.window, self.window_s = workload.rate, workload.window, workload.window_s
         domains = [coarse(domain, cells) for domain in workload.domains]
         width = max((len(size) for size, _ in domains), default=1)
@@ -314,6 +315,8 @@ class Sweep:
             return np.zeros((len(heads), len(_OFFERS)))
         wanted_at = self._sites.index(problem.site)
         answers = state.rate[heads] * self.window[aliases] * state.factor[heads, aliases]
+        everything = self.left_by_conditions(np.array([(1 << len(problem.aliases)) - 1]))
+        answers = answers * everything / np.maximum(state.left[heads], 1e-300)
         sizes = np.array(problem.workload.answer_sizes).reshape(-1, 3)
         messages = messages_per_s(answers, self._batch_interval_s)
         if (records := problem.workload.records) is not None:
@@ -380,11 +383,19 @@ class _State:
     def move(self, alias: I64, stays: Bits) -> None:
         """Join each head with an alias, where it is or at the alias's home."""
         sweep, every = self._sweep, np.arange(len(alias))
+        before = self.left
         self.rate = self.rate * sweep.window[alias] * self.factor[every, alias]
         self.site = np.where(stays, self.site, sweep.home[alias])
         self.bytes, self.columns = self.bytes + sweep.combined[alias], self.columns + sweep.columns[alias]
         self.is_fresh[:] = False
         self._bind(alias)
+        self.rate = self.rate * self.left / np.maximum(before, 1e-300)
+
+    @property
+    def left(self) -> F64:
+        """The share of each head's combinations that comparisons leave."""
+        sets = self._bound @ (1 << np.arange(self._bound.shape[1]))
+        return self._sweep.left_by_conditions(sets)
 
     def tie(self, heads: I64, aliases: I64) -> tuple[I64, F64, F64]:
         """How pairs are tied: the first class (any where there is none), shares over its cells, if the others agree."""

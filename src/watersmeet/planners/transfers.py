@@ -138,7 +138,7 @@ class TransferTable:
     def _weigh(self, has: Bits) -> None:
         """How many rows each set has and gets, for how long, and how large they are."""
         workload = self._workload
-        agree = np.ones(len(has))
+        agree = workload.left_by_conditions(has @ (1 << np.arange(has.shape[1])))
         for key_class in self._classes:
             agree *= key_class.agree
         with np.errstate(over="ignore"):

@@ -320,7 +320,7 @@ def rates_of_all(workload: Workload) -> F64:
         rate[high] = rate[low] * workload.window[number] + combinations[low] * workload.rate[number]
     for number in range(len(workload.domains)):
         rate *= _selectivity_of_all(workload, number)
-    return rate
+    return rate * workload.left_by_conditions(np.arange(1 << count))
 
 
 def _selectivity_of_all(workload: Workload, key_class: int) -> F64:

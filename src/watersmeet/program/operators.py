@@ -50,6 +50,7 @@ class Purpose(StrEnum):
     WATERMARKS = "watermarks"
     MIGRATION = "migration"  # rows of windows that a new version of a join needs and had not been sent
     AGREEMENT = "agreement"  # on the instant at which a new version takes over
+    OBSERVATIONS = "observations"  # statistics for whoever decides on plans
 
 
 class Form(StrEnum):

@@ -121,17 +121,20 @@ class SelectItem:
 
 
 EVENT_TIME = "#time"  # the last output column of what feeds a derived stream: when its rows are
+EVENT_TIME_KIND = "event time"  # the type of timestamps that engines have checked to be of the years 1 to 9999
 GROUP = "group"  # the alias of the columns that a group has
 TIME = Column("", "time")  # an answer's time in microseconds, that of its latest tuple
 WINDOW_START, WINDOW_END = Column(GROUP, "window_start"), Column(GROUP, "window_end")
 CHANGED_AT, DELETED = Column(GROUP, "changed_at"), Column(GROUP, "deleted")  # with EMIT CHANGES
 PLACE = Column(GROUP, "place")  # of a value among all that are compared to find changes
+MEMBER = Column(GROUP, "member")  # of groups of several queries that are answered together: whose a group is
 GROUP_TYPES = {
     WINDOW_START: "timestamp",
     WINDOW_END: "timestamp",
     CHANGED_AT: "timestamp",
     DELETED: "boolean",
     PLACE: "bigint",
+    MEMBER: "bigint",
 }
 
 
@@ -231,6 +234,7 @@ class JoinQuery:
     grouping: Grouping | None = None
     into: Target | None = None  # None is the query's own sink; several queries may have the same target (UNION ALL)
     outer: OuterJoins | None = None
+    types: tuple[tuple[Column, str], ...] = ()  # Spark types of columns that residual predicates read, where known
 
     @property
     def aliases(self) -> tuple[str, ...]:

@@ -287,15 +287,22 @@ def outer_sql(
     heads_before_us: int | None,
 ) -> str:
     """The reference semantics of outer joins and EXISTS as one statement, node by node."""
+    select = query.select
+    is_first = query.distinct and select[-1].name == EVENT_TIME  # of equal rows the first in time
     items = ",\n  ".join(
         f"{_TS if item.expression.columns == (TIME,) else to_duckdb(item.expression)} AS {_quoted(item.name)}"
-        for item in query.select
+        for item in (select[:-1] if is_first else select)
     )
+    if query.grouping is not None and isinstance(query.grouping.window, Changes):
+        items += f",\n  CASE WHEN {_END} < {_NEVER} THEN {_END} END AS __end"
     conditions = [_predicate_sql(one) for one in outer.where]
     if heads_before_us is not None:
         conditions.append(f"{_TS} < {heads_before_us}")
     where = "\n  AND ".join(conditions or ["TRUE"])
     body = _node_sql(query, outer.tree, tables, positions)
+    if is_first:
+        first = f"min({_TS}) AS {_quoted(EVENT_TIME)}"
+        return f"SELECT\n  {items},\n  {first}\nFROM\n  ({body})\nWHERE\n  {where}\nGROUP BY ALL"
     return f"SELECT{' DISTINCT' if query.distinct else ''}\n  {items}\nFROM\n  ({body})\nWHERE\n  {where}"
 
 
@@ -306,7 +313,12 @@ def _node_sql(
     if isinstance(node, str):
         return _leaf_sql(query.source(node), tables, positions)
     sides = [_node_sql(query, side, tables, positions) for side in (node.left, node.right)]
-    on = [f"greatest(l.{_TS}, r.{_TS}) <= least(l.{_END}, r.{_END})", *map(_predicate_sql, node.on)]
+    time = f"greatest(l.{_TS}, r.{_TS})"
+    on = [f"{time} <= least(l.{_END}, r.{_END})", *map(_predicate_sql, node.on)]
+    for side, letter in ((node.left, "l"), (node.right, "r")):
+        for alias in _refreshed(query, side):  # the version in force at the time of the row that it is joined to
+            since, to = (f"{letter}.{_quoted(f'{alias}.{name}')}" for name in (_FROM, _TO))
+            on.append(f"({since} IS NULL OR {since} <= {time} AND {time} < {to})")
     condition = " AND ".join(on)
     if node.kind in (JoinKind.SEMI, JoinKind.ANTI):
         word = "EXISTS" if node.kind is JoinKind.SEMI else "NOT EXISTS"
@@ -316,6 +328,14 @@ def _node_sql(
     columns = f"l.* EXCLUDE ({_TS}, {_END}), r.* EXCLUDE ({_TS}, {_END})"
     word = {JoinKind.INNER: "JOIN", JoinKind.LEFT: "LEFT JOIN", JoinKind.FULL: "FULL JOIN"}[node.kind]
     return f"SELECT {columns}, {times} FROM ({sides[0]}) AS l {word} ({sides[1]}) AS r ON {condition}"
+
+
+def _refreshed(query: JoinQuery, node: JoinTree | str) -> list[str]:
+    """The aliases of a side that are tables with several versions."""
+    if isinstance(node, str):
+        return [node] if query.source(node).window == AsOf(is_refreshed=True) else []
+    sides = [node.left] if node.kind in (JoinKind.SEMI, JoinKind.ANTI) else [node.left, node.right]
+    return [alias for side in sides for alias in _refreshed(query, side)]
 
 
 def _leaf_sql(source: StreamRef, tables: Mapping[str, pa.Table], positions: Mapping[str, int]) -> str:
@@ -331,7 +351,8 @@ def _leaf_sql(source: StreamRef, tables: Mapping[str, pa.Table], positions: Mapp
         case Unbounded():
             end = str(_NEVER)
         case AsOf():
-            raise InputError("outer joins with tables have no answers here")
+            always = f"CAST({-_NEVER} AS BIGINT) AS {_TS}, CAST({_NEVER} AS BIGINT) AS {_END}"
+            return f"SELECT {', '.join(columns)}, {always} FROM stream_{positions[source.stream]}"
         case _:
             assert_never(source.window)
     body = f"SELECT {', '.join(columns)}, {_TS}, CAST({end} AS BIGINT) AS {_END}"
@@ -436,7 +457,7 @@ def _t_max(query: JoinQuery) -> str:
 
 
 def _end(query: JoinQuery) -> str:
-    """The last instant at which all tuples lie in their windows; NULL if there is none."""
+    """The last instant at which all tuples are in their windows; NULL if there is none."""
     ends = []
     for source in query.sources:
         ts = f"{_quoted(source.alias)}.{_TS}"

@@ -26,7 +26,7 @@ from watersmeet.query.model import (
     SelectItem,
 )
 from watersmeet.query.nulls import rejects_null, with_nulls
-from watersmeet.query.windows import AsOf, Changes, Rows, Unbounded, Window
+from watersmeet.query.windows import AsOf, Rows, Unbounded, Window
 
 MOST_BRANCHES = 24
 ROW_ID, ROW_TIME, ROW_ORDINAL = (
@@ -68,6 +68,7 @@ class Relation:
     of: int = -1  # the relation whose rows are judged, or which a part must be a row of
     by: tuple[Matcher, ...] = ()
     is_output: bool = False
+    is_at_once: bool = False  # partners are rows of tables, which are known at the time of the row that is judged
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +109,6 @@ class _Made:
 def branches_of(query: JoinQuery) -> Branches:
     """The inner joins of a query with outer joins or EXISTS."""
     assert query.outer is not None, "a query in which the order of joins matters"
-    if query.distinct:
-        cure = "leave DISTINCT out, or group by the columns with an output window"
-        raise SqlError(f"SELECT DISTINCT with outer joins or EXISTS is not supported; {cure}")
-    if table := next((source.alias for source in query.sources if isinstance(source.window, AsOf)), None):
-        cure = "join the table in a view or WITH query of its own, and read that here"
-        raise SqlError(f"outer joins and EXISTS in a query with a table ({table!r}) are not supported; {cure}")
-    if query.grouping is not None and isinstance(query.grouping.window, Changes):
-        cure = "give GROUP BY an output window, as in GROUP BY k, TUMBLE(1 MINUTE)"
-        raise SqlError(f"EMIT CHANGES with outer joins or EXISTS is not supported; {cure}")
     return _Expansion(query, query.outer).branches()
 
 
@@ -125,12 +117,21 @@ def aliases_of(node: JoinTree | str) -> frozenset[str]:
     return frozenset({node}) if isinstance(node, str) else aliases_of(node.left) | aliases_of(node.right)
 
 
+def _visible(node: JoinTree | str) -> frozenset[str]:
+    """The aliases whose columns the rows of a node have."""
+    if isinstance(node, str):
+        return frozenset({node})
+    is_half = node.kind in (JoinKind.SEMI, JoinKind.ANTI)
+    return _visible(node.left) | (frozenset() if is_half else _visible(node.right))
+
+
 class _Expansion:
     def __init__(self, query: JoinQuery, outer: OuterJoins) -> None:
         self._query = query
         self._types = dict(outer.types)
         self._filters: dict[str, tuple[Predicate, ...]] = {}
         self._made: list[_Made] = []
+        self._tables = {source.alias for source in query.sources if isinstance(source.window, AsOf)}
         self._joins: dict[frozenset[str], tuple[Predicate, ...]] = {}  # by pattern, the predicates of its branch
         rejected = frozenset[str]().union(*(rejects_null(one) for one in outer.where))
         self._tree = self._pushed_down(_simplified(outer.tree, rejected))
@@ -141,6 +142,7 @@ class _Expansion:
                 self._where.append(predicate)
             else:
                 self._tree = pushed
+        self._check_refreshed(outer.tree)
 
     # -- predicates to where they can be applied first
 
@@ -192,6 +194,7 @@ class _Expansion:
             if not any(rejects_null(one) & absent for one in self._where):
                 self._made[pattern.relation].is_output = True
         needed = sorted(self._needed())
+        self._check_kept_tables(needed)
         numbers = {old: new for new, old in enumerate(needed)}
         order = [source.alias for source in self._query.sources]
         places = sorted({self._made[old].aliases for old in needed}, key=lambda one: (-len(one), sorted(one)))
@@ -211,6 +214,7 @@ class _Expansion:
                     numbers.get(made.of, -1),
                     tuple(replace(one, relation=numbers[one.relation]) for one in made.by),
                     made.is_output,
+                    self._is_at_once(old) and not self._is_awaited(old, needed),
                 )
             )
         self._check_bounded(relations)
@@ -299,12 +303,58 @@ class _Expansion:
                 waiting += [one.relation for one in made.by]
                 waiting += [made.of] if made.of >= 0 else []
 
+    # -- tables
+
+    def _is_at_once(self, number: int) -> bool:
+        """Whether rows of a relation are judged by rows of tables alone, as are all relations that they were in."""
+        made = self._made[number]
+        if made.of >= 0 and not self._is_at_once(made.of):
+            return False
+        others = (self._made[one.relation].aliases - made.aliases for one in made.by)
+        return all(aliases <= self._tables for aliases in others)
+
+    def _is_awaited(self, number: int, needed: Iterable[int]) -> bool:
+        """Whether combinations with rows of further streams come later, which must know then what was decided."""
+        for other in (self._made[one] for one in needed):
+            if other.kind is RelationKind.PART and other.aliases - self._made[number].aliases - self._tables:
+                part = other.of
+                while part >= 0 and part != number and self._made[part].kind in JUDGING:
+                    part = self._made[part].of
+                if part == number:
+                    return True
+        return False
+
+    def _check_kept_tables(self, needed: Iterable[int]) -> None:
+        for made in (self._made[number] for number in needed):
+            if made.aliases <= self._tables:
+                names = " and ".join(repr(alias) for alias in sorted(made.aliases))
+                raise SqlError(
+                    f"it is never known that a row of table {names} has no partner, since rows of streams come without "
+                    "end; keep the rows of the stream instead, as in: stream LEFT JOIN table"
+                )
+
+    def _check_refreshed(self, node: JoinTree | str) -> None:
+        """Refuse streams that are joined after a table whose versions change: a row would see two of them."""
+        if isinstance(node, str):
+            return
+        for side, other in ((node.left, node.right), (node.right, node.left)):
+            seen = _visible(side)
+            refreshed = [one for one in seen if self._query.source(one).window == AsOf(is_refreshed=True)]
+            if refreshed and seen - self._tables and _visible(other) - self._tables:
+                raise SqlError(
+                    f"streams are joined after table {min(refreshed)!r}, which is refreshed, in a query with outer "
+                    "joins or EXISTS; join the table last, or join it in a view and read that here"
+                )
+            self._check_refreshed(side)
+
     def _check_bounded(self, relations: Iterable[Relation]) -> None:
         for relation in relations:
             windows = [self._query.source(alias).window for alias in relation.aliases]
-            if relation.kind not in JUDGING or not all(isinstance(one, Unbounded) for one in windows):
+            if relation.kind not in JUDGING or relation.is_at_once:
                 continue
-            names = " and ".join(repr(alias) for alias in relation.aliases)
+            if not all(isinstance(one, Unbounded | AsOf) for one in windows):
+                continue
+            names = " and ".join(repr(alias) for alias in relation.aliases if alias not in self._tables)
             if relation.kind is RelationKind.UNMATCHED:
                 raise SqlError(
                     f"it is never known that a row of {names} has no partner, since its window is UNBOUNDED; give it a "
@@ -348,6 +398,7 @@ class _Expansion:
             filters=tuple(one for one in expressions if len(one.aliases) == 1),
             residuals=tuple(one for one in expressions if len(one.aliases) != 1),
             select=tuple(select),
+            distinct=False,
             grouping=None,
             outer=None,
             into=None,

@@ -131,7 +131,7 @@ class Changes:
 
     @property
     def longest_us(self) -> int | None:
-        """How long an answer is valid at most; None for ever."""
+        """How long an answer is valid at most; None without end."""
         return min((window.window_us for _, window in self.ends), default=None)
 
     def __str__(self) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean, pstdev
 from typing import Any
 
 from watersmeet.reproduce.experiment import Row, averaged
@@ -24,8 +25,12 @@ def lines(
     panel: str | None = None,
     logx: bool = False,
     logy: bool = False,
+    low: float = 0.0,
 ) -> None:
-    """Save a line for each series over x, averaged over draws, in a panel for each value of a column."""
+    """Save a line for each series over x, averaged over draws, in a panel for each value of a column.
+
+    A linear y axis begins at `low`.
+    """
     means = averaged(rows, [*([panel] if panel else []), x], list(series))
     names = list(dict.fromkeys(row[panel] for row in means)) if panel else [""]
     figure, axes = _panels(len(names))
@@ -38,13 +43,52 @@ def lines(
         if logy:
             axis.set(yscale="log")
         else:
-            start_at_zero(axis)
+            start_at(axis, low)
     axes[0].legend(fontsize=7)
     save(figure, path)
 
 
-def bars(rows: Sequence[Row], path: Path, *, label: str, series: Mapping[str, str], logy: bool = False) -> None:
-    """Save groups of bars, one group a row."""
+def error_bars(
+    rows: Sequence[Row],
+    path: Path,
+    *,
+    series: str,
+    x: str,
+    figure: str,
+    xlabel: str,
+    ylabel: str,
+    logx: bool = False,
+    logy: bool = False,
+) -> None:
+    """Save a line for each value of a column, with means and standard deviations over draws."""
+    canvas, axes = new_figure(1, 1, (4.6, 3.2))
+    axis = axes[0, 0]
+    for name in dict.fromkeys(row[series] for row in rows):
+        groups: dict[Any, list[float]] = {}
+        for row in rows:
+            if row[series] == name and row[figure] is not None:
+                groups.setdefault(row[x], []).append(row[figure])
+        xs = sorted(groups)
+        means = [fmean(groups[at]) for at in xs]
+        spreads = [pstdev(groups[at]) for at in xs]
+        axis.errorbar(xs, means, spreads, fmt="o-", ms=MARKER_SIZE, lw=LINE_WIDTH, capsize=2, label=name)
+    axis.set(xlabel=xlabel, ylabel=ylabel, xscale="log" if logx else "linear", yscale="log" if logy else "linear")
+    show_grid(axis)
+    axis.legend(fontsize=7)
+    save(canvas, path)
+
+
+def bars(
+    rows: Sequence[Row],
+    path: Path,
+    *,
+    label: str,
+    series: Mapping[str, str],
+    ylabel: str = "",
+    logy: bool = False,
+    low: float = 0.0,
+) -> None:
+    """Save groups of bars, one group a row; a linear y axis begins at `low`."""
     figure, (axis,) = _panels(1)
     width = _BAR_GROUP / len(series)
     for place, (column, name) in enumerate(series.items()):
@@ -53,7 +97,9 @@ def bars(rows: Sequence[Row], path: Path, *, label: str, series: Mapping[str, st
         )
     middle = _BAR_GROUP / 2 - width / 2
     axis.set_xticks([number + middle for number in range(len(rows))], [row[label] for row in rows], fontsize=7)
-    axis.set(yscale="log" if logy else "linear")
+    axis.set(ylabel=ylabel, yscale="log" if logy else "linear")
+    if low:
+        axis.set_ylim(bottom=low)
     axis.legend(fontsize=7)
     save(figure, path)
 
@@ -85,7 +131,12 @@ def show_grid(axis: Any) -> None:
 
 def start_at_zero(axis: Any) -> None:
     """Let a linear y axis begin at 0 and end a little above its highest value."""
-    axis.set_ylim(0, _HEADROOM * axis.get_ylim()[1])
+    start_at(axis, 0.0)
+
+
+def start_at(axis: Any, low: float) -> None:
+    """Let a linear y axis begin at a value and end a little above its highest one."""
+    axis.set_ylim(low, low + _HEADROOM * (axis.get_ylim()[1] - low))
 
 
 def save(figure: Any, path: Path) -> None:

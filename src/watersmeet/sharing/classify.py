@@ -6,6 +6,7 @@ satisfies. That decision is made once for each combination of classes that occur
 
 from collections.abc import Mapping, Sequence
 from math import prod
+from threading import Lock
 
 import numpy as np
 import numpy.typing as npt
@@ -48,13 +49,20 @@ class Classifier:
         self._dense: I32 = np.full(dense, _UNKNOWN, np.int32)
         self._sparse_keys: I64 = np.zeros(0, np.int64)
         self._sparse_fragments: I32 = np.zeros(0, np.int32)
+        self._lock = Lock()
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that are read."""
         return tuple(cells.column for cells in self._columns)
 
-    def classify(self, batch: pa.RecordBatch) -> I32:
+    def classified(self, batch: pa.RecordBatch | pa.Table) -> tuple[I32, Words]:
+        """The fragment of each row, and F so far; several threads may ask."""
+        found = self.classify(batch)
+        with self._lock:
+            return found, self.fragments.words
+
+    def classify(self, batch: pa.RecordBatch | pa.Table) -> I32:
         """The fragment of each row, -1 where no query wants it."""
         keys = np.zeros(batch.num_rows, np.int64)
         for cells in self._columns:
@@ -65,16 +73,18 @@ class Classifier:
             unknown = found == _UNKNOWN
             if unknown.any():
                 new = np.unique(keys[unknown])
-                self._dense[new] = self._decide(new)
+                with self._lock:
+                    self._dense[new] = self._decide(new)
                 found = self._dense[keys]
             return found
-        new = np.setdiff1d(keys, self._sparse_keys)
-        if len(new):
-            merged = np.concatenate([self._sparse_keys, new])
-            order = np.argsort(merged, kind="stable")
-            self._sparse_fragments = np.concatenate([self._sparse_fragments, self._decide(new)])[order]
-            self._sparse_keys = merged[order]
-        return self._sparse_fragments[np.searchsorted(self._sparse_keys, keys)]
+        with self._lock:
+            new = np.setdiff1d(keys, self._sparse_keys)
+            if len(new):
+                merged = np.concatenate([self._sparse_keys, new])
+                order = np.argsort(merged, kind="stable")
+                self._sparse_fragments = np.concatenate([self._sparse_fragments, self._decide(new)])[order]
+                self._sparse_keys = merged[order]
+            return self._sparse_fragments[np.searchsorted(self._sparse_keys, keys)]
 
     def static_superset(self, most: int = 1 << 20) -> Bools:
         """All rows that F can have, by the predicates alone (5.6.1): no data, and so no node, can add one."""
@@ -126,6 +136,6 @@ def _compiled(name: str, kind: pa.DataType, predicates: Sequence[Predicate], ter
     return ColumnCells(cells.column, cells.constants, cells.class_of_cell, truth[:, chosen])
 
 
-def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
+def _column(batch: pa.RecordBatch | pa.Table, name: str) -> pa.Array:
     column = batch.column(name)
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

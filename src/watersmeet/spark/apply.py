@@ -27,7 +27,7 @@ from watersmeet.spark.catalogue import Catalogue
 from watersmeet.spark.definitions import read_topology
 from watersmeet.spark.failures import refusal
 from watersmeet.spark.requests import answer_request, requests_in
-from watersmeet.spark.resume import note_topology, plain_queries, with_known_tables
+from watersmeet.spark.resume import plain_queries, with_known_tables
 from watersmeet.topology.difference import Difference, Differences, differences, streams_read
 from watersmeet.topology.model import Query, Topology
 from watersmeet.topology.views import outputs_of, with_outputs
@@ -116,7 +116,7 @@ class Applier:
                 return found
             self._catalogue.ask_for(topology)
             for one in self._jobs:
-                note_topology(one.directory, topology)
+                one.note_topology(topology)
             check_change(at.versions.deployment, change)
             if cause := next(filter(None, (one.cause_against(change) for one in self._jobs)), ""):
                 raise InputError(cause)

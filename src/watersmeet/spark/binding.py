@@ -14,7 +14,19 @@ from pyspark.sql.types import DataType, LongType, StringType, StructField, Struc
 
 from watersmeet.errors import InputError, TopologyError, TypeMismatch
 from watersmeet.plan.nodes import EXACT_KEY_TYPES
-from watersmeet.query.model import GROUP_TYPES, TIME, Column, Equality, Expression, Grouping, JoinQuery, Predicate
+from watersmeet.program.finish.model import matched_column
+from watersmeet.query.comparisons import column_types
+from watersmeet.query.model import (
+    GROUP_TYPES,
+    MEMBER,
+    TIME,
+    Column,
+    Equality,
+    Expression,
+    Grouping,
+    JoinQuery,
+    Predicate,
+)
 from watersmeet.query.outer import OWN_COLUMNS
 from watersmeet.query.sql import parse_query
 from watersmeet.query.sql.functions import calls_java, moving_date, not_deterministic, tells_of_partitions
@@ -54,8 +66,12 @@ class Bound:
         }
         types[TIME.flat] = LongType()
         types |= {f"{source.alias}.{name}": LongType() for source in self.query.sources for name in OWN_COLUMNS}
+        if self.query.distinct and self.query.outer is not None:
+            items = enumerate(self.query.select)
+            types |= {matched_column(n).flat: DataType.fromDDL(item.expression.type) for n, item in items}
         if self.query.grouping is not None:
             types |= {field.name: field.dataType for field in _group_type(self.query).fields}
+            types[MEMBER.flat] = DataType.fromDDL(GROUP_TYPES[MEMBER])
         return StructType([StructField(name, types[name]) for name in columns])
 
 
@@ -87,6 +103,7 @@ def bind_parsed(spark: SparkSession, topology: Topology, parsed: JoinQuery) -> B
     _check_functions(rows, parsed)
     bound = replace(
         parsed,
+        types=column_types(parsed, dict(_column_types(parsed, schemas)), topology.event_times),
         equalities=tuple(_typed_equality(rows, equality, types) for equality in parsed.equalities),
         filters=tuple(_condition(expression, types) for expression in parsed.filters),
         residuals=tuple(_condition(expression, types) for expression in parsed.residuals),

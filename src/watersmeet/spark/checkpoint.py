@@ -6,32 +6,38 @@ DIR/SITE/identity.json     the queries, schemas and run identity it was made for
          watermarks.json   before which instant rows of each stream are late; made from the ledger
          state/            the files the ledger names
          spark/            Spark's own offsets and commits
+
+DIR may be a directory that is a copy of what is in an object store (see spark.store): then what counts is there, a
+commit is a conditional write, and `lease.json` beside the ledger says which process holds it.
 """
 
 import contextlib
-import fcntl
 import json
 import os
-import re
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from watersmeet.errors import CheckpointMismatch, InputError, RunError, damaged
 from watersmeet.program.site.engine import read_versions
 from watersmeet.program.site.ledger import FORMAT, SiteLedger
-from watersmeet.spark.durable import UNFLUSHED, Disk, sealed, unsealed
+from watersmeet.spark.durable import UNFLUSHED, Disk, lock, sealed, unsealed
 from watersmeet.spark.files import FileShelf
 from watersmeet.spark.spark_log import SparkLog
+from watersmeet.spark.store.held import HeldStore
+from watersmeet.spark.store.mirror import origin_of, shelf_of
+from watersmeet.spark.store.object_store import is_url
 from watersmeet.spark.tasks import NEXT_BATCH
 
-IDENTITY, LEDGER, STATE, SPARK = "identity.json", "ledger.json", "state", "spark"
+IDENTITY, LEDGER, STATE, SPARK, WATERMARKS = "identity.json", "ledger.json", "state", "spark", "watermarks.json"
+_LEASE = "lease"  # first member of a ledger in a store: which process has written it
 _MOST_NAMED = 3  # files in a message
 _OLD_FORMS = {
     1: "with one checkpoint a query; this version has one a site for all queries",
     2: "without checksums; this version has them",
     3: "with plans that could not change; this version keeps their versions",
+    4: "with comparisons of streams left to the end; this version applies them as soon as the streams have met",
 }
 
 _NEXT, _REVISION = "next", "revision"  # the identity that follows, and with which revision of the deployment
@@ -49,16 +55,14 @@ class Checkpoint:
         *,
         is_shared: bool = False,  # with other machines, which flush what they write
     ) -> None:
-        if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(directory)):  # a Path has made one slash of two
-            raise InputError(
-                f"checkpoint {directory} is a URL; give a plain path of a file system mounted wherever Spark runs, "
-                "since windows are mapped into memory from it"
-            )
+        if is_url(directory):
+            raise InputError(f"checkpoint {directory} is a URL; give its mirror (spark.store.mirror)")
         self.directory = Path(directory).absolute()
+        self._held: HeldStore | None = None  # where the directory is a copy of what is in a store
         self._disk = disk
         self.shelf = FileShelf(str(self.directory / STATE), Disk(disk.flushes and is_shared))
         self.spark = str(self.directory / SPARK)
-        self.watermarks_path = str(self.directory / "watermarks.json")
+        self.watermarks_path = str(self.directory / WATERMARKS)
         try:
             disk.make(self.shelf.directory)
             self._lock = lock(self.directory)
@@ -69,8 +73,15 @@ class Checkpoint:
         self._flushed = self._early = frozenset[str]()  # state files that are flushed: named by the ledger, and not yet
         self._logged = frozenset[str]()  # the same of Spark's log
         try:
+            store = origin_of(self.directory)
+            if store is not None:
+                self._held = HeldStore(store, self.directory, is_shared=is_shared)
+                self._disk, self.shelf = self._held.disk, self._held.shelf
             self.is_new, self.run_id = self._identify(identity)
             self.ledger = read_ledger(self.directory)
+            if self._held is not None:
+                self._flushed = self.ledger.paths  # they are in the store, which is checked next
+                self.commit(self.ledger)  # from here on whoever held it before can commit no more
             self.shelf.verify_again()
             for torn in check_whole(self.directory, self.ledger):
                 torn.unlink()
@@ -82,9 +93,9 @@ class Checkpoint:
 
     def _identify(self, identity: dict[str, Any]) -> tuple[bool, str]:
         """Whether the checkpoint is new, and the identity of its run."""
-        if _is_unused(self.directory):
+        if self._is_unused():
             run_id = uuid.uuid4().hex[:8]
-            self._disk.replace(self.directory / LEDGER, sealed(SiteLedger().to_json()))
+            self._disk.replace(self.directory / LEDGER, self._text(SiteLedger()))
             text = json.dumps({**identity, "run_id": run_id}, indent=2)
             self._disk.replace(self.directory / IDENTITY, sealed(text))
             return True, run_id
@@ -148,41 +159,64 @@ class Checkpoint:
         paths, logged = ledger.paths, self._logged
         if ledger.ingested_batch > self.ledger.ingested_batch:
             logged = frozenset(SparkLog(Path(self.spark), ledger.ingested_batch).needed())
-        fresh = [self.shelf.path_of(name) for name in paths - self._flushed - self._early] + list(logged - self._logged)
+        fresh = [*self._unflushed(paths - self._flushed - self._early), *(logged - self._logged)]
         names = {os.path.dirname(path) for path in fresh} | {self.shelf.directory}
-        self._disk.replace(self.directory / LEDGER, sealed(ledger.to_json()), after=[*fresh, *names])
+        self._disk.replace(self.directory / LEDGER, self._text(ledger), after=[*fresh, *names])
+        if self._held is not None and logged != self._logged:
+            self._held.keep_log(logged)
         self._flushed, self._logged, self.ledger = paths, logged, ledger
+
+    def _text(self, ledger: SiteLedger) -> str:
+        """A ledger as it is written; in a store, with what tells the commits of one process from those of others."""
+        text = ledger.to_json()
+        return sealed(text if self._held is None else f'{{"{_LEASE}":"{self._held.stamp}",{text[1:]}')
 
     def flush(self, names: Iterable[str]) -> None:
         """Flush state files that the next ledger is going to name, while others are at work."""
         early = frozenset(names)
-        self._disk.flush(map(self.shelf.path_of, early))
+        self._disk.flush(self._unflushed(early))
         self._early = early
+
+    def _unflushed(self, names: Iterable[str]) -> list[str]:
+        """The paths of state files, unless those who write them have put them into the store."""
+        if self._held is not None and self._held.is_shared:
+            return []
+        return [self.shelf.path_of(name) for name in names]
 
     def write_watermarks(self, watermarks: Mapping[str, int | None]) -> None:
         """Say before which instant rows of the next micro-batch are late, and which micro-batch that is."""
         known = {**watermarks, NEXT_BATCH: self.ledger.ingested_batch + 1}
         UNFLUSHED.replace(Path(self.watermarks_path), json.dumps(known))  # made anew at every start
+        self.written_for_tasks(WATERMARKS)
+
+    def written_for_tasks(self, name: str) -> None:
+        """Let tasks have a file beside the ledger, wherever they run."""
+        if self._held is not None:
+            self._held.show_tasks(self.directory / name)
+
+    def written_beside(self, name: str) -> None:
+        """Keep a file beside the ledger without which nothing is lost."""
+        if self._held is not None:
+            self._held.keep(self.directory / name)
 
     def forget_unused(self) -> None:
         """Delete the files that nothing refers to; not while tasks are writing."""
         self.shelf.keep_only(self.ledger.paths)
+        if self._held is not None:
+            self._held.forget_state(self.ledger.paths)
+
+    def _is_unused(self) -> bool:
+        """Whether it was never used: the ledger is written before the identity, and both before the rest."""
+        directory = self.directory
+        has_state = any((directory / STATE).iterdir()) if self._held is None else bool(self._held.names)
+        if has_state or (directory / IDENTITY).exists() or (directory / SPARK).exists():
+            return False
+        return not (directory / LEDGER).exists() or read_ledger(directory) == SiteLedger()
 
     def close(self) -> None:
+        if self._held is not None:
+            self._held.close()
         self._lock.close()
-
-
-def lock(directory: Path) -> IO[str]:
-    """Hold a site's checkpoint until the file is closed."""
-    held = open(directory / "lock", "w", encoding="utf-8")  # noqa: SIM115
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        held.close()
-        raise CheckpointMismatch(
-            f"checkpoint {directory} is in use by another run; stop that one or give another --checkpoint"
-        ) from None
-    return held
 
 
 def read_identity(directory: Path) -> dict[str, Any]:
@@ -193,7 +227,10 @@ def read_identity(directory: Path) -> dict[str, Any]:
 
 def read_ledger(directory: Path) -> SiteLedger:
     """The state of a site as it was last committed."""
-    return SiteLedger.from_json(_read(directory, LEDGER))
+    text = _read(directory, LEDGER)
+    if text.startswith(f'{{"{_LEASE}":'):
+        text = "{" + text.partition(",")[2]
+    return SiteLedger.from_json(text)
 
 
 def _read(directory: Path, name: str) -> str:
@@ -207,7 +244,7 @@ def _read(directory: Path, name: str) -> str:
 
 def check_files(directory: Path, ledger: SiteLedger) -> None:
     """Refuse a checkpoint of which state files are missing or cut short."""
-    missing = FileShelf(str(directory / STATE)).incomplete(ledger.paths)
+    missing = shelf_of(directory).incomplete(ledger.paths)
     if missing:
         some = ", ".join(missing[:_MOST_NAMED]) + (", ..." if len(missing) > _MOST_NAMED else "")
         raise damaged(
@@ -222,13 +259,6 @@ def check_whole(directory: Path, ledger: SiteLedger) -> list[Path]:
     log = SparkLog(directory / SPARK, ledger.ingested_batch)
     log.check()
     return log.torn()
-
-
-def _is_unused(directory: Path) -> bool:
-    """Whether a checkpoint was never used: the ledger is written before the identity, and both before the rest."""
-    if (directory / IDENTITY).exists() or (directory / SPARK).exists() or any((directory / STATE).iterdir()):
-        return False
-    return not (directory / LEDGER).exists() or read_ledger(directory) == SiteLedger()
 
 
 def _columns(columns: list[tuple[str, str]]) -> str:

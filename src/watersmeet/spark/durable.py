@@ -4,6 +4,7 @@ All durable writes go through here. With `durability: power` files and directori
 `process` nothing is, and only what the operating system holds survives, which is enough where only processes die.
 """
 
+import fcntl
 import os
 import zlib
 from collections.abc import Iterable, Iterator
@@ -12,6 +13,9 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
+from typing import IO
+
+from watersmeet.errors import CheckpointMismatch
 
 _FLUSHED_AT_ONCE = 16  # the file system writes its journal once for all that wait
 
@@ -62,6 +66,19 @@ class Disk:
 
 
 FLUSHED, UNFLUSHED = Disk(), Disk(flushes=False)
+
+
+def lock(directory: Path) -> IO[str]:
+    """Hold a site's checkpoint until the file is closed."""
+    held = open(directory / "lock", "w", encoding="utf-8")  # noqa: SIM115
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        held.close()
+        raise CheckpointMismatch(
+            f"checkpoint {directory} is in use by another run; stop that one or give another --checkpoint"
+        ) from None
+    return held
 
 
 def sealed(text: str) -> str:

@@ -66,8 +66,7 @@ class FileShelf:
     def keep_only(self, names: Collection[str]) -> None:
         """Delete the files that nothing refers to."""
         for path in self.others(names):
-            _tables.pop(path, None)
-            _verified.pop(path, None)
+            forget(path)
             Path(path).unlink(missing_ok=True)
 
     def verify_again(self) -> None:
@@ -91,10 +90,24 @@ class FileShelf:
         """The path of a file."""
         return os.path.join(self.directory, name)
 
+    def local(self, name: str) -> str:
+        """The path of a file that is on this machine now."""
+        return self.path_of(name)
+
+    def check(self, name: str) -> None:
+        """Refuse a file that is not what its name tells."""
+        verify(self.path_of(name))
+
     def _written(self, path: str) -> str:
         self.disk.flush([path, self.directory])
         _note_verified(path)
         return os.path.basename(path)
+
+
+def forget(path: str) -> None:
+    """Neither map a file any longer nor trust it."""
+    _tables.pop(path, None)
+    _verified.pop(path, None)
 
 
 def verify(path: str) -> None:
@@ -137,6 +150,11 @@ def _fresh(stem: str) -> str:
 
 def _named(path: str, data: bytes | pa.Buffer) -> str:
     return f"{path}-{len(data):x}-{zlib.crc32(data):08x}.arrow"
+
+
+def size_of(name: str) -> int:
+    """The size that a name tells."""
+    return _contents(name)[0]
 
 
 def _contents(name: str) -> tuple[int, int]:

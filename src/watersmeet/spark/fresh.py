@@ -12,11 +12,12 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from watersmeet.errors import CheckpointMismatch
-from watersmeet.spark.checkpoint import IDENTITY, LEDGER, SPARK, lock
+from watersmeet.errors import CheckpointMismatch, InputError
+from watersmeet.spark.checkpoint import IDENTITY, LEDGER, SPARK
 from watersmeet.spark.deliver.storage import open_storage
-from watersmeet.spark.durable import FLUSHED
+from watersmeet.spark.durable import FLUSHED, lock
 from watersmeet.spark.ingest.new_files import FILE_FORMATS
+from watersmeet.spark.store.mirror import origin_of
 from watersmeet.topology.model import Query, Sink, Topology
 
 
@@ -51,6 +52,11 @@ def refuse_answered_sink(spark: SparkSession, query: Query, checkpoint: Path) ->
 
 def moves(spark: SparkSession, topology: Topology, root: Path, links: Path, now: datetime | None = None) -> list[Move]:
     """What is in the way of beginning anew, and where each thing would go."""
+    if (store := origin_of(root / "any")) is not None:
+        raise InputError(
+            f"checkpoint {store.url.rpartition('/')[0]} cannot be moved aside in its store; give --checkpoint another "
+            "place and the queries other sinks, or remove it and the answers"
+        )
     stamp = f"{now or datetime.now(UTC):%Y%m%d-%H%M%S}"
     found = [
         Move(what, str(place), f"{place}.before-{stamp}")

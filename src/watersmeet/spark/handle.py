@@ -16,7 +16,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from watersmeet.cost.price import Cost
 from watersmeet.errors import InputError, WatersmeetError, did_you_mean
 from watersmeet.metrics.bus import EventBus
-from watersmeet.metrics.events import MicroBatchCompleted, PlanChangeProposed, RunEnded
+from watersmeet.metrics.describe import shipping_event
+from watersmeet.metrics.events import Event, MicroBatchCompleted, PlanChangeProposed, PlanInForce, RunEnded
 from watersmeet.metrics.traffic import LinkTraffic
 from watersmeet.metrics.usage import Usage, usage_of
 from watersmeet.plan.nodes import Plan, join_plans_of
@@ -300,6 +301,11 @@ class StreamingRun:
         return QueryHandle(name, self)
 
     @property
+    def directory(self) -> Path:
+        """Where the checkpoint is: of all sites, or of the one that runs here."""
+        return self._directory
+
+    @property
     def sites(self) -> tuple[str, ...]:
         """The sites that run here."""
         return tuple(site.job.site for site in self._sites)
@@ -396,15 +402,34 @@ class StreamingRun:
         if not batches or not seconds:
             return None, 0.0
         if self._expected[0] != batches:
-            parts = [part for program, _ in self._programs.values() for part in program.parts if part.is_in_force]
-            names = {part.name: part.queries[0] for part in parts}
-            found = {
-                name: estimate(self.plans[query], batch_interval_s=seconds / batches)
-                for name, query in sorted(names.items())
-            }
-            costs = {name: cost for name, cost in found.items() if cost is not None}
-            self._expected = (batches, costs)
+            self._expected = (batches, self._costs(seconds / batches))
         return self._expected[1] or None, seconds
+
+    def _costs(self, batch_interval_s: float | None = None) -> dict[str, Cost]:
+        """By join in force, what its plan is expected to cost."""
+        parts = [part for program, _ in self._programs.values() for part in program.parts if part.is_in_force]
+        names = {part.name: part.queries[0] for part in parts if part.queries[0] in self.plans}
+        found = {
+            name: estimate(self.plans[query], batch_interval_s=batch_interval_s)
+            for name, query in sorted(names.items())
+        }
+        return {name: cost for name, cost in found.items() if cost is not None}
+
+    def report_expected(self) -> None:
+        """Publish what the plans in force are expected to ship, now and whenever others are in force."""
+
+        def report() -> None:
+            programs = {site: program for site, (program, _) in self._programs.items()}
+            expected = shipping_event(self.topology, self._costs(), programs)
+            if expected is not None:
+                self.events.publish(expected)
+
+        def read(at: float, event: Event) -> None:
+            if isinstance(event, PlanInForce):
+                report()
+
+        report()
+        self.events.subscribe(read)
 
     @property
     def observed(self) -> Stats:

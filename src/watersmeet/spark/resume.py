@@ -10,11 +10,11 @@ from watersmeet.program.finish.model import Finish
 from watersmeet.program.site.agreement import Takeover, Versions, proposer_of
 from watersmeet.program.site.engine import read_versions
 from watersmeet.program.site.versions import Change
-from watersmeet.spark.checkpoint import LEDGER, STATE, check_files, lock, read_ledger
+from watersmeet.spark.checkpoint import LEDGER, Checkpoint, check_files, read_ledger
 from watersmeet.spark.definitions import read_query, read_stream, read_topology, topology_text
-from watersmeet.spark.durable import UNFLUSHED
-from watersmeet.spark.files import FileShelf
+from watersmeet.spark.durable import UNFLUSHED, lock
 from watersmeet.spark.requests import requests_in
+from watersmeet.spark.store.mirror import origin_of, shelf_of
 from watersmeet.spark.verify import site_checkpoints
 from watersmeet.topology.difference import differences
 from watersmeet.topology.model import Query, Topology
@@ -36,13 +36,13 @@ def known_versions(root: Path, sites: Iterable[str], *, at_start: bool = False) 
 
 
 def _read(checkpoint: Path, *, at_start: bool) -> Versions | None:
-    shelf = FileShelf(str(checkpoint / STATE))
+    shelf = shelf_of(checkpoint)
     if at_start:
         shelf.verify_again()
     for attempt in range(_ATTEMPTS):
         ledger = read_ledger(checkpoint)
         try:
-            if at_start:
+            if at_start and origin_of(checkpoint) is None:  # else once it is held: it may be run elsewhere
                 check_files(checkpoint, ledger)
             return read_versions(shelf, ledger) if ledger.versions else None
         except CheckpointDamaged:
@@ -159,6 +159,11 @@ class Deployed:
 
 def read_deployed(root: Path, asked: Topology) -> Deployed:
     """The deployment of a checkpoint; links and settings that it does not tell are those of what is asked for."""
+    if (store := origin_of(root / "any")) is not None:
+        raise InputError(
+            f"checkpoint {store.url.rpartition('/')[0]} is in an object store, through which changes cannot be asked "
+            "for; use StreamingRun.apply in the process that runs it"
+        )
     places = {place.name: place for place in site_checkpoints(root)}
     known = known_versions(root, places)
     versions = latest(known)
@@ -198,10 +203,11 @@ def _no_function(rows: object, batch: int) -> None:
     """Stands for a function that only the running process has."""
 
 
-def note_topology(checkpoint: Path, topology: Topology) -> None:
+def note_topology(checkpoint: Checkpoint, topology: Topology) -> None:
     """Write down what topology a site was asked to run, for whoever wants to change it."""
     with contextlib.suppress(InputError, TypeError, OSError):  # functions and DataFrames cannot be written
-        UNFLUSHED.replace(checkpoint / _TOPOLOGY, topology_text(topology))
+        UNFLUSHED.replace(checkpoint.directory / _TOPOLOGY, topology_text(topology))
+        checkpoint.written_beside(_TOPOLOGY)
 
 
 def noted_topology(checkpoint: Path) -> Topology | None:

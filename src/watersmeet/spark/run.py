@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,14 +18,17 @@ from watersmeet.adapt.decisions import Decisions, decisions_of
 from watersmeet.cost.price import BATCH_INTERVAL_S
 from watersmeet.errors import InputError, NothingToDo, did_you_mean, name_queries
 from watersmeet.metrics.bus import EventBus
+from watersmeet.metrics.describe import query_event, topology_event
 from watersmeet.metrics.events import Event, PlanInForce, RunStarted, RunWarning
+from watersmeet.metrics.jsonl import keep_events
 from watersmeet.plan.explain import explain_text
 from watersmeet.plan.nodes import has_groups, is_outer, join_plan_of, with_join
 from watersmeet.planners.choose import Chosen, choose
 from watersmeet.program.site.adoption import first_ledger, program_of, with_finishes
 from watersmeet.program.site.agreement import Versions, proposer_of
+from watersmeet.program.site.deployment import Deployment, deployed, overlay, programs_of, shared_joins
 from watersmeet.program.site.engine import read_versions
-from watersmeet.program.site.program import Deployment, SiteProgram, deployed, overlay, programs_of, shared_joins
+from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.site.versions import Change, QueryPlan, plan_changes
 from watersmeet.program.storage.wire import VERSION
 from watersmeet.query.model import Column
@@ -46,11 +49,12 @@ from watersmeet.spark.ingest.nanoseconds import nanosecond_warning
 from watersmeet.spark.ingest.source_log import missing_inputs, strike_out_unplanned
 from watersmeet.spark.ingest.sources import check_source, has_rows_in_java
 from watersmeet.spark.ingest.tables import with_table_schemas
-from watersmeet.spark.links.directory import DirectoryLinks
+from watersmeet.spark.links.transport import default_links, open_transport, remove_links
 from watersmeet.spark.outputs import bind_outputs
 from watersmeet.spark.resume import current_definitions, known_versions, latest, note_topology, resumed
 from watersmeet.spark.session import start_session, use_our_python
 from watersmeet.spark.site_job import SiteJob, SiteSettings
+from watersmeet.spark.store.mirror import local_root
 from watersmeet.topology.model import Query, Topology
 from watersmeet.topology.views import Asked
 
@@ -142,11 +146,6 @@ def deployment_of(plans: Mapping[str, Chosen], topology: Topology, *, plans_chan
 def default_checkpoint(topology: Topology) -> Path:
     """Where checkpoints go if nobody says: beside the topology file, so that starting again resumes."""
     return Path(topology.directory) / ".watersmeet" / "checkpoints"
-
-
-def default_links(topology: Topology) -> Path:
-    """Where parcels go if nobody says."""
-    return Path(topology.link_transport.path or Path(topology.directory) / ".watersmeet" / "links")
 
 
 def start(
@@ -259,6 +258,7 @@ def _start(
         _check_sites(programs, asked, site)
     if fresh:
         move_aside(session, moves(session, topology, root, default_links(topology)))
+        remove_links(topology)
     alone = site is not None
     launch = _Launch(
         session, topology, root, bounds, plans, deployment, bus, trigger_us, once, drain, show, alone, decisions
@@ -280,14 +280,14 @@ def _asked(topology: Topology, query: str | Query | Sequence[str | Query] | None
 
 
 def checkpoint_root(topology: Topology, checkpoint: str | Path | None) -> Path:
-    """The directory of the checkpoint, which all queries of a run share."""
+    """The directory of the checkpoint, which all queries of a run share; of one in a store, where it is worked on."""
     places = {query.checkpoint for query in topology.queries if query.checkpoint is not None}
     if checkpoint is None and len(places) > 1:
         raise InputError(
             f"queries {', '.join(query.name for query in topology.queries)} run together and share a checkpoint, "
             f"but name {len(places)} different ones; name one, or give --checkpoint"
         )
-    return Path(checkpoint or next(iter(places), None) or default_checkpoint(topology))
+    return local_root(checkpoint or next(iter(places), None) or default_checkpoint(topology))
 
 
 def _check_sites(programs: Mapping[str, SiteProgram], queries: Sequence[Query], site: str | None) -> None:
@@ -371,9 +371,21 @@ class _Launch:
         for site in sites:
             for name in programs[site].answered if site in programs else ():
                 refuse_answered_sink(self.spark, self.topology.query(name), self.root / site)
+        place = self.root / sites[0] if self.alone else self.root
+        with ExitStack() as undo:
+            with suppress(OSError):  # the checkpoint says what is wrong with its place
+                place.mkdir(parents=True, exist_ok=True)
+                undo.callback(keep_events(self.events, place))
+            run = self._start_sites(sites, place)
+            undo.pop_all()
+            return run
+
+    def _start_sites(self, sites: Sequence[str], place: Path) -> StreamingRun:
         asked = tuple(query.name for query in self.topology.queries)
         self.events.publish(RunStarted(tuple(sites), asked, __version__))
+        self.events.publish(topology_event(self.topology))
         for name, chosen in self.plans.items():
+            self.events.publish(query_event(self.topology, name, chosen.plan))
             expected = None if chosen.cost is None else chosen.cost.bytes_s
             self.events.publish(PlanInForce(name, chosen.planner, explain_text(chosen.plan), expected, 1))
         for query in self.topology.queries:
@@ -400,9 +412,9 @@ class _Launch:
             for handle in started:
                 handle.stop()
             raise
-        place = self.root / sites[0] if self.alone else self.root
         settings = {"once": self.once, "drain": self.drain}
         run = StreamingRun(started, self.plans, place, self.events, applier=self.applier, **settings)
+        run.report_expected()
         if self.decisions is not None:
             self._adapt(run, self.decisions, started[0].job.versions.deployment)
         return run
@@ -460,13 +472,13 @@ class _Launch:
             held = Checkpoint(self.root / site, self._identity(site), self._disk, is_shared=is_shared)
             undo.callback(held.close)
             self._prepare_versions(held)
-            note_topology(held.directory, self.given or self.topology)
+            note_topology(held, self.given or self.topology)
             program = program_of(held.shelf, held.ledger, site)
             settings = SiteSettings(
                 self.spark,
                 self.catalogue,
                 held,
-                DirectoryLinks(default_links(self.topology), program.site, self._disk),
+                open_transport(self.topology, program.site, self._disk),
                 read_versions(held.shelf, held.ledger).origin,
                 self.events,
                 interval_s=self.trigger_us / 1e6,

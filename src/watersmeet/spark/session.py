@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module, resources
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from pyspark.sql.types import StructType
 
 from watersmeet.errors import RunError
 from watersmeet.spark.class_archive import archive_flags
+from watersmeet.spark.executors import check_executors
+from watersmeet.topology.secrets import resolved
 
 OLDEST_JAVA = 17
 
@@ -65,6 +67,15 @@ _SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
 }
 
+# Of these, what keeps executors on other machines from the driver, or needs the package before it is shipped there.
+_LOCAL_ONLY = (
+    "spark.driver.memory",
+    "spark.driver.host",
+    "spark.driver.bindAddress",
+    "spark.python.daemon.module",
+    "spark.python.unix.domain.socket.enabled",
+)
+
 
 def _check_java() -> Callable[[], None]:
     """Refuse to go on without Java; what is returned refuses one that is too old, once Java has told."""
@@ -108,11 +119,12 @@ def start_session(
     check_version = _check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")  # it lives for a second
     logging = resources.files("watersmeet.spark") / "log4j2.properties"
     builder = SparkSession.builder.master(master).appName(app)
-    chosen = _SETTINGS if master.startswith("local") else {k: v for k, v in _SETTINGS.items() if "driver" not in k}
+    chosen = _SETTINGS if master.startswith("local") else {k: v for k, v in _SETTINGS.items() if k not in _LOCAL_ONLY}
     options = ["-Xss16m", f"-Dlog4j2.configurationFile=file:{logging}"]
     if master.startswith("local"):
         options += [*_COLLECTOR, *(_BOTH_COMPILERS if has_rows else _QUICK_COMPILER), *archive_flags()]
@@ -132,6 +144,8 @@ def start_session(
     if settings is None or "spark.sql.shuffle.partitions" not in settings:
         session.conf.set("spark.sql.shuffle.partitions", str(session.sparkContext.defaultParallelism))
     ship_package(session)
+    if not master.startswith("local"):
+        check_executors(session)
     threading.Thread(target=_start_workers, args=(session,), daemon=True).start()
     return session
 
@@ -233,6 +247,11 @@ def empty_frame(spark: SparkSession, schema: StructType) -> DataFrame:
     """A frame without rows; PySpark would have Python's workers make none of them."""
     java: Any = spark._jsparkSession
     return DataFrame(java.createDataFrame(spark._jvm.java.util.ArrayList(), java.parseDataType(schema.json())), spark)  # type: ignore[union-attr]
+
+
+def option_values(spark: SparkSession, options: Mapping[str, str], what: str) -> dict[str, str]:
+    """Options of a source or sink as Spark gets them: with the values that references stand for."""
+    return resolved(options, what, lambda name: spark.conf.get(name, None))
 
 
 def first_line(error: BaseException) -> str:

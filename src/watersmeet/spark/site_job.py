@@ -22,15 +22,17 @@ from pyspark.sql.types import StructField, StructType
 
 from watersmeet.errors import CheckpointMismatch, WatersmeetError
 from watersmeet.metrics.bus import EventBus, Warnings
-from watersmeet.metrics.events import LinkCounts, MicroBatchCompleted, QueryEnded, VersionDropped
+from watersmeet.metrics.describe import central_bytes, link_events, program_event
+from watersmeet.metrics.events import MicroBatchCompleted, ParcelsRefused, QueryEnded, VersionDropped
 from watersmeet.program.finish.failed import failed_sink
 from watersmeet.program.finish.model import Finish
 from watersmeet.program.operators import Form, Purpose
 from watersmeet.program.site.adoption import adopt, drop, finished
 from watersmeet.program.site.agreement import Versions, proposer_of
-from watersmeet.program.site.engine import Arrivals, SiteEngine, read_versions, traffic_by_purpose
+from watersmeet.program.site.deployment import Deployment
+from watersmeet.program.site.engine import Arrivals, SiteEngine, read_versions
 from watersmeet.program.site.ledger import Ingested, SiteLedger, failed_counts
-from watersmeet.program.site.program import Deployment, Shipment, SiteProgram
+from watersmeet.program.site.program import Shipment, SiteProgram
 from watersmeet.program.site.versions import Change, check_change
 from watersmeet.program.storage.wire import UNKNOWN
 from watersmeet.query.windows import END_US, TABLE_US
@@ -51,6 +53,8 @@ from watersmeet.spark.jobs import TaskRunner
 from watersmeet.spark.links.protocol import LinkEnd, Links, with_reader
 from watersmeet.spark.links.site_links import SiteLinks
 from watersmeet.spark.requests import requests_in
+from watersmeet.spark.resume import note_topology
+from watersmeet.spark.site_reports import SiteReports
 from watersmeet.spark.tasks import write_program
 from watersmeet.stats.model import Stats
 from watersmeet.stats.observe import Observer
@@ -62,6 +66,7 @@ _LIST_SHARE = 10  # looking takes at most one part of so many of the time
 _POLL_S = 0.1  # how often a site looks for parcels between its micro-batches
 _SLOW_POLLS = 5  # after so many, also whether links can be written again and whether a stream is idle
 _RETRY_US = 60_000_000  # after which a table that could not be refreshed is read again, at the latest
+_OBSERVED = "observed.json"
 _OBSERVED_S = 30.0  # how often observed statistics are written down: a crash forgets so much of them
 
 
@@ -131,7 +136,11 @@ class SiteJob:
         sites = read_versions(checkpoint.shelf, checkpoint.ledger).deployment.sites
         peers = tuple(site for site in sites if site != program.site)
         watched = None if settings.observations is None else settings.observations.acknowledged
-        self._links = SiteLinks(settings.links, program, checkpoint.shelf, end, self._warnings, peers, watched)
+        self._links = SiteLinks(
+            *(settings.links, program, checkpoint.shelf, end, self._warnings, peers, watched),
+            catches_up=settings.once,
+            refused=lambda sender, count: settings.events.publish(ParcelsRefused(program.site, sender, count)),
+        )
         self._gate = threading.Lock()  # rows are read and filed for one program, which does not change meanwhile
         self._lock = threading.RLock()  # of ledger, links and reports: micro-batches and the watcher change them
         self._files = threading.Lock()  # of the next three
@@ -153,7 +162,7 @@ class SiteJob:
         )
         watermarks_path = settings.checkpoint.watermarks_path
         self._program_path = checkpoint.directory / "program.pickle"
-        write_program(self._program_path, program)
+        self._write_program()
         self._intake = Intake(
             *(spark, settings.topology, program, catalogue.schemas, shelf, watermarks_path, run_tasks),
             program_path=str(self._program_path),
@@ -163,6 +172,8 @@ class SiteJob:
         listings = self._intake.listings
         self._new_files = None if listings is None else NewFiles(listings, shelf, self.ledger.inputs)
         self._open_writer = open_writer
+        self._reports = SiteReports(program.site, checkpoint.directory, settings.events)
+        self._is_held_back = False
         self._deliveries: list[Delivery] = []
         self._deliveries = self._opened_deliveries(program)
         self._late = LateRows(spark, settings.topology, self._local_schemas, shelf, self._run_id)
@@ -179,6 +190,7 @@ class SiteJob:
         self._observer = self._observed_before()
         self._observed_at = time.monotonic()
         self.last_batch: MicroBatchCompleted | None = None
+        self._reported_ledger = self.ledger  # as of the last report
 
     @property
     def site(self) -> str:
@@ -188,6 +200,10 @@ class SiteJob:
     def directory(self) -> Path:
         """Where its checkpoint is."""
         return self._checkpoint.directory
+
+    def note_topology(self, topology: Topology) -> None:
+        """Write down what topology the site was asked to run."""
+        note_topology(self._checkpoint, topology)
 
     @property
     def ledger(self) -> SiteLedger:
@@ -217,6 +233,10 @@ class SiteJob:
     def _run_id(self) -> str:
         return f"{self.program.site}-{self._checkpoint.run_id}"
 
+    def _write_program(self) -> None:
+        write_program(self._program_path, self.program)
+        self._checkpoint.written_for_tasks(self._program_path.name)
+
     # -- what comes and goes with queries
 
     def _opened_deliveries(self, program: SiteProgram) -> list[Delivery]:
@@ -233,7 +253,7 @@ class SiteJob:
             if query not in found:
                 schema = _named(self._evaluator.answer_schema(finish), finish)
                 writer = self._open_writer(catalogue.answered(finish))
-                found[query] = Delivery(spark, query, schema, writer, shelf)
+                found[query] = Delivery(spark, query, schema, writer, shelf, self._reports.delivered)
         for query, sink in self._failed_sinks(program).items():
             if failed_sink(query) not in found:
                 disk = Disk(self._settings.topology.survives_power_cuts)
@@ -257,6 +277,7 @@ class SiteJob:
     def open(self, failed: Callable[[BaseException], object]) -> None:
         """Deliver what an earlier run left undelivered, and complete what it left ingested."""
         self._failed = failed
+        self._settings.events.publish(program_event(self.program))
         if self._new_files is not None and self._settings.once:
             self._new_files.look()  # what comes later is left to the next run
         self._links.open(self.ledger, self._checkpoint.commit)
@@ -483,6 +504,7 @@ class SiteJob:
             self._follow_program()
             self._publish()
             self._acknowledge()
+        self._settings.events.publish(program_event(self.program))
         self._report_changes()
         for name in over:
             self._settings.events.publish(VersionDropped(self.site, name))
@@ -497,7 +519,7 @@ class SiteJob:
     def _follow_program(self) -> None:
         """Let streams, late rows and answers of queries that came come, and of queries that have ended end."""
         catalogue, program = self._settings.catalogue, self.program
-        write_program(self._program_path, program)
+        self._write_program()
         self._checkpoint.write_watermarks(self._engine.watermarks(self.ledger))
         self._intake = replace(self._intake, program=program, topology=catalogue.topology, schemas=catalogue.schemas)
         if self._new_files is not None:
@@ -651,6 +673,7 @@ class SiteJob:
         timer.lap("join")
         self._checkpoint.commit(replace(after, peers={**after.peers, **runs}))
         timer.lap("commit")
+        self._reports.begun(after.number, timer.began)
         self._publish()
         self._acknowledge()
         for delivery in self._deliveries:
@@ -704,10 +727,12 @@ class SiteJob:
         while waits and self._links.waiting_bytes(self.ledger) > limit and not self._closing.is_set():
             text = f"site {self.site}: {limit:,} bytes wait for other sites; new rows wait until they are taken"
             self._warnings.say("room", text)
+            self._is_held_back = True
             self._publish()
             if not self.take_parcels():
                 time.sleep(_POLL_S)
         self._warnings.forget("room")
+        self._is_held_back = False
         for delivery in self._deliveries:
             while delivery.backlog > MAX_UNDELIVERED and not self._closing.is_set():
                 time.sleep(_POLL_S / 10)
@@ -737,6 +762,8 @@ class SiteJob:
                     self._report_changes()
                 if self._settings.apply is not None:
                     self._take_requests(self._settings.apply)
+                if self._reports.is_status_due:
+                    self._report_status()
                 if is_slow:
                     self._refresh_between_batches()
                     self._links.check_peers(self.ledger)
@@ -809,7 +836,7 @@ class SiteJob:
 
     @property
     def _observed_path(self) -> str:
-        return str(self._checkpoint.directory / "observed.json")
+        return str(self._checkpoint.directory / _OBSERVED)
 
     def _observed_before(self) -> Observer:
         try:
@@ -835,7 +862,8 @@ class SiteJob:
         self._observed_at = time.monotonic()
         if self._observer.has_seen:
             with contextlib.suppress(OSError):  # statistics to plan with are not worth failing for
-                UNFLUSHED.replace(self._checkpoint.directory / "observed.json", self._observer.to_json())
+                UNFLUSHED.replace(self._checkpoint.directory / _OBSERVED, self._observer.to_json())
+                self._checkpoint.written_beside(_OBSERVED)
 
     def _report(self, before: SiteLedger, timer: PhaseTimer) -> None:
         ledger = self.ledger
@@ -861,14 +889,18 @@ class SiteJob:
             state_rows=sum(segment.rows for segment in segments),
             state_bytes=sum(segment.bytes for segment in segments),
             segments=len(segments),
+            central_bytes=central_bytes(self._reported_ledger, ledger),
         )
+        self._reported_ledger = ledger
         self._late_watch.look(ledger.streams)
         events = self._settings.events
         events.publish(self.last_batch)
-        for to, purposes in traffic_by_purpose(self.program, ledger).items():
-            for purpose, traffic in purposes.items():
-                counted = (traffic.bytes, traffic.batches, traffic.tuples)
-                events.publish(LinkCounts(self.site, to, purpose.value, *counted))
+        for sent in link_events(self.program, ledger):
+            events.publish(sent)
+
+    def _report_status(self) -> None:
+        backlog = self._links.backlog(self.ledger)
+        self._reports.status(backlog, self._deliveries, self._links.latency_s, self._is_held_back)
 
     # -- the end
 
@@ -890,7 +922,7 @@ class SiteJob:
                     ledger = self._released(self.ledger)
                     if ledger is not self.ledger:
                         self._checkpoint.commit(ledger)
-                self._links.forget_acknowledged()
+                self._links.close()
                 self._late_watch.conclude(self.ledger.streams)
                 self._keep_observed()
                 self._checkpoint.forget_unused()

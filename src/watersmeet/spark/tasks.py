@@ -7,14 +7,16 @@ written once, sorted, and the same file serves as the exchange and as the state.
 import json
 import os
 import pickle
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import pyarrow as pa
 from pyspark import TaskContext
 
+from watersmeet.errors import damaged
 from watersmeet.program.finish.failed import set_failing_aside
 from watersmeet.program.finish.model import Finish
 from watersmeet.program.site.ingest import Ingest, first_row_id, has_event_time
@@ -23,6 +25,7 @@ from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.storage import sizes
 from watersmeet.program.storage.codec import to_json
 from watersmeet.spark.files import FileShelf
+from watersmeet.spark.store.shelf import StoreShelf
 from watersmeet.stats.observe import observe
 
 REPORT = "report string"  # the schema of what tasks report to the driver: one JSON value a row
@@ -69,16 +72,35 @@ def write_program(path: Path, program: SiteProgram) -> None:
     os.replace(fresh, path)
 
 
-def read_program(path: str) -> SiteProgram:
+def read_program(path: str, shelf: object = None) -> SiteProgram:
     """The program of a site as it is now."""
-    found = os.stat(path)
-    stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
+    if _is_elsewhere(shelf):
+        data = _beside(shelf, path)
+        stamp: object = zlib.crc32(data)
+    else:
+        found = os.stat(path)
+        stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
     if path not in _programs or _programs[path][0] != stamp:
-        _programs[path] = stamp, pickle.loads(Path(path).read_bytes())
+        _programs[path] = stamp, pickle.loads(_beside(shelf, path))
     return _programs[path][1]
 
 
-_programs: dict[str, tuple[tuple[int, int, int], SiteProgram]] = {}  # by path, as last read
+_programs: dict[str, tuple[object, SiteProgram]] = {}  # by path, as last read
+
+
+def _is_elsewhere(shelf: object) -> TypeGuard[StoreShelf]:
+    """Whether the checkpoint is in a store, and tasks may run on other machines than the driver."""
+    return isinstance(shelf, StoreShelf) and shelf.writes_through
+
+
+def _beside(shelf: object, path: str) -> bytes:
+    """A file beside the ledger, as the driver has last written it."""
+    if not _is_elsewhere(shelf):
+        return Path(path).read_bytes()
+    stored = shelf.store.get(os.path.basename(path))
+    if stored is None:
+        raise damaged(f"{shelf.store.url}/{os.path.basename(path)} is missing")
+    return stored.data
 
 
 @dataclass(frozen=True)
@@ -92,11 +114,11 @@ class IngestRows:
     def __call__(self, batches: Batches, task: int | None = None) -> Batches:
         """Ingest rows; `task` is the number of the task among those that read files themselves."""
         if self.program_path:
-            program = read_program(self.program_path)
+            program = read_program(self.program_path, self.ingest.shelf)
             current = replace(self, ingest=replace(self.ingest, program=program), program_path="")
             yield from current(batches, task)
             return
-        known = json.loads(Path(self.watermarks_path).read_text(encoding="utf-8"))
+        known = json.loads(_beside(self.ingest.shelf, self.watermarks_path))
         late_before = known[self.ingest.scan.stream]
         first_id = first_row_id(known[NEXT_BATCH], _task_number() if task is None else task)
         for tables in _gathered(batches):
@@ -126,8 +148,13 @@ class IngestVersion:
     from_us: int
 
     def __call__(self, batches: Batches) -> Batches:
+        first_id = first_row_id(0, _task_number())  # rows of different versions are never compared
         for tables in _gathered(batches):
-            yield report([self.ingest.version(table, self.from_us) for table in tables])
+            found = []
+            for table in tables:
+                found.append(self.ingest.version(table, self.from_us, first_id))
+                first_id += table.num_rows
+            yield report(found)
 
 
 def _gathered(batches: Batches) -> Iterator[list[pa.Table]]:

@@ -1,7 +1,6 @@
 """Verifying checkpoints without running them: what is right, what is wrong, and what nobody needs."""
 
 import contextlib
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,12 +14,13 @@ from watersmeet.spark.checkpoint import (
     SPARK,
     STATE,
     check_whole,
-    lock,
     read_identity,
     read_ledger,
     refuse_old_form,
 )
-from watersmeet.spark.files import FileShelf, verify
+from watersmeet.spark.durable import lock
+from watersmeet.spark.files import size_of
+from watersmeet.spark.store.mirror import shelf_of
 
 Value = TypeVar("Value")
 
@@ -67,15 +67,14 @@ def verify_checkpoint(directory: Path) -> Findings:
         if ledger is None:
             return found
         found.verified.append(f"ledger up to micro-batch {ledger.number}")
-        shelf = FileShelf(str(directory / STATE))
+        shelf = shelf_of(directory)
         torn = found.attempt(lambda: check_whole(directory, ledger))
         if torn is not None:
-            paths = sorted(map(shelf.path_of, ledger.paths))
-            for path in paths:
-                found.attempt(partial(verify, path))
+            for name in sorted(ledger.paths):
+                found.attempt(partial(shelf.check, name))
             if not found.wrong:
-                size = sum(map(os.path.getsize, paths))
-                found.verified.append(f"{len(paths)} state files of {size:,} bytes")
+                size = sum(map(size_of, ledger.paths))
+                found.verified.append(f"{len(ledger.paths)} state files of {size:,} bytes")
             found.verified.append(f"Spark's log up to micro-batch {ledger.ingested_batch}")
             found.spare = [*torn, *map(Path, shelf.others(ledger.paths)), *sorted(directory.glob("*.tmp"))]
     return found

@@ -7,14 +7,15 @@ from pathlib import Path
 from watersmeet.plan.explain import explain_text
 from watersmeet.program.site.adoption import program_of
 from watersmeet.program.site.agreement import Versions
-from watersmeet.program.site.engine import bytes_sent, read_versions
+from watersmeet.program.site.deployment import Joined
+from watersmeet.program.site.engine import read_versions
 from watersmeet.program.site.ledger import SiteLedger
-from watersmeet.program.site.program import Joined
+from watersmeet.program.site.outbox import bytes_sent
 from watersmeet.program.site.savings import SiteCounts, savings
 from watersmeet.program.site.versions import Change
 from watersmeet.query.windows import END_US
-from watersmeet.spark.checkpoint import STATE, read_ledger
-from watersmeet.spark.files import FileShelf
+from watersmeet.spark.checkpoint import read_ledger
+from watersmeet.spark.store.mirror import shelf_of
 from watersmeet.spark.verify import site_checkpoints
 
 
@@ -24,7 +25,7 @@ def running_text(root: Path) -> str:
     for directory in site_checkpoints(root):
         ledger = read_ledger(directory)
         if ledger.versions:
-            shelf = FileShelf(str(directory / STATE))
+            shelf = shelf_of(directory)
             known[directory.name] = read_versions(shelf, ledger)
             sent = bytes_sent(program_of(shelf, ledger, directory.name), ledger)
             states[directory.name] = SiteCounts(known[directory.name].log, *sent, _reached_us(ledger))

@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from watersmeet.plan.nodes import Scan
+from watersmeet.program.site.classified import RowFilters
 from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.site.streams import Selection, StreamScan, restated
-from watersmeet.program.storage.segments import TS, class_column, column, keep_column
+from watersmeet.program.storage.segments import TS, class_column, column
 from watersmeet.query.model import Expression
 from watersmeet.stats.model import Number, Origin, Stats
 from watersmeet.stats.sketches import StreamSketch
@@ -29,10 +30,10 @@ def observe(scan: StreamScan, table: pa.Table, *, sizes: bool = True) -> StreamS
     """What new rows of a stream, laid out as they are ingested, say about it; `sizes` also what they take on links."""
     sketch = StreamSketch()
     sketch.count(column(table, TS))
+    filters = RowFilters(scan, table)
     for number, selection in enumerate(scan.selections):
         if selection.filters:
-            passed = pc.sum(table.column(keep_column(number))).as_py() or 0
-            sketch.passed(selection.condition, passed, len(table))
+            sketch.passed(selection.condition, filters.passed(number), len(table))
     sample = _sample(table)
     sketch.sketched = sample.num_rows
     keys = _key_columns(scan)
@@ -65,9 +66,11 @@ def _key_columns(scan: StreamScan) -> dict[int, str]:
 
 def _wanted(scan: StreamScan, table: pa.Table) -> pa.Table:
     """The rows that some query takes: those that pass its filters and have its keys."""
+    filters = RowFilters(scan, table)
     whole = None
     for number, selection in enumerate(scan.selections):
-        mask = pc.fill_null(table.column(keep_column(number)), False) if selection.filters else None
+        holds = filters.holds(number)
+        mask = None if holds is None else pa.array(holds)
         for key in selection.keys:
             valid = pc.is_valid(table.column(class_column(key)))
             mask = valid if mask is None else pc.and_(mask, valid)

@@ -87,9 +87,9 @@ class ColumnSketch:
         self.exact = exact  # whether the numbers are the values, so that ranges mean something
         self.rows = 0
         self._low, self._high = 2**63 - 1, -(2**63)
-        # As bytes between calls: the library complains on standard error of sketches that live when Python ends.
-        self._distinct = sketching.hll_sketch(_LOG_REGISTERS, sketching.HLL_8).serialize_compact()
-        self._frequent = sketching.frequent_items_sketch(_LOG_ITEMS).serialize(sketching.PyLongsSerDe())
+        # As bytes between calls: the library complains on standard error of sketches that live when Python ends. Both
+        # are empty while the sample is the whole column: all that they would say follows from it.
+        self._distinct = self._frequent = b""
         self._values = np.empty(0, np.int64)  # the sample, ascending
         self._counts = np.empty(0, np.int64)
 
@@ -100,9 +100,40 @@ class ColumnSketch:
         values, counts = np.unique(numbers, return_counts=True)
         self.rows += len(numbers)
         self._low, self._high = min(self._low, int(values[0])), max(self._high, int(values[-1]))
+        self._count(values, counts)
+
+    def merge(self, other: "ColumnSketch") -> None:
+        """Take all that another sketch has taken."""
+        self.exact &= other.exact
+        self.rows += other.rows
+        self._low, self._high = min(self._low, other._low), max(self._high, other._high)
+        if other.is_whole:
+            self._count(other._values, other._counts)
+            return
+        if self.is_whole:
+            self._summarise(self._values, self._counts)
+        self._take(other._values, other._counts)
+        union = sketching.hll_union(_LOG_REGISTERS)
+        for one in (self, other):
+            union.update(one._hll())
+        self._distinct = union.get_result(sketching.HLL_8).serialize_compact()
+        frequent = self._items()
+        frequent.merge(other._items())
+        self._frequent = frequent.serialize(sketching.PyLongsSerDe())
+
+    def _count(self, values: I64, counts: I64) -> None:
+        """Take values with their counts; the sketches begin when the sample does not hold all of them any more."""
+        before = (self._values, self._counts) if self.is_whole else None
         self._take(values, counts)
+        if self.is_whole:
+            return
+        if before is not None:
+            values, counts = (np.concatenate(pair) for pair in zip(before, (values, counts), strict=True))
+        self._summarise(values, counts)
+
+    def _summarise(self, values: I64, counts: I64) -> None:
         listed = values.tolist()
-        distinct = sketching.hll_sketch.deserialize(self._distinct)
+        distinct = self._hll()
         for value in listed:
             distinct.update(value)
         self._distinct = distinct.serialize_compact()
@@ -112,21 +143,14 @@ class ColumnSketch:
                 frequent.update(value, count)
             self._frequent = frequent.serialize(sketching.PyLongsSerDe())
 
-    def merge(self, other: "ColumnSketch") -> None:
-        """Take all that another sketch has taken."""
-        self.exact &= other.exact
-        self.rows += other.rows
-        self._low, self._high = min(self._low, other._low), max(self._high, other._high)
-        self._take(other._values, other._counts)
-        union = sketching.hll_union(_LOG_REGISTERS)
-        for one in (self, other):
-            union.update(sketching.hll_sketch.deserialize(one._distinct))
-        self._distinct = union.get_result(sketching.HLL_8).serialize_compact()
-        frequent = self._items()
-        frequent.merge(other._items())
-        self._frequent = frequent.serialize(sketching.PyLongsSerDe())
+    def _hll(self) -> Any:
+        if not self._distinct:
+            return sketching.hll_sketch(_LOG_REGISTERS, sketching.HLL_8)
+        return sketching.hll_sketch.deserialize(self._distinct)
 
     def _items(self) -> Any:
+        if not self._frequent:
+            return sketching.frequent_items_sketch(_LOG_ITEMS)
         return sketching.frequent_items_sketch.deserialize(self._frequent, sketching.PyLongsSerDe())
 
     def _take(self, values: I64, counts: I64) -> None:
@@ -148,7 +172,7 @@ class ColumnSketch:
         """How many different values were seen."""
         if self.is_whole:
             return float(len(self._values))
-        estimated = sketching.hll_sketch.deserialize(self._distinct).get_estimate()
+        estimated = self._hll().get_estimate()
         return float(max(round(estimated), len(self._values)))
 
     @property
@@ -178,12 +202,14 @@ class ColumnSketch:
     @property
     def heavy(self) -> dict[int, float]:
         """The values of large shares, with their shares, ascending."""
-        counted: Iterable[tuple[int, float]] = zip(self._values.tolist(), self._counts.tolist(), strict=True)
-        if not self.is_whole:
-            items = self._items().get_frequent_items(sketching.NO_FALSE_POSITIVES)
-            counted = [(value, (low + high) / 2) for value, _, low, high in items]
         least = max(HEAVY_SHARE * self.rows, _HEAVY_ROWS)
-        return {value: count / self.rows for value, count in sorted(counted) if count >= least}
+        if self.is_whole:
+            often = self._counts >= least
+            shares = self._counts[often] / self.rows
+            return dict(zip(self._values[often].tolist(), shares.tolist(), strict=True))
+        items = self._items().get_frequent_items(sketching.NO_FALSE_POSITIVES)
+        counted = sorted((value, (low + high) / 2) for value, _, low, high in items)
+        return {value: count / self.rows for value, count in counted if count >= least}
 
     def drifted_from(self, before: "ColumnSketch") -> bool:
         """Whether the values of these rows, a few, are popular in another way than those of many rows before.

@@ -39,6 +39,7 @@ _TOPOLOGY_KEYS = (
     *("sites", "links", "default_link", "link_transport", "durability", "stats_file", "adapt", "batch_interval"),
     *("streams", "tables", "views", "queries"),
 )
+_TRANSPORT_KEYS = ("kind", "path", "max_pending", "topics", "options", "key_file", "key_env")
 _LINK_KEYS = ("latency", "bandwidth", "price_per_gb")
 _STREAM_KEYS = ("site", "schema", "event_time", "watermark", "idle_timeout", "source", "late", "stats")
 _TABLE_KEYS = ("site", "schema", "source", "refresh", "stats")
@@ -230,12 +231,11 @@ def _link(entry: Entry, between: tuple[str, str], keys: Mapping[str, Entry]) -> 
 
 
 def _link_transport(entry: Entry, directory: Path) -> LinkTransport:
-    keys = entry.mapping("link_transport", ("kind", "path", "max_pending"))
-    settings: dict[str, Any] = {}
-    if "kind" in keys:
-        settings["kind"] = keys["kind"].text("kind")
-    if "path" in keys:
-        settings["path"] = _resolve(keys["path"].text("path"), directory)
+    keys = entry.mapping("link_transport", _TRANSPORT_KEYS)
+    settings: dict[str, Any] = {key: keys[key].text(key) for key in ("kind", "topics", "key_env") if key in keys}
+    settings |= {key: _resolve(keys[key].text(key), directory) for key in ("path", "key_file") if key in keys}
+    if "options" in keys:
+        settings["options"] = _options(keys["options"], "link_transport")
     if "max_pending" in keys:
         with _located(keys["max_pending"], "link_transport: max_pending "):
             text = keys["max_pending"].text("max_pending")
@@ -377,12 +377,15 @@ def _endpoint(entry: Entry, what: str, directory: Path, *more: str) -> dict[str,
     keys = entry.mapping(what, ("format", "path", "options", *more))
     if "format" not in keys:
         raise entry.fail(f"{what} has no format")
-    options = keys["options"].mapping(f"options of {what}") if "options" in keys else {}
     return {
         "format": keys["format"].text("format"),
         "path": _resolve(keys["path"].text("path"), directory) if "path" in keys else None,
-        "options": {key: option.text(f"option {key!r}") for key, option in options.items()},
+        "options": _options(keys["options"], what) if "options" in keys else {},
     }
+
+
+def _options(entry: Entry, what: str) -> dict[str, str]:
+    return {key: option.text(f"option {key!r}") for key, option in entry.mapping(f"options of {what}").items()}
 
 
 def _resolve(path: str, directory: Path) -> str:

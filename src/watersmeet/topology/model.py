@@ -37,6 +37,9 @@ ERRORS = ("fail", "drop", "keep")
 # or the query's planner; off keeps the plan.
 ADAPT_MODES = ("cnu", "dnu", "planner", "off")
 
+# How batches travel between sites.
+TRANSPORTS = ("directory", "kafka")
+
 # What a run survives: that its processes are killed, or also that the machine loses power.
 DURABILITIES = ("process", "power")
 
@@ -456,17 +459,44 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class LinkTransport:
-    """How batches travel between sites: as files in a directory that all sites can reach."""
+    """How batches travel between sites: as files in a directory that all sites can reach, or as topics of Kafka.
+
+    With keys, from a file or from a variable of the environment, what travels is encrypted and authenticated.
+
+    >>> LinkTransport("kafka", options={"bootstrap.servers": "broker:9092"}).topics
+    'watersmeet'
+    """
 
     kind: str = "directory"
     path: str | None = None
     max_pending_bytes: int = 256_000_000
+    topics: str = "watersmeet"  # what the names of topics begin with
+    options: Mapping[str, str] = field(default_factory=dict)  # of Kafka's clients, by librdkafka's names
+    key_file: str | None = None
+    key_env: str | None = None
 
     def __post_init__(self) -> None:
-        if self.kind != "directory":
-            raise TopologyError(f"link_transport: unknown kind {self.kind!r}; only directory is known")
+        if self.kind not in TRANSPORTS:
+            raise TopologyError(f"link_transport: unknown kind {self.kind!r}; {did_you_mean(self.kind, TRANSPORTS)}")
         if self.max_pending_bytes <= 0:
             raise TopologyError(f"link_transport: max_pending must be positive, not {self.max_pending_bytes} B")
+        if self.kind == "kafka":
+            if self.path is not None:
+                raise TopologyError("link_transport: path is for kind directory; remove it, or the kind")
+            if not self.options.get("bootstrap.servers"):
+                raise TopologyError(
+                    "link_transport: kind kafka needs to know its brokers, such as "
+                    "options: {bootstrap.servers: 'broker1:9092,broker2:9092'}"
+                )
+            if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", self.topics):
+                raise TopologyError(
+                    f"link_transport: topics {self.topics!r} must be up to 100 letters, digits, dots, dashes and "
+                    "underscores"
+                )
+        elif self.options:
+            raise TopologyError("link_transport: options are for kind kafka; remove them, or set the kind")
+        if self.key_file is not None and self.key_env is not None:
+            raise TopologyError("link_transport has both key_file and key_env; keep one of them")
 
 
 @dataclass(frozen=True, slots=True)

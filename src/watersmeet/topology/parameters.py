@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from watersmeet.errors import InputError, did_you_mean
+from watersmeet.topology.secrets import REFERENCE
 from watersmeet.topology.yaml_tree import Entry
 
 KEY = "parameters"
@@ -59,6 +60,8 @@ def _filled(entry: Entry, values: Mapping[str, str], defaults: Mapping[str, Entr
         escape, name = place.groups()
         if escape:
             return f"${{{name}}}"
+        if REFERENCE.fullmatch(place.group()):  # the value is looked up where it is used
+            return place.group()
         if name in values:
             return values[name]
         if name in defaults:

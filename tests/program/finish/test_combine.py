@@ -37,11 +37,12 @@ def test_answers_that_are_plain_columns_need_no_evaluation() -> None:
     assert plain(f"SELECT a.id AS x, b.s AS y, a.id AS z {FROM}") == (("a.id", "x"), ("b.s", "y"), ("a.id", "z"))
     assert plain(f"SELECT a.id + 1 AS x {FROM}") is None
     assert plain(f"SELECT DISTINCT a.id AS x {FROM}") is None
-    assert plain(f"SELECT a.id AS x {FROM} AND a.id < b.id") is None
+    assert plain(f"SELECT a.id AS x {FROM} AND a.id < b.id") == (("a.id", "x"),), "the join has compared them"
+    assert plain(f"SELECT a.id AS x {FROM} AND a.id % 7 < b.id") is None
 
 
 def test_what_is_above_a_join_is_known_by_query() -> None:
-    finish = finish_of("q", local(parsed(f"SELECT DISTINCT a.id AS x {FROM} AND a.id < b.id", "ab"), COLUMNS, "n1"))
+    finish = finish_of("q", local(parsed(f"SELECT DISTINCT a.id AS x {FROM} AND a.id % 7 < b.id", "ab"), COLUMNS, "n1"))
     assert (finish.query, finish.names, finish.distinct, len(finish.predicates)) == ("q", ("x",), True, 1)
     assert finish.columns == ("a.id", "b.id")
     assert [answer_column(number) for number in range(2)] == ["c0", "c1"]

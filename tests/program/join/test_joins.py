@@ -187,6 +187,7 @@ def steady(rows: int, keys: int, step_us: int, seed: int) -> pa.Table:
     ).cast(SCHEMA)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("window", ["[RANGE 20 SECONDS]", "[TUMBLE 20 SECONDS]", "[ROWS 100]"])
 @pytest.mark.parametrize("where", ["a.k = b.k AND b.k = c.k", "a.k = b.k AND b.m = c.m AND b.k = c.id"])
 def test_state_stays_flat_and_answers_exact_over_many_small_batches(window: str, where: str) -> None:

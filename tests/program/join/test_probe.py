@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from watersmeet.program.join import kernels, probe
+from watersmeet.program.join import kernels, order, probe
 from watersmeet.program.join.probe import Lookup, Relation, Run, Visibility, intervals, join
 from watersmeet.program.storage.segments import class_column, key_order
 
@@ -70,6 +70,7 @@ def test_combinations_are_those_of_trying_all(
         if small_chunks:
             patch.setattr(probe, "_CHUNK_ROWS", 2)
             patch.setattr(probe, "_CHUNK_PAIRS", 3)
+            patch.setattr(order, "LEAST_ROWS", 1)  # the order follows a sample
         made = [relation_of(*one) for one in zip(runs, lengths, bits, strict=True)]
         checks = ((1, 1),) if is_checked else ()  # the last one's class is compared with that of the one before it
         found: list[tuple[object, ...]] = []
@@ -129,3 +130,22 @@ def test_a_relation_leaves_out_empty_runs() -> None:
     relation = relation_of([[], [(1, 2, 0, 0)], []], 1, 0)
     assert len(relation.runs) == 1 and len(relation) == 1
     assert list(join(relation_of([[]], 1, 0), [Lookup(relation)])) == []
+
+
+@pytest.mark.parametrize("finds_few", [1, 2])
+def test_the_window_that_leaves_fewer_combinations_comes_first(finds_few: int) -> None:
+    random = np.random.default_rng(3)
+
+    def relation(rows: int, keys: int, bit: int = 0) -> Relation:
+        drawn = [(int(key), int(at), 0, int(at % 50 == 0)) for key, at in random.integers(0, (keys, 1_000), (rows, 2))]
+        return relation_of([drawn[: rows // 2], drawn[rows // 2 :]], 1_000, bit)
+
+    head, many_found, few_found = relation(4_000, 200), relation(4_000, 200), relation(400, 20_000)
+    lookups = [many_found, few_found] if finds_few == 2 else [few_found, many_found]
+    run = head.runs[0]
+    start = probe.Combinations(run.keys, run.visible.begins(), run.visible.ends(), (np.arange(len(run.keys)),))
+    assert order.probe_order(start, lookups)[0] == finds_few
+    rare = relation(4_000, 200, bit=1)  # as many rows, few of which a query selects
+    assert order.probe_order(start, [relation(1_000, 200), rare]) == (2, 1)
+    few = start.take(np.arange(order.LEAST_ROWS - 1))
+    assert order.probe_order(few, lookups) == (1, 2), "it is not worth a sample"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from watersmeet.program.join import kernels, probe
+from watersmeet.program.join import kernels, order, probe
 from watersmeet.program.join.kernels import MOST_WORDS
 from watersmeet.program.join.probe import Relation, Run, Visibility
 from watersmeet.program.join.shared import Membership, SharedLookup, shared_join
@@ -99,6 +99,7 @@ def test_every_query_gets_the_combinations_of_its_own_rows(
     with pytest.MonkeyPatch.context() as patch:
         if small_chunks:
             patch.setattr(probe, "_CHUNK_PAIRS", 3)
+            patch.setattr(order, "LEAST_ROWS", 1)
         lookups = [SharedLookup(made[1], memberships[1]), SharedLookup(made[2], memberships[2], checks)]
         for combinations, sets in shared_join(made[0], memberships[0], lookups):
             names = [

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pyarrow as pa
 
 from watersmeet.plan.nodes import Plan
+from watersmeet.program.site.deployment import overlay, shared_joins
 from watersmeet.program.site.engine import Arrivals, SiteEngine
 from watersmeet.program.site.ingest import Ingest
 from watersmeet.program.site.ledger import Ingested, SiteLedger
-from watersmeet.program.site.program import overlay, shared_joins
 from watersmeet.program.storage.shelf import MemoryShelf
 from watersmeet.program.storage.wire import index_parcel
 from watersmeet.query.bags import Bag, bag_of

@@ -13,10 +13,10 @@ from watersmeet.errors import CheckpointMismatch, DamagedParcel
 from watersmeet.plan.nodes import Hop, Method, Plan
 from watersmeet.planners.local import local
 from watersmeet.planners.sited import central, explicit
+from watersmeet.program.site.deployment import overlay, shared_joins
 from watersmeet.program.site.engine import Arrivals, SiteEngine
 from watersmeet.program.site.ingest import Ingest
 from watersmeet.program.site.ledger import SiteLedger, watermark
-from watersmeet.program.site.program import overlay, shared_joins
 from watersmeet.program.site.round import Round
 from watersmeet.program.storage.packing import pack_rows, unpack_rows
 from watersmeet.program.storage.segments import TS

@@ -10,6 +10,7 @@ from sim.sites.streams import parsed, table
 from watersmeet.plan.nodes import HashParts, Partition, RangeParts, ValueParts
 from watersmeet.plan.partition import sub_plans_of
 from watersmeet.planners.sited import central
+from watersmeet.program.site.deployment import overlay, shared_joins
 from watersmeet.program.site.filing import (
     Mask,
     arrived,
@@ -21,7 +22,7 @@ from watersmeet.program.site.filing import (
     with_selected,
 )
 from watersmeet.program.site.ingest import Ingest
-from watersmeet.program.site.program import Route, SiteProgram, Stored, overlay, shared_joins
+from watersmeet.program.site.program import Route, SiteProgram, Stored
 from watersmeet.program.site.streams import StreamScan
 from watersmeet.program.storage.segments import KEY, TS, class_column, column, selected_column, sort_key
 from watersmeet.program.storage.shelf import MemoryShelf

@@ -11,9 +11,10 @@ from watersmeet.plan.nodes import Plan
 from watersmeet.planners.local import local
 from watersmeet.planners.sited import central
 from watersmeet.program.join.axis import Axis
+from watersmeet.program.site.deployment import overlay, shared_joins
 from watersmeet.program.site.ingest import MALFORMED, REASON, Ingest
 from watersmeet.program.site.ledger import Ingested, Traffic
-from watersmeet.program.site.program import SiteProgram, overlay, shared_joins
+from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.storage.segments import KEY, TS, class_column, column, selected_column
 from watersmeet.program.storage.shelf import MemoryShelf, Segment
 from watersmeet.query.windows import FIRST_US, LAST_US, LONGEST_US, MOST_STREAMS, Range, Tumble

@@ -11,7 +11,9 @@ from sim.sites.streams import SECOND, at, expected, parsed, table
 from watersmeet.plan.nodes import HashParts, Hop, Method, Partition, Plan, join_plan_of, with_join
 from watersmeet.planners.local import local, symmetric
 from watersmeet.planners.sited import central, explicit
-from watersmeet.program.site.program import SiteProgram, overlay, probe_groups, shared_joins
+from watersmeet.program.site.deployment import overlay, shared_joins
+from watersmeet.program.site.probe_groups import probe_groups
+from watersmeet.program.site.program import SiteProgram
 from watersmeet.query.bags import Bag
 from watersmeet.query.model import Column, Expression
 from watersmeet.sim.sites.trial import SCHEMA
@@ -329,6 +331,7 @@ def test_sixty_four_probes_at_most_are_done_together() -> None:
     )
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("count", "window"),
     [*product([2, 70], ["[RANGE 9 SECONDS]", "[TUMBLE 9 SECONDS]", "[ROWS 4]", "[UNBOUNDED]"]), (260, "[ROWS 4]")],

@@ -474,6 +474,7 @@ def test_of_objects_with_two_copies_only_those_are_gone_whose_holders_died_all_a
     world.assert_in_place([key for key in keys if key not in gone])
 
 
+@pytest.mark.few(2)
 @both
 @pytest.mark.parametrize("seed", [1, 2])
 def test_objects_with_two_copies_survive_a_third_of_the_nodes_dying_one_after_another(overlay: str, seed: int) -> None:

@@ -136,3 +136,33 @@ def test_estimates_follow_the_round_trip_and_the_oldest_receivers_are_forgotten(
         Retransmission(tries=0)
     with pytest.raises(ValueError, match="timeout_max_us"):
         Retransmission(timeout_max_us=5)
+
+
+def test_a_timeout_that_was_long_enough_stays_until_a_round_trip_is_measured() -> None:
+    trips = RoundTrips(Retransmission(timeout_min_us=10, remembered=2))
+    trips.measured(1, 50_000)
+    for receiver in (1, 2, 3):
+        trips.backed_off(receiver, 4_000_000)
+    assert trips.timeout_us(1) == 150_000  # the oldest of three is forgotten
+    assert trips.timeout_us(2) == 4_000_000
+    trips.measured(2, 1_000)
+    assert trips.timeout_us(2) == 3_000
+
+
+def test_senders_to_a_slow_receiver_do_not_send_every_message_twice() -> None:
+    kernel = Kernel(1)
+    internet = Internet(
+        kernel, Constant(50_000), access_bps=100_000, congestion=Congestion.FIFO, retransmission=Retransmission()
+    )
+    for host in range(100):
+        internet.attach(host, lambda sender, message: None)
+    again = []
+    for _ in range(3):
+        before = internet.retransmitted_total
+        for host in range(1, 100):
+            internet.send(host, 0, "record", 300)
+        kernel.run()
+        again.append(internet.retransmitted_total - before)
+    assert again[0] > 50
+    assert again[1] < again[0] / 2
+    assert again[2] < 5

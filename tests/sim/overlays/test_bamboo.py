@@ -141,6 +141,7 @@ def test_neighbours_that_die_together_leave_a_gap_that_closes() -> None:
     world.assert_converged()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("net", [{}, {"loss": 0.05}, {"congestion": Congestion.FIFO}], ids=["plain", "loss", "fifo"])
 def test_churn_then_quiet(net: dict[str, Any]) -> None:
     world = joined(9, 40, **net)

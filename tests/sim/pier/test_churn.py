@@ -11,6 +11,7 @@ def run(seed: int, remedy: str, session_s: int = 40) -> PierSummary:
     return simulate_pier(churn_scenario(seed, 12, session_s, REMEDIES[remedy])).summary
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_no_answer_is_wrong_or_doubled(seed: int) -> None:
     summary = run(seed, "both")

@@ -17,6 +17,7 @@ CHURN = replace(STILL, session=exponential(60))
 GUARDED = Settings(is_guarded=True)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("overlay", OVERLAYS)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_while_nobody_goes_every_answer_comes_once(overlay: Overlay, seed: int) -> None:
@@ -38,6 +39,7 @@ def test_remedies_change_nothing_while_nobody_goes(overlay: Overlay) -> None:
 
 
 # Measured: recall 0.64 and 0.42 without a remedy, 1.00 with either remedy.
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("overlay", "seed", "most"), [("chord", 1, 0.75), ("bamboo", 7, 0.55)])
 def test_either_remedy_gives_back_what_crashes_take(overlay: Overlay, seed: int, most: float) -> None:
     scene = replace(CHURN, overlay=overlay, seed=seed)
@@ -52,6 +54,7 @@ def test_either_remedy_gives_back_what_crashes_take(overlay: Overlay, seed: int,
     assert bare.messages < copied.messages < renewed.messages  # copies cost less than saying all again
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("overlay", "seed"), [("chord", 4), ("chord", 5), ("chord", 7), ("bamboo", 3), ("bamboo", 7)])
 def test_graceful_leaves_alone_lose_nothing_where_state_moves(overlay: Overlay, seed: int) -> None:
     found = run(replace(CHURN, overlay=overlay, seed=seed, graceful_fraction=1.0, settings=GUARDED))

@@ -89,6 +89,7 @@ def expected_of(scenario: Scenario) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("overlay", "latency", "strategy", "nodes"),
     [

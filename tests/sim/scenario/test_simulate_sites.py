@@ -150,6 +150,7 @@ def bags(outcome: SitesOutcome) -> dict[str, Bag]:
     return {name: bag_of(table) for name, table in outcome.answers.items()}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("planner", [None, "central", "greedy", "exhaustive"])
 def test_every_query_has_the_answers_of_the_oracle(tmp_path: Path, planner: str | None) -> None:
     scenario = replace(loaded(saved(tmp_path)), planner=planner)
@@ -174,6 +175,7 @@ def test_every_query_has_the_answers_of_the_oracle(tmp_path: Path, planner: str 
     assert not (tmp_path / "out").exists(), "sinks are left alone"
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("planner", ["tree", "pmjoin", "optimal"])
 def test_trees_have_the_answers_of_the_oracle(tmp_path: Path, planner: str) -> None:
     scenario = replace(loaded(saved(tmp_path)), planner=planner)
@@ -184,6 +186,7 @@ def test_trees_have_the_answers_of_the_oracle(tmp_path: Path, planner: str) -> N
     assert {query.planner for query in outcome.summary.queries.values()} == {planner}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("trigger_us", [300_000, 7 * SECOND])
 def test_a_trigger_decides_which_rows_are_late_and_changes_no_other_answer(tmp_path: Path, trigger_us: int) -> None:
     scenario = replace(loaded(saved(tmp_path)), trigger_us=trigger_us)
@@ -543,6 +546,7 @@ def routers(place: Path, mode: str, busy: int) -> SitesScenario:
     return scenario
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("mode", "busy"), [("cnu", 20), ("cnu", 200), ("planner", 200)])
 def test_sites_go_over_to_the_plans_that_are_decided_on(mode: str, busy: int, tmp_path: Path) -> None:
     """Three routers; one becomes ten times as busy in the middle, or stays as it is."""
@@ -556,7 +560,34 @@ def test_sites_go_over_to_the_plans_that_are_decided_on(mode: str, busy: int, tm
     in_force = [at for at, event in seen if isinstance(event, PlanInForce) and event.version > 1]
     assert len(in_force) == len(accepted) and all(before < at for before, at in zip(accepted, in_force, strict=True))
     assert isinstance(outcome, SitesOutcome) and outcome.summary.is_right
+    observed = [row for row in outcome.summary.traffic.rows if row.purpose == "observations"]
+    assert {(row.origin, row.to) for row in observed if row.traffic.bytes} == {("fra", "ams"), ("nyc", "ams")}
     assert [from_json(to_json(event, at))[1] for at, event in decisions] == [event for _, event in decisions]
+
+
+@pytest.mark.parametrize(
+    ("mode", "trigger_s"),
+    [("planner", 30), *(pytest.param(mode, 1, marks=pytest.mark.soak) for mode in ("cnu", "dnu", "planner"))],
+)
+def test_no_plan_changes_in_an_hour_in_which_nothing_does(mode: str, trigger_s: int, tmp_path: Path) -> None:
+    random = np.random.default_rng(1)
+    for name in "abc":
+        ts = np.sort(random.integers(0, 3_600 * SECOND, random.poisson(20 * 3_600)))
+        times = pa.array(ts).cast(pa.timestamp("us", "UTC"))
+        pq.write_table(pa.table({"ts": times, "k": random.integers(0, 100, len(ts))}), tmp_path / f"{name}.parquet")
+    (tmp_path / "topology.yaml").write_text(PHASES.replace("MODE", mode))
+    scenario = load_simulated(tmp_path / "topology.yaml")
+    assert isinstance(scenario, SitesScenario)
+    changes: list[float] = []
+    scenario = replace(scenario, trigger_us=trigger_s * SECOND)
+    outcome = simulate_sites(
+        scenario, events=lambda at, event: changes.append(at) if isinstance(event, PlanChangeProposed) else None
+    )
+    assert outcome.summary.is_right and outcome.summary.virtual_us > 3_590 * SECOND
+    # The first plan was made without sizes and values of rows: the one for what is observed may be another.
+    assert all(at < 10 * trigger_s for at in changes) and len(changes) <= 1
+    reported = [row.traffic.bytes for row in outcome.summary.traffic.rows if row.purpose == "observations"]
+    assert 0 < sum(reported) < 0.03 * outcome.summary.traffic.bytes
 
 
 GROUPED = """\
@@ -578,6 +609,7 @@ GROUPED = """\
 """
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("planner", ["central", "greedy", "tree"])
 def test_groups_and_changes_are_checked_by_the_oracle(
     tmp_path: Path, planner: str, capsys: pytest.CaptureFixture[str]
@@ -606,6 +638,7 @@ def test_a_group_is_due_when_all_watermarks_have_passed_its_window(tmp_path: Pat
     assert figures.delays == AnswerDelays(300_000, 300_000)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("mode", "form", "after_us", "down_us"),
     [

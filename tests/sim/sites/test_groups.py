@@ -95,6 +95,7 @@ def test_records_of_a_join_travel_to_the_site_of_the_query(tail: str) -> None:
     }
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("tail", [", TUMBLE(70 SECONDS)", ", HOP(4 MINUTES, 1 MINUTE)", " EMIT CHANGES"])
 @pytest.mark.parametrize("methods", [(None, Method.SP_S, None), (Method.SM_S1, None, Method.SP_S)])
 def test_groups_are_right_while_plans_change(tail: str, methods: tuple[Method | None, ...]) -> None:
@@ -201,6 +202,7 @@ def test_state_of_groups_is_flat_in_a_long_run(sql: str) -> None:
         assert max(late) <= 1.5 * max(early) + 4, sizes[:: max(quarter // 10, 1)]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("items", ["count(*) AS n, sum(a.v) AS s", "max(a.v) AS m, count(DISTINCT a.v) AS d"])
 def test_state_of_changes_is_bounded_by_the_window(items: str) -> None:
     """Each key comes for some seconds and never again: what has expired is dropped, not only subtracted."""

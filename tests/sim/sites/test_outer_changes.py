@@ -10,7 +10,7 @@ from watersmeet.errors import InputError
 from watersmeet.plan.nodes import OuterJoin, Plan
 from watersmeet.plan.shape import matching_of
 from watersmeet.planners.local import local
-from watersmeet.program.site.program import deployed, shared_joins
+from watersmeet.program.site.deployment import deployed, shared_joins
 from watersmeet.program.site.versions import Change, QueryPlan, check_change, plan_changes
 from watersmeet.query.bags import Bag, bag_of
 from watersmeet.query.model import JoinQuery
@@ -78,6 +78,7 @@ def decided(sql: str, until_us: int, **times: int) -> Bag:
     return bag_of(found.filter(pa.array(kept, pa.bool_())))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("history", [True, False])
 @pytest.mark.parametrize("sql", [LEFT, BOTH], ids=["left", "exists"])
 def test_one_that_begins_has_the_answers_of_rows_from_then_on(sql: str, history: bool) -> None:
@@ -91,6 +92,7 @@ def test_one_that_begins_has_the_answers_of_rows_from_then_on(sql: str, history:
     )
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("history", [True, False])
 @pytest.mark.parametrize("sql", [LEFT, BOTH], ids=["left", "exists"])
 def test_one_that_ends_has_answered_what_was_decided(sql: str, history: bool) -> None:

@@ -155,6 +155,7 @@ def check_shape(topology: str, count: int, window: str, kind_of: Mapping[str, Ho
     assert answers_of(sites) == wanted
 
 
+@pytest.mark.few(25)
 @pytest.mark.usefixtures("laid_out_once")
 @pytest.mark.parametrize(
     ("topology", "count", "window", "kind"), [one for one in EVERYTHING if is_in_the_normal_run(*one)]
@@ -262,6 +263,7 @@ class Tapped:
         return sum(map(len, shipped.values()))
 
 
+@pytest.mark.few(8)
 @pytest.mark.usefixtures("laid_out_once")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("window", ["[RANGE 6 SECONDS]", "[ROWS 5]"])
@@ -325,6 +327,7 @@ def kept_rows(sites: SimulatedSites) -> dict[str, int]:
     return {name: sum(segment.rows for segment in site.ledger.segments) for name, site in sites.sites.items()}
 
 
+@pytest.mark.few(5)
 @pytest.mark.usefixtures("laid_out_once")
 @pytest.mark.parametrize("window", ["[RANGE 100 SECONDS]", "[TUMBLE 100 SECONDS]", f"[ROWS {WINDOW_ROWS}]"])
 @pytest.mark.parametrize("kinds", PAIRS, ids=" and ".join)
@@ -381,6 +384,7 @@ def test_false_positives_cost_bytes_but_no_answers(method: Method, monkeypatch: 
     assert many[1] > 1.2 * few[1] and many[2] > few[2]
 
 
+@pytest.mark.few(3)
 @pytest.mark.usefixtures("laid_out_once")
 @pytest.mark.parametrize("window", ["[RANGE 10 SECONDS]", "[ROWS 20]"])
 @pytest.mark.parametrize("method", SEMIJOINS)

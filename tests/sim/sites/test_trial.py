@@ -10,7 +10,8 @@ from seeds import FreshSeeds, scaled
 from sim.sites.streams import SECOND, SEMIJOINS
 
 from watersmeet.plan.nodes import JoinNode, Method, Symmetric, join_plan_of
-from watersmeet.program.site.program import overlay, probe_groups, shared_joins
+from watersmeet.program.site.deployment import overlay, shared_joins
+from watersmeet.program.site.probe_groups import probe_groups
 from watersmeet.query.oracle import answer
 from watersmeet.sim.sites import trial as trial_module
 from watersmeet.sim.sites.trial import Size, Trial, TrialQuery, describe, draw, main, run
@@ -44,6 +45,7 @@ def check_seeds(seeds: range, size: Size = "small") -> None:
     assert fruitful > len(seeds) // 3, "too many trials ask for nothing"
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_answers_of_random_trials_are_those_of_the_reference(chunk: int) -> None:
     check_seeds(range(chunk * SEEDS, (chunk + 1) * SEEDS))

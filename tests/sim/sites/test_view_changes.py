@@ -109,6 +109,7 @@ def check(
     return int(expected.num_rows), sum(not entry.refused for entry in running.takeovers)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("refreshed", [False, True])
 @pytest.mark.parametrize("chain", WITH_TABLES)
 def test_tables_are_read_in_views_unions_and_common_table_expressions(chain: str, refreshed: bool) -> None:
@@ -116,12 +117,14 @@ def test_tables_are_read_in_views_unions_and_common_table_expressions(chain: str
     assert sum(answers for answers, _ in found) > 10
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("chain", CHAINS)
 def test_plans_of_views_unions_and_what_reads_them_change(chain: str) -> None:
     found = [check(CHAINS[chain], seed, sites=3, changes=2, history=seed != 1) for seed in range(2)]
     assert sum(answers for answers, _ in found) > 5 and sum(changed for _, changed in found) >= 2
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("chain", [*WITH_TABLES, "beside a stream"])
 def test_plans_of_queries_over_tables_that_are_not_refreshed_change(chain: str) -> None:
     sql = WITH_TABLES.get(chain, BESIDE)

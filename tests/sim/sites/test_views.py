@@ -131,11 +131,13 @@ def check(sql: str, seed: int, *, sites: int, crashes: bool = True) -> int:
     return int(expected.num_rows)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("chain", CHAINS)
 def test_answers_at_one_site_are_those_of_the_reference(chain: str) -> None:
     assert sum(check(CHAINS[chain], seed, sites=1) for seed in range(3)) > 10
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("chain", CHAINS)
 def test_answers_at_several_sites_are_those_of_the_reference(chain: str) -> None:
     assert sum(check(CHAINS[chain], seed, sites=3) for seed in range(4)) > 10

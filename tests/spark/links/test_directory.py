@@ -1,86 +1,43 @@
-"""The protocol of links on directories: parcels in order and once, whatever goes out of reach in between."""
+"""Links on directories: what is on the disk, and whatever goes out of reach in between.
+
+What holds for every transport is in test_protocol.py.
+"""
 
 import contextlib
 import os
-import shutil
-import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from link_ends import LINK, DirectoryPlace, acknowledged, ends, make_parcels, numbers, run_of
+from link_ends import start as start_at
 
-from watersmeet.errors import CheckpointMismatch, DamagedParcel
-from watersmeet.program.site.ledger import LinkState, Outgoing, SiteLedger
-from watersmeet.program.storage.wire import UNKNOWN, Message, Parcel, index_parcel
-from watersmeet.spark.links import directory
+from watersmeet.errors import CheckpointMismatch
+from watersmeet.program.site.ledger import SiteLedger
+from watersmeet.program.storage.wire import UNKNOWN, index_parcel
 from watersmeet.spark.links.directory import DirectoryLinks
-from watersmeet.spark.links.protocol import (
-    Fenced,
-    Link,
-    LinkEnd,
-    Links,
-    LinkUnreadable,
-    LinkUnwritable,
-    Role,
-    Sealed,
-    check_reader,
-    check_sender,
-    open_links,
-    with_reader,
-)
-
-LINK = Link("fra", "nyc")
+from watersmeet.spark.links.ends import unpack_end
+from watersmeet.spark.links.protocol import LinkEnd, Links, LinkUnreadable, LinkUnwritable, Role, Sealed
+from watersmeet.spark.links.seal import OPEN
 
 
 @pytest.fixture
 def parcels(tmp_path: Path) -> list[Sealed]:
     """Three parcels in the checkpoint of their sender."""
-    state = tmp_path / "state"
-    state.mkdir()
-    sealed = []
-    for number in (1, 2, 3):
-        path = state / f"parcel-{number}"
-        path.write_bytes(Parcel(number, (Message(0, 1_000 * number),)).pack())
-        sealed.append(Sealed(number, str(path)))
-    return sealed
+    return make_parcels(tmp_path)
 
 
 def start(root: Path, site: str, ledger: SiteLedger | None = None, run: str = "") -> tuple[Links, SiteLedger]:
     """Start one end of the link on a checkpoint: the links, and the ledger that was committed by that."""
-    links, before = DirectoryLinks(root, site), ledger or SiteLedger()
-    committed: list[SiteLedger] = []
-    end = LinkEnd(run or f"run-of-{site}", "same", before.epoch + 1, f"start-{os.urandom(4).hex()}")
-    senders, readers = ([], ["nyc"]) if site == "fra" else (["fra"], [])
-    open_links(links, site, senders, readers, end, before, committed.append)
-    return links, committed[0]
+    return start_at(DirectoryPlace(root), site, ledger, run)
 
 
 def ends_of(root: Path) -> tuple[Links, Links, Path]:
     """Both ends of a link, and its directory."""
-    return start(root, "fra")[0], start(root, "nyc")[0], root / "nyc" / "fra"
-
-
-def run_of(links: Links) -> str | None:
-    """Whose parcels a link has."""
-    end = links.end(LINK, Role.SENDER)
-    return None if end is None else end.run
-
-
-def acknowledged(links: Links) -> tuple[int, int]:
-    """What the reader has, and the latest event time it knows of."""
-    end = links.end(LINK, Role.READER)
-    return (0, UNKNOWN) if end is None else (end.number, end.pace)
-
-
-def numbers(reader: Links, after: int = 0) -> list[int]:
-    """What has arrived from fra, by the numbers that the transport and the parcels themselves give."""
-    found = list(reader.arrived("fra", after))
-    assert [number for number, _ in found] == [index_parcel(data).number for _, data in found]
-    return [number for number, _ in found]
+    return *ends(DirectoryPlace(root)), root / "nyc" / "fra"
 
 
 def names(way: Path) -> set[str]:
@@ -120,14 +77,6 @@ def test_a_parcel_that_is_there_stays_as_it_is_and_one_that_is_lost_is_put_there
     fra.publish("nyc", parcels)
     assert numbers(nyc) == [1, 2, 3]
     assert [path.stat().st_mtime_ns for path in files][::2] == before[::2]
-
-
-def test_what_a_reader_has_taken_does_not_depend_on_the_senders_files(tmp_path: Path, parcels: list[Sealed]) -> None:
-    fra, nyc, _ = ends_of(tmp_path / "links")
-    fra.publish("nyc", parcels)
-    for one in parcels:
-        Path(one.path).unlink()  # the sender's checkpoint has forgotten them
-    assert numbers(nyc) == [1, 2, 3]
 
 
 def test_a_sender_killed_between_writing_and_naming_a_parcel_leaves_nothing_to_be_taken(
@@ -180,115 +129,6 @@ def test_a_directory_that_cannot_be_made_is_named_at_the_start(tmp_path: Path) -
 
 
 # Who may be at the ends -----------------------------------------------------------------------------------------------
-
-
-def after_acknowledging(root: Path, parcels: list[Sealed]) -> tuple[Links, SiteLedger, Links, SiteLedger]:
-    """Both ends and their ledgers once the reader has two parcels of three."""
-    fra, sent = start(root, "fra")
-    outgoing = tuple(Outgoing(one.number, one.path, 1) for one in parcels)
-    sent = replace(sent, links={"nyc": LinkState(3, outbox=outgoing)})
-    fra.publish("nyc", parcels)
-    nyc, taken = start(root, "nyc")
-    nyc.acknowledge("fra", 2, 0)
-    end = fra.end(LINK, Role.READER)
-    assert end is not None and check_reader(LINK, end, end, sent) == 2
-    sent = replace(with_reader(sent, "nyc", end), links={"nyc": LinkState(3, outbox=outgoing[2:])})
-    fra.forget_acknowledged("nyc")
-    return fra, sent, nyc, replace(taken, received={"fra": 2}, peers={"fra": "run-of-fra"})
-
-
-def test_a_reader_that_has_lost_its_checkpoint_is_refused(tmp_path: Path, parcels: list[Sealed]) -> None:
-    root = tmp_path / "links"
-    fra, sent, _, _ = after_acknowledging(root, parcels)
-    told = (
-        r"^link fra -> nyc: nyc has read it up to parcel 2 with another checkpoint \(run-of-nyc\), and what was "
-        r"read is gone; start nyc with that checkpoint, or restore the checkpoints of all sites from copies of one "
-        r"moment and remove the links, or remove the links directory and the checkpoints of all sites to begin anew$"
-    )
-    with pytest.raises(CheckpointMismatch, match=told):
-        start(root, "nyc", run="fresh")
-    assert acknowledged(fra) == (2, 0), "and has changed nothing"
-    # The sender knows by itself whom it sent to, and the reader what the sender has: also where the links are new.
-    shutil.rmtree(root)
-    fra, sent = start(root, "fra", sent)
-    nyc, fresh = start(root, "nyc", run="fresh")
-    reader, sender = fra.end(LINK, Role.READER), nyc.end(LINK, Role.SENDER)
-    assert reader is not None and sender is not None
-    with pytest.raises(CheckpointMismatch, match=r"acknowledged by another run of nyc .* it had \(run-of-nyc\), or "):
-        check_reader(LINK, reader, sender, sent)
-    with pytest.raises(CheckpointMismatch, match=r"nyc has acknowledged parcel 2, and its checkpoint, .* knows of 0;"):
-        check_sender(LINK, sender, reader, fresh)
-
-
-def test_checkpoints_from_older_copies_are_refused(tmp_path: Path, parcels: list[Sealed]) -> None:
-    root = tmp_path / "links"
-    fra, sent, _, taken = after_acknowledging(root, parcels)
-    with pytest.raises(CheckpointMismatch, match=r"nyc has acknowledged parcel 2, and its checkpoint, .* knows of 1;"):
-        start(root, "nyc", replace(taken, received={"fra": 1}))
-    with pytest.raises(CheckpointMismatch, match=r"fra has run on a copy of this checkpoint since \(epoch 1, here 0\)"):
-        start(root, "fra")
-    reader = fra.end(LINK, Role.READER)
-    assert reader is not None
-    older = replace(sent, links={"nyc": LinkState(1)})
-    with pytest.raises(CheckpointMismatch, match=r"fra has sent parcel 2, and its checkpoint, .* knows of 1; start it"):
-        check_reader(LINK, reader, reader, older)
-    # All from copies of one moment, without the links: nothing is refused.
-    shutil.rmtree(root)
-    fra, sent = start(root, "fra", sent)
-    nyc, taken = start(root, "nyc", taken)
-    reader, sender = fra.end(LINK, Role.READER), nyc.end(LINK, Role.SENDER)
-    assert reader is not None and sender is not None
-    assert check_reader(LINK, reader, sender, sent) == 2
-    check_sender(LINK, sender, reader, taken)
-    fra.publish("nyc", parcels[2:])
-    assert numbers(nyc, after=2) == [3]
-
-
-@pytest.mark.parametrize("site", ["fra", "nyc"])
-def test_of_two_processes_on_copies_of_a_checkpoint_the_older_is_fenced(
-    tmp_path: Path, parcels: list[Sealed], site: str
-) -> None:
-    root = tmp_path / "links"
-    fra, nyc, _ = ends_of(root)
-    del fra, nyc
-    shutil.rmtree(root)
-    start(root, "nyc" if site == "fra" else "fra")
-    older, ledger = start(root, site)
-    newer, _ = start(root, site, ledger)  # a copy of what the older one has just committed
-
-    def work(links: Links) -> None:
-        links.publish("nyc", parcels) if site == "fra" else links.acknowledge("fra", 1, 0)
-
-    with pytest.raises(Fenced, match=rf"^link fra -> nyc: another process runs {site} on a copy .*\(epoch 2, here 1\)"):
-        work(older)
-    work(newer)
-    with pytest.raises(CheckpointMismatch, match=rf"{site} has run on a copy of this checkpoint since \(epoch 2, "):
-        start(root, site, ledger)  # also the next time, and the time after that
-    with pytest.raises(CheckpointMismatch, match=r"has run on a copy of this checkpoint since"):
-        start(root, site, replace(ledger, epoch=2))
-    work(newer)
-
-
-def test_an_epoch_is_given_to_one_process_only(tmp_path: Path) -> None:
-    """Whoever looks at the same moment finds nobody there; the file is created once."""
-    root, chosen = tmp_path / "links", []
-    start(root, "fra")
-    barrier = threading.Barrier(8)
-
-    def try_to_claim() -> None:
-        links = DirectoryLinks(root, "nyc")
-        barrier.wait()
-        with contextlib.suppress(Fenced):
-            links.claim(LINK, Role.READER, LinkEnd("run-of-nyc", "same", 1, str(threading.get_ident())))
-            chosen.append(str(threading.get_ident()))
-
-    threads = [threading.Thread(target=try_to_claim) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    end = DirectoryLinks(root, "fra").end(LINK, Role.READER)
-    assert end is not None and [end.token] == chosen
 
 
 def test_what_a_fenced_process_acknowledges_is_not_believed(tmp_path: Path, parcels: list[Sealed]) -> None:
@@ -344,19 +184,8 @@ def test_garbage_in_place_of_an_end_is_named_and_mended_by_whose_it_is(
 @settings(max_examples=300)
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
 def test_no_bytes_in_place_of_an_end_are_pythons_words(data: bytes) -> None:
-    end = directory._end_of(data, 1)
-    assert end is None or isinstance(end, LinkEnd)
-
-
-def test_a_reader_that_has_taken_nothing_may_begin_anew_and_fences_the_one_before(tmp_path: Path) -> None:
-    root = tmp_path / "links"
-    before, ledger = start(root, "nyc")
-    before, _ = start(root, "nyc", ledger)
-    fresh, _ = start(root, "nyc", run="fresh")
-    with pytest.raises(Fenced, match=r"epoch 3, here 2"):
-        before.acknowledge("fra", 1, 0)
-    fresh.acknowledge("fra", 1, 0)
-    assert acknowledged(fresh) == (1, 0)
+    with contextlib.suppress(ValueError):
+        assert isinstance(unpack_end(data, LINK, Role.READER, 1, OPEN), LinkEnd)
 
 
 # Damage ---------------------------------------------------------------------------------------------------------------
@@ -396,18 +225,6 @@ def test_a_damaged_parcel_is_put_aside_and_published_anew(
     nyc.acknowledge("fra", 2, 0)
     fra.forget_acknowledged("nyc")
     assert not list(way.glob("*.damaged-*"))
-
-
-@pytest.mark.parametrize("damage", [cut_off, no_parcel, flip, Path.unlink])
-def test_what_is_damaged_in_the_senders_checkpoint_is_not_published(
-    tmp_path: Path, parcels: list[Sealed], damage: Callable[[Path], None]
-) -> None:
-    fra, nyc, _ = ends_of(tmp_path / "links")
-    damage(Path(parcels[1].path))
-    told = rf"^link fra -> nyc: parcel 2 is damaged in the checkpoint of fra \({parcels[1].path}: .*\); restore the "
-    with pytest.raises(DamagedParcel, match=told):
-        fra.publish("nyc", parcels)
-    assert numbers(nyc) == [1]
 
 
 def test_a_link_whose_directory_becomes_a_file_is_named_at_both_ends(tmp_path: Path, parcels: list[Sealed]) -> None:

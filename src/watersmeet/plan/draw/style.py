@@ -11,6 +11,7 @@ COLOURS = {
     Purpose.WATERMARKS: "#7d848c",
     Purpose.MIGRATION: "#5b4fa2",
     Purpose.AGREEMENT: "#3f8f9b",
+    Purpose.OBSERVATIONS: "#9a7b4f",
 }
 
 INK, SOFT_INK = "#1d2733", "#5a6673"

@@ -8,7 +8,13 @@ that add is lift and combine. The rules are associative and commutative:
     DECIMAL a sum of decimals, exact
     MIN, MAX
     UNION   a list of distinct values
+    COUNTS  a list of distinct values, with how often each came in a second column
+    GREATEST, LEAST  lists of the k greatest or least values
+    ALL_BITS, ANY_BITS  whole numbers, bit by bit
     BOTTOM, SAMPLE, HEAVIEST  sketches (see sketches.py), the last two with the weights of values in a second column
+
+States are bounded but for those of count(DISTINCT) and percentile_disc, which are holistic: they have all distinct
+values. A filter has a number for each place that is not 0, a histogram one for each bucket that is not empty.
 """
 
 import math
@@ -24,7 +30,7 @@ import pyarrow.compute as pc
 from pyarrow import types as kinds
 
 from watersmeet.errors import TypeMismatch
-from watersmeet.program.aggregate import sketches
+from watersmeet.program.aggregate import double_double, filters, sketches
 from watersmeet.program.aggregate.kernels import F64
 
 State = Mapping[str, pa.Array]
@@ -49,11 +55,18 @@ class Rule(StrEnum):
     BOTTOM = "bottom"
     SAMPLE = "sample"  # with the column of the same name and LOST
     HEAVIEST = "heaviest"  # the same
+    COUNTS = "counts"  # the same
+    GREATEST = "greatest"
+    LEAST = "least"
+    ALL_BITS = "all_bits"
+    ANY_BITS = "any_bits"
 
 
 LOST = "~"  # after the name of a column: what a sum of doubles has lost, or the weights of values
-_IN_PAIRS = (Rule.DOUBLE, Rule.SAMPLE, Rule.HEAVIEST)
-_COMPARING = ("count", "min", "max", "approx_count_distinct", "approx_percentile", "approx_top_k")
+_IN_PAIRS = (Rule.DOUBLE, Rule.SAMPLE, Rule.HEAVIEST, Rule.COUNTS)
+_FILTERS = ("bloom_filter", "spectral_bloom_filter")
+_LISTS = ("max_k", "min_k", "percentile_disc", *_FILTERS)
+_COMPARING = ("count", "min", "max", "approx_count_distinct", "approx_percentile", "approx_top_k", *_LISTS)
 
 SMALLEST = 1_024  # hashes that approx_count_distinct keeps: a standard error of 3 %
 ACCURACY = 10_000.0  # values that approx_percentile keeps
@@ -75,6 +88,12 @@ class Function:
 
     def __post_init__(self) -> None:
         kind = self.kind
+        if self.name.startswith("bool_"):
+            if kind != pa.bool_():
+                raise TypeMismatch(f"{self.name} needs conditions, not {kind}; write a comparison")
+            return
+        if self.name.startswith("bit_") and (kind is None or not kinds.is_integer(kind)):
+            raise TypeMismatch(f"{self.name} needs whole numbers, not {kind}; cast its argument")
         if self.name not in _COMPARING and not (kind is not None and _is_number(kind)):
             raise TypeMismatch(f"{self.name} needs numbers, not {kind}; cast its argument")
         if kind is not None and (kinds.is_nested(kind) or kinds.is_interval(kind)) and self.name != "count":
@@ -106,6 +125,16 @@ class Function:
                 return {"values": Rule.UNION} if self.distinct else {"n": Rule.SUM}
             case "min" | "max":
                 return {"value": Rule(self.name)}
+            case "bool_and" | "bool_or":
+                return {"value": Rule.MIN if self.name == "bool_and" else Rule.MAX}
+            case "bit_and" | "bit_or":
+                return {"n": Rule.SUM, "bits": Rule.ALL_BITS if self.name == "bit_and" else Rule.ANY_BITS}
+            case "max_k" | "min_k":
+                return {"values": Rule.GREATEST if self.name == "max_k" else Rule.LEAST}
+            case "bloom_filter":
+                return {"values": Rule.UNION}
+            case "spectral_bloom_filter" | "histogram" | "percentile_disc":
+                return {"values": Rule.COUNTS}
             case "approx_count_distinct":
                 return {"values": Rule.BOTTOM}
             case "approx_percentile":
@@ -142,7 +171,7 @@ class Function:
             is_double = self.rules[name.removesuffix(LOST)] is Rule.DOUBLE
             return pa.float64() if is_double else pa.list_(pa.int64())
         match self.rules[name]:
-            case Rule.SUM:
+            case Rule.SUM | Rule.ALL_BITS | Rule.ANY_BITS:
                 return pa.int64()
             case Rule.DOUBLE:
                 return pa.float64()
@@ -153,7 +182,9 @@ class Function:
                 return self.kind
             case Rule.BOTTOM:
                 return pa.list_(pa.int64())
-            case Rule.UNION | Rule.SAMPLE | Rule.HEAVIEST:
+            case Rule.UNION | Rule.COUNTS if self.name in (*_FILTERS, "histogram"):
+                return pa.list_(pa.int64())
+            case Rule.UNION | Rule.COUNTS | Rule.SAMPLE | Rule.HEAVIEST | Rule.GREATEST | Rule.LEAST:
                 return pa.list_(self.kind)
             case _ as never:
                 assert_never(never)
@@ -164,7 +195,7 @@ class Function:
         match self.name:
             case "approx_count_distinct":
                 return min(int(self.parameters[0] ** -2) + 2, 1 << 16) if self.parameters else SMALLEST
-            case "approx_percentile":
+            case "approx_percentile" | "max_k" | "min_k":
                 return int(self.parameters[0])
             case _:
                 return int(self.parameters[1])
@@ -180,7 +211,22 @@ class Function:
                 return {"values": _one_each(n, _same_zero(values).drop_null())}
             case "approx_count_distinct":
                 return {"values": _one_each(n, pa.array(sketches.hashes_of(values.drop_null())))}
-            case "approx_percentile":
+            case "bool_and" | "bool_or":
+                return {"value": values}
+            case "bit_and" | "bit_or":
+                neutral = -1 if self.name == "bit_and" else 0
+                return {"n": n, "bits": values.cast(pa.int64()).fill_null(neutral)}
+            case "max_k" | "min_k":
+                return {"values": _one_each(n, values.drop_null())}
+            case "bloom_filter" | "spectral_bloom_filter":
+                bits, hashes = (int(each) for each in self.parameters)
+                places = filters.positions(values.drop_null(), bits, hashes)
+                repeated = pc.multiply(n, hashes)
+                is_plain = self.name == "bloom_filter"
+                return {"values": _one_each(repeated, places)} if is_plain else _with_weights(repeated, places)
+            case "histogram":
+                return _with_weights(n, filters.buckets(values.drop_null(), *self.parameters))
+            case "approx_percentile" | "percentile_disc":
                 return _with_weights(n, values.drop_null())
             case "approx_top_k":
                 return _with_weights(pa.array(np.ones(count, np.int64)), _same_zero(values))
@@ -196,7 +242,7 @@ class Function:
         x = values.cast(pa.float64(), safe=False).fill_null(0.0).to_numpy(zero_copy_only=False)
         doubles = {"x": x, f"x{LOST}": np.zeros(count)}
         if self.name not in ("sum", "avg"):
-            square, lost = _squared(x)
+            square, lost = double_double.squared(x)
             doubles |= {"xx": square, f"xx{LOST}": lost}
         return {"n": n, **{name: pa.array(column) for name, column in doubles.items()}}
 
@@ -207,8 +253,20 @@ class Function:
                 return pc.list_value_length(state["values"]).cast(pa.int64())
             case "count":
                 return state["n"]
-            case "min" | "max":
+            case "min" | "max" | "bool_and" | "bool_or":
                 return state["value"]
+            case "bit_and" | "bit_or":
+                return pc.if_else(pc.greater(state["n"], 0), state["bits"], pa.scalar(None, pa.int64()))
+            case "max_k" | "min_k":
+                return state["values"]
+            case "bloom_filter":
+                return filters.bitmaps(state["values"], int(self.parameters[0]))
+            case "spectral_bloom_filter":
+                return filters.counters(state["values"], state[f"values{LOST}"], int(self.parameters[0]))
+            case "histogram":
+                return filters.counters(state["values"], state[f"values{LOST}"], int(self.parameters[2]) + 2)
+            case "percentile_disc":
+                return sketches.percentiles(state["values"], state[f"values{LOST}"], self.parameters)[0]
             case "approx_count_distinct":
                 return sketches.distinct_count(state["values"], self.most)
             case "approx_percentile":
@@ -265,8 +323,8 @@ class Function:
         sample = self.name.endswith("_samp")
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             high, low = _numpy(state["x"]), _numpy(state[f"x{LOST}"])
-            mean, rest = _divided(high, low, n)
-            squared, lost = _product(high, low, mean, rest)
+            mean, rest = double_double.divided(high, low, n)
+            squared, lost = double_double.product(high, low, mean, rest)
             centred = (_numpy(state["xx"]) - squared) + (_numpy(state[f"xx{LOST}"]) - lost)
             centred = np.where(np.isfinite(high), np.maximum(centred, 0.0), np.nan)
             value = centred / (n - 1 if sample else n)
@@ -340,38 +398,3 @@ def _whole_mean(n: Any, high: Any, low: Any) -> pa.Array:
 def _bounded(precision: int, scale: int) -> tuple[int, int]:
     """A decimal type within Spark's limits."""
     return min(precision, _MOST_DIGITS), min(scale, _MOST_DIGITS)
-
-
-_SPLITTER = float((1 << 27) + 1)
-
-
-def _split(x: Any) -> tuple[Any, Any]:
-    """A double as the sum of two of half its digits (Dekker)."""
-    c = _SPLITTER * x
-    high = c - (c - x)
-    return high, x - high
-
-
-def _times(a: Any, b: Any) -> tuple[Any, Any]:
-    """A product of doubles and what it has lost."""
-    product = a * b
-    (ah, al), (bh, bl) = _split(a), _split(b)
-    lost = ((ah * bh - product) + ah * bl + al * bh) + al * bl
-    return product, np.where(np.isfinite(lost), lost, 0.0)
-
-
-def _squared(x: Any) -> tuple[Any, Any]:
-    with np.errstate(invalid="ignore", over="ignore"):
-        return _times(x, x)
-
-
-def _divided(high: Any, low: Any, n: Any) -> tuple[Any, Any]:
-    """A double-double divided by a whole number."""
-    quotient = high / n
-    product, lost = _times(quotient, n.astype(np.float64))
-    return quotient, ((high - product) - lost + low) / n
-
-
-def _product(ah: Any, al: Any, bh: Any, bl: Any) -> tuple[Any, Any]:
-    product, lost = _times(ah, bh)
-    return product, lost + ah * bl + al * bh

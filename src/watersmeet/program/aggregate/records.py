@@ -146,6 +146,12 @@ def _combined(function: Function, state: State, groups: I64, count: int) -> dict
                 made[name] = _by_group(groups, column, "sum", count).cast(column.type)
             case Rule.BOTTOM:
                 made[name] = sketches.smallest(column, groups, count, function.most)
+            case Rule.COUNTS:
+                made[name], made[name + LOST] = sketches.counted(column, state[name + LOST], groups, count)
+            case Rule.GREATEST | Rule.LEAST:
+                made[name] = sketches.extremes(column, groups, count, function.most, greatest=rule is Rule.GREATEST)
+            case Rule.ALL_BITS | Rule.ANY_BITS:
+                made[name] = _bits(column, groups, rule, count)
             case Rule.SAMPLE | Rule.HEAVIEST:
                 merge = sketches.sample if rule is Rule.SAMPLE else sketches.heaviest
                 made[name], made[name + LOST] = merge(column, state[name + LOST], groups, count, function.most)
@@ -155,6 +161,13 @@ def _combined(function: Function, state: State, groups: I64, count: int) -> dict
         high, low = _whole(made["high"]), _whole(made["low"])
         made["high"], made["low"] = pa.array(high + (low >> 32)), pa.array(low & 0xFFFF_FFFF)
     return made
+
+
+def _bits(column: pa.Array, groups: I64, rule: Rule, count: int) -> pa.Array:
+    combine, neutral = (np.bitwise_and, -1) if rule is Rule.ALL_BITS else (np.bitwise_or, 0)
+    made = np.full(count, neutral, np.int64)
+    combine.at(made, groups, _whole(column))
+    return pa.array(made)
 
 
 def _whole(column: pa.Array) -> I64:

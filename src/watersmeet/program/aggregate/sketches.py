@@ -145,6 +145,23 @@ def heaviest(lists: pa.Array, weights: pa.Array, groups: I64, count: int, most: 
     return given.take(kept, left[kept], count)
 
 
+def counted(lists: pa.Array, weights: pa.Array, groups: I64, count: int) -> tuple[pa.Array, pa.Array]:
+    """All values of each group with their counts."""
+    given = Weighted(lists, weights, groups)
+    return given.take(np.arange(len(given.owners)), given.weights, count)
+
+
+def extremes(lists: pa.Array, groups: I64, count: int, most: int, *, greatest: bool) -> pa.Array:
+    """The greatest or least values of each group, in that order, at most so many; NaN is greater than any number."""
+    owners, values = _owners(lists, groups), _flat(lists)
+    order = pc.array_sort_indices(values).to_numpy()
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    chosen = np.lexsort((-rank if greatest else rank, owners))
+    chosen = chosen[_ranks(owners[chosen]) < most]
+    return _lists(owners[chosen], values.take(pa.array(chosen)), count)
+
+
 def top(lists: pa.Array, weights: pa.Array, k: int) -> pa.Array:
     """The k most frequent values of each group with their counts, equal counts in order of the values."""
     given = Weighted(lists, weights, np.arange(len(lists)))

@@ -115,7 +115,15 @@ def ended_groups(
     """The groups of windows that end after an instant and not after another; windows without records have none."""
     if not records:
         return
-    window, layout = grouping.output_window, layout_of(grouping, records[0].schema)
+    layout = layout_of(grouping, records[0].schema)
+    for table in windowed_records(grouping.output_window, layout, records, after_us, until_us):
+        yield group_columns(query, grouping, layout, table)
+
+
+def windowed_records(
+    window: Hop, layout: Layout, records: Sequence[pa.Table], after_us: int, until_us: int
+) -> Iterator[pa.Table]:
+    """Records of panes combined for windows that end after an instant and not after another, some at a time."""
     tables = pa.concat_tables(records)
     panes = tables.column(TS).to_numpy()
     starts = _due_windows(window, panes, after_us, until_us)
@@ -130,7 +138,7 @@ def ended_groups(
             if len(rows):
                 piece = tables.take(pa.array(rows))
                 pieces.append(piece.set_column(piece.column_names.index(TS), TS, pa.array(panes[rows] - offset)))
-        yield _group_columns(query, grouping, layout, layout.combine(pieces))
+        yield layout.combine(pieces)
 
 
 def _due_windows(window: Hop, panes: I64, after_us: int, until_us: int) -> I64:
@@ -144,7 +152,7 @@ def _due_windows(window: Hop, panes: I64, after_us: int, until_us: int) -> I64:
     return np.unique(np.concatenate(found))
 
 
-def _group_columns(query: str, grouping: Grouping, layout: Layout, records: pa.Table) -> pa.Table:
+def group_columns(query: str, grouping: Grouping, layout: Layout, records: pa.Table) -> pa.Table:
     """Records as groups: keys, values of aggregates, and the bounds of the window."""
     columns = {key_of_group(number).flat: records.column(key_of_group(number).name) for number in range(grouping.keys)}
     columns |= value_columns(query, grouping, layout, records)

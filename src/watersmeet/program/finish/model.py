@@ -9,6 +9,7 @@ from watersmeet.query.model import (
     EVENT_TIME,
     PLACE,
     WINDOW_START,
+    Column,
     Expression,
     Grouping,
     SelectItem,
@@ -76,6 +77,16 @@ class Finish:
         return self.select if self.matching is None else self.select[: self.matching.answer_columns[self.branch]]
 
     @property
+    def of_matched(self) -> "Finish":
+        """The step from rows of an outer join to its answers, each once."""
+        assert self.matching is not None, "an outer join"
+        columns = [matched_column(number) for number in range(len(self.matching.names))]
+        items = zip(self.matching.names, columns, strict=True)
+        select = tuple(SelectItem(name, Expression(column.sql, (column,))) for name, column in items)
+        flat = tuple(column.flat for column in columns)
+        return Finish(self.query, flat, (), select, True, self.errors, since=self.since, into=self.into)
+
+    @property
     def of_groups(self) -> "Finish":
         """The steps from groups to answers, which have what they are sorted by behind the output columns."""
         assert self.grouping is not None, "a query with groups"
@@ -99,6 +110,11 @@ def definition_name(query: str, since: int) -> str:
 def answer_column(number: int) -> str:
     """The name of an evaluated answer column until it is delivered: output names may repeat or be odd."""
     return f"c{number}"
+
+
+def matched_column(number: int) -> Column:
+    """An answer column of an outer join, as the rows have it that are to be told apart."""
+    return Column("", answer_column(number))
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from watersmeet.plan.nodes import Matching
+from watersmeet.program.finish.kernels import are_among, first_places
 from watersmeet.program.finish.model import Finish, answer_column
 from watersmeet.program.join.axis import Clock
 from watersmeet.program.storage.segments import I64, column
@@ -32,7 +33,7 @@ State = Mapping[str, tuple[Segment, ...]]
 
 @dataclass(frozen=True)
 class Matched:
-    """What a micro-batch comes to: the new state, rows that are answers, and how far answers are complete."""
+    """The outcome of a micro-batch: the new state, rows that are answers, and how far answers are complete."""
 
     state: dict[str, tuple[Segment, ...]]
     rows: tuple[pa.Table, ...]  # with answer columns
@@ -108,7 +109,7 @@ class MatchRows:
     ) -> _Decided:
         name = self._name(number, "rows")
         keys = self._keys(self._matching.relations[relation.of].aliases)
-        fresh = [self._with_end(table, self._matching.relations[relation.of].aliases) for table in raw]
+        fresh = [self._with_end(table, self._matching.relations[relation.of]) for table in raw]
         if not part.rows and not part.rejected:
             after[name] = self._appended(state.get(name, ()), fresh)
             return _Decided()
@@ -138,19 +139,30 @@ class MatchRows:
         relations = self._matching.relations
         keys, aliases = self._keys(relation.aliases), relation.aliases
         columns = [*keys, *(f"{alias}.{ROW_TIME}" for alias in aliases)]
-        new_rows = [self._with_end(table, aliases) for table in decided[relation.of].rows]
+        new_rows = [self._with_end(table, relation) for table in decided[relation.of].rows]
         partners = []
         for one in relation.by:
             tables = arrived.get(relations[one.relation].branch, ()) if one.is_raw else decided[one.relation].rows
             partners += [table.select(columns) for table in tables if table.num_rows]
         found = _united(partners)
-        new_matches = [] if found is None else [self._with_end(_distinct(found, keys), aliases)]
+        new_matches = [] if found is None else [self._with_end(_distinct(found, keys), relation)]
         rows_name, matches_name = self._name(number, "rows"), self._name(number, "matches")
         rows, matches = state.get(rows_name, ()), state.get(matches_name, ())
         result = _Decided(rejected=list(decided[relation.of].rejected))
         is_early = relation.kind is RelationKind.MATCHED and not any(
             other.kind is RelationKind.PART and other.of == number for other in relations
         )
+        is_last = not any(other.of == number for other in relations)  # nobody asks for rows that are rejected
+        # Rows and matches of the same ends are due together, so those that are not due need not be looked at.
+        is_plain = (
+            relations[relation.of].kind is RelationKind.ALL
+            and all(one.is_raw for one in relation.by)
+            and not any(isinstance(self._windows[alias], Rows) for alias in aliases)
+        )
+        if is_last and relation.kind is RelationKind.UNMATCHED and new_rows and new_matches:
+            arrived_now = new_rows
+            new_rows = [_without(table, new_matches, keys) for table in arrived_now]
+            new_matches = [_without(new_matches[0], arrived_now, keys)]  # their rows are decided
         if is_early and new_matches:
             new_matches = [_without(new_matches[0], self._tables(matches), keys)]
         if is_early:
@@ -170,14 +182,13 @@ class MatchRows:
             due = due.filter(pa.array(~delayed))
         old_matches, later_matches = self._due(aliases, matches, new_matches, watermark)
         if due is not None and due.num_rows and not is_early:
-            known = [*([] if old_matches is None else [old_matches]), *self._tables(later_matches)]
-            has_partner = _is_among(due, known, keys)
-            right, wrong = due.filter(pa.array(has_partner)), due.filter(pa.array(~has_partner))
-            if relation.kind is RelationKind.UNMATCHED:
-                right, wrong = wrong, right
-            result.rows.append(right)
-            result.rejected.append(wrong)
-        if old_matches is not None:
+            known = [] if old_matches is None else [old_matches]
+            known += [] if is_plain else self._tables(later_matches)
+            is_right = _is_among(due, known, keys) == (relation.kind is RelationKind.MATCHED)
+            result.rows.append(due.filter(pa.array(is_right)))
+            if not is_last:
+                result.rejected.append(due.filter(pa.array(~is_right)))
+        if old_matches is not None and not is_plain:
             after[rows_name] = rest
             undecided = [table for name in self._chain(number) for table in self._tables(after.get(name, ()))]
             kept = old_matches.filter(pa.array(_is_among(old_matches, undecided, keys)))
@@ -197,12 +208,18 @@ class MatchRows:
         tables = self._tables(opened)
         if counts_rows:
             tables = [self._counted(table, aliases) for table in tables]
-        whole = _united([*tables, *new])
-        if whole is None:
-            return None, closed
-        is_due = (column(whole, END) < watermark) | (watermark >= END_US)  # at the end of time nothing follows a row
-        rest = self._appended(closed, [whole.filter(pa.array(~is_due))])
-        return (whole.filter(pa.array(is_due)) if is_due.any() else None), rest
+        due, rest = [], []
+        for table in (*tables, *new):
+            # At the end of time nothing follows a row.
+            is_due = (column(table, END) < watermark) | (watermark >= END_US)
+            if is_due.all():
+                due.append(table)
+            elif not is_due.any():
+                rest.append(table)
+            else:
+                due.append(table.filter(pa.array(is_due)))
+                rest.append(table.filter(pa.array(~is_due)))
+        return _united(due), self._appended(closed, rest)
 
     def _chain(self, number: int) -> list[str]:
         """The names under which rows wait that have yet to be judged by a relation, or by one before it."""
@@ -217,11 +234,12 @@ class MatchRows:
 
     # -- intervals
 
-    def _with_end(self, table: pa.Table, aliases: Sequence[str]) -> pa.Table:
-        """Rows with the last instant at which all their parts of some aliases are visible."""
-        end = np.full(table.num_rows, _NEVER, np.int64)
-        for alias in aliases:
-            end = np.minimum(end, self._ends(alias, table))
+    def _with_end(self, table: pa.Table, relation: Relation) -> pa.Table:
+        """Rows with the last instant at which they may find a partner: their own where it is a row of a table."""
+        if relation.is_at_once:
+            end = np.maximum.reduce([column(table, f"{alias}.{ROW_TIME}") for alias in relation.aliases])
+        else:
+            end = np.minimum.reduce([self._ends(alias, table) for alias in relation.aliases])
         if END in table.column_names:
             table = table.drop_columns([END])
         return table.append_column(END, pa.array(end))
@@ -247,7 +265,8 @@ class MatchRows:
                 if not len(clock.ts):
                     return np.full(len(ts), _NEVER, np.int64)
                 known = clock.ts[np.clip(place, 0, len(clock.ts) - 1)] - 1
-                return np.where(place < 0, -_NEVER, np.where(place < len(clock.ts), known, _NEVER))
+                # A successor that the clock has forgotten was not after the first that it knows.
+                return np.where(place < len(clock.ts), known, _NEVER)
             case _:
                 return np.full(len(ts), _NEVER, np.int64)
 
@@ -301,8 +320,7 @@ def _united(tables: Sequence[pa.Table]) -> pa.Table | None:
 def _distinct(table: pa.Table, keys: Sequence[str]) -> pa.Table:
     """One row of each key."""
     if len(keys) == 1:
-        _, first = np.unique(column(table, keys[0]), return_index=True)
-        return table.take(pa.array(first))
+        return table.take(pa.array(first_places(column(table, keys[0]))))
     others = [(name, "min") for name in table.column_names if name not in keys]
     grouped = table.group_by(list(keys), use_threads=False).aggregate(others)
     return grouped.rename_columns([name.removesuffix("_min") for name in grouped.column_names])
@@ -314,10 +332,7 @@ def _is_among(table: pa.Table, others: Sequence[pa.Table], keys: Sequence[str]) 
     if known is None or not table.num_rows:
         return np.zeros(table.num_rows, bool)
     if len(keys) == 1:
-        found, numbers = np.sort(column(known, keys[0])), column(table, keys[0])
-        mask: npt.NDArray[np.bool_] = np.equal(
-            found[np.minimum(np.searchsorted(found, numbers), len(found) - 1)], numbers
-        )
+        mask: npt.NDArray[np.bool_] = are_among(column(table, keys[0]), column(known, keys[0]))
         return mask
     numbered = table.select(list(keys)).append_column(_ROW_NUMBER, pa.array(np.arange(table.num_rows)))
     found = numbered.join(known, list(keys), join_type="left semi", use_threads=False)

@@ -34,6 +34,10 @@ class Pairs:
     low: I64  # from where to where both are visible
     high: I64
 
+    def take(self, which: I64) -> "Pairs":
+        rows = self.left_rows[which], self.right_rows[which]
+        return Pairs(self.left, self.right, *rows, self.low[which], self.high[which])
+
 
 def pairs(left: Side, right: Side, checks: Sequence[int]) -> Iterator[Pairs]:
     """Every pair that meets and has a row of this micro-batch, once."""

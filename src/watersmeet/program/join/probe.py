@@ -5,15 +5,17 @@ not after its earliest end; that holds pair by pair along the way, so each probe
 carried and columns fetched last. Work is cut into chunks, so memory is bounded whatever the skew.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from watersmeet.program.join import kernels
 from watersmeet.program.join.kernels import LONG_AGO, NEVER
+from watersmeet.program.join.order import given_order, probe_order, reordered
 from watersmeet.program.storage.segments import I64, KEY, U64, class_column, column
 from watersmeet.program.storage.sizes import take_rows, united
 
@@ -145,6 +147,7 @@ class Lookup:
 
     relation: Relation
     checks: tuple[tuple[int, int], ...] = ()  # (class, number of the bound relation: 0 is the carrier)
+    accepts: "Callable[[Sequence[Relation], Sequence[I64]], npt.NDArray[np.bool_]] | None" = None  # which rows stay
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +167,9 @@ class Combinations:
             self.keys[which], self.latest[which], self.limit[which], tuple(rows[which] for rows in self.rows)
         )
 
+    def with_rows(self, rows: tuple[I64, ...]) -> "Combinations":
+        return Combinations(self.keys, self.latest, self.limit, rows)
+
 
 def carried_run(rows: pa.Table) -> Run:
     """Partial combinations that came from an earlier stage, as a carrier."""
@@ -179,7 +185,20 @@ def join(carrier: Relation, lookups: Sequence[Lookup]) -> Iterator[Combinations]
             places = accepted[low : low + _CHUNK_ROWS]
             begins = run.visible.at[places] * run.visible.scale + run.visible.offset
             start = Combinations(run.keys[places], begins, run.visible.ends(places), (places + offset,))
-            yield from _extend(start, lookups, (carrier,))
+            if any(lookup.accepts is not None for lookup in lookups):  # comparisons are for the order of the plan
+                yield from _extend(start, lookups, (carrier,))
+                continue
+            order = probe_order(start, [lookup.relation for lookup in lookups])
+            for found in _extend(start, _arranged(lookups, order), (carrier,)):
+                yield given_order(found, order)
+
+
+def _arranged(lookups: Sequence[Lookup], order: Sequence[int]) -> list[Lookup]:
+    checks = reordered([[(number, owner, number) for number, owner in one.checks] for one in lookups], order)
+    return [
+        Lookup(lookups[number - 1].relation, tuple((of, owner) for of, owner, _ in own))
+        for number, own in zip(order, checks, strict=True)
+    ]
 
 
 def _extend(partial: Combinations, lookups: Sequence[Lookup], bound: tuple[Relation, ...]) -> Iterator[Combinations]:
@@ -215,6 +234,9 @@ def _extend(partial: Combinations, lookups: Sequence[Lookup], bound: tuple[Relat
                 keep &= ours == theirs
             if not keep.all():
                 extended = extended.take(np.flatnonzero(keep))
+        if lookup.accepts is not None and len(extended):
+            accepted = lookup.accepts((*bound, lookup.relation), extended.rows)
+            extended = extended if accepted.all() else extended.take(np.flatnonzero(accepted))
         yield from _extend(extended, lookups, (*bound, lookup.relation))
 
 

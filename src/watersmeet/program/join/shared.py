@@ -5,11 +5,12 @@ as soon as the set is empty. The join is done once, whatever the number of queri
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from watersmeet.program.join import kernels
+from watersmeet.program.join.order import given_order, probe_order, reordered
 from watersmeet.program.join.probe import Combinations, Relation, Run, cut, in_order
 from watersmeet.program.storage.segments import I64, U64, class_column
 
@@ -51,7 +52,11 @@ def shared_join(
         places = np.flatnonzero(sets)
         begins = run.visible.at[places] * run.visible.scale + run.visible.offset
         start = Combinations(run.keys[places], begins, run.visible.ends(places), (places + offset,))
-        yield from _extend(start, sets[places], lookups, (carrier,))
+        order = probe_order(start, [lookup.relation for lookup in lookups])
+        checks = reordered([lookup.checks for lookup in lookups], order)
+        arranged = [replace(lookups[one - 1], checks=own) for one, own in zip(order, checks, strict=True)]
+        for found, own_sets in _extend(start, sets[places], arranged, (carrier,)):
+            yield given_order(found, order), own_sets
 
 
 def _extend(

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any, Protocol, TypeAlias
 
 from watersmeet.errors import UflError
+from watersmeet.program.pier.algorithms import Algorithm
 from watersmeet.program.pier.expressions import Malformed, evaluated
 from watersmeet.program.pier.graph import Operator
 from watersmeet.program.pier.settings import SettingsReader
@@ -83,6 +84,22 @@ class Host(Protocol):
 
     def broadcast(self, port: str, batch: Batch) -> None:
         """Send tuples to a port of every node."""
+
+    def aggregate(
+        self,
+        name: str,
+        algorithm: Algorithm,
+        period_us: int,
+        begin_us: int,
+        algebra: Any,
+        local: Callable[[int], Any],
+        at_root: Callable[[int, Any, int], None],
+    ) -> tuple[Callable[[int, Any], None], Cancel]:
+        """Take part in an aggregation by epochs: epoch e begins at `begin_us + e * period_us` of this node's clock.
+
+        `local` is asked for this node's records when an epoch begins; at the root `at_root` gets the epoch, records and
+        how many nodes are in them, each only once. Returns what adds records to an epoch later, and what ends it.
+        """
 
     def table(self, name: str) -> Sequence[Batch]:
         """The tuples of a table that applications of this node have published."""

@@ -17,10 +17,13 @@ from watersmeet.program.finish.outer import definition_of
 from watersmeet.program.operators import Form, Purpose
 from watersmeet.program.site.agreement import Form as AgreementForm
 from watersmeet.program.site.agreement import Proposal, Takeover, Versions
-from watersmeet.program.site.engine import SiteEngine, bytes_sent, read_versions, write_versions
+from watersmeet.program.site.deployment import Deployment, program_at
+from watersmeet.program.site.engine import SiteEngine, read_versions, write_versions
 from watersmeet.program.site.filing import Made, pack_for_others, rows_of_index, shelve, sorted_rows, stream_of
 from watersmeet.program.site.ledger import SiteLedger, Traffic
-from watersmeet.program.site.program import Deployment, Index, JoinPart, Shipment, SiteProgram, program_at
+from watersmeet.program.site.outbox import bytes_sent
+from watersmeet.program.site.program import Index, JoinPart, Shipment, SiteProgram
+from watersmeet.program.site.shared_groups import shared_states
 from watersmeet.program.site.streams import clock_flow
 from watersmeet.program.site.versions import next_deployment, windows_needed
 from watersmeet.program.storage.segments import KEY, ORDINAL, TS, column
@@ -112,7 +115,8 @@ def adopt(engine: SiteEngine, ledger: SiteLedger) -> tuple[SiteEngine, SiteLedge
     starting = [part for part in program.parts if part.name not in {part.name for part in old.parts}]
     relations = {**ledger.relations, **_built(engine.shelf, old, program, starting, ledger)}
     history = list(_history(engine.shelf, old, program, ledger))
-    ledger = _pruned(replace(ledger, relations=relations), old, program)
+    ledger = engine.regrouped(replace(ledger, relations=relations), program)
+    ledger = _pruned(ledger, old, program)
     next_engine = engine.with_program(program)
     with_past = frozenset(part.name for part in starting if not part.is_fresh)  # for others there is nothing here yet
     ledger = next_engine.begin(ledger, history, with_past)
@@ -210,7 +214,7 @@ def finished(program: SiteProgram, ledger: SiteLedger) -> tuple[str, ...]:
         flows |= {part.flow(ship.flow) for ship in part.program.ships if ship.flow.form not in others}
         flows |= {part.flow(flow) for _, flow in part.program.inbound if flow.form not in others}
         records = (*program.shipments, *(one for _, one in program.inbound))
-        flows |= {one.arrives_as for one in records if one.form is Form.RECORD and one.join == part.name}
+        flows |= {one.arrives_as for one in records if one.form is Form.RECORD and one.is_of(part.name)}
         if all(marks.get(flow, UNKNOWN) >= part.heads.until_us for flow in flows):
             over.append(part.name)
     return tuple(over)
@@ -223,6 +227,7 @@ def drop(engine: SiteEngine, ledger: SiteLedger, names: Iterable[str]) -> tuple[
     versions = replace(versions, gone=tuple(sorted({*versions.gone, *names})))
     program = program_at(versions.deployment, old.site, versions.gone, versions.numbering)
     ledger = replace(ledger, versions=write_versions(engine.shelf, versions))
+    ledger = engine.detached(ledger, program)
     ledger = replace(ledger, relations=dict(_narrowed(engine.shelf, old, program, ledger)))
     return engine.with_program(program), _pruned(ledger, old, program)
 
@@ -256,6 +261,7 @@ def _pruned(ledger: SiteLedger, old: SiteProgram, program: SiteProgram) -> SiteL
     """The ledger without what it says of flows that are no more; what they have sent still counts by its purpose."""
     lost = _flows(old) - _flows(program)
     lost |= {finish.definition for _, finish in old.finishes} - {finish.definition for _, finish in program.finishes}
+    lost |= shared_states(old) - shared_states(program)
     ended = {finish.query for _, finish in old.finishes} - {finish.query for _, finish in program.finishes}
     purposes = {(one.to, one.arrives_as): one.purpose for one in old.shipments}
     left = {(one.to, one.arrives_as) for one in program.shipments}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import assert_never
 
-from watersmeet.program.site.program import Deployment
+from watersmeet.program.site.deployment import Deployment
 from watersmeet.program.site.versions import Change
 from watersmeet.program.storage.codec import from_json, to_json
 from watersmeet.program.storage.wire import UNKNOWN

@@ -6,23 +6,17 @@ it durable first and delivers after that.
 """
 
 from collections import ChainMap
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from watersmeet.errors import CheckpointMismatch
-from watersmeet.program.finish.changes import Values, changed_rows
-from watersmeet.program.finish.distinct import Held, KeepUnseen
-from watersmeet.program.finish.failed import failed_sink, refuse_failed
-from watersmeet.program.finish.groups import first_of_windows
-from watersmeet.program.finish.model import Evaluated, Evaluator, Finish, answer_column
-from watersmeet.program.finish.outer import MatchRows, columns_or_nulls, select_columns
+from watersmeet.program.finish.model import Evaluator
 from watersmeet.program.join.axis import Clock
-from watersmeet.program.operators import Form, Operator, Purpose
+from watersmeet.program.operators import Form, Operator
 from watersmeet.program.site.agreement import (
     Judge,
     Note,
@@ -34,21 +28,22 @@ from watersmeet.program.site.agreement import (
     step,
     unpack_notes,
 )
+from watersmeet.program.site.answering import Answering
 from watersmeet.program.site.derived import DeriveRows, no_derived_rows
-from watersmeet.program.site.filing import Made, pack_for_others, payload_name, shelve
-from watersmeet.program.site.grouping import GroupRecords
+from watersmeet.program.site.filing import Made, shelve
 from watersmeet.program.site.inbound import check_columns
 from watersmeet.program.site.ledger import (
     Answers,
     Ingested,
     LinkState,
-    Outgoing,
     SiteLedger,
     StreamState,
     Traffic,
     watermark,
 )
-from watersmeet.program.site.program import JoinPart, ProbeGroup, Shipment, SiteProgram, probe_groups
+from watersmeet.program.site.outbox import send
+from watersmeet.program.site.probe_groups import ProbeGroup, probe_groups
+from watersmeet.program.site.program import Shipment, SiteProgram
 from watersmeet.program.site.retention import axes_of, axis_for, kept_ticks, merging, need_of, readers_of
 from watersmeet.program.site.round import Merge, Packed, Release, Round, Segments, Unpack, low_watermark, read_clock
 from watersmeet.program.site.streams import StreamScan, clock_flow, ordered_flow
@@ -60,16 +55,11 @@ from watersmeet.program.storage.shelf import Part, Segment, Shelf
 from watersmeet.program.storage.wire import (
     UNKNOWN,
     Entry,
-    Message,
-    Parcel,
     ParcelIndex,
-    checksum_of,
     naming_damage,
     unpack_schema,
 )
-from watersmeet.query.model import Grouping
-from watersmeet.query.outer import WHERE_HOLDS
-from watersmeet.query.windows import END_US, TABLE_US, Changes
+from watersmeet.query.windows import END_US, TABLE_US
 
 Rounds: TypeAlias = Sequence[tuple[tuple[ProbeGroup, ...], tuple[tuple[str, Operator], ...]]]
 
@@ -112,7 +102,7 @@ class SiteEngine:
         self._run_tasks = run_tasks
         self._evaluate = evaluate
         self._derive = derive
-        self._records = GroupRecords(shelf, run_tasks)
+        self._answering = Answering(program, shelf, run_tasks, evaluate, self._buckets_for)
         self._rounds = [_rounds(program, level) for level in program.strata]
         self._readers = readers_of(program)
         self._local_tables = frozenset(scan.stream for scan in program.streams if scan.is_table)
@@ -126,6 +116,14 @@ class SiteEngine:
             slack_us=self._slack_us,
             judge=self._judge,
         )
+
+    def regrouped(self, ledger: SiteLedger, program: SiteProgram) -> SiteLedger:
+        """The ledger with partial records where the next program of the site looks for them."""
+        return self._answering.regrouped(ledger, program)
+
+    def detached(self, ledger: SiteLedger, program: SiteProgram) -> SiteLedger:
+        """The ledger with what queries still need of joins that are over, for the program without these."""
+        return self._answering.detached(ledger, program)
 
     def versions(self, ledger: SiteLedger) -> Versions:
         """What the site knows of versions."""
@@ -248,7 +246,7 @@ class SiteEngine:
                 for query in queries[join]:
                     null_keys[query] = null_keys.get(query, 0) + count
             for query, count in one.failed.items():
-                self._refuse_failed(query, count, [one.failed_file])
+                self._answering.refuse_failed(query, count, [one.failed_file])
                 failed[query] = failed.get(query, 0) + count
         return replace(ledger, streams=streams, central=central, null_keys=null_keys, failed=failed)
 
@@ -262,7 +260,7 @@ class SiteEngine:
         for one in ledger.ingested:
             if one.pending is not None:
                 pending[one.stream] = (*pending.get(one.stream, ()), one.pending)
-        made = [one.made for one in ledger.ingested if one.made is not None]
+        made = [made for one in ledger.ingested for made in (one.made, *one.shared) if made is not None]
         ledger = replace(ledger, number=before.number + 1, batch=ledger.ingested_batch, ingested=(), pending=pending)
         if messages:
             task = Unpack(self.program, self.shelf, tuple(messages))
@@ -275,7 +273,8 @@ class SiteEngine:
         made += released
         marks = self._spread(marks)
         if not made and marks == before.watermarks and not before.ingested:
-            return self._send(ledger, ()) if any(link.notes for link in ledger.links.values()) else ledger
+            has_notes = any(link.notes for link in ledger.links.values())
+            return send(self.program, self.shelf, ledger, ()) if has_notes else ledger
         ledger = self._append_clock_ticks(ledger, made)
         failed = [one.failed_file for one in before.ingested]
         return self._joined(before, replace(ledger, watermarks=marks), made, failed, self._rounds)
@@ -298,21 +297,21 @@ class SiteEngine:
             made = self._run_rounds(before, ledger, made, rounds[number], starting)
             due = {
                 query: finishes
-                for query, finishes in self._finishes.items()
+                for query, finishes in self._answering.finishes.items()
                 if not {part.name for part, _ in finishes} <= done
                 and {part.name for part, _ in finishes} <= done | names
             }
             done |= names
-            ledger, failed = self._answer(ledger, made, due, given, failed)
+            ledger, failed = self._answering.answer(ledger, made, due, given, failed)
             ledger, found = self._derived(ledger, due, given, filed)
-            made = [*made, *(one.made for one in found if one.made is not None)]
+            made = [*made, *(made for one in found for made in (one.made, *one.shared) if made is not None)]
             failed = [*failed, *(one.failed_file for one in found)]
             if starting and found:
                 rounds = self._rounds  # joins that have run before read these rows too
         ledger = replace(ledger, watermarks=self._paced(ledger.watermarks, made))
-        ledger, records, more = self._aggregate(ledger, made)
-        ledger = self._send(ledger, [*history, *made, *records])
-        ledger = self._to_deliver(ledger, given, [*failed, *more])
+        ledger, records, more = self._answering.partial_records(ledger, made)
+        ledger = send(self.program, self.shelf, ledger, [*history, *made, *records])
+        ledger = self._answering.to_deliver(ledger, given, [*failed, *more])
         return self._tidy(ledger, _segments_made(made))
 
     def _derived(
@@ -320,10 +319,10 @@ class SiteEngine:
     ) -> tuple[SiteLedger, list[Ingested]]:
         """File answers that are rows of derived streams, and let their watermarks follow."""
         marks, found = dict(ledger.watermarks), []
-        for stream, feeders in self._feeders.items():
+        for stream, feeders in self._answering.feeders.items():
             if not feeders & set(due):
                 continue
-            reached = [self._given_until(query, ledger) for query in sorted(feeders)]
+            reached = [self._answering.given_until(query, ledger) for query in sorted(feeders)]
             marks[stream] = max(marks.get(stream, UNKNOWN), min(reached))
             scan = next((scan for scan in self.program.streams if scan.stream == stream), None)
             if (answers := given.pop(stream, None)) and scan is not None:
@@ -332,21 +331,6 @@ class SiteEngine:
         if marks == ledger.watermarks and not found:
             return ledger, []
         return replace(self._noted(ledger, found), watermarks=self._spread(marks)), found
-
-    def _given_until(self, query: str, ledger: SiteLedger) -> int:
-        """The instant before which a query gives no more answers."""
-        if (finish := self._finishes[query][-1][1]).matching is not None:
-            return ledger.closed.get(finish.definition, UNKNOWN)
-        return self._answered_until([part for part, _ in self._finishes[query]], query, ledger)
-
-    @cached_property
-    def _feeders(self) -> dict[str, set[str]]:
-        """By derived stream, the queries whose answers are its rows."""
-        found: dict[str, set[str]] = {}
-        for query, finishes in self._finishes.items():
-            if finishes[-1][1].target.is_stream:
-                found.setdefault(finishes[-1][1].target.name, set()).add(query)
-        return found
 
     def begin(self, ledger: SiteLedger, history: Sequence[Made], starting: frozenset[str]) -> SiteLedger:
         """Let joins run for the first time, over the rows that are there; `history` is what others get of them."""
@@ -460,7 +444,7 @@ class SiteEngine:
         for stream in self.program.ordered:
             if stream in spread:
                 spread[clock_flow(stream)] = spread[ordered_flow(stream)] = spread[stream]
-        for part, operator in self.program.operators:
+        for part, operator in self.program.every_operator:
             reached, out = low_watermark(part, operator, spread), part.flow(operator.out)
             if reached > spread.get(out, UNKNOWN):
                 spread[out] = reached
@@ -508,348 +492,6 @@ class SiteEngine:
             )
             made = [*made, *self._run_tasks(task, buckets, rows)]
         return made
-
-    def _send(self, ledger: SiteLedger, made: Sequence[Made]) -> SiteLedger:
-        """Put into the outbox what other sites get of this micro-batch."""
-        links = dict(ledger.links)
-        by_flow: dict[str, list[Made]] = {}
-        for one in made:
-            by_flow.setdefault(one.flow, []).append(one)
-        for to in sorted({*self.program.peers_out, *(to for to, link in links.items() if link.notes)}):
-            link = links.get(to, LinkState())
-            numbers = {flow: number for number, flow in enumerate(self.program.numbers_out.get(to, ()))}
-            names = tuple(numbers)
-            messages: list[Message] = []
-            reported, described, traffic = dict(link.reported), list(link.described), dict(link.traffic)
-            histories: set[int] = set()  # messages with rows that are sent for a new version alone
-            for shipment in self.program.flows_to(to):
-                flow, name = shipment.arrives_as, payload_name(shipment)
-                number = numbers[flow]
-                reached = ledger.watermarks.get(shipment.flow, UNKNOWN)
-                payloads = [
-                    (o.payloads[name], o.is_history) for o in by_flow.get(shipment.flow, ()) if name in o.payloads
-                ]
-                for payload, is_history in payloads:
-                    if is_history:
-                        histories.add(len(messages))
-                    schema = b"" if flow in described else bytes.fromhex(payload.schema)
-                    if schema:
-                        described.append(flow)
-                    data = self.shelf.get_bytes(payload.path)
-                    messages.append(Message(number, reached, payload.rows, data, schema))
-                if not payloads and reached > reported.get(flow, UNKNOWN):
-                    messages.append(Message(number, reached))
-                reported[flow] = reached
-            if messages or link.notes:
-                notes = _joined_notes(link.notes)
-                parcel = Parcel(link.number + 1, tuple(messages), link.checksum, self.program.revision, notes)
-                _count(traffic, Purpose.WATERMARKS.value, Traffic(parcel.own_size, 1))
-                if notes:
-                    _count(traffic, Purpose.AGREEMENT.value, Traffic(len(notes), len(link.notes)))
-                for place, (message, size) in enumerate(zip(messages, parcel.sizes, strict=True)):
-                    name = names[message.flow] if message.rows else Purpose.WATERMARKS.value
-                    name = Purpose.MIGRATION.value if place in histories else name
-                    _count(traffic, name, Traffic(size, int(message.rows > 0), message.rows))
-                packed = parcel.pack()
-                path = self.shelf.put_bytes(f"parcel-{to}", packed)
-                outbox = (*link.outbox, Outgoing(parcel.number, path, len(packed)))
-                link = LinkState(parcel.number, reported, tuple(described), outbox, traffic, checksum_of(packed))
-            links[to] = link
-        return replace(ledger, links=links)
-
-    def _aggregate(self, ledger: SiteLedger, made: Sequence[Made]) -> tuple[SiteLedger, list[Made], list[str | None]]:
-        """Partial records of answers that are wanted at other sites: those of panes that have ended go there."""
-        groups, marks, failed = dict(ledger.groups), dict(ledger.watermarks), dict(ledger.failed)
-        records: list[Made] = []
-        failed_paths: list[str | None] = []
-        for part, finish in self.program.partials:
-            grouping, flow = finish.grouping, part.records(finish.query, self.program.site)
-            assert grouping is not None
-            answers, evaluated = self._finished_results(part, finish, made, ledger)
-            self._note_failed(finish.query, evaluated, failed, failed_paths)
-            state = self._records.added(grouping, [] if answers is None else [answers], groups.get(flow, ()))
-            now = self._answered_until([part], finish.query, ledger)
-            if isinstance(grouping.window, Changes):  # an answer that has expired is needed too: nothing to wait for
-                ended = self._records.united(grouping, state)
-                if ended is not None:
-                    payloads = pack_for_others(self.program, self.shelf, flow, ended, part)
-                    records.append(Made(flow, ended.num_rows, payloads=payloads))
-                marks[flow] = max(now, marks.get(flow, UNKNOWN))
-                continue
-            if now > marks.get(flow, UNKNOWN):
-                pane_us = grouping.window.pane_us
-                first_open = now // pane_us * pane_us
-                if now == part.heads.until_us:  # another version follows: the pane that both share goes in two parts
-                    first_open += pane_us
-                state, ended = self._records.without_ended_panes(grouping, state, first_open)
-                if ended is not None:
-                    payloads = pack_for_others(self.program, self.shelf, flow, ended, part)
-                    records.append(Made(flow, ended.num_rows, payloads=payloads))
-                marks[flow] = now
-            groups[flow] = self._records.merged(grouping, state)
-        return replace(ledger, groups=groups, watermarks=marks, failed=failed), records, failed_paths
-
-    def _note_failed(
-        self, query: str, evaluated: Evaluated, failed: dict[str, int], failed_paths: list[str | None]
-    ) -> None:
-        if evaluated.failed:
-            self._refuse_failed(query, evaluated.failed, evaluated.failed_paths, evaluated.cause)
-            failed[query] = failed.get(query, 0) + evaluated.failed
-            failed_paths.extend(evaluated.failed_paths)
-
-    def _finished_results(
-        self, part: JoinPart, finish: Finish, made: Sequence[Made], ledger: SiteLedger
-    ) -> tuple[Answers | None, Evaluated]:
-        """The combinations of a micro-batch after residual predicates and select list."""
-        results = [one for one in made if one.results is not None and _is_result_of(part, one.flow)]
-        rows = sum(one.rows for one in results)
-        paths = tuple(one.results for one in results if one.results is not None)
-        return self._finished(finish, paths, rows, ledger) if rows else (None, Evaluated(()))
-
-    def _answer(
-        self,
-        ledger: SiteLedger,
-        made: Sequence[Made],
-        due: Mapping[str, Sequence[tuple[JoinPart, Finish]]],
-        given: dict[str, list[Answers]],
-        failed_rows: Sequence[str | None],
-    ) -> tuple[SiteLedger, list[str | None]]:
-        """Finish the combinations of this micro-batch for some queries that are answered here.
-
-        Answers are added to those of their targets; what expressions fail for, to what has failed before.
-        """
-        seen, rows_out = dict(ledger.seen), dict(ledger.rows_out)
-        groups, closed, matching = dict(ledger.groups), dict(ledger.closed), dict(ledger.matching)
-        failed, failed_paths = dict(ledger.failed), list(failed_rows)
-        for query, finishes in due.items():
-            for name, versions in _by_definition(finishes).items():
-                pieces: list[Answers] = []
-                by_branch: dict[int, list[Answers]] = {}
-                for part, finish in versions:
-                    found, evaluated = self._finished_results(part, finish, made, ledger)
-                    self._note_failed(query, evaluated, failed, failed_paths)
-                    by_branch.setdefault(finish.branch, []).extend([] if found is None else [found])
-                    pieces += [] if found is None else [found]
-                _, finish = versions[-1]
-                until_us = self._answered_until([part for part, _ in versions], query, ledger)
-                if finish.matching is not None:
-                    pieces, until_us = self._matched(name, versions, by_branch, ledger, matching)
-                    closed[name] = max(closed.get(name, UNKNOWN), until_us)
-                if finish.grouping is not None:
-                    parts = [part for part, _ in versions]
-                    before = ledger.closed.get(name, UNKNOWN)
-                    now = max(before, until_us)
-                    arrived = self._records.arrived(finish.grouping, self._arrived_records(parts, query, made))
-                    state = self._records.added(finish.grouping, pieces, (*groups.get(name, ()), *arrived))
-                    groups[name], ended = self._ended_groups(query, finish.grouping, state, before, now)
-                    closed[name], pieces = now, []
-                    if ended:
-                        found, evaluated = self._finished_groups(finish, ended, ledger)
-                        self._note_failed(query, evaluated, failed, failed_paths)
-                        pieces += [] if found is None else [found]
-                if finish.time_column is not None:
-                    now = self._answered_until([part for part, _ in versions], query, ledger)
-                    groups[name], pieces = self._first_answers(finish, pieces, groups.get(name, ()), now, ledger)
-                if finish.distinct:
-                    unseen = (self._kept_distinct(one, finish, seen) for one in pieces)
-                    pieces = [one for one in unseen if one is not None]
-                if pieces:
-                    target = finish.target.name
-                    given.setdefault(target, []).extend(pieces)
-                    rows_out[target] = rows_out.get(target, 0) + sum(one.rows for one in pieces)
-        ledger = replace(ledger, seen=seen, groups=groups, closed=closed, rows_out=rows_out, failed=failed)
-        return replace(ledger, matching=matching), failed_paths
-
-    def _to_deliver(
-        self, ledger: SiteLedger, given: Mapping[str, Sequence[Answers]], failed_paths: Sequence[str | None]
-    ) -> SiteLedger:
-        """Put answers where sinks take them from, and what expressions fail for where queries keep it."""
-        undelivered = dict(ledger.undelivered)
-        for target, pieces in given.items():
-            undelivered[target] = (*undelivered.get(target, ()), self._together(pieces))
-        for query, answers in self._kept_failed(ledger.number, failed_paths):
-            undelivered[failed_sink(query)] = (*undelivered.get(failed_sink(query), ()), answers)
-        return replace(ledger, undelivered=undelivered)
-
-    def _ended_groups(
-        self, query: str, grouping: Grouping, state: tuple[Segment, ...], before: int, now: int
-    ) -> tuple[tuple[Segment, ...], tuple[pa.Table, ...] | Values | None]:
-        if isinstance(grouping.window, Changes):
-            return self._records.with_changes(query, grouping, state, before, now)
-        return self._records.without_ended_windows(query, grouping, state, before, now)
-
-    @cached_property
-    def _finishes(self) -> dict[str, list[tuple[JoinPart, Finish]]]:
-        """By query, what follows each version of its join."""
-        found: dict[str, list[tuple[JoinPart, Finish]]] = {}
-        for part, finish in self.program.finishes:
-            found.setdefault(finish.query, []).append((part, finish))
-        return found
-
-    def _first_answers(
-        self, finish: Finish, pieces: Sequence[Answers], held: tuple[Segment, ...], until_us: int, ledger: SiteLedger
-    ) -> tuple[tuple[Segment, ...], list[Answers]]:
-        """Answers of a DISTINCT that is a stream wait for the watermark: each is given at the first time it has."""
-        assert finish.time_column is not None
-        paths = [path for one in pieces for path in one.paths]
-        held, due = Held(self.shelf, finish.time_column).released(held, paths, until_us)
-        if due is None:
-            return held, []
-        path = self.shelf.put("evaluated", due).path
-        return held, [Answers(ledger.number, (path,), finish.evaluated_columns, due.num_rows)]
-
-    def _matched(
-        self,
-        name: str,
-        versions: Sequence[tuple[JoinPart, Finish]],
-        by_branch: Mapping[int, Sequence[Answers]],
-        ledger: SiteLedger,
-        state: dict[str, tuple[Segment, ...]],
-    ) -> tuple[list[Answers], int]:
-        """The rows of an outer join that are answers now, and the instant before which no more come."""
-        streams = {alias: part.clock(alias) for part, _ in versions for alias in part.views}
-        main = next(finish for _, finish in versions if finish.branch == 0)
-        assert main.matching is not None
-        match = MatchRows(
-            self.shelf, name, main.matching, lambda alias: read_clock(self.shelf, ledger.clocks.get(streams[alias], ()))
-        )
-        columns = tuple((answer_column(number), name) for number, name in enumerate(main.matching.names))
-        given: list[Answers] = []
-        arrived: dict[int, list[pa.Table]] = {}
-        for finish in {finish.branch: finish for _, finish in versions}.values():
-            answered = len(finish.answers)
-            names = [*(name for name, _ in columns[:answered]), *(item.name for item in finish.select[answered:])]
-            for one in by_branch.get(finish.branch, ()):
-                tables = [self.shelf.get(path).select([stored for stored, _ in one.columns]) for path in one.paths]
-                arrived.setdefault(finish.branch, []).extend(table.rename_columns(names) for table in tables)
-                if match.passes_through(finish.branch) and WHERE_HOLDS not in names:
-                    given.append(replace(one, columns=one.columns[:answered]))
-        branches = sorted({finish.branch for _, finish in versions})
-        reached = [
-            self._answered_until([part for part, finish in versions if finish.branch == branch], main.query, ledger)
-            for branch in branches
-        ]
-        matched = match(arrived, state, min(reached))
-        state.update(matched.state)
-        if matched.rows:
-            paths = tuple(self.shelf.put("answers", table).path for table in matched.rows)
-            given.append(Answers(ledger.number, paths, columns, sum(table.num_rows for table in matched.rows)))
-        return given, matched.complete_to
-
-    def _kept_distinct(self, answers: Answers, finish: Finish, seen: dict[str, tuple[Segment, ...]]) -> Answers | None:
-        """Answers that were never given before, which are remembered."""
-        fresh = tuple(self._unseen(finish, answers.paths, answers.rows, seen.get(finish.query, ())))
-        if not fresh:
-            return None
-        seen[finish.query] = (*seen.get(finish.query, ()), *fresh)
-        given = tuple(one.path for segment in fresh for one in segment.parts)
-        return replace(answers, paths=given, rows=sum(segment.rows for segment in fresh))
-
-    def _together(self, pieces: Sequence[Answers]) -> Answers:
-        """The answers of several versions of a query as those of one micro-batch: sinks know them by its number."""
-        first, *others = pieces
-        if all(one.columns == first.columns for one in others):
-            paths = tuple(path for one in pieces for path in one.paths)
-            return replace(first, paths=paths, rows=sum(one.rows for one in pieces))
-        columns = tuple((answer_column(number), name) for number, (_, name) in enumerate(first.columns))
-        given = []
-        for one in pieces:
-            for path in one.paths:
-                table = self.shelf.get(path).select([name for name, _ in one.columns])
-                given.append(self.shelf.put("answers", table.rename_columns([name for name, _ in columns])).path)
-        return replace(first, paths=tuple(given), columns=columns, rows=sum(one.rows for one in pieces))
-
-    def _finished(
-        self, finish: Finish, paths: tuple[str, ...], rows: int, ledger: SiteLedger
-    ) -> tuple[Answers | None, Evaluated]:
-        if finish.plain is not None:
-            return Answers(ledger.number, paths, finish.plain, rows), Evaluated(paths)
-        if finish.matching is not None and (columns := columns_or_nulls(finish)) is not None:
-            given = tuple(
-                self.shelf.put("evaluated", select_columns(self.shelf.get(path), columns)).path for path in paths
-            )
-            names = tuple((answer_column(number), item.name) for number, item in enumerate(finish.select))
-            return Answers(ledger.number, given, names, rows), Evaluated(given)
-        evaluated = self._evaluate(finish, paths, rows)
-        left = sum(self.shelf.get(path).num_rows for path in evaluated.paths)
-        answers = Answers(ledger.number, evaluated.paths, finish.evaluated_columns, left)
-        return answers if left else None, evaluated
-
-    def _answered_until(self, parts: Sequence[JoinPart], query: str, ledger: SiteLedger) -> int:
-        """The instant before which no more combinations come about here or arrive, of any version of a join."""
-        reached, ends = [], [UNKNOWN]
-        for part in parts:
-            flows = [part.flow(one.out) for one in part.program.operators if one.out.form is Form.RESULT]
-            flows += self._record_flows(part, query) if part.is_grouped else _arriving_results(part)
-            mark = min((ledger.watermarks.get(flow, UNKNOWN) for flow in flows), default=UNKNOWN)
-            if part.heads.until_us is not None and mark >= part.heads.until_us:
-                ends.append(part.heads.until_us)  # what follows is another version's
-            else:
-                reached.append(mark)
-        return min(reached, default=max(ends))
-
-    def _record_flows(self, part: JoinPart, query: str) -> list[str]:
-        """The names under which other sites send partial records of a query."""
-        arriving = {one.arrives_as for _, one in self.program.inbound}
-        return sorted(arriving & {part.records(query, sender) for sender, _ in self.program.inbound})
-
-    def _arrived_records(self, parts: Sequence[JoinPart], query: str, made: Sequence[Made]) -> list[str]:
-        flows = {flow for part in parts for flow in self._record_flows(part, query)}
-        return [one.results for one in made if one.flow in flows and one.results is not None]
-
-    def _finished_groups(
-        self, finish: Finish, ended: Sequence[pa.Table] | Values, ledger: SiteLedger
-    ) -> tuple[Answers | None, Evaluated]:
-        """Groups through HAVING and the select list; with LIMIT the first of each window, or where they changed."""
-        assert finish.grouping is not None
-        tables = [ended.groups] if isinstance(ended, Values) else ended
-        paths = tuple(self.shelf.put("groups", table).path for table in tables)
-        rows = sum(table.num_rows for table in tables)
-        answers, evaluated = self._finished(finish.of_groups, paths, rows, ledger) if rows else (None, Evaluated(()))
-        if answers is None:
-            return None, evaluated
-        if isinstance(ended, Values) or finish.grouping.limit is not None:
-            stored = [name for name, _ in answers.columns]
-            names = [answer_column(number) for number in range(len(stored))]
-            table = pa.concat_tables(self.shelf.get(path).select(stored) for path in answers.paths)
-            table = table.rename_columns(names)
-            if isinstance(ended, Values):
-                left = changed_rows(finish.grouping, ended, table)
-            else:
-                left = first_of_windows(finish.grouping, table)
-            columns = tuple(zip(names, finish.names, strict=False))
-            if not left.num_rows:
-                return None, evaluated
-            return Answers(ledger.number, (self.shelf.put("groups", left).path,), columns, left.num_rows), evaluated
-        return answers, evaluated
-
-    def _refuse_failed(self, query: str, count: int, paths: Sequence[str | None], cause: str = "") -> None:
-        if self.program.errors[query] == "fail":
-            refuse_failed(query, pa.concat_tables(self._tables(paths)), count, cause)
-
-    def _kept_failed(self, number: int, paths: Sequence[str | None]) -> Iterator[tuple[str, Answers]]:
-        """By query, where it keeps them: rows and combinations of a micro-batch for which an expression fails."""
-        tables = self._tables(paths)
-        if not tables:
-            return
-        found = pa.concat_tables(tables)
-        for query in sorted(query for query, errors in self.program.errors.items() if errors == "keep"):
-            rows = found.filter(pc.equal(found.column("query"), query))
-            if rows.num_rows:
-                rows = rows.add_column(1, "batch", pa.repeat(pa.scalar(number, pa.int64()), rows.num_rows))
-                columns = tuple((name, name) for name in rows.column_names)
-                yield query, Answers(number, (self.shelf.put("failed", rows).path,), columns, rows.num_rows)
-
-    def _tables(self, paths: Sequence[str | None]) -> list[pa.Table]:
-        return [self.shelf.get(path) for path in paths if path is not None]
-
-    def _unseen(self, finish: Finish, paths: tuple[str, ...], rows: int, seen: tuple[Segment, ...]) -> list[Segment]:
-        buckets = self._buckets_for(rows)
-        names = self.shelf.get(paths[0]).column_names
-        time = finish.time_column
-        others = {*_replaced_columns(names), *([time] if time is not None else [])}
-        compared = tuple(name for name in names if not name.startswith("#") and name not in others)
-        return self._run_tasks(KeepUnseen(self.shelf, buckets, paths, seen, compared, time), buckets, rows)
 
     def _tidy(self, ledger: SiteLedger, new: Segments) -> SiteLedger:
         """Keep of old and new rows what can still meet something, and merge what has become many."""
@@ -928,38 +570,12 @@ def _rounds(program: SiteProgram, names: frozenset[str]) -> Rounds:
     return [(tuple(groups), tuple(rest)) for groups, rest in grouped]
 
 
-def _by_definition(finishes: Sequence[tuple[JoinPart, Finish]]) -> dict[str, list[tuple[JoinPart, Finish]]]:
-    """What follows the versions of a query's join, apart where the query was replaced by another of its name."""
-    found: dict[str, list[tuple[JoinPart, Finish]]] = {}
-    for part, finish in finishes:
-        found.setdefault(finish.definition, []).append((part, finish))
-    return found
-
-
-def _arriving_results(part: JoinPart) -> list[str]:
-    return [part.flow(flow) for _, flow in part.program.inbound if flow.form is Form.RESULT]
-
-
-def _is_result_of(part: JoinPart, flow: str) -> bool:
-    return flow.startswith(f"{part.name}:") and not flow.startswith(f"{part.name}:records of ")
-
-
-def _replaced_columns(names: Sequence[str]) -> set[str]:
-    """Columns in whose place another one is compared: a text with a collation by its key."""
-    return {f"c{name.removeprefix('k')}" for name in names if name.startswith("k") and name[1:].isdigit()}
-
-
 def _segments_made(made: Sequence[Made]) -> dict[str, tuple[Segment, ...]]:
     new: dict[str, tuple[Segment, ...]] = {}
     for one in made:
         for relation, segment in one.segments.items():
             new[relation] = (*new.get(relation, ()), segment)
     return new
-
-
-def _joined_notes(notes: Sequence[str]) -> bytes:
-    """What waits to be told another site, as one text."""
-    return pack_notes([note for text in notes for note in unpack_notes(text)]).encode() if notes else b""
 
 
 def read_versions(shelf: Shelf, ledger: SiteLedger) -> Versions:
@@ -975,27 +591,3 @@ def _parsed_versions(text: bytes) -> Versions:
 def write_versions(shelf: Shelf, versions: Versions) -> str:
     """Keep versions; the name for the ledger."""
     return shelf.put_bytes("versions", versions.to_json().encode())
-
-
-def _count(traffic: dict[str, Traffic], name: str, more: Traffic) -> None:
-    traffic[name] = traffic.get(name, Traffic()) + more
-
-
-def traffic_by_purpose(program: SiteProgram, ledger: SiteLedger) -> dict[str, dict[Purpose, Traffic]]:
-    """What a site has sent to each other one, by what it was for."""
-    purposes = {(one.to, one.arrives_as): one.purpose for one in program.shipments}
-    own = {purpose.value: purpose for purpose in Purpose}
-    sent: dict[str, dict[Purpose, Traffic]] = {}
-    for to, link in sorted(ledger.links.items()):
-        counts: dict[Purpose, Traffic] = {}
-        for name, traffic in link.traffic.items():
-            purpose = purposes.get((to, name)) or own.get(name, Purpose.WATERMARKS)
-            counts[purpose] = counts.get(purpose, Traffic()) + traffic
-        sent[to] = {purpose: counts[purpose] for purpose in Purpose if purpose in counts}
-    return sent
-
-
-def bytes_sent(program: SiteProgram, ledger: SiteLedger) -> tuple[int, int]:
-    """All bytes that a site has sent, and those among them that were rows of the past for other plans."""
-    counts = [(purpose, one) for sent in traffic_by_purpose(program, ledger).values() for purpose, one in sent.items()]
-    return sum(one.bytes for _, one in counts), sum(one.bytes for why, one in counts if why is Purpose.MIGRATION)

@@ -30,6 +30,7 @@ from watersmeet.program.storage.segments import (
     bucket_slice,
     class_column,
     column,
+    is_in_order,
     key_order,
     mixed,
     place_of,
@@ -190,8 +191,10 @@ def sort_rows(table: pa.Table, columns: Key) -> pa.Table:
     if KEY not in table.column_names:
         keys = sort_key([column(table, class_column(number)) for number in columns], table.num_rows)
         table = table.append_column(KEY, pa.array(keys))
-    order = key_order(column(table, KEY), _times(table))
-    return table.combine_chunks().take(pa.array(order))
+    keys, times = column(table, KEY), _times(table)
+    if is_in_order(keys, times):  # as rows without keys are that come in order of time
+        return table.combine_chunks()
+    return table.combine_chunks().take(pa.array(key_order(keys, times)))
 
 
 def _times(table: pa.Table) -> I64:

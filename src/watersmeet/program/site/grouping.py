@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from watersmeet.program.aggregate.records import Layout
 from watersmeet.program.finish.changes import (
     BEGUN,
     AddIntervals,
@@ -24,6 +25,7 @@ from watersmeet.program.finish.groups import (
     layout_of,
     records_segment,
 )
+from watersmeet.program.finish.shared import Shape
 from watersmeet.program.site.ledger import Answers
 from watersmeet.program.site.tasks import RunTasks
 from watersmeet.program.storage.merging import choose_merges
@@ -34,6 +36,7 @@ from watersmeet.query.model import Grouping
 from watersmeet.query.windows import Changes
 
 State = tuple[Segment, ...]
+Recorded = Grouping | Shape  # what records are of: the groups of one query, or of several by set
 
 
 class GroupRecords:
@@ -43,13 +46,16 @@ class GroupRecords:
         self._shelf = shelf
         self._run_tasks = run_tasks
 
-    def arrived(self, grouping: Grouping, paths: Sequence[str]) -> list[Segment]:
-        """Records that other sites have sent."""
-        tables = [self._shelf.get(path) for path in paths]
+    def arrived(self, grouping: Recorded, paths: Sequence[str]) -> list[Segment]:
+        """Records that other sites have sent, or that were made as rows came."""
+        return self.segments(grouping, [self._shelf.get(path) for path in paths])
+
+    def segments(self, grouping: Recorded, tables: Sequence[pa.Table]) -> list[Segment]:
+        """Records on the shelf."""
         return [self._segment(grouping, table) for table in tables if table.num_rows]
 
-    def _segment(self, grouping: Grouping, records: pa.Table, level: int = 0) -> Segment:
-        if isinstance(grouping.window, Changes):
+    def _segment(self, grouping: Recorded, records: pa.Table, level: int = 0) -> Segment:
+        if isinstance(grouping, Grouping) and isinstance(grouping.window, Changes):
             return intervals_segment(self._shelf, layout_of(grouping, records.schema), records, level)
         return records_segment(self._shelf, records, level)
 
@@ -62,13 +68,16 @@ class GroupRecords:
         return state
 
     def without_ended_windows(
-        self, query: str, grouping: Grouping, state: State, before: int, now: int
+        self, query: str, grouping: Grouping, state: State, before: int, now: int, more: Sequence[pa.Table] = ()
     ) -> tuple[State, tuple[pa.Table, ...]]:
-        """What is still needed after an instant, and the groups of windows that have ended since another."""
+        """What is still needed after an instant, and the groups of windows that have ended since another.
+
+        `more` are records that count too, and are kept elsewhere.
+        """
         window, alive = grouping.output_window, None
         ended: tuple[pa.Table, ...] = ()
-        if now > before and state:
-            due = self._tables(one for one in state if one.min_ts < now)
+        if now > before and (state or more):
+            due = [*self.tables(one for one in state if one.min_ts < now), *more]
             ended = tuple(ended_groups(query, grouping, due, before, now))
         if now > UNKNOWN:
             alive = first_pane_needed(window, now)
@@ -81,7 +90,7 @@ class GroupRecords:
         """What is still needed after an instant, and the values of groups that may have changed since another."""
         if now <= before or not state:
             return state, None
-        tables = self._tables(state)
+        tables = self.tables(state)
         found = values_between(query, grouping, tables, before, now)
         layout = layout_of(grouping, tables[0].schema)
         if layout.is_negatable:  # what has begun is one record a group, and none where all has expired
@@ -94,7 +103,7 @@ class GroupRecords:
         others = tuple(one for one in state if one not in alone)
         merges: list[State] = [*((one,) for one in alone), *choose_merges(others, extent, TS, now)]
         for merged in merges:
-            records = still_needed(layout, self._tables(merged), now)
+            records = still_needed(layout, self.tables(merged), now)
             level = max(segment.level for segment in merged) + (len(merged) > 1)
             kept = [self._segment(grouping, records, level)] if records.num_rows else []
             state = (*(one for one in state if one not in merged), *kept)
@@ -102,33 +111,38 @@ class GroupRecords:
 
     def united(self, grouping: Grouping, state: State) -> pa.Table | None:
         """All records of some segments as one table."""
-        tables = self._tables(state)
+        tables = self.tables(state)
         return layout_of(grouping, tables[0].schema).combine(tables) if tables else None
 
-    def without_ended_panes(self, grouping: Grouping, state: State, first_open: int) -> tuple[State, pa.Table | None]:
+    def without_ended_panes(self, grouping: Recorded, state: State, first_open: int) -> tuple[State, pa.Table | None]:
         """The records of a pane and later ones, and all records before it as one table."""
-        ended = self._tables(one for one in state if one.min_ts < first_open)
+        ended = self.tables(one for one in state if one.min_ts < first_open)
         ended = [table.filter(pc.less(table.column(TS), first_open)) for table in ended]
         kept = [one for one in state if one.min_ts >= first_open]
         for one in state:
             if one.min_ts < first_open <= one.max_ts:
                 kept += self._combined(grouping, [one], first_open)
-        table = layout_of(grouping, ended[0].schema).combine(ended) if ended else None
+        table = _layout(grouping, ended[0].schema).combine(ended) if ended else None
         return tuple(kept), table
 
-    def merged(self, grouping: Grouping, state: State, extent_us: int | None = None, alive: int | None = None) -> State:
+    def merged(self, grouping: Recorded, state: State, extent_us: int | None = None, alive: int | None = None) -> State:
         """The records in fewer segments, where they have become many."""
         for merged in choose_merges(state, extent_us, TS, alive):
             state = (*(one for one in state if one not in merged), *self._combined(grouping, merged, alive))
         return state
 
-    def _combined(self, grouping: Grouping, merged: Sequence[Segment], alive: int | None) -> list[Segment]:
-        tables = self._tables(merged)
+    def _combined(self, grouping: Recorded, merged: Sequence[Segment], alive: int | None) -> list[Segment]:
+        tables = self.tables(merged)
         if alive is not None:
             tables = [table.filter(pc.greater_equal(table.column(TS), alive)) for table in tables]
-        records = layout_of(grouping, tables[0].schema).combine(tables)
+        records = _layout(grouping, tables[0].schema).combine(tables)
         level = max(segment.level for segment in merged) + (len(merged) > 1)
         return [records_segment(self._shelf, records, level)] if records.num_rows else []
 
-    def _tables(self, segments: Iterable[Segment]) -> list[pa.Table]:
+    def tables(self, segments: Iterable[Segment]) -> list[pa.Table]:
+        """The records of some segments."""
         return [self._shelf.get(part.path) for segment in segments for part in segment.parts]
+
+
+def _layout(grouping: Recorded, schema: pa.Schema) -> Layout:
+    return grouping.layout(schema) if isinstance(grouping, Shape) else layout_of(grouping, schema)

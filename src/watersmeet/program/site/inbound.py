@@ -12,6 +12,7 @@ from watersmeet.program.finish.groups import check_records
 from watersmeet.program.operators import Form, Join, Pair
 from watersmeet.program.site.filing import derived_classes, stored_of, stream_of
 from watersmeet.program.site.program import JoinPart, Shipment, SiteProgram
+from watersmeet.program.site.travelling import check_shared
 from watersmeet.program.storage import bloom
 from watersmeet.program.storage.segments import CLASS, HIGH, KEY, LOW, ORDINAL, SELECTED, TS, class_column, column
 
@@ -61,6 +62,9 @@ def check_columns(program: SiteProgram, shipment: Shipment, schema: pa.Schema) -
 
 def _check_records(program: SiteProgram, shipment: Shipment, schema: pa.Schema) -> None:
     """Whether partial records can have such columns; ValueError if not."""
+    if shipment.shape is not None:
+        check_shared(shipment.shape, schema)
+        return
     part = program.part(shipment.join)
     for sender, one in program.inbound:
         for finish in part.finishes:
@@ -109,7 +113,7 @@ def _read(part: JoinPart, shipment: Shipment) -> set[str]:
                 bound = operator.bound if flow == operator.left else (operator.alias,)
             elif isinstance(operator, Pair):
                 bound = operator.left_bound if flow == operator.left else operator.right_bound
-            found |= {name for alias in bound for name in part.join.scan(alias).columns}
+            found |= set(part.join.kept_of(bound))
     return found
 
 

@@ -9,7 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from watersmeet.program.finish.failed import described, shown
-from watersmeet.program.site.filing import Mask, file_flow, shelve, where, with_selected
+from watersmeet.program.finish.shared import add_records
+from watersmeet.program.site.classified import RowFilters
+from watersmeet.program.site.filing import Made, Mask, file_flow, shelve, where, with_selected
 from watersmeet.program.site.ledger import Ingested, Traffic
 from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.site.streams import Selection, StreamScan
@@ -30,9 +32,9 @@ _SAMPLE_ROWS = 2_000
 class Ingest:
     """Files the new rows of one stream at its home.
 
-    A table has the event time, the key columns, one column for each selection with filters, whether the row is
-    malformed, which expressions fail, and the values to keep; all columns but the event time may be NULL. An
-    expression that fails is NULL, so whoever needs it does not see the row.
+    A table has the event time, the key columns, one column for each selection with filters (or the columns that rows
+    are classified by instead), whether the row is malformed, which expressions fail, and the values to keep; all
+    columns but the event time may be NULL. An expression that fails is NULL, so whoever needs it does not see the row.
     """
 
     program: SiteProgram
@@ -65,29 +67,46 @@ class Ingest:
             table = table.filter(pc.invert(early))
         if not table.num_rows:
             return found
-        masks = self._masks(table)
+        filters = RowFilters(self.scan, table)
+        found = replace(found, shared=self._recorded(table, filters))
+        masks = self._masks(table, filters)
         if FAILED in table.column_names and table.column(FAILED).null_count < table.num_rows:
             found = self._with_failed(found, table)
             clean = table.filter(pc.is_null(table.column(FAILED)))
             if not self.scan.is_table:
-                found = replace(found, null_keys=self._null_keys(clean, self._masks(clean)))
+                known = RowFilters(self.scan, clean)
+                found = replace(found, null_keys=self._null_keys(known, self._masks(clean, known)))
         else:
-            found = replace(found, null_keys={} if self.scan.is_table else self._null_keys(table, masks))
+            found = replace(found, null_keys={} if self.scan.is_table else self._null_keys(filters, masks))
+        found = replace(found, central=self._central(table, filters))
         table = self._kept(table)
-        found = replace(found, central=self._central(table, masks))
         if self.scan.stream in self.program.ordered:
             order = pa.array(np.argsort(column(table, TS), kind="stable"))
             waiting = with_selected(table, masks).take(order)  # all rows: they count before any filter
             found = replace(found, pending=shelve(self.shelf, f"pending-{self.scan.stream}", waiting))
-        if self.scan.stream not in self.program.eager:
+        flow = self.scan.stream
+        if flow not in self.program.eager or not (
+            self.program.indexes.get(flow) or self.program.shipments_of.get(flow)
+        ):
             return found
         if len(masks) > 1:
             table = with_selected(table, masks)
         table = where(table, _any([m for m, s in zip(masks, self.scan.selections, strict=True) if s.count is None]))
-        return replace(found, made=file_flow(self.program, self.shelf, self.scan.stream, table))
+        return replace(found, made=file_flow(self.program, self.shelf, flow, table))
 
-    def version(self, table: pa.Table, from_us: int) -> Ingested:
-        """File the rows of a version of a table, in force from an instant on.
+    def _recorded(self, table: pa.Table, filters: RowFilters) -> tuple[Made, ...]:
+        """The records of new rows for queries that share them, each row in one of each shape."""
+        made = []
+        for family in self.program.families:
+            if family.shape.stream == self.scan.stream:
+                records = add_records(family.shape, table, *filters.sets(family.selections), family.cuts)
+                if records is not None:
+                    path = self.shelf.put("groups", records).path
+                    made.append(Made(family.shape.name, records.num_rows, results=path))
+        return tuple(made)
+
+    def version(self, table: pa.Table, from_us: int, first_id: int = 0) -> Ingested:
+        """File the rows of a version of a table, in force from an instant on, numbered from `first_id` on.
 
         Of a version without rows there is one that no selection has, so that versions are counted all the same.
         """
@@ -97,14 +116,20 @@ class Ingest:
         instants = pa.repeat(pa.scalar(from_us, pa.int64()), table.num_rows)
         table = table.set_column(table.column_names.index(TS), TS, instants)
         if not is_empty:
-            return self(table, None)
+            return self(table, None, first_id)
         nobody: list[Mask | None] = [np.zeros(1, bool) for _ in self.scan.selections]
         waiting = with_selected(self._kept(table), nobody)
         pending = shelve(self.shelf, f"pending-{self.scan.stream}", waiting)
         return Ingested(self.scan.stream, 0, max_ts=from_us, pending=pending)
 
-    def _masks(self, table: pa.Table) -> list[Mask | None]:
-        return [_fulfilled(table, selection, number) for number, selection in enumerate(self.scan.selections)]
+    def _masks(self, table: pa.Table, filters: RowFilters) -> list[Mask | None]:
+        """Which rows fulfil each selection; of one that is only recorded by, none has to be filed."""
+        needed = self.program.needed_selections.get(self.scan.stream, frozenset())
+        nobody = np.zeros(table.num_rows, bool)
+        return [
+            _fulfilled(filters, selection, number) if number in needed else nobody
+            for number, selection in enumerate(self.scan.selections)
+        ]
 
     def _kept(self, table: pa.Table) -> pa.Table:
         """The columns that windows need; a key that is NULL belongs to rows of other selections."""
@@ -149,8 +174,9 @@ class Ingest:
         """Rows for which the filters of a selection fail, or a key where they hold, and which expression does."""
         selection = self.scan.selections[number]
         keys = {class_column(key): self.scan.keys[key].expression.sql for key in selection.keys}
-        begun = _fulfilled(rows, replace(selection, keys=(), filters=()), number)
-        passed = _fulfilled(rows, replace(selection, keys=()), number)
+        filters = RowFilters(self.scan, rows)
+        begun = _fulfilled(filters, replace(selection, keys=(), filters=()), number)
+        passed = _fulfilled(filters, replace(selection, keys=()), number)
         for row, names in enumerate(failed):
             if keep_column(number) in names:
                 if begun is None or begun[row]:
@@ -158,13 +184,14 @@ class Ingest:
             elif passed is None or passed[row]:
                 yield from ((row, keys[name]) for name in sorted(keys.keys() & set(names))[:1])
 
-    def _null_keys(self, table: pa.Table, masks: "Sequence[Mask | None]") -> dict[str, int]:
+    def _null_keys(self, filters: RowFilters, masks: "Sequence[Mask | None]") -> dict[str, int]:
         """For each query, rows that pass the filters of an alias but have a NULL among its keys."""
+        table = filters.table
         missing = {}
         for number, selection in enumerate(self.scan.selections):
             keys = [table.column(class_column(key)) for key in selection.keys]
             if any(values.null_count for values in keys):
-                passed = _fulfilled(table, replace(selection, keys=()), number)
+                passed = _fulfilled(filters, replace(selection, keys=()), number)
                 mask = masks[number]
                 before = table.num_rows if passed is None else int(passed.sum())
                 missing[number] = before - (table.num_rows if mask is None else int(mask.sum()))
@@ -175,11 +202,11 @@ class Ingest:
                     counts[part.name] = counts.get(part.name, 0) + missing[view.selection]
         return counts
 
-    def _central(self, table: pa.Table, masks: "Sequence[Mask | None]") -> Traffic:
+    def _central(self, table: pa.Table, filters: RowFilters) -> Traffic:
         """What it would take to ship the rows that any query selects whole to where they are wanted, by a sample."""
         if self.scan.stream not in self.program.away:
             return Traffic()
-        table = where(table, _any(masks))
+        table = self._kept(where(table, self._wanted(filters)))
         if not table.num_rows:
             return Traffic()
         sample = table.slice(0, _SAMPLE_ROWS).sort_by(TS)  # as they would travel
@@ -191,6 +218,13 @@ class Ingest:
         }
         size = len(pack_rows(sample.drop_columns([name for name in sample.column_names if name in spare])))
         return Traffic(MESSAGE_BYTES + size * table.num_rows // sample.num_rows, 1, table.num_rows)
+
+    def _wanted(self, filters: RowFilters) -> Mask | None:
+        """Which rows any query selects; None is all of them."""
+        if any(selection.keys for selection in self.scan.selections):
+            return _any([_fulfilled(filters, one, number) for number, one in enumerate(self.scan.selections)])
+        codes, sets = filters.sets(range(len(self.scan.selections)))
+        return np.array([bool(one) for one in sets])[codes]
 
 
 def first_row_id(batch: int, task: int) -> int:
@@ -213,11 +247,10 @@ def _count(mask: pa.Array | pa.ChunkedArray) -> int:
     return int(pc.sum(mask).as_py() or 0)
 
 
-def _fulfilled(table: pa.Table, selection: Selection, number: int) -> Mask | None:
+def _fulfilled(filters: RowFilters, selection: Selection, number: int) -> Mask | None:
     """Which rows fulfil a selection; None is all of them."""
-    mask: Mask | None = None
-    if selection.filters:
-        mask = np.asarray(pc.fill_null(table.column(keep_column(number)), False))
+    table = filters.table
+    mask = filters.holds(number) if selection.filters else None
     for key in selection.keys:
         values = table.column(class_column(key))
         if values.null_count:

@@ -13,9 +13,9 @@ from watersmeet.program.site.filing import Made
 from watersmeet.program.storage.codec import from_json, to_json
 from watersmeet.program.storage.shelf import Part, Segment
 
-FORMAT = (
-    4  # of checkpoints: 3 had one version of each plan, 2 no checksums, 1 a ledger for one site and another for several
-)
+# Of checkpoints: 4 had intermediate results that comparisons had not been applied to, 3 one version of each plan, 2 no
+# checksums, 1 a ledger for one site and another for several.
+FORMAT = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +96,12 @@ class Ingested:
     failed_file: str | None = None  # which they are and why, for queries that do not just leave them out
     observed: str = ""  # a sketch of the rows, as JSON
     late_by_us: int = 0  # the most that a late row was behind the watermark
+    shared: tuple[Made, ...] = ()  # records that queries share
 
     @property
     def paths(self) -> Iterable[str]:
         """The files that hold what was found."""
+        yield from (one.results for one in self.shared if one.results is not None)
         if self.made is not None:
             yield from (part.path for segment in self.made.segments.values() for part in segment.parts)
             yield from (payload.path for payload in self.made.payloads.values())

@@ -4,14 +4,13 @@ A stream that several aliases or queries read is stored once by each key and cro
 same join share all of it. Flows of a join keep its name in front of their own; rows of streams are shared by name.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, reduce
+from functools import cached_property
 
-from watersmeet.plan.nodes import JoinPlan, Key, Partition, Plan, join_plan_of
-from watersmeet.program.compile import compile_sites
-from watersmeet.program.finish.model import Finish, finishes_of
-from watersmeet.program.join.shared import MOST_QUERIES, MOST_SELECTIONS
+from watersmeet.plan.nodes import JoinPlan, Key, Partition
+from watersmeet.program.finish.model import Finish
+from watersmeet.program.finish.shared import Member, Shape
 from watersmeet.program.operators import (
     Announce,
     Flow,
@@ -24,14 +23,12 @@ from watersmeet.program.operators import (
     Project,
     Purpose,
     Semijoin,
-    Ship,
     SubPlans,
     rows_of,
     sub_plans_name,
 )
-from watersmeet.program.site.streams import StreamScan, View, clock_flow, stream_tables
-from watersmeet.program.storage.segments import ORDINAL, TS
-from watersmeet.query.model import TIME
+from watersmeet.program.site.families import Family
+from watersmeet.program.site.streams import StreamScan, View, clock_flow
 from watersmeet.query.windows import AsOf, Range, Tumble, Unbounded, Window, counted
 
 
@@ -45,6 +42,10 @@ class Span:
     @property
     def is_all(self) -> bool:
         return self.from_us is None and self.until_us is None
+
+    @property
+    def bounds(self) -> tuple[int, ...]:
+        return tuple(one for one in (self.from_us, self.until_us) if one is not None)
 
     def __or__(self, other: "Span") -> "Span":
         """The shortest span that contains both."""
@@ -96,6 +97,12 @@ class Shipment:
     selections: tuple[int, ...] = ()  # and what rows must fulfil one of
     span: Span = ALL_TIMES  # and when they are
     has_history: bool = False  # whether rows that came before it was set up are needed too
+    shape: Shape | None = None  # of records that several queries share
+    joins: tuple[str, ...] = ()  # and the joins whose queries do
+
+    def is_of(self, join: str) -> bool:
+        """Whether it is for a join alone, or for several of which that is one."""
+        return self.join == join or join in self.joins
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +133,15 @@ class JoinPart:
     is_fresh: bool = False  # of a query that began with it, so that no earlier row takes part
     partials: tuple[Finish, ...] = ()  # queries with groups that are answered elsewhere: records go there, not rows
     is_grouped: bool = False  # all its queries group their answers, so that sites send each other partial records
+    shapes: Mapping[str, Shape] = field(default_factory=dict)  # by query: of records that it may share with others
+    shared: frozenset[str] = frozenset()  # queries whose rows are recorded here, together with those of others
+    members: Mapping[str, Member] = field(default_factory=dict)  # by query with a shape: what counts for it
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether rows are recorded as they come for all its queries here, so that its operators need not run."""
+        queries = {finish.query for finish in (*self.finishes, *self.partials)}
+        return bool(queries) and queries <= self.shared
 
     def records(self, query: str, origin: str) -> str:
         """The flow of a query's partial records from a site."""
@@ -265,8 +281,39 @@ class SiteProgram:
         return {part.name: part for part in self.parts}
 
     @cached_property
-    def operators(self) -> tuple[tuple[JoinPart, Operator], ...]:
+    def every_operator(self) -> tuple[tuple[JoinPart, Operator], ...]:
+        """The operators of all joins, those among them that need not run."""
         return tuple((part, operator) for part in self.parts for operator in part.program.operators)
+
+    @cached_property
+    def operators(self) -> tuple[tuple[JoinPart, Operator], ...]:
+        """The operators that run."""
+        return tuple((part, operator) for part, operator in self.every_operator if not part.is_recorded)
+
+    @cached_property
+    def families(self) -> tuple[Family, ...]:
+        """The queries that share records made here, by shape."""
+        found: dict[Shape, list[JoinPart]] = {}
+        for part in self.parts:
+            for query in sorted(part.shared):
+                found.setdefault(part.shapes[query], []).append(part)
+        return tuple(
+            Family(
+                shape,
+                tuple(sorted({view.selection for part in parts for view in part.views.values()})),
+                tuple(sorted({one for part in parts for one in part.heads.bounds})),
+            )
+            for shape, parts in sorted(found.items(), key=lambda one: one[0].name)
+        )
+
+    @cached_property
+    def needed_selections(self) -> Mapping[str, frozenset[int]]:
+        """By stream, the selections of rows that are filed, not only recorded."""
+        found: dict[str, set[int]] = {}
+        for part in self.parts:
+            for view in part.views.values() if not part.is_recorded else ():
+                found.setdefault(view.stream, set()).add(view.selection)
+        return {stream: frozenset(some) for stream, some in found.items()}
 
     @cached_property
     def indexes(self) -> dict[str, tuple[Index, ...]]:
@@ -353,7 +400,12 @@ class SiteProgram:
     @cached_property
     def in_force(self) -> tuple[tuple[JoinPart, str], ...]:
         """The aliases of all joins that no other version follows."""
-        return tuple((part, scan.alias) for part in self.parts if part.is_in_force for scan in part.join.scans)
+        return tuple(
+            (part, scan.alias)
+            for part in self.parts
+            if part.is_in_force and not part.is_recorded
+            for scan in part.join.scans
+        )
 
     @cached_property
     def shipments_of(self) -> dict[str, tuple[Shipment, ...]]:
@@ -407,7 +459,7 @@ class SiteProgram:
 
     @property
     def does_nothing(self) -> bool:
-        return not (self.operators or self.shipments or self.finishes)
+        return not (self.every_operator or self.shipments or self.finishes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -506,360 +558,6 @@ def axis_alias(operator: Operator, flow: Flow) -> str:
             return operator.alias
 
 
-@dataclass(frozen=True)
-class Joined:
-    """A join, what it is called, from when on it counts, and what is answered from it."""
-
-    name: str
-    join: JoinPlan
-    start_us: int | None
-    finishes: tuple[Finish, ...]
-    heads: Span = ALL_TIMES  # of a version of a join: its combinations, by their latest rows
-    since: int = 1  # the revision of the deployment that it came with
-    is_fresh: bool = False  # whether its queries began with it
-    names: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by site, of streams that are sent there
-    apart: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by site, see JoinPart
-    copy_of: str = ""  # the join that it goes on with, for queries that another one has left
-
-
-@dataclass(frozen=True)
-class SentStream:
-    """What of a stream's rows goes to a site under a name; decided once, since stored rows have columns by it."""
-
-    stream: str
-    to: str
-    name: str
-    columns: tuple[str, ...]
-    keys: tuple[int, ...]
-    selections: tuple[int, ...]
-    routes: Mapping[str, Route | None]  # by flow at the home
-
-
-@dataclass(frozen=True)
-class Deployment:
-    """All joins that run, versions of them included, and what must stay as it is while they come and go."""
-
-    joins: tuple[Joined, ...]
-    revision: int = 1
-    scans: tuple[StreamScan, ...] = ()  # what was ever read of each stream keeps its numbers
-    sent: tuple[SentStream, ...] = ()
-    sites: tuple[str, ...] = ()  # all that take part, whether or not they have anything to do
-    history: bool = False  # whether homes keep rows for versions that are still to come
-
-    @property
-    def in_force(self) -> tuple[Joined, ...]:
-        return tuple(one for one in self.joins if one.heads.until_us is None)
-
-
-def shared_joins(
-    plans: Mapping[str, Plan], starts_us: Mapping[str, int | None], errors: Mapping[str, str] | None = None
-) -> list[Joined]:
-    """The different joins of some queries: queries that differ only above the join, or in what they keep, share one."""
-    found: dict[tuple[JoinPlan, int | None], list[tuple[JoinPlan, Finish]]] = {}
-    for query in plans:
-        for plan, finish in finishes_of(query, plans[query], (errors or {}).get(query, "fail")):
-            join = join_plan_of(plan)
-            bare = replace(join, scans=tuple(replace(scan, kept=()) for scan in join.scans), output=(), verify=())
-            found.setdefault((bare, starts_us.get(query)), []).append((join, finish))
-    joins = []
-    for (_, start_us), users in found.items():
-        (_, first), *_ = users
-        name = first.query if first.branch == 0 else f"{first.query}#{first.branch + 1}"
-        joins.append(Joined(name, _united([join for join, _ in users]), start_us, tuple(finish for _, finish in users)))
-    return joins
-
-
-def _united(joins: Sequence[JoinPlan]) -> JoinPlan:
-    """One join that keeps what any of several equal ones keeps."""
-    first = joins[0]
-    if len(joins) == 1:
-        return first
-    scans = tuple(
-        replace(scan, kept=tuple({kept.name: kept for join in joins for kept in join.scans[number].kept}.values()))
-        for number, scan in enumerate(first.scans)
-    )
-    wanted = {name for join in joins for name in join.output}
-    output = tuple(name for name in (*(name for scan in scans for name in scan.columns), TIME.flat) if name in wanted)
-    return replace(first, scans=scans, output=output)
-
-
-def overlay(joins: Iterable[Joined], sites: Iterable[str] = (), *, answers: bool = True) -> dict[str, SiteProgram]:
-    """The program of every site for all joins; without `answers` the last joins are left out (see compile_sites)."""
-    return programs_of(deployed(joins, sites, answers=answers), answers=answers)
-
-
-def deployed(
-    joins: Iterable[Joined], sites: Iterable[str] = (), *, history: bool = False, answers: bool = True
-) -> Deployment:
-    """The first deployment of some joins."""
-    joins = tuple(joins)
-    scans, _ = stream_tables((one.name, one.join, one.start_us) for one in joins)
-    first = Deployment(joins, 1, tuple(scans[name] for name in sorted(scans)), (), tuple(sorted(sites)), history)
-    programs = {one.name: compile_sites(one.join, first.sites, answers=answers) for one in joins}
-    first = replace(first, sites=tuple(sorted({*first.sites, *(s for by_site in programs.values() for s in by_site)})))
-    bare = _parts(first, programs)
-    sent = [one for site in first.sites for one in sent_streams(bare[site], {name: name for name in scans})]
-    return replace(first, sent=tuple(sent))
-
-
-def programs_of(deployment: Deployment, *, answers: bool = True) -> dict[str, SiteProgram]:
-    """What every site does in a deployment."""
-    parts = parts_of(deployment, answers=answers)
-    shipments = {site: _shipments(deployment, parts, site) for site in deployment.sites}
-    return {site: _program(deployment, site, parts[site], shipments) for site in deployment.sites}
-
-
-def program_at(
-    deployment: Deployment,
-    site: str,
-    gone: Collection[str] = (),
-    past_numbers: Mapping[str, Mapping[str, tuple[str, ...]]] | None = None,
-) -> SiteProgram:
-    """What one site does in a deployment, without the joins that are over there."""
-    parts = parts_of(deployment)
-    shipments = {name: _shipments(deployment, parts, name) for name in deployment.sites}
-    whole = _program(deployment, site, parts[site], shipments)
-    left = [part for part in parts[site] if part.name not in gone]
-    sent = _shipments(deployment, {**parts, site: left}, site) if gone else whole.shipments
-    inbound = tuple((origin, one) for origin, one in whole.inbound if one.join not in gone)
-    read = {scan.stream for one in deployment.joins if one.name not in gone for scan in one.join.scans}
-    streams = tuple(scan for scan in whole.streams if scan.stream in read)
-    return replace(
-        whole, parts=tuple(left), streams=streams, shipments=sent, inbound=inbound, past_numbers=past_numbers or {}
-    )
-
-
-def parts_of(deployment: Deployment, *, answers: bool = True) -> dict[str, list[JoinPart]]:
-    """What every site does for each join by itself."""
-    joins = deployment.joins
-    return _parts(deployment, {one.name: compile_sites(one.join, deployment.sites, answers=answers) for one in joins})
-
-
-def _program(
-    deployment: Deployment, site: str, parts: Sequence[JoinPart], shipments: Mapping[str, tuple[Shipment, ...]]
-) -> SiteProgram:
-    joins, scans = deployment.joins, {scan.stream: scan for scan in deployment.scans}
-    homes = {scan.stream: home for one in joins for scan, home in zip(one.join.scans, one.join.homes, strict=True)}
-    inbound = tuple((origin, one) for origin in deployment.sites for one in shipments[origin] if one.to == site)
-    local = tuple(scans[stream] for stream in sorted(scans) if homes.get(stream) == site)
-    stored = {scan.stream: _all_of(scan) for scan in local}
-    for one in deployment.sent:
-        if one.to == site:
-            stored[one.name] = Stored(scans[one.stream], one.keys, one.columns, one.selections)
-    derived = {finish.target.name for one in joins for finish in one.finishes if finish.target.is_stream}
-    away = frozenset(
-        scan.stream
-        for one in joins
-        for scan in one.join.scans
-        if homes[scan.stream] == site and one.join.site not in (None, site) and scan.stream not in derived
-    )
-    errors = {finish.query: finish.errors for one in joins for finish in one.finishes}
-    return SiteProgram(
-        *(site, tuple(parts), local, stored, shipments[site], inbound, away, errors),
-        revision=deployment.revision,
-        history=deployment.history,
-        numbers_out=_numbers((one.to, one) for one in shipments[site]),
-        numbers_in=_numbers(inbound),
-    )
-
-
-def _numbers(shipments: Iterable[tuple[str, Shipment]]) -> dict[str, tuple[str, ...]]:
-    """The flows between two sites by number: the same at both ends, and whatever either has dropped of them."""
-    found: dict[str, list[str]] = {}
-    for peer, shipment in shipments:
-        found.setdefault(peer, []).append(shipment.arrives_as)
-    return {peer: tuple(sorted(flows)) for peer, flows in sorted(found.items())}
-
-
-def _parts(deployment: Deployment, compiled: Mapping[str, Mapping[str, JoinProgram]]) -> dict[str, list[JoinPart]]:
-    _, views = stream_tables(((one.name, one.join, one.start_us) for one in deployment.joins), deployment.scans)
-    parts: dict[str, list[JoinPart]] = {site: [] for site in deployment.sites}
-    for one in deployment.joins:
-        queries = tuple(finish.query for finish in one.finishes)
-        for site, program in compiled[one.name].items():
-            names = one.names.get(site, {})
-            own = {
-                alias: replace(view, stream=names.get(view.stream, view.stream))
-                for (name, alias), view in views.items()
-                if name == one.name
-            }
-            finishes = one.finishes if program.is_query_site else ()
-            is_grouped = bool(queries) and all(finish.grouping and not finish.matching for finish in one.finishes)
-            makes_answers = any(operator.out.form is Form.RESULT for operator in program.operators)
-            partials = one.finishes if is_grouped and makes_answers and not finishes else ()
-            apart = one.apart.get(site, {})
-            part = JoinPart(one.name, program, own, queries, finishes, one.heads, apart, one.is_fresh)
-            parts[site].append(replace(part, partials=partials, is_grouped=is_grouped))
-    return parts
-
-
-def _all_of(scan: StreamScan) -> Stored:
-    return Stored(scan, tuple(range(len(scan.keys))), scan.columns, tuple(range(len(scan.selections))))
-
-
-def stream_ships(parts: Iterable[JoinPart]) -> dict[tuple[str, str], list[tuple[JoinPart, Ship]]]:
-    """By stream and site, for which joins rows or the row clock of a stream go there."""
-    found: dict[tuple[str, str], list[tuple[JoinPart, Ship]]] = {}
-    for part in parts:
-        streams = {f"clock({alias})": view.stream for alias, view in part.views.items()}
-        for ship in part.program.ships:
-            if part.view_of(ship.flow) is not None:
-                found.setdefault((part.views[ship.flow.name].stream, ship.to), []).append((part, ship))
-            elif ship.flow.form is Form.CLOCK:
-                found.setdefault((streams[ship.flow.name], ship.to), []).append((part, ship))
-    return found
-
-
-def sent_streams(parts: Sequence[JoinPart], names: Mapping[str, str]) -> Iterable[SentStream]:
-    """What goes of streams from a site to others: a stream once to each, with what any join needs of it there."""
-    for (stream, to), every in sorted(stream_ships(parts).items()):
-        ships = [(part, ship) for part, ship in every if ship.flow.form is not Form.CLOCK]
-        users = [part.views[ship.flow.name] for part, ship in ships]
-        keys = tuple(sorted({number for view in users for number in view.keys.values()}))
-        columns = tuple(dict.fromkeys(name for view in users for _, name in view.columns if name not in (TS, ORDINAL)))
-        selections = tuple(sorted({view.selection for view in users}))
-        routes: dict[str, Route | None] = {}
-        for flow in sorted({view.flow for view in users}):
-            own = [(part, ship) for part, ship in ships if part.flow(ship.flow) == flow]
-            part, ship = own[0]
-            routes[flow] = part.route(ship.flow, ship.sub_plans) if len(own) == 1 else None
-        yield SentStream(stream, to, names[stream], columns, keys, selections, routes)
-
-
-def _shipments(deployment: Deployment, parts: Mapping[str, Sequence[JoinPart]], site: str) -> tuple[Shipment, ...]:
-    """What a site ships for all joins."""
-    found: dict[tuple[str, str], Shipment] = {}
-    own = {part.name: part for part in parts[site]}
-    for part in own.values():
-        for finish in part.partials:
-            assert part.join.site is not None, "answers are wanted at another site"
-            records, to = part.records(finish.query, site), part.join.site
-            found[to, records] = Shipment(records, to, records, Form.RECORD, Purpose.RECORDS, join=part.name)
-        for ship in part.program.ships:
-            if part.view_of(ship.flow) is not None or ship.flow.form is Form.CLOCK:
-                continue
-            if ship.flow.form is Form.RESULT and part.partials:
-                continue  # nobody needs the rows
-            arrives = part.flow(ship.arrives_as)
-            found[ship.to, arrives] = Shipment(
-                part.flow(ship.flow),
-                ship.to,
-                arrives,
-                ship.flow.form,
-                ship.arrives_as.purpose,
-                ship.arrives_as.bloom,
-                part.name,
-                part.route(ship.flow, ship.sub_plans),
-            )
-    sent = {(one.stream, one.to, one.name): one for one in deployment.sent}
-    tables = {scan.stream for scan in deployment.scans if scan.is_table}
-    for (stream, to), ships in stream_ships(own.values()).items():
-        there = {part.name: part for part in parts[to]}
-        for part, ship in ships:
-            arrives = there[part.name].flow(ship.arrives_as)
-            if ship.flow.form is Form.CLOCK:
-                purpose = Purpose.TABLES if stream in tables else ship.arrives_as.purpose
-                found[to, arrives] = Shipment(part.flow(ship.flow), to, arrives, Form.CLOCK, purpose, has_history=True)
-                continue
-            view = part.views[ship.flow.name]
-            spec = sent[view.stream, to, there[part.name].views[ship.flow.name].stream]
-            shipment = Shipment(
-                view.flow,
-                to,
-                arrives,
-                Form.ROW,
-                Purpose.TABLES if stream in tables else Purpose.TUPLES,
-                route=spec.routes[view.flow],
-                columns=spec.columns,
-                keys=spec.keys,
-                selections=spec.selections,
-                span=_span_there(there[part.name], ship.flow),
-                has_history=_reads_window(there[part.name], ship.flow),
-            )
-            known = found.get((to, arrives), shipment)
-            found[to, arrives] = replace(
-                shipment,
-                span=known.span | shipment.span,
-                has_history=known.has_history or shipment.has_history,
-            )
-    return tuple(found[name] for name in sorted(found))
-
-
-def _readers(part: JoinPart, flow: Flow) -> list[Operator]:
-    return [operator for operator in part.program.operators if flow in operator.inputs]
-
-
-def _span_there(part: JoinPart, flow: Flow) -> Span:
-    """When the rows of a stream are that a join may need where they are sent."""
-    spans = [part.span(operator, flow) for operator in _readers(part, flow)]
-    return reduce(Span.__or__, spans) if spans else part.heads
-
-
-def _reads_window(part: JoinPart, flow: Flow) -> bool:
-    """Whether a join needs rows of a stream that came before it was set up."""
-    return not part.is_fresh and any(reads_window(operator, flow) for operator in _readers(part, flow))
-
-
 def needs_rows(part: JoinPart) -> bool:
     """Whether a join counts rows, so that rows are new only when all watermarks have passed them."""
     return any(counted(scan.window) is not None for scan in part.join.scans)
-
-
-@dataclass(frozen=True)
-class ProbeGroup:
-    """Probes of several joins that do the same but for filters and columns: one probe does it for all of them."""
-
-    members: tuple[tuple[str, Probe], ...]  # name of the join, its probe
-
-
-def probe_groups(
-    program: SiteProgram, operators: Sequence[tuple[str, Operator]]
-) -> tuple[list[ProbeGroup], list[tuple[str, Operator]]]:
-    """Probes that can be done together, at most 64, and the operators that are left."""
-    alike: dict[object, list[tuple[str, Probe]]] = {}
-    rest: list[tuple[str, Operator]] = []
-    for name, operator in operators:
-        part = program.part(name)
-        slot = _probe_shape(part, operator)
-        streams = {view.stream for view in part.views.values()} & program.stored.keys()
-        if slot is None or any(len(program.stored[one].selections) > MOST_SELECTIONS for one in streams):
-            rest.append((name, operator))
-        else:
-            assert isinstance(operator, Probe)
-            alike.setdefault(slot, []).append((name, operator))
-    groups = []
-    for members in alike.values():
-        for start in range(0, len(members), MOST_QUERIES):
-            some = members[start : start + MOST_QUERIES]
-            if len(some) > 1:
-                groups.append(ProbeGroup(tuple(some)))
-            else:
-                rest += some
-    return groups, rest
-
-
-def _probe_shape(part: JoinPart, operator: Operator) -> object | None:
-    """What probes that are done together have in common; None where a probe is done by itself."""
-    if not isinstance(operator, Probe) or operator.out.form is not Form.RESULT or operator.sub_plans is not None:
-        return None
-    if part.view_of(operator.left) is None:
-        return None
-    aliases = [flow.name for flow in operator.windows]
-    windows = tuple((part.views[alias].flow, part.join.scan(alias).window) for alias in aliases)
-    lookups = tuple(
-        (aliases.index(one.alias), part.columns(one.rows, one.checks), owners_of(part, operator, one.checks))
-        for one in operator.lookups
-    )
-    keys = tuple(part.columns(flow, operator.key) for flow in operator.inputs)
-    relations = tuple(part.relation(flow, operator.key) for flow in operator.inputs)
-    return aliases.index(operator.head), windows, lookups, keys, relations, part.heads, needs_rows(part)
-
-
-def owners_of(part: JoinPart, operator: Probe, checks: Key) -> tuple[tuple[int, int], ...]:
-    """For each class to compare, the place and column of the first alias before that has it."""
-    order = [operator.head, *(one.alias for one in operator.lookups)]
-    found = []
-    for number in checks:
-        place = next(place for place, alias in enumerate(order) if number in part.views[alias].keys)
-        found.append((place, part.views[order[place]].keys[number]))
-    return tuple(found)

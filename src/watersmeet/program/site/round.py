@@ -15,7 +15,8 @@ from watersmeet.program.finish.combine import finished
 from watersmeet.program.join import kernels
 from watersmeet.program.join.announce import continued, ended_spans, span_run, uncovered
 from watersmeet.program.join.axis import Axis, Clock, instants
-from watersmeet.program.join.match import Side, Witnesses, first_meetings, pairs
+from watersmeet.program.join.conditions import newly_complete, not_rejected
+from watersmeet.program.join.match import Pairs, Side, Witnesses, first_meetings, pairs
 from watersmeet.program.join.probe import (
     LATEST,
     LIMIT,
@@ -56,18 +57,8 @@ from watersmeet.program.site.filing import (
     with_selected,
 )
 from watersmeet.program.site.inbound import check_rows
-from watersmeet.program.site.program import (
-    JoinPart,
-    ProbeGroup,
-    Shipment,
-    SiteProgram,
-    Span,
-    Stored,
-    axis_alias,
-    needs_rows,
-    owners_of,
-    role,
-)
+from watersmeet.program.site.probe_groups import ProbeGroup, owners_of
+from watersmeet.program.site.program import JoinPart, Shipment, SiteProgram, Span, Stored, axis_alias, needs_rows, role
 from watersmeet.program.site.streams import View, clock_flow, ordered_flow
 from watersmeet.program.storage import bloom
 from watersmeet.program.storage.bloom import Filter
@@ -89,6 +80,7 @@ from watersmeet.program.storage.segments import (
 from watersmeet.program.storage.shelf import Part, Segment, Shelf
 from watersmeet.program.storage.sizes import split_rows, take_rows, united
 from watersmeet.program.storage.wire import UNKNOWN, naming_damage, unpack_schema
+from watersmeet.query.comparisons import Condition
 from watersmeet.query.model import TIME
 from watersmeet.query.windows import AsOf, counted
 
@@ -304,17 +296,19 @@ class _Bucket:
         if not len(carrier):
             return None
         owners = {c: 0 for alias in operator.bound for c in part.join.scan(alias).classes}
-        lookups = []
+        lookups, reached = [], [operator.bound]
         for one in operator.lookups:
             # A new combination belongs to the last of its aliases that has a new row: later ones show only old rows.
             is_earlier = aliases.index(one.alias) < position
             window = self._window(part, operator, one.rows, one.alias, new=is_earlier, old=True)
-            lookups.append(Lookup(window, tuple((c, owners[c]) for c in one.checks)))
+            reached.append((one.alias,))
+            conditions = newly_complete(part.join.conditions, [sum(reached[:-1], ())], sum(reached, ()))
+            accepts = partial(_accepted, conditions, tuple(reached)) if conditions else None
+            lookups.append(Lookup(window, tuple((c, owners[c]) for c in one.checks), accepts))
             for c in part.join.scan(one.alias).classes:
                 owners.setdefault(c, len(lookups))
         relations = (carrier, *(lookup.relation for lookup in lookups))
-        bound = [operator.bound, *((one.alias,) for one in operator.lookups)]
-        names = [[name for alias in own for name in part.join.scan(alias).columns] for own in bound]
+        names = [[name for alias in own for name in part.join.scan(alias).columns] for own in reached]
         is_last = operator.out.form is Form.RESULT
         tables = []
         for found in join(carrier, lookups):
@@ -349,8 +343,8 @@ class _Bucket:
             found, sets = (every, every_set) if own is None else (every.take(own), every_set[own])
             for number, (member, probe) in enumerate(members):
                 which = np.flatnonzero(sets & np.uint64(1 << number))
-                if len(which):
-                    some = found.take(which)
+                some = _accepted_of(member, probe, found.take(which), relations)
+                if len(some):
                     tables.setdefault(number, []).append(_columns_of(member, probe, some, relations))
         return [
             self.file(*members[number], rows) for number, some in tables.items() for rows in split_rows(united(some))
@@ -452,7 +446,8 @@ class _Bucket:
         right = self._side(part, operator, operator.right)
         axis = self._axis(part, operator.alias)
         tables = []
-        for found in pairs(left, right, operator.checks):
+        for every in pairs(left, right, operator.checks):
+            found = _accepted_pairs(part, every, operator.bound, (operator.alias,))
             left_rows, right_rows = found.left_rows, found.right_rows
             if axis.counts_rows:
                 ours = found.left.gather(left_rows, [TS])[0].to_numpy()
@@ -473,7 +468,8 @@ class _Bucket:
         right = self._side(part, operator, operator.right)
         tables = []
         is_last = operator.out.form is Form.RESULT
-        for found in pairs(left, right, operator.checks):
+        for every in pairs(left, right, operator.checks):
+            found = _accepted_pairs(part, every, operator.left_bound, operator.right_bound)
             rows, low, high = (found.left_rows, found.right_rows), found.low, found.high
             own = _in_span(part.heads, low // len(part.join.scans), is_last=is_last)
             if own is not None:
@@ -499,8 +495,10 @@ class _Bucket:
         classes = [] if is_last else [class_column(number) for number in operator.carried]
         own = [name for name in classes if name in left_has], [name for name in classes if name not in left_has]
         columns = dict(times)
+        kept = part.join.kept_of([alias for _, _, bound in sides for alias in bound])
         for (relation, rows, bound), more in zip(sides, own, strict=True):
-            names = [*more, *(name for alias in bound for name in part.join.scan(alias).columns)]
+            ours = {name for alias in bound for name in part.join.scan(alias).columns}
+            names = [*more, *(name for name in kept if name in ours)]
             columns |= dict(zip(names, relation.gather(rows, names), strict=True))
         return finished(part.join, columns, len(sides[0][1])) if is_last else pa.table(columns)
 
@@ -800,6 +798,41 @@ def _membership(stored: Stored, table: pa.Table, users: Mapping[int, int], *, ev
         np.array([members for _, members in bits], np.uint64),
         0,
     )
+
+
+def _accepted(
+    conditions: Sequence[Condition], bound: Sequence[Sequence[str]], relations: Sequence[Relation], rows: Sequence[I64]
+) -> Mask:
+    """Which combinations conditions do not reject; `bound` has the aliases of each relation."""
+    columns: dict[str, pa.Array] = {}
+    for aliases, relation, numbers in zip(bound, relations, rows, strict=True):
+        names = sorted({c.flat for one in conditions for c in one.expression.columns if c.alias in aliases})
+        columns |= dict(zip(names, relation.gather(numbers, names), strict=True))
+    return not_rejected(conditions, columns)
+
+
+def _accepted_pairs(part: JoinPart, found: Pairs, left: tuple[str, ...], right: tuple[str, ...]) -> Pairs:
+    """The pairs that no condition rejects which both sides are needed for."""
+    conditions = newly_complete(part.join.conditions, (left, right), (*left, *right))
+    if not conditions or not len(found.left_rows):
+        return found
+    rows = (found.left_rows, found.right_rows)
+    mask = _accepted(conditions, (left, right), (found.left, found.right), rows)
+    return found if mask.all() else found.take(np.flatnonzero(mask))
+
+
+def _accepted_of(part: JoinPart, operator: Probe, found: Combinations, relations: Sequence[Relation]) -> Combinations:
+    """Those combinations of one member of a group that its conditions do not reject."""
+    if not part.join.conditions or not len(found):
+        return found
+    asked = {name for one in part.join.conditions for name in one.columns}
+    columns: dict[str, pa.Array] = {}
+    order = (operator.head, *(one.alias for one in operator.lookups))
+    for alias, relation, rows in zip(order, relations, found.rows, strict=True):
+        names = [(name, stored) for name, stored in part.views[alias].columns if name in asked]
+        values = relation.gather(rows, [stored for _, stored in names])
+        columns |= {name: value for (name, _), value in zip(names, values, strict=True)}
+    return found.take(np.flatnonzero(not_rejected(part.join.conditions, columns)))
 
 
 def _columns_of(part: JoinPart, operator: Probe, found: Combinations, relations: Sequence[Relation]) -> pa.Table:

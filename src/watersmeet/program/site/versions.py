@@ -13,22 +13,17 @@ from watersmeet.plan.nodes import Into, JoinPlan, Plan, is_outer, join_plan_of, 
 from watersmeet.program.compile import compile_sites
 from watersmeet.program.finish.model import Finish
 from watersmeet.program.operators import Form, Operator, Probe
-from watersmeet.program.site.program import (
+from watersmeet.program.site.deployment import (
     Deployment,
     Joined,
-    JoinPart,
     SentStream,
-    SiteProgram,
-    Span,
-    axis_alias,
     parts_of,
     programs_of,
-    reads_window,
     sent_streams,
     shared_joins,
-    stored_inputs,
     stream_ships,
 )
+from watersmeet.program.site.program import JoinPart, SiteProgram, Span, axis_alias, reads_window, stored_inputs
 from watersmeet.program.site.streams import View, clock_flow, ordered_flow, stream_tables
 from watersmeet.query.model import Target
 from watersmeet.query.windows import AsOf, Range, Tumble, Window, counted

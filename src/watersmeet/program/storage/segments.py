@@ -90,6 +90,12 @@ def place_of(table: pa.Table) -> I64:
     return column(table, ORDINAL if ORDINAL in table.column_names else TS)
 
 
+def is_in_order(keys: U64, ts: I64) -> bool:
+    """Whether rows are sorted by (key, ts) as they are."""
+    same = keys[1:] == keys[:-1]
+    return bool(np.all((keys[1:] > keys[:-1]) | (same & (ts[1:] >= ts[:-1]))))
+
+
 def key_order(keys: U64, ts: I64) -> I64:
     """The permutation that sorts by (key, ts)."""
     order = np.argsort(keys)

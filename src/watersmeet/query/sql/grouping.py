@@ -79,7 +79,7 @@ def read_grouping(
         raise text.error(first, "SELECT DISTINCT with GROUP BY is not supported; groups are distinct without it")
     has_window = group is not None and group.meta["window"] is not None
     if emit := statement.emits_changes:
-        _check_changes(statement, emit, sources, has_window=has_window)
+        _check_changes(statement, emit, scope, sources, has_window=has_window)
         outputs = {CHANGED_AT.name: CHANGED_AT, DELETED.name: DELETED}
     elif has_window:
         outputs = {WINDOW_START.name: WINDOW_START, WINDOW_END.name: WINDOW_END}
@@ -99,7 +99,7 @@ def read_grouping(
     if emit:
         ends: list[tuple[int, Range | Tumble]] = []
         for one in sources:
-            if isinstance(one.window, Range | Tumble):
+            if isinstance(one.window, Range | Tumble) and one.alias.casefold() in scope.aliases:
                 if one.stream not in event_times:
                     raise text.error(emit, f"EMIT CHANGES needs the event time of stream {one.stream!r}")
                 ends.append((len(grouped), one.window))
@@ -114,7 +114,9 @@ def read_grouping(
     return (*grouped, time), grouping
 
 
-def _check_changes(statement: Statement, emit: Token, sources: Sequence[StreamRef], *, has_window: bool) -> None:
+def _check_changes(
+    statement: Statement, emit: Token, scope: Scope, sources: Sequence[StreamRef], *, has_window: bool
+) -> None:
     """Refuse what cannot be with EMIT CHANGES."""
     text, parts = statement.text, statement.tree.args
     if has_window:
@@ -123,10 +125,11 @@ def _check_changes(statement: Statement, emit: Token, sources: Sequence[StreamRe
     if order := parts.get("order") or parts.get("limit"):
         message = "ORDER BY and LIMIT cannot be with EMIT CHANGES; rank groups within an output window instead"
         raise text.error(order.meta["begin"], message)
-    if refreshed := [one.alias for one in sources if one.window == AsOf(is_refreshed=True)]:
+    visible = [one for one in sources if one.alias.casefold() in scope.aliases]
+    if refreshed := [one.alias for one in visible if one.window == AsOf(is_refreshed=True)]:
         message = f"EMIT CHANGES is not defined over {refreshed[0]!r}, a table that is refreshed; leave out refresh"
         raise text.error(emit, f"{message}, or count in output windows with TUMBLE")
-    if rows := [one.alias for one in sources if isinstance(one.window, Rows)]:
+    if rows := [one.alias for one in visible if isinstance(one.window, Rows)]:
         message = f"EMIT CHANGES is not supported over the ROWS window of {rows[0]}; use RANGE, TUMBLE or UNBOUNDED"
         raise text.error(emit, message)
 

@@ -15,7 +15,7 @@ from watersmeet.query.sql.scope import Scope, make_scope
 from watersmeet.query.sql.sources import joins_of, kind_of, read_sources
 from watersmeet.query.sql.tokens import Tokens, outside_brackets
 from watersmeet.query.sql.where import conjuncts_of, read_conjunct
-from watersmeet.query.windows import MOST_STREAMS, Unbounded, Window
+from watersmeet.query.windows import MOST_STREAMS, AsOf, Unbounded, Window
 
 _SUBQUERY_PARTS = {"expressions", "from_", "joins", "where", "distinct"}
 
@@ -167,11 +167,7 @@ def _read_subquery(
     if any(kind_of(join) != "INNER" or join.args.get("using") for join in joins):
         message = f"only inner joins with ON are supported in the subquery of {clause}; write one EXISTS for each"
         raise text.error(tokens[0], message)
-    written = read_sources(inside, columns, tables)
-    if len(written) == 1 and not select.args["from_"].this.meta["window"]:
-        cure = f"add one, e.g. {written[0].alias} [RANGE 1 MINUTE]"
-        message = f"stream {written[0].alias!r} in the subquery of {clause} has no window; {cure}"
-        raise text.error(select.args["from_"].this.meta["name"], message)
+    written = read_sources(inside, columns, tables, subquery_of=clause)
     sources = []
     taken = {source.alias.casefold() for source in known}
     for source in written:
@@ -201,7 +197,9 @@ def _read_subquery(
         ready = tuple(one for one in on if set(one.aliases) <= here and source.alias in one.aliases)
         tree = JoinTree(JoinKind.INNER, tree, source.alias, ready)
     inner = {one for node in _nodes(tree) for one in node.on}
-    if kind is JoinKind.ANTI and all(isinstance(one.window, Unbounded) for one in known):
+    reads_tables = all(isinstance(one.window, AsOf) for one in sources)
+    ends = any(not isinstance(one.window, Unbounded | AsOf) for one in known)
+    if kind is JoinKind.ANTI and not ends and not reads_tables:
         raise text.error(tokens[0], f"NOT {clause} is never decided where all windows outside are UNBOUNDED; bound one")
     rest = [one for one in on if one not in inner]
     if compared is not None and kind is JoinKind.ANTI and not any(isinstance(one, Equality) for one in rest):

@@ -61,11 +61,15 @@ def kind_of(join: exp.Join) -> str:
 
 
 def read_sources(
-    statement: Statement, columns: Mapping[str, Sequence[str]], known_tables: Mapping[str, Window]
+    statement: Statement,
+    columns: Mapping[str, Sequence[str]],
+    known_tables: Mapping[str, Window],
+    subquery_of: str = "",
 ) -> tuple[StreamRef, ...]:
     """The streams and tables of FROM under their declared names, with an alias, and streams with a window.
 
-    A stream that is alone or beside tables only needs none: nothing is joined with its earlier rows.
+    A stream that is alone or beside tables only needs none: nothing is joined with its earlier rows. In the subquery
+    of a clause it needs one, and tables may be alone.
     """
     text = statement.text
     tables = [statement.tree.args["from_"].this, *(join.this for join in joins_of(statement))]
@@ -93,14 +97,15 @@ def read_sources(
                 cure = f"write {written} {alias}" if alias != written else f"write {written}"
                 raise text.error(token, f"{written!r} is a table, which has no window; leave out {shown}: {cure}")
             window = known_tables[stream]
-        if window is None and len(streams) == 1:
+        if window is None and len(streams) == 1 and not subquery_of:
             window = Unbounded()
         if window is None:
+            where = f" in the subquery of {subquery_of}" if subquery_of else ""
             cure = f"add one, e.g. {alias} [RANGE 1 MINUTE] or {alias} [UNBOUNDED]"
-            raise text.error(token, f"stream {alias!r} has no window; {cure}")
+            raise text.error(token, f"stream {alias!r}{where} has no window; {cure}")
         seen.add(alias.casefold())
         sources.append(StreamRef(alias, stream, window))
-    if not streams:
+    if not streams and not subquery_of:
         first = tables[0].meta["name"]
         cure = "add a stream to FROM, or ask Spark itself (spark.sql) about tables alone"
         raise text.error(first, f"FROM has no stream, so nothing would ever be answered; {cure}")

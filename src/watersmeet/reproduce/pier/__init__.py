@@ -1,10 +1,14 @@
-"""Experiments of PIER: applications (pier.txt, 1.2), joins (4.3), work shared between aggregate queries (5)."""
+"""Experiments of PIER: applications (pier.txt, 1.2), aggregation (4.2), joins (4.3), shared aggregates (5)."""
 
 from watersmeet.reproduce.experiment import Experiment
 from watersmeet.reproduce.pier import (
     centralised,
     churn,
     fig1_1,
+    fig4_2,
+    fig4_8,
+    fig4_10,
+    fig4_13,
     fig4_16,
     fig4_17,
     fig4_18,
@@ -22,6 +26,10 @@ from watersmeet.reproduce.pier import (
 
 EXPERIMENTS: tuple[Experiment, ...] = (
     fig1_1.EXPERIMENT,
+    *fig4_2.EXPERIMENTS,
+    *fig4_8.EXPERIMENTS,
+    *fig4_10.EXPERIMENTS,
+    *fig4_13.EXPERIMENTS,
     fig4_16.EXPERIMENT,
     fig4_17.EXPERIMENT,
     fig4_18.EXPERIMENT,

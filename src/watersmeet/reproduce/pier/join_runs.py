@@ -6,7 +6,7 @@ from pathlib import Path
 
 from watersmeet.program.pier.sql.plan import JoinMethod, Transport
 from watersmeet.reproduce.experiment import Experiment, Row, averaged
-from watersmeet.reproduce.plots import LINE_WIDTH, MARKER_SIZE, new_figure, save, show_grid
+from watersmeet.reproduce.plots import error_bars
 from watersmeet.sim.pier.joins import JoinRun, measure_join
 
 FIGURES = ("traffic", "messages", "latency", "most inbound", "results")
@@ -78,29 +78,10 @@ def plot_of(figure: str, x: str, ylabel: str, *, is_log: bool) -> Callable[[Sequ
     """A line for each join, with means and deviations over draws."""
 
     def plot(rows: Sequence[Row], path: Path) -> None:
-        canvas, axes = new_figure(1, 1, (4.6, 3.2))
-        axis = axes[0, 0]
-        for name in dict.fromkeys(row["join"] for row in rows):
-            xs = sorted({row[x] for row in rows if row["join"] == name})
-            groups = [
-                [row[figure] for row in rows if row["join"] == name and row[x] == at and row[figure] is not None]
-                for at in xs
-            ]
-            known = [(at, group) for at, group in zip(xs, groups, strict=True) if group]
-            means = [sum(group) / len(group) for _, group in known]
-            spread = [
-                (sum((value - mean) ** 2 for value in group) / len(group)) ** 0.5
-                for (_, group), mean in zip(known, means, strict=True)
-            ]
-            axis.errorbar(
-                [at for at, _ in known], means, spread, fmt="o-", ms=MARKER_SIZE, lw=LINE_WIDTH, capsize=2, label=name
-            )
-        axis.set(xlabel="nodes" if x == "nodes" else "selectivity on S", ylabel=ylabel)
-        if is_log:
-            axis.set(xscale="log", yscale="log")
-        show_grid(axis)
-        axis.legend(fontsize=7)
-        save(canvas, path)
+        xlabel = "nodes" if x == "nodes" else "selectivity on S"
+        error_bars(
+            rows, path, series="join", x=x, figure=figure, xlabel=xlabel, ylabel=ylabel, logx=is_log, logy=is_log
+        )
 
     return plot
 

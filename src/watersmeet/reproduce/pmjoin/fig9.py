@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from watersmeet.planners.partition import PartMethod, SubPlans, pmjoin_plan
+from watersmeet.program.site.deployment import overlay, shared_joins
 from watersmeet.program.site.filing import pack_for_others
-from watersmeet.program.site.program import overlay, shared_joins
 from watersmeet.program.storage.shelf import MemoryShelf
 from watersmeet.reproduce import plots
 from watersmeet.reproduce.experiment import Experiment, Row, averaged, finding

@@ -294,7 +294,11 @@ class Internet:
         """The sender learns that it has arrived; of a message that was sent twice it cannot tell which time."""
         self._kernel.cancel(transfer.timer)
         round_trips = transfer.source.round_trips
-        if round_trips is not None and not transfer.is_repeated:
+        if round_trips is None:
+            return
+        if transfer.is_repeated:
+            round_trips.backed_off(transfer.target.address, transfer.timeout_us)
+        else:
             round_trips.measured(transfer.target.address, self._kernel.now_us - transfer.sent_us)
 
     def _missed(self, transfer: "_Transfer") -> None:

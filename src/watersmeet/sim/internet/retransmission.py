@@ -1,4 +1,9 @@
-"""When a sender takes a message for lost: round trips are estimated as TCP does (Jacobson; Karn for repeated ones)."""
+"""When a sender takes a message for lost: round trips are estimated as TCP does (Jacobson; Karn for repeated ones).
+
+A message that was sent twice measures nothing, since nobody knows which copy was acknowledged. But the timeout at which
+it came through stays in force until one that was sent once is measured: else a receiver that is always slow would never
+be known to be.
+"""
 
 from dataclasses import dataclass
 
@@ -28,14 +33,16 @@ class Retransmission:
 class RoundTrips:
     """What one sender knows of its receivers: mean and mean deviation of the round trip."""
 
-    __slots__ = ("_known", "_settings")
+    __slots__ = ("_backed_off_us", "_known", "_settings")
 
     def __init__(self, settings: Retransmission) -> None:
         self._settings = settings
         self._known: dict[int, tuple[float, float]] = {}  # the one measured last at the end
+        self._backed_off_us: dict[int, int] = {}
 
     def measured(self, receiver: int, round_trip_us: int) -> None:
         """A message to this receiver was acknowledged after so long."""
+        self._backed_off_us.pop(receiver, None)
         known = self._known.pop(receiver, None)
         if known is None:
             mean_us, deviation_us = float(round_trip_us), round_trip_us / 2
@@ -47,6 +54,12 @@ class RoundTrips:
             mean_us += (round_trip_us - mean_us) / 8
         self._known[receiver] = (mean_us, deviation_us)
 
+    def backed_off(self, receiver: int, timeout_us: int) -> None:
+        """A message that was sent several times was acknowledged, with this timeout at last."""
+        self._backed_off_us[receiver] = timeout_us
+        if len(self._backed_off_us) > self._settings.remembered:
+            del self._backed_off_us[next(iter(self._backed_off_us))]
+
     def timeout_us(self, receiver: int) -> int:
         """How long to wait for this receiver's acknowledgement: the mean and four deviations.
 
@@ -55,6 +68,9 @@ class RoundTrips:
         >>> trips.timeout_us(7), trips.timeout_us(8)
         (300000, 1000000)
         """
+        backed_off_us = self._backed_off_us.get(receiver)
+        if backed_off_us is not None:
+            return backed_off_us
         known = self._known.get(receiver)
         if known is None:
             return self._settings.first_timeout_us

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from watersmeet.program.pier.algorithms import Algorithm
 from watersmeet.program.pier.dataflow import PreparedGraph, RunningGraph, prepare
 from watersmeet.program.pier.graph import UflQuery, expanded
 from watersmeet.program.pier.runtime import Cancel, Context, Counters, Take
@@ -19,6 +20,8 @@ from watersmeet.sim.dht.node import Dht
 from watersmeet.sim.kernel import Kernel
 from watersmeet.sim.overlays.identifiers import identifier_of
 from watersmeet.sim.overlays.router import Address
+from watersmeet.sim.pier.aggregation.continuous import AggregationNode
+from watersmeet.sim.pier.aggregation.query import AggregationQuery, Algebra
 from watersmeet.sim.pier.client import ClientQuery
 from watersmeet.sim.pier.indexes.distribution_tree import Broadcast, DistributionSettings, DistributionTree
 from watersmeet.sim.pier.messages import (
@@ -262,6 +265,32 @@ class PierNode:
     def broadcast(self, port: str, batch: Batch) -> None:
         message = PortMessage(port, batch)
         self._tree.broadcast(message, message.size_bytes, PORT_LIFETIME_US)
+
+    def aggregate(
+        self,
+        name: str,
+        algorithm: Algorithm,
+        period_us: int,
+        begin_us: int,
+        algebra: Algebra,
+        local: Callable[[int], Any],
+        at_root: Callable[[int, Any, int], None],
+    ) -> tuple[Callable[[int, Any], None], Cancel]:
+        root = identifier_of(f"{name}.root")
+        query = AggregationQuery(
+            *(name, algorithm, algebra, root),
+            root_address=self.address,  # nobody asks for it: roots are found by their point
+            requester=self.address,
+            nodes=1,
+            epochs=None,
+            period_us=period_us,
+            start_us=begin_us - self.clock_offset_us,
+        )
+        node = AggregationNode(
+            *(self._kernel, self.dht, query, lambda _, epoch: local(epoch)),
+            at_root=lambda answer: at_root(answer.epoch, answer.partial, answer.nodes),
+        )
+        return node.add, node.stop
 
     def table(self, name: str) -> Sequence[Batch]:
         return tuple(self._tables.get(name, ()))

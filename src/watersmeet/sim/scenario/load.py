@@ -14,6 +14,7 @@ from typing import Any
 
 from watersmeet.errors import InputError, TopologyError, did_you_mean
 from watersmeet.planners.choose import batch_interval_s
+from watersmeet.program.pier.algorithms import names_for_queries
 from watersmeet.program.pier.sql.plan import JoinMethod, PlanSettings, Transport
 from watersmeet.program.rjoin.shard import Strategy
 from watersmeet.query.windows import parse_duration
@@ -66,6 +67,7 @@ _PIER_KEYS = (
     "bloom_hashes",
     "bloom_wait",
     "group_wait",
+    "aggregation",
     "renew",
 )
 _RANKINGS = ("shared", "own")
@@ -244,6 +246,11 @@ def _pier(entry: Entry) -> PierSettings:
     ):
         if name in keys:
             plan[setting] = _duration(keys[name], name) / 1e6
+    if "aggregation" in keys:
+        name, known = keys["aggregation"].text("aggregation"), names_for_queries()
+        if name not in known:
+            raise keys["aggregation"].fail(f"unknown aggregation {name!r}; {did_you_mean(name, known)}")
+        plan["aggregation"] = name
     settings: dict[str, Any] = {"plan": PlanSettings(**plan)}
     if "mode" in members:
         settings["mode"] = members["mode"]

@@ -78,6 +78,8 @@ class PierSettings:
                 f"join {self.plan.method.value} finds only what is there when it asks; add mode: snapshot, or take "
                 "another join"
             )
+        if self.mode is PierMode.SNAPSHOT and self.plan.aggregation is not None:
+            raise InputError("aggregation runs by epochs, which a snapshot has none of; leave out one of them")
         if self.plan.transport is Transport.IP and self.plan.method is JoinMethod.HIERARCHICAL:
             raise InputError("join hierarchical needs the nodes on a route; leave out transport: ip")
 
@@ -191,6 +193,7 @@ class Scenario:
                 "join": plan.method.value,
                 "transport": plan.transport.value,
                 "mode": self.pier.mode.value,
+                "aggregation": plan.aggregation,
                 "replicas": self.pier.replicas,
                 "drain_us": self.pier.drain_us,
             }

@@ -16,9 +16,16 @@ from watersmeet.adapt.decisions import Decider, decisions_of
 from watersmeet.cost.price import DEFAULT_UNITS, Cost, price
 from watersmeet.errors import InputError, TypeMismatch
 from watersmeet.metrics.bus import Reader
+from watersmeet.metrics.describe import (
+    central_bytes,
+    link_events,
+    program_event,
+    query_event,
+    shipping_event,
+    topology_event,
+)
 from watersmeet.metrics.events import (
     Event,
-    LinkCounts,
     MicroBatchCompleted,
     PlanChangeProposed,
     PlanInForce,
@@ -31,8 +38,8 @@ from watersmeet.plan.nodes import join_plan_of, with_join
 from watersmeet.planners.choose import Chosen, choose
 from watersmeet.program.rjoin.compiled import Longs
 from watersmeet.program.site.agreement import Form
-from watersmeet.program.site.engine import traffic_by_purpose
 from watersmeet.program.site.ledger import SiteLedger, failed_counts
+from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.site.versions import Change, QueryPlan
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.sql import parse_query, to_duckdb
@@ -127,7 +134,7 @@ def simulate_sites(
     for crash in crashes:
         sites.crash(crash.site, crash.at_us, crash.down_us)
     report.sites = sites
-    report.start(sorted(sites.sites))
+    report.start(topology, {name: site.engine.program for name, site in sorted(sites.sites.items())})
     _feed(sites, streams, scenario.trigger_us, progress)
     virtual_us = sites.kernel.now_us
     report.end(virtual_us)
@@ -167,7 +174,7 @@ def _asked(topology: Topology, query: Query) -> _Asked:
             check_source(stream)
         schemas = {stream.name: schema_of(stream) for stream in streams}
         schema = _evaluated(parsed, schemas)
-        known = typed(parsed, schemas)
+        known = typed(parsed, schemas, topology.event_times)
         chosen = choose(topology, query, known)
         return _Asked(query, parsed, known, chosen, schema, topology.query_site(query))
 
@@ -265,14 +272,24 @@ class _Report:
     decisions: Decider | None = None
     sites: SimulatedSites | None = None
     completed_us: dict[tuple[str, int], int] = field(default_factory=dict)  # by site and number
+    _reported: dict[str, SiteLedger] = field(default_factory=dict)  # by site, as of the last report
+    _programs: dict[str, SiteProgram] = field(default_factory=dict)  # by site, that were reported
     _published_changes: int = 0  # changes of plans that were published
-    _coordinator: str | None = None  # the site that decides
+    _coordinator: str = ""  # the site that decides
     _log: int = 0  # changes that it knows the outcome of
     _sketches: dict[str, StreamSketch] = field(default_factory=dict)  # by stream, of the micro-batch that runs
 
-    def start(self, sites: Sequence[str]) -> None:
-        self._publish(0, RunStarted(tuple(sites), tuple(self.asked), __version__))
+    def start(self, topology: Topology, programs: Mapping[str, SiteProgram]) -> None:
+        self._publish(0, RunStarted(tuple(programs), tuple(self.asked), __version__))
+        if self.events is None:
+            return
+        self._publish(0, topology_event(topology))
+        costs = {name: _expected_cost(one.chosen, self.trigger_us) for name, one in self.asked.items()}
+        shipped = shipping_event(topology, {name: cost for name, cost in costs.items() if cost is not None}, programs)
+        if shipped is not None:
+            self._publish(0, shipped)
         for name, one in self.asked.items():
+            self._publish(0, query_event(topology, name, one.chosen.plan))
             expected = None if one.chosen.cost is None else one.chosen.cost.bytes_s
             plan = PlanInForce(name, one.chosen.planner, explain_text(one.chosen.plan), expected, 1)
             self._publish(0, plan)
@@ -284,6 +301,9 @@ class _Report:
             self._decide(before, now_us)
         if self.events is None:
             return
+        if self._programs.get(site.name) is not program:
+            self._programs[site.name] = program
+            self._publish(now_us, program_event(program))
         segments = list(ledger.segments)
         found = before.ingested
         names = sorted({one.stream for one in found})
@@ -305,12 +325,12 @@ class _Report:
                 state_rows=sum(segment.rows for segment in segments),
                 state_bytes=sum(segment.bytes for segment in segments),
                 segments=len(segments),
+                central_bytes=central_bytes(self._reported.get(site.name, SiteLedger()), ledger),
             ),
         )
-        for to, purposes in traffic_by_purpose(program, ledger).items():
-            for purpose, sent in purposes.items():
-                counts = LinkCounts(site.name, to, purpose.value, sent.bytes, sent.batches, sent.tuples)
-                self._publish(now_us, counts)
+        self._reported[site.name] = ledger
+        for counts in link_events(program, ledger):
+            self._publish(now_us, counts)
 
     def wants_sketch(self, stream: str, now_us: int) -> bool:
         return self.decisions is not None and self.decisions.wants_sketch(stream, now_us)
@@ -330,7 +350,12 @@ class _Report:
             sketch = self._sketches.pop(stream, None)
             self.decisions.ingested(stream, rows, self.trigger_us / 1e6, now_us, sketch)
         self._follow_coordinator()
+        reported = self.decisions.reported_bytes
         changes, events = self.decisions.decide(now_us)
+        for name, total in self.decisions.reported_bytes.items():
+            size = total - reported.get(name, 0)
+            if size and name != self._coordinator and self.sites.sites[name].is_up:
+                self.sites.sites[name].report(self._coordinator, size)
         for event in events:
             self._publish(now_us, event)
         for one in changes:
@@ -358,7 +383,7 @@ class _Report:
         versions = site.engine.versions(site.ledger)
         joins = {finish.query: one.join for one in versions.deployment.in_force for finish in one.finishes}
         if coordinator != self._coordinator:
-            if self._coordinator is not None:
+            if self._coordinator:
                 self.decisions.taken_over(joins)
             self._coordinator, self._log = coordinator, len(versions.log)
         elif len(versions.log) > self._log and versions.proposal is None and not versions.queue:

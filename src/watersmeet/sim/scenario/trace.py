@@ -21,6 +21,7 @@ class Trace:
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
+        self._load = np.zeros(0, np.int64)  # at the look before
 
     def start(self, parameters: dict[str, Any], identifiers: NDArray[np.uint64], every_us: int, first_us: int) -> None:
         """What is run: all parameters, where nodes are on the circle, and how often there is a look."""
@@ -40,10 +41,15 @@ class Trace:
         )
 
     def look(self, time_us: int, figures: dict[str, Any], load: Longs) -> None:
-        """What has been done so far, and by whom most."""
+        """What has been done so far, by whom most, and the loads of nodes that have changed since the look before."""
+        before = np.zeros(len(load), np.int64)
+        before[: min(len(load), len(self._load))] = self._load[: len(load)]
+        changed = np.flatnonzero(load != before)
+        self._load = load.copy()
+        loads = [changed.tolist(), load[changed].tolist()]
         most = np.lexsort((np.arange(len(load)), -load))[:TOP_NODES]
         top = [[int(node), int(load[node])] for node in most if load[node]]
-        self._write({"line": "look", "time_us": time_us, **figures, "top": top})
+        self._write({"line": "look", "time_us": time_us, **figures, "top": top, "loads": loads})
 
     def end(self, time_us: int, summary: dict[str, Any]) -> None:
         """The last line: the summary of the whole simulation."""

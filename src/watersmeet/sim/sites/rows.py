@@ -10,6 +10,7 @@ import pyarrow as pa
 from watersmeet.plan.shape import key_classes
 from watersmeet.program.finish.failed import FAILING, first_failing, set_failing_aside
 from watersmeet.program.finish.model import Evaluated, Finish, answer_column
+from watersmeet.program.site.classified import classified_columns, classified_selections, kind_of_type
 from watersmeet.program.site.derived import derived_rows
 from watersmeet.program.site.ingest import FAILED, Ingest, first_row_id
 from watersmeet.program.site.ledger import Answers, Ingested
@@ -17,6 +18,7 @@ from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.site.streams import StreamScan
 from watersmeet.program.storage.segments import TS, class_column, keep_column
 from watersmeet.program.storage.shelf import Shelf
+from watersmeet.query.comparisons import column_types
 from watersmeet.query.dialect import all_of, to_duckdb
 from watersmeet.query.model import EVENT_TIME, Column, Equality, Expression, JoinQuery, Output, cast_output
 from watersmeet.query.oracle import answer, answer_outputs
@@ -39,8 +41,13 @@ _SPARK_TYPES = {
 HASH = "hash(CAST({} AS VARCHAR)) >> 1"  # how a value that is no plain whole number becomes one
 
 
-def typed(query: JoinQuery, schemas: Mapping[str, pa.Schema]) -> JoinQuery:
-    """The query with types for the sides of its equalities: whole numbers are compared as such, all else as hashes."""
+def typed(
+    query: JoinQuery, schemas: Mapping[str, pa.Schema], event_times: Mapping[str, str] | None = None
+) -> JoinQuery:
+    """The query with types for the sides of its equalities: whole numbers are compared as such, all else as hashes.
+
+    `event_times` are the columns, by stream, whose values are known to be event times.
+    """
     stream_of = {source.alias: source.stream for source in query.sources}
 
     def is_whole(side: Expression) -> bool:
@@ -55,14 +62,15 @@ def typed(query: JoinQuery, schemas: Mapping[str, pa.Schema]) -> JoinQuery:
 
     equalities = tuple(Equality(with_type(e.left), with_type(e.right)) for e in query.equalities)
     outer = query.outer
+    types = {
+        Column(source.alias, field.name): _SPARK_TYPES.get(field.type, "")
+        for source in query.sources
+        for field in schemas[source.stream]
+    }
     if outer is not None:
-        types = tuple(
-            (Column(source.alias, field.name), _SPARK_TYPES.get(field.type, ""))
-            for source in query.sources
-            for field in schemas[source.stream]
-        )
-        outer = outer.rebound(dict(zip(query.equalities, equalities, strict=True)), types)
-    return replace(query, equalities=equalities, outer=outer)
+        outer = outer.rebound(dict(zip(query.equalities, equalities, strict=True)), tuple(types.items()))
+    known = column_types(query, types, event_times or {})
+    return replace(query, equalities=equalities, outer=outer, types=known)
 
 
 def typed_outputs(
@@ -137,11 +145,14 @@ def _laid_out(scan: StreamScan, flat: pa.Table, ts: str, hash_sql: str) -> pa.Ta
         value = _translated(key.expression)
         number_sql = value if key.expression.type == "bigint" else hash_sql.format(value)
         judged[class_column(number)] = f"CASE WHEN ({value}) IS NOT NULL THEN CAST({number_sql} AS BIGINT) END"
+    classified = classified_selections(scan, {field.name: kind_of_type(field.type) for field in flat.schema})
     for number, selection in enumerate(scan.selections):
-        if selection.filters:
+        if selection.filters and number not in classified:
             judged[keep_column(number)] = all_of([_translated(one) for one in selection.filters])
     columns = {TS: ts, **judged}
     columns |= {item.name: _translated(item.expression) for item in scan.read}
+    for name in classified_columns(scan, classified):
+        columns.setdefault(name, f'"{name}"')
     try:
         return query_rows(f"SELECT {_aliased(columns)} FROM flat", flat=flat)
     except _duckdb().Error:

@@ -15,10 +15,12 @@ from watersmeet.plan.nodes import Plan
 from watersmeet.program.operators import Purpose
 from watersmeet.program.site.adoption import adopt, drop, finished, first_ledger, program_of
 from watersmeet.program.site.agreement import Form, Judge, Takeover, accept
-from watersmeet.program.site.engine import Arrivals, SiteEngine, traffic_by_purpose
+from watersmeet.program.site.deployment import deployed, programs_of, shared_joins
+from watersmeet.program.site.engine import Arrivals, SiteEngine
 from watersmeet.program.site.ingest import Ingest, first_row_id, has_event_time
-from watersmeet.program.site.ledger import Answers, Ingested, SiteLedger, Traffic, watermark
-from watersmeet.program.site.program import SiteProgram, deployed, programs_of, shared_joins
+from watersmeet.program.site.ledger import Answers, Ingested, LinkState, SiteLedger, Traffic, watermark
+from watersmeet.program.site.outbox import traffic_by_purpose
+from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.site.streams import StreamScan
 from watersmeet.program.site.versions import Change
 from watersmeet.program.storage.shelf import MemoryShelf
@@ -125,6 +127,13 @@ class SimulatedSite:
             self._wake()
         else:
             self.kernel.after(RETRY_US, self.change, change)
+
+    def report(self, to: str, size: int) -> None:
+        """Count what is said of this site's streams to another one; when it arrives matters to nobody."""
+        link = self.ledger.links.get(to, LinkState())
+        name = Purpose.OBSERVATIONS.value
+        traffic = {**link.traffic, name: link.traffic.get(name, Traffic()) + Traffic(size, 1)}
+        self.ledger = replace(self.ledger, links={**self.ledger.links, to: replace(link, traffic=traffic)})
 
     def insist(self) -> None:
         """Ask the other sites what they have promised, if a change is still undecided."""
@@ -316,8 +325,12 @@ class SimulatedSites:
         observer: Observer | None = None,
         tables: "Mapping[str, TableSource | pa.Table] | None" = None,
         insist_us: int | None = None,
+        shares: bool = True,
     ) -> None:
-        """`changes` lets plans and queries change, at these sites and streams too; `history` without waiting."""
+        """`changes` lets plans and queries change, at these sites and streams too; `history` without waiting.
+
+        Without `shares` every query with groups has partial records of its own.
+        """
         self.kernel = Kernel(seed)
         self.network = Network(self.kernel, model_of, retry_us)
         if observer is not None:
@@ -327,7 +340,7 @@ class SimulatedSites:
         by_query: Mapping[str, Plan] = plans if isinstance(plans, Mapping) else {"q": plans}
         starts = start_us if isinstance(start_us, Mapping) else dict.fromkeys(by_query, start_us)
         joins = shared_joins(by_query, starts, errors)
-        deployment = deployed(joins, sites, history=history and changes, answers=answers)
+        deployment = deployed(joins, sites, history=history and changes, answers=answers, shares=shares)
         programs = programs_of(deployment, answers=answers)
         local = {scan.stream: site for site, program in programs.items() for scan in program.sources}
         self.homes = {**(homes or {}), **local}

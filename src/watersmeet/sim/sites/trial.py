@@ -185,7 +185,7 @@ def _parsed(sql: str, streams: tuple[str, ...]) -> JoinQuery:
         allow_cross=True,
         event_times=dict.fromkeys(streams, EVENT_TIME),
     )
-    return typed(query, dict.fromkeys(streams, SCHEMA))
+    return typed(query, dict.fromkeys(streams, SCHEMA), dict.fromkeys(streams, EVENT_TIME))
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ def draw(seed: int, *, size: Size = "small") -> Trial:
     aliases = list("abcde")[: random.choice([2, 2, 2, 2, 3, 3, 3, 4, 5])]
     stream_of = _streams(random, aliases)
     streams = sorted(set(stream_of.values()))
-    sql = _sql(random, aliases, stream_of)
+    sql = _with_residuals(Random(f"{seed} residuals"), _sql(random, aliases, stream_of))
     delay = random.choice([0, 0, 2])
     is_fine = random.random() < 0.3  # instants between whole seconds, at the very edges of windows
     keys, most = random.randint(1, 7 - len(aliases)), _ROWS[size][len(aliases)]
@@ -609,6 +609,30 @@ def _sql(random: Random, aliases: Sequence[str], stream_of: Mapping[str, str]) -
     if random.random() < 0.3:
         items.append(f"{random.choice(aliases)}.{random.choice('kms')} AS more")
     return _Sql(windows, stream_of, tuple(where), tuple(items))
+
+
+# Conditions on combinations: comparisons that the join itself applies, sums that may fail, and what needs an evaluator.
+_RESIDUALS = (
+    "{a}.id < {b}.id + 3",
+    "{a}.m <> {b}.m",
+    "{b}.ts BETWEEN {a}.ts - INTERVAL 3 SECONDS AND {a}.ts + INTERVAL 2 SECONDS",
+    "{a}.ts <= {b}.ts",
+    "abs({a}.id - {b}.id) < 6",
+    "({a}.s < {b}.s OR {a}.s IS NULL OR NOT {b}.id > {a}.m)",
+    "{a}.id % 3 <> {b}.id % 3",
+    "{a}.id - {b}.id > {c}.m - 5",
+    "{a}.m + {b}.m + {c}.m < 6",
+)
+
+
+def _with_residuals(random: Random, sql: _Sql) -> _Sql:
+    """The join with none, one or several conditions on combinations."""
+    aliases = list(sql.windows)
+    more = []
+    for template in random.sample(_RESIDUALS, random.choice([0, 0, 1, 1, 2, 3])):
+        one, other, third = random.choices(aliases, k=3) if len(aliases) == 2 else random.sample(aliases, 3)
+        more.append(template.format(a=one, b=other, c=third))
+    return replace(sql, where=(*sql.where, *more))
 
 
 def _edges(random: Random, aliases: Sequence[str]) -> list[Edge]:

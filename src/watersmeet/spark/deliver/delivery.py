@@ -48,8 +48,17 @@ class Delivery:
     files that readers have seen could not be replaced by a large one in one step; so they never come to be.
     """
 
-    def __init__(self, spark: SparkSession, query: str, schema: StructType, writer: Writer, shelf: FileShelf) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        query: str,
+        schema: StructType,
+        writer: Writer,
+        shelf: FileShelf,
+        reported: Callable[["Delivery", Sequence[Answers]], object] = lambda delivery, answers: None,
+    ) -> None:
         self.query = query
+        self._reported = reported  # called when the sink has some answers, before they are forgotten
         self._spark = spark
         self._schema = schema
         self._writer = writer
@@ -131,6 +140,7 @@ class Delivery:
         except Exception as error:
             raise_explained(error, self.query)
         self._has_failed = False
+        self._reported(self, held)
         self._delivered = held[-1].batch
         self._done += len(held)
         self._held = []
@@ -170,6 +180,11 @@ class Delivery:
         name = f"part-00000.{self._compression}.parquet"
         pq.write_table(table, os.path.join(path, name), compression=self._compression)
         return int(table.num_rows)
+
+    def sample(self, answers: Answers, rows: int) -> pa.Table:
+        """The last rows of some answers that are still kept."""
+        table = self._table(answers)
+        return table.slice(max(0, table.num_rows - rows))
 
     def close(self) -> None:
         """Deliver what is held back, end the thread and leave nothing temporary behind."""

@@ -22,10 +22,10 @@ from pyspark.sql import functions as F
 
 from watersmeet.errors import CheckpointMismatch, InputError, RunError
 from watersmeet.spark.binding import readable
-from watersmeet.spark.deliver.storage import open_storage
+from watersmeet.spark.deliver.storage import ObjectStorage, open_storage
 from watersmeet.spark.durable import FLUSHED, Disk
 from watersmeet.spark.ingest.new_files import FILE_FORMATS
-from watersmeet.spark.session import first_line
+from watersmeet.spark.session import first_line, option_values
 from watersmeet.topology.model import BatchFunction, Query, Sink
 
 CONSOLE_ROWS = 20
@@ -65,16 +65,18 @@ class FileWriter(Writer):
         self._sink = sink
         self._run_id = run_id
         self._storage, self._directory = open_storage(spark, sink.path, disk)
-        parent, _, name = self._directory.rpartition("/")
         # A place of this run alone: several queries may write to one directory.
-        self._staging = f"{parent}/.{name}.{run_id}.staging"
+        self._staging = self._storage.staging(self._directory, run_id)
+        self._has_executors_elsewhere = not str(spark.sparkContext.master).startswith("local")
         if spark.conf.get(_TIMESTAMPS, None) is None:
             spark.conf.set(_TIMESTAMPS, _WITH_ZONE)  # Spark's default, INT96, does not say that it means UTC
         self._writes_zone = spark.conf.get(_TIMESTAMPS) == _WITH_ZONE
         self._let_go: Callable[[], None] | None = None  # while this process holds the sink
         try:
             self._storage.make(self._directory, lasting=True)
-            for place in (self._directory, parent):
+            places = [self._directory]
+            places += [self._staging.rpartition("/")[0]] if not isinstance(self._storage, ObjectStorage) else []
+            for place in places:
                 trial = f"{place}/.trial-{run_id}"  # what a power cut leaves of it goes with the next start
                 self._storage.make(trial)
                 self._storage.remove(trial)
@@ -92,10 +94,17 @@ class FileWriter(Writer):
         return all(name.startswith((".", "_")) for name in self._storage.names(self._directory))
 
     def write(self, rows: DataFrame, batch: int, *, replay: bool) -> int:
+        if self._has_executors_elsewhere and isinstance(self._storage, ObjectStorage):
+            raise RunError(
+                f"the sink {self._sink.path} gets rows that Spark's executors write, and they have no place in common "
+                "with the driver; on a cluster use Hadoop's connector (s3a://...), or Parquet of plain columns"
+            )
+
         def stage(path: str) -> int:
             counted = Observation()
             writer = rows.observe(counted, F.count(F.lit(1)).alias("rows")).write.format(self._sink.format)
-            writer.options(**dict(self._sink.options)).mode("overwrite").save(path)
+            options = option_values(rows.sparkSession, self._sink.options, f"the sink {self._sink.path}")
+            writer.options(**options).mode("overwrite").save(path)
             return int(counted.get["rows"])
 
         return self.publish(stage, batch, replay=replay)
@@ -156,7 +165,7 @@ class FileWriter(Writer):
         compression = options.pop("compression", "snappy").casefold()
         known = compression in ("none", "uncompressed", "snappy", "gzip", "zstd", "lz4_raw", "brotli")
         plain = self._sink.format == "parquet" and known and not options and self._writes_zone
-        if not plain or not self._storage.is_local:
+        if not plain or not self._storage.stages_here:
             return None
         return {"uncompressed": "none", "lz4_raw": "lz4"}.get(compression, compression)
 
@@ -206,7 +215,7 @@ class FormatWriter(Writer):
 
     def write(self, rows: DataFrame, batch: int, *, replay: bool) -> int:
         counted = Observation()
-        options = dict(self._sink.options)
+        options = option_values(rows.sparkSession, self._sink.options, f"a sink of format {self._sink.format}")
         if self._sink.format == "delta":
             options |= {"txnAppId": self._run_id, "txnVersion": str(batch)}
         writer = rows.observe(counted, F.count(F.lit(1)).alias("rows")).write.format(self._sink.format)

@@ -1,11 +1,13 @@
-"""The few things done to directories of answers, on a local disk or on any file system Hadoop knows."""
+"""The few things done to directories of answers: on a local disk, in an object store, or on what Hadoop knows."""
 
 import fcntl
+import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote, urlparse
 
@@ -13,12 +15,18 @@ from pyspark.sql import SparkSession
 
 from watersmeet.errors import RunError
 from watersmeet.spark.durable import UNFLUSHED, Disk
+from watersmeet.spark.store.cache import cache_directory
+from watersmeet.spark.store.object_store import ObjectStore, is_installed, is_object_url, open_store
 
 
 class Storage(Protocol):
     """Directories and files by path; every operation raises on failure."""
 
     is_local: bool
+    stages_here: bool  # whether files are put aside on this machine before they are published
+
+    def staging(self, directory: str, run_id: str) -> str:
+        """Where a run puts the files of a directory aside: a place of this run alone."""
 
     def make(self, directory: str, *, lasting: bool = False) -> None:
         """Make a directory and its parents, to last or for a moment."""
@@ -43,9 +51,13 @@ class LocalStorage:
     """The local disk, without a detour through Java: Hadoop starts a process to set a file's permissions."""
 
     is_local = True
+    stages_here = True
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
+
+    def staging(self, directory: str, run_id: str) -> str:
+        return _beside(directory, run_id)
 
     def make(self, directory: str, *, lasting: bool = False) -> None:
         (self._disk if lasting else UNFLUSHED).make(directory)
@@ -84,14 +96,66 @@ class LocalStorage:
                 os.close(handle)
 
 
+class ObjectStorage(LocalStorage):
+    """A directory of an object store: files are put aside on the local disk, and published by an upload each."""
+
+    is_local = False
+
+    def __init__(self) -> None:
+        super().__init__(UNFLUSHED)
+
+    def staging(self, directory: str, run_id: str) -> str:
+        digest = hashlib.sha256(directory.encode()).hexdigest()[:16]
+        return str(cache_directory() / "staging" / f"{digest}.{run_id}")
+
+    def make(self, directory: str, *, lasting: bool = False) -> None:
+        if is_object_url(directory):
+            store, name = _parted(directory)
+            if name.startswith("."):  # to try whether it can be written; otherwise a store has no directories
+                store.put(name, b"")
+        else:
+            super().make(directory, lasting=lasting)
+
+    def names(self, directory: str) -> list[str]:
+        if not is_object_url(directory):
+            return super().names(directory)
+        return sorted(key for key in open_store(directory).sizes() if "/" not in key)
+
+    def move(self, source: str, target: str) -> None:
+        store, name = _parted(target)
+        if not is_object_url(source):
+            store.put(name, Path(source))
+            os.unlink(source)
+            return
+        origin, known = _parted(source)
+        stored = origin.get(known)
+        if stored is not None:
+            store.put(name, stored.data)
+            origin.delete([known])
+
+    def remove(self, path: str) -> None:
+        if is_object_url(path):
+            store, name = _parted(path)
+            store.delete([name])
+        else:
+            super().remove(path)
+
+    def flush(self, paths: Iterable[str]) -> None:
+        """What a store has taken it keeps."""
+
+
 class HadoopStorage:
     """Any other file system, such as s3a:// or hdfs://."""
 
     is_local = False
+    stages_here = False
 
     def __init__(self, spark: SparkSession, root: str) -> None:
         self._jvm: Any = spark._jvm  # Hadoop's file systems are reached only this way
         self._files = self._path(root).getFileSystem(spark._jsc.hadoopConfiguration())
+
+    def staging(self, directory: str, run_id: str) -> str:
+        return _beside(directory, run_id)
 
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(path)
@@ -126,4 +190,17 @@ def open_storage(spark: SparkSession, path: str, disk: Disk) -> tuple[Storage, s
     parsed = urlparse(path)
     if parsed.scheme in ("", "file"):
         return LocalStorage(disk), os.path.abspath(unquote(parsed.path) if parsed.scheme else path)
+    if is_object_url(path) and is_installed():
+        return ObjectStorage(), path.rstrip("/")
     return HadoopStorage(spark, path), path.rstrip("/")
+
+
+def _beside(directory: str, run_id: str) -> str:
+    parent, _, name = directory.rpartition("/")
+    return f"{parent}/.{name}.{run_id}.staging"
+
+
+def _parted(url: str) -> tuple[ObjectStore, str]:
+    """The store that an object is in, and its name there."""
+    parent, _, name = url.rpartition("/")
+    return open_store(parent), name

@@ -16,10 +16,12 @@ import pyarrow.parquet as pq
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_type
 
+from watersmeet.program.site.classified import classified_columns, classified_selections
 from watersmeet.program.site.streams import StreamScan
 from watersmeet.program.storage.segments import TS, class_column
 from watersmeet.spark.ingest.nanoseconds import floored, nanosecond_columns
 from watersmeet.spark.ingest.new_files import reader_options
+from watersmeet.spark.ingest.sources import kinds_of
 from watersmeet.spark.tasks import IngestRows
 from watersmeet.topology.model import Source, Stream
 
@@ -46,7 +48,9 @@ def file_columns(stream: Stream, schema: T.StructType, scan: StreamScan) -> tupl
     """The columns of the stream's files that are wanted, or None if it takes more than columns of files."""
     if not _has_plain_files(stream.source) or stream.late is not None:
         return None
-    if any(selection.filters for selection in scan.selections) or not all(key.exact for key in scan.keys):
+    classified = classified_selections(scan, kinds_of(schema, f"{stream.name}."))
+    evaluated = [one for number, one in enumerate(scan.selections) if one.filters and number not in classified]
+    if evaluated or not all(key.exact for key in scan.keys):
         return None
     expressions = [
         *((key.expression, class_column(number), True) for number, key in enumerate(scan.keys)),
@@ -56,6 +60,9 @@ def file_columns(stream: Stream, schema: T.StructType, scan: StreamScan) -> tupl
         return None
     wanted = [(stream.event_time_column, TS, True)]
     wanted += [(expression.columns[0].name, to, is_number) for expression, to, is_number in expressions]
+    known = {to for _, to, _ in wanted}
+    read = [name for name in classified_columns(scan, classified) if name not in known]
+    wanted += [(name.removeprefix(f"{stream.name}."), name, False) for name in read]
     if not all(is_plain_column(schema[name]) for name, _, _ in wanted):
         return None
     return tuple(

@@ -10,19 +10,27 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from watersmeet.errors import InputError, TopologyError
+from watersmeet.program.site.classified import classified_columns, classified_selections
 from watersmeet.program.site.ingest import FAILED, MALFORMED
 from watersmeet.program.site.streams import StreamScan
 from watersmeet.program.storage.segments import TS, class_column, keep_column
+from watersmeet.query.sql.simple import Kind
 from watersmeet.query.windows import TABLE_US
 from watersmeet.spark.binding import CORRUPT, CORRUPT_FIELD, class_key_sql, micros_sql, readable, tried_sql
 from watersmeet.spark.ingest import generator
 from watersmeet.spark.ingest.nanoseconds import read_files
 from watersmeet.spark.ingest.new_files import FILE_FORMATS, is_local, local_path, reader_options
+from watersmeet.spark.session import option_values
 from watersmeet.topology.model import Source, Stream, Table
 
 _OWN_SCHEMA_FORMATS = ("rate", "rate-micro-batch", "socket", "kafka")  # they refuse a schema
 _LIGHT_FORMATS = ("parquet", generator.FORMAT)
 _NO_AGE = "36500d"  # Spark leaves out files that are older than the newest one by more than a week, without a word
+_KINDS = {
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), Kind.WHOLE),
+    "double": Kind.DOUBLE,
+    "string": Kind.TEXT,  # without a collation
+}
 _PARSED_FORMATS = ("json", "csv", "xml")  # their rows can be malformed one by one
 
 
@@ -66,7 +74,7 @@ def open_stream(spark: SparkSession, stream: Stream, schema: StructType, *, batc
     assert source is not None, "a stream has a source or a frame"
     if source.format == generator.FORMAT:
         generator.register(spark)
-    options = dict(source.options)
+    options = option_values(spark, source.options, stream.what)
     if source.format in FILE_FORMATS and not batch and "maxfileage" not in map(str.casefold, options):
         options["maxFileAge"] = _NO_AGE
     reader = _reader(spark.read if batch else spark.readStream, source, schema).options(**options)
@@ -77,7 +85,8 @@ def open_files(spark: SparkSession, stream: Stream, schema: StructType, paths: S
     """The rows of some of a stream's files, as `open_stream` has them."""
     source = stream.source
     assert source is not None and source.path is not None, "only streams of files have files"
-    options = {**reader_options(source), "__globPaths__": "false"}  # they are names, whatever characters are in them
+    given = option_values(spark, reader_options(source), stream.what)
+    options = {**given, "__globPaths__": "false"}  # they are names, whatever characters are in them
     if os.path.isdir(local_path(source.path)):
         options["basePath"] = source.path  # for columns that are names of directories
 
@@ -149,8 +158,9 @@ def laid_out(
             found.append(F.expr(sql).alias(class_column(number)))
         else:
             tried[class_column(number)] = _guarded(sql, scan, f"#{number}")
+    classified = classified_selections(scan, kinds_of(flat.schema))
     for number, selection in enumerate(scan.selections):
-        if selection.filters:
+        if selection.filters and number not in classified:
             tried[keep_column(number)] = selection.condition
     judged = list(tried)
     tried |= {i.name: _guarded(i.expression.sql, scan, i.name) for i in scan.read if not i.expression.is_plain}
@@ -164,9 +174,14 @@ def laid_out(
         i.name: F.expr(f"`{_quoted(_attempt(i.name))}`.v" if i.name in tried else i.expression.sql).alias(i.name)
         for i in scan.read
     }
-    for name in extra:
+    for name in (*extra, *classified_columns(scan, classified)):
         kept.setdefault(name, F.col(f"`{_quoted(name)}`"))
     return flat.select(*found, *kept.values())
+
+
+def kinds_of(schema: StructType, prefix: str = "") -> dict[str, Kind]:
+    """What the values of each column are to predicates."""
+    return {prefix + field.name: _KINDS.get(field.dataType.simpleString(), Kind.OTHER) for field in schema.fields}
 
 
 def _guarded(sql: str, scan: StreamScan, name: str) -> str:

@@ -21,6 +21,7 @@ from watersmeet.spark.files import FileShelf
 from watersmeet.spark.ingest.new_files import FILE_FORMATS, listing_of
 from watersmeet.spark.ingest.sources import check_source, ingest_columns, open_files, open_stream
 from watersmeet.spark.jobs import map_rows, reports
+from watersmeet.spark.session import option_values
 from watersmeet.spark.tasks import IngestVersion
 from watersmeet.topology.model import Table, Topology
 
@@ -38,7 +39,7 @@ def _inferred(spark: SparkSession, table: Table) -> Table:
     source = table.source
     assert source is not None, "a table has a source or a frame"
     check_source(table, StructType(), once=False)
-    options = dict(source.options)
+    options = option_values(spark, source.options, table.what)
     if source.format == "csv":
         options.setdefault("inferSchema", "true")
     reader = spark.read.format(source.format).options(**options)
@@ -60,7 +61,7 @@ def open_table(spark: SparkSession, table: Table, schema: StructType) -> DataFra
         listing = None if source is None else listing_of(table)
         paths = [] if listing is None else [file.path for file in listing.files()]
         return open_files(spark, table, schema, paths) if paths else open_stream(spark, table, schema, batch=True)
-    reader = spark.read.format(source.format).options(**source.options)
+    reader = spark.read.format(source.format).options(**option_values(spark, source.options, table.what))
     try:  # other sources have their own schema, and many refuse to be given one
         rows = reader.load(source.path) if source.path else reader.load()
     except Exception as error:

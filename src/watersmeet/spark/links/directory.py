@@ -15,19 +15,18 @@ here again if it is missing.
 """
 
 import contextlib
-import json
 import os
 import re
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 from pathlib import Path
 
-from watersmeet.errors import DamagedParcel
-from watersmeet.program.storage.wire import UNKNOWN, index_parcel
 from watersmeet.spark.durable import FLUSHED, Disk
-from watersmeet.spark.links.protocol import Fenced, Link, LinkEnd, LinkUnreadable, LinkUnwritable, Role, Sealed
+from watersmeet.spark.links.ends import pack_end, unpack_end
+from watersmeet.spark.links.protocol import Link, LinkEnd, LinkUnreadable, LinkUnwritable, Role, Sealed, fenced
+from watersmeet.spark.links.seal import OPEN, Refused, Seal
 
 _PARCEL, _DAMAGED = ".parcel", ".damaged-"
 _MAX_END_BYTES = 4_096
@@ -37,8 +36,8 @@ _MAX_READS = 10  # of an end that is started again and again meanwhile
 class DirectoryLinks:
     """All links of one site."""
 
-    def __init__(self, root: Path, site: str, disk: Disk = FLUSHED) -> None:
-        self.root, self.site, self.disk = root, site, disk
+    def __init__(self, root: Path, site: str, disk: Disk = FLUSHED, seal: Seal = OPEN) -> None:
+        self.root, self.site, self.disk, self.seal = root, site, disk, seal
         self._ours: dict[tuple[Link, Role], LinkEnd] = {}
 
     def _place(self, link: Link) -> Path:
@@ -72,11 +71,13 @@ class DirectoryLinks:
                     break
             else:
                 raise _unreadable(f"{path.name} comes and goes", place, link)
-        found = _end_of(data, epoch)
-        if found is None:
+        try:
+            return unpack_end(data, link, role, epoch, self.seal)
+        except Refused as refused:
+            raise _unreadable(f"{path.name} is refused, {refused}", place, link) from None
+        except ValueError:
             cure = f"{path.name} is damaged; remove it, and {link.site(role)} writes it anew while it runs"
-            raise _unreadable(cure, place, link)
-        return found
+            raise _unreadable(cure, place, link) from None
 
     def claim(self, link: Link, role: Role, end: LinkEnd) -> None:
         """Create the file of our epoch, which nobody else can do then."""
@@ -85,19 +86,20 @@ class DirectoryLinks:
         with _writing(place, link):
             newest = _newest(place, role)
             if newest is not None and newest >= end.epoch:
-                raise _fenced(link, role, newest, end)
-            aside.write_bytes(_text(end))
+                raise fenced(link, role, newest, end)
+            data = pack_end(end, link, role, self.seal)
+            aside.write_bytes(data)
             self.disk.flush([aside])
             try:
                 os.link(aside, path)
             except FileExistsError:
-                raise _fenced(link, role, end.epoch, end) from None
+                raise fenced(link, role, end.epoch, end) from None
             except OSError:  # a file system without hard links
                 try:
                     with open(path, "xb") as file:
-                        file.write(_text(end))
+                        file.write(data)
                 except FileExistsError:
-                    raise _fenced(link, role, end.epoch, end) from None
+                    raise fenced(link, role, end.epoch, end) from None
             finally:
                 aside.unlink()
         self._ours[link, role] = end
@@ -123,13 +125,27 @@ class DirectoryLinks:
         with _writing(place, link):
             newest = _newest(place, role)
             if newest is not None and newest > end.epoch:
-                raise _fenced(link, role, newest, end)
+                raise fenced(link, role, newest, end)
             path = _end_path(place, role, end.epoch)
-            if _read(path) != _text(end):
-                _replace(path, _text(end), self.disk)
+            if self._is_said(path, link, role, end):
+                return
+            _replace(path, pack_end(end, link, role, self.seal), self.disk)
         self._ours[link, role] = end
 
+    def _is_said(self, path: Path, link: Link, role: Role, end: LinkEnd) -> bool:
+        """Whether a file says just that of our end."""
+        data = _read(path)
+        with contextlib.suppress(ValueError):
+            return data is not None and unpack_end(data, link, role, end.epoch, self.seal) == end
+        return False
+
     # -- parcels
+
+    def catch_up(self) -> None:
+        """Nothing: whoever looks at a directory sees all that is there."""
+
+    def close(self) -> None:
+        """Nothing: no connection is held."""
 
     def has_arrived(self, sender: str, after: int) -> bool:
         """Whether the parcel after a number is there."""
@@ -178,7 +194,7 @@ class DirectoryLinks:
         for parcel in parcels:
             target = place / _name(parcel.number)
             if parcel.number > acknowledged and not target.exists():
-                data = _whole(link, parcel)
+                data = parcel.read(link)
                 with _writing(place, link):
                     aside = place / f".{uuid.uuid4().hex[:12]}{_PARCEL}"
                     aside.write_bytes(data)
@@ -224,46 +240,6 @@ def _newest(place: Path, role: Role, below: int | None = None) -> int | None:
         return max((epoch for epoch in _epochs(place, role) if below is None or epoch < below), default=None)
     except FileNotFoundError:
         return None
-
-
-def _text(end: LinkEnd) -> bytes:
-    return json.dumps(asdict(end)).encode()
-
-
-def _end_of(data: bytes, epoch: int) -> LinkEnd | None:
-    """What a file says of an end; None where it is damaged."""
-    try:
-        found = json.loads(data)
-        end = LinkEnd(**found)
-    except (ValueError, TypeError, RecursionError):
-        return None
-    are_right = all(type(found[field.name]) is field.type for field in fields(LinkEnd))
-    if not are_right or end.epoch != epoch:
-        return None
-    return end if 0 <= end.released <= end.number < 2**63 and UNKNOWN <= end.pace < 2**63 else None
-
-
-def _whole(link: Link, parcel: Sealed) -> bytes:
-    """A parcel from the sender's checkpoint, if it is as it was made."""
-    try:
-        with open(parcel.path, "rb") as file:
-            data = file.read()
-        if (number := index_parcel(data).number) != parcel.number:
-            raise ValueError(f"it has number {number}")
-    except (OSError, ValueError) as error:
-        cause = error.strerror if isinstance(error, OSError) else error
-        raise DamagedParcel(
-            f"{link}: parcel {parcel.number} is damaged in the checkpoint of {link.sender} ({parcel.path}: {cause}); "
-            f"restore the checkpoints of all sites from copies of one moment and remove the links"
-        ) from None
-    return data
-
-
-def _fenced(link: Link, role: Role, epoch: int, ours: LinkEnd) -> Fenced:
-    return Fenced(
-        f"{link}: another process runs {link.site(role)} on a copy of its checkpoint (epoch {epoch}, here "
-        f"{ours.epoch}), so this one stops; run each site once, with the checkpoint of the process that goes on"
-    )
 
 
 @contextlib.contextmanager

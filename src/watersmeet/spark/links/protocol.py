@@ -1,4 +1,4 @@
-"""What a site needs of a transport between sites; `directory` is one, others may be brokers or object stores.
+"""What a site needs of a transport between sites: `directory` is one, `kafka` another.
 
 Nothing in a transport is needed to recover: a sender keeps every parcel in its checkpoint until its reader has
 acknowledged it, and publishes it again if it is missing.
@@ -16,11 +16,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
-from watersmeet.errors import CheckpointMismatch, RunError
+from watersmeet.errors import CheckpointMismatch, DamagedParcel, RunError
 from watersmeet.program.site.ledger import LinkState, Peer, SiteLedger
-from watersmeet.program.storage.wire import UNKNOWN
+from watersmeet.program.storage.wire import UNKNOWN, index_parcel
+from watersmeet.spark.links.seal import Seal
 
-_BEGIN_ANEW = "remove the links directory and the checkpoints of all sites to begin anew"
+_BEGIN_ANEW = "remove the links and the checkpoints of all sites to begin anew"
 _RESTORE = f"restore the checkpoints of all sites from copies of one moment and remove the links, or {_BEGIN_ANEW}"
 
 
@@ -69,16 +70,38 @@ class LinkEnd:
     pace: int = UNKNOWN  # of a reader, the latest event time it knows of, by which a sender judges an idle stream
 
 
+def _as_it_is(data: bytes) -> bytes:
+    return data
+
+
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A parcel as it is published: its number, and the file of the sender's checkpoint that holds it."""
+    """A parcel that is published: its number, the file of the sender's checkpoint that holds it, and how it travels."""
 
     number: int
     path: str
+    wrap: Callable[[bytes], bytes] = _as_it_is  # where links have keys, it encrypts
+
+    def read(self, link: Link) -> bytes:
+        """The bytes that are published, if the parcel is as it was made."""
+        try:
+            with open(self.path, "rb") as file:
+                data = file.read()
+            if (number := index_parcel(data).number) != self.number:
+                raise ValueError(f"it has number {number}")
+        except (OSError, ValueError) as error:
+            cause = error.strerror if isinstance(error, OSError) else error
+            raise DamagedParcel(
+                f"{link}: parcel {self.number} is damaged in the checkpoint of {link.sender} ({self.path}: {cause}); "
+                f"restore the checkpoints of all sites from copies of one moment and remove the links"
+            ) from None
+        return self.wrap(data)
 
 
 class Links(Protocol):
     """All links of one site, in both directions."""
+
+    seal: Seal  # of what is said there of the ends, and of parcels, which come and go as they travel
 
     def prepare(self, links: Iterable[Link]) -> None:
         """Make links ready to be used."""
@@ -119,8 +142,14 @@ class Links(Protocol):
     def wake(self, timeout_s: float) -> None:
         """Return when something may have arrived, after the timeout at the latest."""
 
+    def catch_up(self) -> None:
+        """See all that other sites have published so far."""
+
     def forget_acknowledged(self, reader: str) -> None:
         """Remove the parcels that their reader no longer needs, and those that it has put aside."""
+
+    def close(self) -> None:
+        """End connections; what is published stays."""
 
 
 def open_links(
@@ -217,6 +246,14 @@ def check_reader(link: Link, there: LinkEnd, ours: LinkEnd, ledger: SiteLedger) 
     if has_restarted and there.number < sent.released:
         raise _gone_back(link, Role.READER, sent.released, there.number)
     return there.number
+
+
+def fenced(link: Link, role: Role, epoch: int, ours: LinkEnd) -> Fenced:
+    """What ends a process whose end of a link another one has taken over."""
+    return Fenced(
+        f"{link}: another process runs {link.site(role)} on a copy of its checkpoint (epoch {epoch}, here "
+        f"{ours.epoch}), so this one stops; run each site once, with the checkpoint of the process that goes on"
+    )
 
 
 def with_reader(ledger: SiteLedger, reader: str, end: LinkEnd) -> SiteLedger:

@@ -7,11 +7,12 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 from watersmeet.errors import DamagedParcel
 from watersmeet.metrics.bus import Warnings
-from watersmeet.program.site.ledger import SiteLedger
+from watersmeet.program.site.ledger import Outgoing, SiteLedger
 from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.storage.wire import ParcelIndex, index_parcel
 from watersmeet.spark.files import FileShelf
@@ -27,6 +28,7 @@ from watersmeet.spark.links.protocol import (
     check_sender,
     open_links,
 )
+from watersmeet.spark.links.seal import Refused, parcel_context
 
 MAX_BYTES_PER_STEP = 16_000_000  # of parcels taken in one micro-batch, about
 MAX_DAMAGED = 3  # times that a parcel is asked for again because it came damaged
@@ -45,9 +47,15 @@ class SiteLinks:
     end: LinkEnd  # what this process says of itself
     warnings: Warnings
     peers: tuple[str, ...] = ()  # all other sites: those without flows agree on plans all the same
-    acknowledged: Acknowledged | None = None  # told of what readers have made durable
+    acknowledged: Acknowledged | None = None  # called for what readers have made durable
+    latency_s: dict[str, float] = field(default_factory=dict)  # by reader: until the last parcel was durable there
+    catches_up: bool = False  # whether all that is published now is taken now: the run ends when nothing is left
+    refused: Callable[[str, int], object] = lambda sender, count: None  # called when a seal does not open
     _rejected: dict[str, int] = field(default_factory=dict)  # the last parcel of each site that came damaged
-    _published: dict[str, dict[int, tuple[int, float]]] = field(default_factory=dict)  # by reader: bytes and when
+    _refused: dict[str, int] = field(default_factory=dict)  # parcels of each site whose seals did not open
+    _published: dict[str, dict[int, tuple[int, float | None]]] = field(
+        default_factory=dict
+    )  # by reader: bytes and when
 
     @property
     def site(self) -> str:
@@ -81,6 +89,9 @@ class SiteLinks:
     def parcels(self, ledger: SiteLedger) -> tuple[list[tuple[str, str, ParcelIndex]], dict[str, str]]:
         """What has come and is taken now, from every sender in turn, and whose runs it is of."""
         runs: dict[str, str] = {}
+        if self.catches_up and self.peers:
+            with self._reading("all sites"):
+                self.transport.catch_up()
         waiting = [self._arrived(sender, ledger, runs) for sender in self.peers]
         parcels, size = [], 0
         while waiting and size <= MAX_BYTES_PER_STEP:
@@ -104,9 +115,15 @@ class SiteLinks:
         with self._reading(sender):
             for number, data in self.transport.arrived(sender, ledger.received.get(sender, 0)):
                 try:
+                    data = self.transport.seal.open(parcel_context(sender, self.site, number, end.epoch), data)
                     index = index_parcel(data)
                     if index.number != number:
                         raise ValueError(f"it has number {index.number}")
+                except Refused as refused:
+                    self._refused[sender] = self._refused.get(sender, 0) + 1
+                    self.refused(sender, self._refused[sender])
+                    self._reject(sender, number, f"refused: {refused}")
+                    return
                 except ValueError as error:
                     self._reject(sender, number, str(error))
                     return
@@ -142,26 +159,39 @@ class SiteLinks:
     def publish(self, ledger: SiteLedger) -> None:
         """Put what is in the outbox where its readers find it."""
         for reader, link in ledger.links.items():
-            parcels = [Sealed(parcel.number, self.shelf.path_of(parcel.path)) for parcel in link.outbox]
+            parcels = [self._sealed(reader, parcel) for parcel in link.outbox]
             with self._writing(f"to {reader}"):
                 self.transport.publish(reader, parcels)
-                if self.acknowledged is not None:
-                    published = self._published.setdefault(reader, {})
-                    for parcel in link.outbox:
-                        published.setdefault(parcel.number, (parcel.bytes, time.monotonic()))
+                published = self._published.setdefault(reader, {})
+                for parcel in link.outbox:
+                    published.setdefault(parcel.number, (parcel.bytes, time.monotonic()))
                 self.transport.forget_acknowledged(reader)
+
+    def _sealed(self, reader: str, parcel: Outgoing) -> Sealed:
+        context = parcel_context(self.site, reader, parcel.number, self.end.epoch)
+        return Sealed(parcel.number, self.shelf.local(parcel.path), partial(self.transport.seal.seal, context))
+
+    def backlog(self, ledger: SiteLedger) -> dict[str, int]:
+        """How many bytes each reader has not taken yet."""
+        taken = {reader: end.number for reader, end in self.readers(ledger).items()}
+        return {
+            reader: sum(one.bytes for one in link.outbox if one.number > taken.get(reader, 0))
+            for reader, link in ledger.links.items()
+        }
 
     def waiting_bytes(self, ledger: SiteLedger) -> int:
         """How much readers have not taken yet."""
-        ends = self.readers(ledger)
-        taken = {reader: end.number for reader, end in ends.items()}
-        links = ledger.links.items()
-        return sum(one.bytes for reader, link in links for one in link.outbox if one.number > taken.get(reader, 0))
+        return sum(self.backlog(ledger).values())
 
     def forget_acknowledged(self) -> None:
         """Remove what readers no longer need."""
         for reader in self.peers:
             self.transport.forget_acknowledged(reader)
+
+    def close(self) -> None:
+        """Remove what readers no longer need, and end connections."""
+        self.forget_acknowledged()
+        self.transport.close()
 
     # -- who is there
 
@@ -181,10 +211,13 @@ class SiteLinks:
     def _time(self, reader: str, durable: int) -> None:
         """Tell how long it took until parcels were durable at a reader."""
         published = self._published.get(reader, {})
-        for number in [one for one in published if one <= durable]:
-            size, since = published.pop(number)
+        for number in [one for one in list(published) if one <= durable]:
+            size, since = published.pop(number, (0, None))
+            if since is None:  # another thread was faster
+                continue
+            self.latency_s[reader] = time.monotonic() - since
             if self.acknowledged is not None:
-                self.acknowledged(self.site, reader, size, time.monotonic() - since)
+                self.acknowledged(self.site, reader, size, self.latency_s[reader])
 
     def _sender(self, sender: str, ledger: SiteLedger) -> LinkEnd | None:
         """What a site that writes to us says of itself, if it may be read from."""

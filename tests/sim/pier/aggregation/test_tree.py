@@ -32,13 +32,14 @@ class TreeWorld(DhtWorld):
     def tree(self, dht: Dht) -> AggregationTree:
         return AggregationTree(self.kernel, dht, "t", ROOT, self.note, self.tree_settings)
 
-    def note(self, child: int, payload: object) -> None:
+    def note(self, child: int, payload: object, stays: bool) -> None:
         assert isinstance(payload, int)
         self.received[child, payload] += 1
 
     def run_epoch(self) -> None:
         self.epoch += 1
         for dht in self.up():
+            self.trees[dht.node.address].turn()
             send = partial(self.trees[dht.node.address].send_up, self.epoch, 20)
             self.kernel.after(self.random.randrange(500_000), send)
         self.run(EPOCH_S)
@@ -102,6 +103,7 @@ def test_without_a_limit_the_tree_is_that_of_the_overlay(overlay: str) -> None:
     assert sum(tree.redirects_total for tree in world.trees) == 0
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("overlay", OVERLAYS)
 @pytest.mark.parametrize("is_stable", [True, False])
 def test_after_crashes_everybody_finds_a_parent_again(overlay: str, is_stable: bool) -> None:

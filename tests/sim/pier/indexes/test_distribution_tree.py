@@ -194,6 +194,7 @@ def churned(overlay: str, seed: int) -> None:
     world.assert_delivered_once(*sent)
 
 
+@pytest.mark.few(2)
 @everywhere
 @pytest.mark.parametrize("seed", [8, 9])
 def test_under_churn_every_live_node_gets_every_live_broadcast_once(overlay: str, seed: int) -> None:

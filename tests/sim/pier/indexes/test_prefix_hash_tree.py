@@ -303,6 +303,7 @@ def churned(overlay: str, seed: int) -> None:
     world.assert_shape()
 
 
+@pytest.mark.few(1)
 @everywhere
 @pytest.mark.parametrize("seed", [8])
 def test_after_churn_the_index_is_what_is_renewed(overlay: str, seed: int) -> None:

@@ -7,6 +7,7 @@ from watersmeet.errors import did_you_mean
 from watersmeet.program.pier.aggregates import AGGREGATES, Aggregate
 from watersmeet.program.pier.expressions import Malformed, check_functions, compiled_row
 from watersmeet.program.pier.graph import Constant, Expression, Operator
+from watersmeet.program.pier.operators.tree import TreeAggregation, tree_settings
 from watersmeet.program.pier.operators.windows import WindowGroupBy, window_settings
 from watersmeet.program.pier.runtime import Context, Implementation, Plan, Probe, ProbeKind, Running, Tag, no_settings
 from watersmeet.program.pier.settings import SettingsReader
@@ -184,4 +185,5 @@ GROUPBY = {
     "basic": Implementation(_settings, GroupBy),
     "dualflow": Implementation(_dual_settings, DualFlowGroupBy),
     "window": Implementation(window_settings, WindowGroupBy),
+    "tree": Implementation(tree_settings, TreeAggregation),
 }

@@ -3,7 +3,8 @@
 A pane is the longest interval that is in a window wholly or not at all. A record is the partial state of one group in
 one pane (`program/aggregate`). Nobody knows whether more will come, so whoever has something of a pane or window waits:
 `wait` after the last tuple or record of it that came, and after its end, twice as long for records, which waited
-before. A window is answered once; what comes later is counted as late.
+before. A window is answered once; what comes later is counted as late. Records that an aggregation tree has combined
+say how many nodes are in their pane; a window has as many as the pane with fewest.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,9 +31,9 @@ FUNCTIONS = {
     **{name.replace("_", ""): name for name in ("var_pop", "var_samp", "stddev_pop", "stddev_samp")},
     DISTINCT: "count",
 }
-WINDOW_START, WINDOW_END = "window_start", "window_end"
+WINDOW_START, WINDOW_END, NODES = "window_start", "window_end", "nodes"
 WAIT_US = 3_000_000
-_PANE, _GROUP = "pane", "#group"
+PANE, GROUP_NUMBER = "pane", "#group"
 _ONE = Constant("1", "integer")
 _ARROW = {
     INTEGER: pa.int64(),
@@ -60,6 +61,7 @@ class WindowSettings(NamedTuple):
     gives: str
     table: str
     prefix: str  # of the columns for the bounds of a window
+    counts_nodes: bool  # whether records say how many nodes are in them
 
     @property
     def pane_us(self) -> int:
@@ -91,6 +93,8 @@ def window_settings(reader: SettingsReader, operator: Operator) -> WindowSetting
         raise reader.fail("slide must not be longer than length")
     if length_us // gcd(length_us, slide_us) > 1_000:
         raise reader.fail("a window has more than 1,000 panes; use a longer slide")
+    if takes == TUPLES and reader.flag("nodes", False):
+        raise reader.fail("only records say how many nodes are in them; leave out nodes")
     if takes == RECORDS == gives:
         raise reader.fail("records become windows; leave out output = records")
     time = reader.expression("time")
@@ -103,7 +107,7 @@ def window_settings(reader: SettingsReader, operator: Operator) -> WindowSetting
     return WindowSettings(
         groups,
         tuple(found),
-        time or Field(_PANE),
+        time or Field(PANE),
         length_us,
         slide_us,
         reader.duration_us("wait", WAIT_US) or WAIT_US,
@@ -111,6 +115,7 @@ def window_settings(reader: SettingsReader, operator: Operator) -> WindowSetting
         gives,
         reader.text("table", gives),
         reader.text("prefix", ""),
+        reader.flag("nodes", False),
     )
 
 
@@ -153,6 +158,7 @@ class WindowGroupBy(Running):
         self._panes: dict[int, list[tuple[int, Row]]] = {}  # group, and arguments or states, by start
         self._due_us: dict[int, int] = {}  # when each open window, or pane, is to be given, by start
         self._answered: set[int] = set()  # windows, by start
+        self._nodes: dict[int, int] = {}  # in the records of a pane, where they say so
         self._kind: _Compiled | None = None
         self._tag: Tag = 0
 
@@ -183,6 +189,8 @@ class WindowGroupBy(Running):
             if answered < len(windows):
                 touched.add(start_us)
                 self._panes.setdefault(start_us, []).append((self._number(row[1:size]), row[size:]))
+                if settings.counts_nodes:
+                    self._nodes[start_us] = max(self._nodes.get(start_us, 0), row[-1])
         for start_us in touched:
             self._wait_for(start_us)
 
@@ -228,7 +236,7 @@ class WindowGroupBy(Running):
     # What.
 
     def _number(self, key: Row) -> int:
-        same = tuple(_canonical(value) for value in key)
+        same = tuple(canonical(value) for value in key)
         number = self._numbers.get(same)
         if number is None:
             number = self._numbers[same] = len(self._groups)
@@ -240,11 +248,13 @@ class WindowGroupBy(Running):
         assert self._kind is not None, "something has come"
         panes = range(start, start + self._length_us, settings.pane_us)
         rows = [row for pane in panes if pane in self._panes for row in self._panes[pane]]
+        nodes = [self._nodes[pane] for pane in panes if pane in self._nodes]
         for pane in panes:
             if pane in self._panes and not any(each in self._due_us for each in self._windows_of(pane)):
                 del self._panes[pane]
+                self._nodes.pop(pane, None)
         layout, records = self._records(rows)
-        groups = [self._groups[number] for number in records.column(_GROUP).to_pylist()]
+        groups = [self._groups[number] for number in records.column(GROUP_NUMBER).to_pylist()]
         states: list[list[Any]]
         if settings.gives == RECORDS:
             states = [records.column(name).to_pylist() for name in layout.columns[1:]]
@@ -255,7 +265,7 @@ class WindowGroupBy(Running):
             except BeyondRange as error:
                 self.malformed(len(groups), f"a sum is beyond {error}")
                 return
-            extra = (start, start + settings.length_us)
+            extra = (start, start + settings.length_us, *([min(nodes)] if settings.counts_nodes else []))
         made = [(*group, *values, *extra) for group, *values in zip(groups, *states, strict=True)]
         self.emit(Batch(self._output(layout), made), self._tag)
         if not self._panes:
@@ -268,7 +278,7 @@ class WindowGroupBy(Running):
         groups = pa.array([number for number, _ in rows], pa.int64())
         functions = self._kind.functions
         if settings.takes == RECORDS:
-            layout = Layout((_GROUP,), tuple((function, None) for function in functions))
+            layout = Layout((GROUP_NUMBER,), tuple((function, None) for function in functions))
             types = [function.column_type(name) for function in functions for name in function.columns]
             columns = [pa.array([row[place] for _, row in rows], kind) for place, kind in enumerate(types)]
             return layout, layout.combine([pa.table([groups, *columns], names=list(layout.columns))])
@@ -279,8 +289,8 @@ class WindowGroupBy(Running):
             if function == _COUNT:  # of which type they are does not matter
                 column = [None if value is None else 1 for value in column]
             values[name] = pa.array(column, function.kind)
-        layout = Layout((_GROUP,), named)
-        return layout, layout.add(pa.table({_GROUP: groups, **values}))
+        layout = Layout((GROUP_NUMBER,), named)
+        return layout, layout.add(pa.table({GROUP_NUMBER: groups, **values}))
 
     def _output(self, layout: Layout) -> Schema:
         assert self._kind is not None, "something has come"
@@ -295,9 +305,11 @@ class WindowGroupBy(Running):
                 is_value = function.name in ("min", "max")
                 columns[f"{name}.{part}"] = value if is_value else _UFL[function.column_type(part)]
         if settings.gives == RECORDS:
-            columns[_PANE] = TIMESTAMP
+            columns[PANE] = TIMESTAMP
         else:
             columns |= {f"{settings.prefix}{name}": TIMESTAMP for name in (WINDOW_START, WINDOW_END)}
+            if settings.counts_nodes:
+                columns[f"{settings.prefix}{NODES}"] = INTEGER
         return Schema.of(settings.table, columns)
 
     def _compile(self, schema: Schema) -> _Compiled:
@@ -312,18 +324,19 @@ class WindowGroupBy(Running):
             made = [_function(name, kind) for (_, name, _), kind in given]
             functions, values = tuple(each for each, _ in made), tuple(each for _, each in made)
             return _Compiled(kernel, types[1 : 1 + len(groups)], functions, values)
-        found = [_of_records(name, function, schema) for name, function, _ in settings.aggregates]
+        found = [function_of_records(name, function, schema) for name, function, _ in settings.aggregates]
         states = [
             Field(f"{name}.{part}")
             for (name, _, _), (function, _) in zip(settings.aggregates, found, strict=True)
             for part in function.columns
         ]
-        kernel, types = compiled_row((Field(_PANE), *groups, *states), schema)
+        counted = [Field(NODES)] if settings.counts_nodes else []
+        kernel, types = compiled_row((Field(PANE), *groups, *states, *counted), schema)
         functions, values = tuple(each for each, _ in found), tuple(each for _, each in found)
         return _Compiled(kernel, types[1 : 1 + len(groups)], functions, values)
 
 
-def _of_records(name: str, function: str, schema: Schema) -> tuple[Function, str]:
+def function_of_records(name: str, function: str, schema: Schema) -> tuple[Function, str]:
     """The function whose state a kind of records has, and the type of its result."""
     columns = {
         column.removeprefix(f"{name}."): kind
@@ -340,6 +353,6 @@ def _of_records(name: str, function: str, schema: Schema) -> tuple[Function, str
     return found
 
 
-def _canonical(value: Any) -> Any:
+def canonical(value: Any) -> Any:
     """One value for all that belong to one group: NaN equals NaN."""
     return "nan" if isinstance(value, float) and value != value else value

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from watersmeet.program.pier.expressions import compiled, compiled_condition
 from watersmeet.program.pier.graph import QUERY_ID, Call, Constant, Expression, Field, Operator, Value
-from watersmeet.program.pier.operators.windows import DISTINCT, RECORDS, TUPLES, value_type
+from watersmeet.program.pier.operators.windows import DISTINCT, RECORDS, TUPLES, WINDOWS, value_type
 from watersmeet.program.pier.sql.build import operator
 from watersmeet.program.pier.sql.expressions import predicates_of, ufl_expression
 from watersmeet.program.pier.tuples import Schema
@@ -16,6 +16,8 @@ from watersmeet.program.pier.values import BINARY, BOOLEAN, STRING, TIMESTAMP
 from watersmeet.query.model import GROUP, TIME, WINDOW_END, WINDOW_START, Grouping, JoinQuery, key_of_group
 
 ENDED = "#end"  # a column of answers: when their window ended
+NODES = "#nodes"  # another one, where records are combined in an aggregation tree: how many nodes are in
+NODES_COLUMN = "nodes"  # as users see it
 _NO_VALUE = {STRING: "", BINARY: "", BOOLEAN: "false"}  # in place of NULL, for routing alone
 
 
@@ -54,10 +56,11 @@ def _function(grouping: Grouping, number: int) -> str:
 class GroupPlanner:
     """The operators from answers of a join to answers of groups."""
 
-    def __init__(self, query: JoinQuery, types: GroupTypes, wait_s: float, by_ip: bool) -> None:
+    def __init__(self, query: JoinQuery, types: GroupTypes, wait_s: float, by_ip: bool, algorithm: str | None) -> None:
+        """With an algorithm records are combined on their way to one root; else they go to the owner of each group."""
         assert query.grouping is not None, "a query with groups"
         self._query, self._grouping, self._types = query, query.grouping, types
-        self._wait, self._by_ip = f"{wait_s:g}", by_ip
+        self._wait, self._by_ip, self._algorithm = f"{wait_s:g}", by_ip, algorithm
         self._has_records = not any(aggregate.distinct for aggregate in query.grouping.aggregates)
 
     def plan(self, source: str, time: str, add: Callable[[str, Sequence[Operator]], None]) -> list[Operator]:
@@ -74,6 +77,8 @@ class GroupPlanner:
             names = {key.flat: Field(query.select[number].name) for number, key in enumerate(keys)}
             before.append(self._groups("records", last, names, takes=TUPLES, gives=RECORDS))
             last, routed = "records", [Field(key.flat) for key in keys]
+            if self._algorithm is not None:
+                return [*before, *self._from_tree({key.flat: Field(key.flat) for key in keys})]
         else:
             routed = [Field(query.select[number].name) for number in range(grouping.keys)]
         defaults = [Constant(_NO_VALUE.get(kind, "0"), kind) for kind in self._types.keys]
@@ -82,7 +87,26 @@ class GroupPlanner:
         self._answer(add, names={key.flat: Field(query.select[number].name) for number, key in enumerate(keys)})
         return before
 
-    def _groups(self, name: str, source: str, names: Mapping[str, Expression], *, takes: str, gives: str) -> Operator:
+    def _from_tree(self, names: Mapping[str, Expression]) -> list[Operator]:
+        """All groups are at the root, so what follows runs there, in the same op-graph."""
+        tree = self._groups("tree", "records", names, takes=RECORDS, gives=WINDOWS, algorithm=self._algorithm)
+        windows = self._groups("windows", "tree", names, takes=RECORDS, gives=WINDOWS, nodes="yes")
+        operators, once, sorts, ids = self._selected([tree, windows], {NODES: Field(f"{GROUP}.nodes")})
+        if self._grouping.limit is not None:
+            operators.append(self._top("top", "select", sorts, ids))
+        return [*operators, operator("result", "result", None, [operators[-1].name], once=once)]
+
+    def _groups(
+        self,
+        name: str,
+        source: str,
+        names: Mapping[str, Expression],
+        *,
+        takes: str,
+        gives: str,
+        algorithm: str | None = None,
+        nodes: str | None = None,
+    ) -> Operator:
         grouping = self._grouping
         aggregates = {
             f"{GROUP}.value{number}": Call(
@@ -94,7 +118,7 @@ class GroupPlanner:
         return operator(
             name,
             "groupby",
-            "Window",
+            "Window" if algorithm is None else "Tree",
             [source],
             groupby=dict(names) or None,
             aggregates=aggregates or None,
@@ -105,29 +129,37 @@ class GroupPlanner:
             input=takes,
             output=gives,
             prefix=f"{GROUP}." if gives != RECORDS else None,
+            algorithm=algorithm,
+            nodes=nodes,
         )
 
     def _answer(self, add: Callable[[str, Sequence[Operator]], None], names: Mapping[str, Expression]) -> None:
         grouping = self._grouping
         takes = RECORDS if self._has_records else TUPLES
-        operators = [self._scan("groups"), self._groups("windows", "in.groups", names, takes=takes, gives="windows")]
-        if grouping.having:
-            conditions = predicates_of([ufl_expression(each) for each in grouping.having])
-            operators.append(operator("having", "selection", None, ["windows"], conditions))
-        columns: dict[str, Expression] = {item.name: ufl_expression(item.expression) for item in grouping.select}
-        sorts = {f"#sort{number}": ufl_expression(key.expression) for number, key in enumerate(grouping.order)}
-        ids = {f"#key{number}": Field(key_of_group(number).flat) for number in range(grouping.keys)}
-        columns |= {**sorts, **ids, "#start": Field(WINDOW_START.flat), ENDED: Field(WINDOW_END.flat)}
-        operators.append(
-            operator("select", "projection", "Generate", [operators[-1].name], table="answers", columns=columns)
-        )
-        once = [*ids, "#start"]
+        windows = self._groups("windows", "in.groups", names, takes=takes, gives=WINDOWS)
+        operators, once, sorts, ids = self._selected([self._scan("groups"), windows], {})
         if grouping.limit is None:
             add("groups", [*operators, operator("result", "result", None, ["select"], once=once)])
             return
-        add("groups", [*operators, self._top("first", "select", [*sorts], [*ids]), self._send_first()])
-        final = self._top("top", "in.first", [*sorts], [*ids], wait=self._wait)
+        add("groups", [*operators, self._top("first", "select", sorts, ids), self._send_first()])
+        final = self._top("top", "in.first", sorts, ids, wait=self._wait)
         add("top", [self._scan("first"), final, operator("result", "result", None, ["top"], once=once)])
+
+    def _selected(
+        self, operators: list[Operator], further: Mapping[str, Expression]
+    ) -> tuple[list[Operator], list[str], list[str], list[str]]:
+        """HAVING and the select list behind windows; with the columns that say which answer it is, sorts and keys."""
+        grouping = self._grouping
+        if grouping.having:
+            conditions = predicates_of([ufl_expression(each) for each in grouping.having])
+            operators = [*operators, operator("having", "selection", None, ["windows"], conditions)]
+        columns: dict[str, Expression] = {item.name: ufl_expression(item.expression) for item in grouping.select}
+        sorts = {f"#sort{number}": ufl_expression(key.expression) for number, key in enumerate(grouping.order)}
+        ids = {f"#key{number}": Field(key_of_group(number).flat) for number in range(grouping.keys)}
+        columns |= {**sorts, **ids, "#start": Field(WINDOW_START.flat), ENDED: Field(WINDOW_END.flat), **further}
+        source = operators[-1].name
+        select = operator("select", "projection", "Generate", [source], table="answers", columns=columns)
+        return [*operators, select], [*ids, "#start"], [*sorts], [*ids]
 
     def _send_first(self) -> Operator:
         return self._send("first", "first", [Field("#start")])

@@ -15,7 +15,7 @@ from watersmeet.program.pier.expressions import Malformed, compiled, compiled_co
 from watersmeet.program.pier.graph import QUERY_ID, Call, Constant, Expression, Field, Operator, OpGraph, UflQuery
 from watersmeet.program.pier.sql.build import graph, operator
 from watersmeet.program.pier.sql.expressions import plain_name, predicates_of, ufl_expression
-from watersmeet.program.pier.sql.groups import GroupPlanner, group_types
+from watersmeet.program.pier.sql.groups import NODES_COLUMN, GroupPlanner, group_types
 from watersmeet.program.pier.tuples import Schema
 from watersmeet.program.pier.ufl.format import format_expression
 from watersmeet.query.model import Column, JoinQuery, StreamRef
@@ -54,6 +54,7 @@ class PlanSettings:
     slack_s: float = 60.0  # how long state outlives its window: longer than any message takes
     bloom_bits: int = 65_536
     bloom_hashes: int = 4
+    aggregation: str | None = None  # the algorithm of an aggregation tree for GROUP BY; None: to the owners of groups
     group_wait_s: float = 3.0  # how long groups wait for more: longer than a message takes to any node
     bloom_wait_s: float = 5.0  # how often filters are OR-ed and broadcast as long as new ones come
     renew_s: float | None = None  # how often tuples in the DHT are renewed by those who sent them; None: never
@@ -467,7 +468,8 @@ class _Planner:
         if query.grouping is not None:
             settings = self._settings
             types = group_types(query, query.grouping, _flat_schema(query, self._streams))
-            planner = GroupPlanner(query, types, settings.group_wait_s, settings.transport is Transport.IP)
+            by_ip = settings.transport is Transport.IP
+            planner = GroupPlanner(query, types, settings.group_wait_s, by_ip, settings.aggregation)
             return [*operators, *planner.plan(last, f"ts{left.number}", self._add)]
         columns = {item.name: ufl_expression(item.expression) for item in query.select}
         names: list[str] = list(columns)
@@ -548,6 +550,11 @@ def _check(query: JoinQuery, streams: Mapping[str, StreamTypes], settings: PlanS
             )
     if query.grouping is not None and isinstance(query.grouping.window, Changes):
         raise SqlError("PIER answers groups of output windows, without EMIT CHANGES; use TUMBLE(...) in GROUP BY")
+    if query.grouping is not None and settings.aggregation is not None:
+        if any(aggregate.distinct for aggregate in query.grouping.aggregates):
+            raise SqlError("count(DISTINCT) has no records to combine in an aggregation tree; leave out aggregation")
+        if any(item.name == NODES_COLUMN for item in query.output):
+            raise SqlError(f"answers get a column {NODES_COLUMN}; give yours another name by AS")
     if settings.computation_nodes is not None and settings.transport is not Transport.IP:
         raise SqlError("tuples are sent to computation nodes by their addresses; take transport ip")
     names = [item.name for item in query.output]

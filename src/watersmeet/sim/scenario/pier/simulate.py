@@ -14,7 +14,7 @@ import pyarrow as pa
 from watersmeet.errors import InputError
 from watersmeet.program.pier.expressions import compiled_row
 from watersmeet.program.pier.graph import UflQuery
-from watersmeet.program.pier.sql.groups import ENDED
+from watersmeet.program.pier.sql.groups import ENDED, NODES, NODES_COLUMN
 from watersmeet.program.pier.sql.plan import PlanSettings, PrimaryIndex, indexes_of, plan_sql
 from watersmeet.program.pier.tuples import Batch
 from watersmeet.program.pier.ufl.parse import parse_ufl
@@ -43,6 +43,7 @@ from watersmeet.sim.scenario.workload import UserLoad
 Progress = Callable[[int, int], object]  # tuples published, of how many
 _SECOND_US = 1_000_000
 _LONGEST_US = 3_600 * _SECOND_US
+_TREE_WAITS = 12  # for an answer of an aggregation tree: at nodes, level by level with timeouts, and for windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class _Asked:
     join: JoinQuery | None  # None: it was given as UFL
     start_us: int | None
     indexes: tuple[PrimaryIndex, ...] = ()
+    counts_nodes: bool = False  # answers say how many nodes are in them
 
 
 def simulate_pier(
@@ -129,7 +131,8 @@ def _last_windows_us(load: UserLoad, plan: PlanSettings) -> int:
     parsed = [parse_query(each.query.sql, load.columns, allow_cross=True) for each in load.queries if each.ufl is None]
     windows = [query.grouping.window for query in parsed if query.grouping is not None]
     lengths = [window.length_us for window in windows if isinstance(window, Hop)]
-    return max(lengths) + round(3 * plan.group_wait_s * 1e6) if lengths else 0
+    waits = 3 if plan.aggregation is None else _TREE_WAITS
+    return max(lengths) + round(waits * plan.group_wait_s * 1e6) if lengths else 0
 
 
 def ufl_of(scenario: Scenario) -> dict[str, UflQuery]:
@@ -163,7 +166,8 @@ def _asked(
     except InputError as error:
         named = f"query {query.name!r}: "
         raise type(error)(str(error) if str(error).startswith(named) else f"{named}{error}") from None
-    return _Asked(query.name, home, graphs, join, query.start_us, indexes_of(join, settings))
+    counts_nodes = join.grouping is not None and settings.aggregation is not None
+    return _Asked(query.name, home, graphs, join, query.start_us, indexes_of(join, settings), counts_nodes)
 
 
 def _network(scenario: Scenario) -> PierNetwork:
@@ -244,7 +248,7 @@ class _Run:
             if check and query.join is not None:
                 bag = bag_of if query.join.grouping is None else nearly_bag_of
                 wanted = bag(answer(query.join, tables, event_times, start_us=query.start_us))
-                came = bag(table)
+                came = bag(table.select([item.name for item in query.join.output]))
                 checked = AnswersChecked(wanted.total(), (wanted & came).total(), (came - wanted).total())
             delays_us[query.name] = self._delays_us(client)
             figures[query.name] = self._figures(query, client, delays_us[query.name], checked)
@@ -319,4 +323,7 @@ def _answers(query: _Asked, client: ClientQuery, schemas: Mapping[str, pa.Schema
         names = list(dict.fromkeys(name for batch in batches for name in batch.schema.names))
         return answers_table(names, None, batches)
     like = answers_schema(query.join, schemas)
-    return answers_table([item.name for item in query.join.output], like, batches)
+    table = answers_table([item.name for item in query.join.output], like, batches)
+    if not query.counts_nodes:
+        return table
+    return table.append_column(NODES_COLUMN, answers_table([NODES], None, batches).column(NODES).cast(pa.int64()))

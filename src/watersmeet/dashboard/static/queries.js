@@ -1,0 +1,64 @@
+// Queries: a line for each, and of the chosen one its SQL, its plan, and what it ships beside what was expected.
+
+import { Chart } from "/static/charts.js";
+import { h, replaceIfChanged, table } from "/static/dom.js";
+import * as format from "/static/format.js";
+import { factList } from "/static/map.js";
+
+export class QueriesPanel {
+  constructor(panel, app) {
+    this.app = app;
+    this.chosen = null;
+    this.list = h("div", { class: "card", id: "query-list" });
+    this.details = h("div", { class: "stack", id: "query-details" });
+    const only = (name) => name === this.chosen || name.startsWith(`${this.chosen}, `);
+    this.charts = [new Chart("answers", app.zoom, app.unzoom, only), new Chart("delay", app.zoom, app.unzoom, only)];
+    panel.append(h("div", { class: "stack" }, this.list, h("div", { class: "cards" }, this.charts.map((chart) => chart.node)), this.details));
+  }
+
+  update(now) {
+    if (!now.queries.some((query) => query.name === this.chosen)) this.chosen = now.queries[0]?.name ?? null;
+    replaceIfChanged(this.list, [now.queries, this.chosen], () => this.lines(now.queries));
+    const query = now.queries.find((one) => one.name === this.chosen);
+    replaceIfChanged(this.details, query ?? null, () => query ? this.detail(query) : []);
+  }
+
+  choose(name) {
+    this.chosen = name;
+    this.update(this.app.now);
+    this.charts.forEach((chart) => chart.redraw());
+  }
+
+  lines(queries) {
+    if (!queries.length) return [h("h2", {}, "Queries"), h("p", { class: "empty" }, "No query has started yet.")];
+    const rows = queries.map((query) => ({
+      attributes: { class: "clickable", "data-query": query.name, "aria-selected": null, onclick: () => this.choose(query.name) },
+      cells: [
+        h("button", { type: "button", class: "name", "aria-pressed": String(query.name === this.chosen), onclick: (event) => { event.stopPropagation(); this.choose(query.name); } }, query.name),
+        h("span", { class: `pill ${query.state}` }, query.state), query.planner ?? format.none, format.count(query.version), format.count(query.rows), format.count(query.answers), format.rate(query.answers_s),
+        format.seconds(query.delay_median_s), format.seconds(query.delay_p99_s), format.count(query.late), format.count(query.malformed), format.bytes(query.shipped), format.percent(query.shipped, query.central),
+      ],
+    }));
+    return [h("h2", {}, "Queries"), table(["query", "", "planner", "#plan", "#rows in", "#answers", "#now", "#delay, median", "#99 %", "#late", "#malformed", "#shipped", "#of central"], rows, "Queries")];
+  }
+
+  detail(query) {
+    const saved = query.central - query.shipped;
+    const facts = [
+      ["answered at", query.site ?? format.none], ["streams", query.streams.join(", ") || format.none], ["rows that failed", format.count(query.failed)],
+      ["shipped", `${format.bytes(query.shipped)}, price ${format.money(query.shipped_price)}`],
+      ["central would ship", query.central ? `${format.bytes(query.central)}, price ${format.money(query.central_price)}` : format.none],
+      ["saved", query.central ? `${format.bytes(saved)}, ${format.percent(saved, query.central)}` : format.none],
+      ["expected of the plan", query.expected_bytes_s === null ? format.none : format.bytesRate(query.expected_bytes_s)],
+    ];
+    const flows = query.flows.map((flow) => ({ cells: [`${flow.from} → ${flow.to}`, flow.purpose, flow.flow, format.bytes(flow.bytes), format.bytes(flow.expected), format.percent(flow.bytes, flow.expected)] }));
+    return [h("div", { class: "split" },
+      h("div", { class: "card" }, h("h2", {}, `Plan of ${query.name}`), h("p", { class: "soft" }, `version ${query.version ?? format.none}, by ${query.planner ?? format.none}: as a tree, and what each site does`), h("pre", { tabindex: "0", class: "plan" }, query.plan || format.none)),
+      h("div", { class: "stack" },
+        h("div", { class: "card" }, h("h2", {}, "SQL"), h("pre", { tabindex: "0", class: "sql" }, query.sql || format.none)),
+        h("div", { class: "card" }, h("h2", {}, "Figures"), factList(facts)))),
+    h("div", { class: "card" }, h("h2", {}, "Flows: measured and expected"), h("p", { class: "soft" }, "Without watermarks and agreement, which all queries of a link share. Expected is what the plan in force was estimated to ship for as many rows."), flows.length
+      ? table(["link", "purpose", "flow", "#measured", "#expected", "#of expected"], flows, "Flows")
+      : h("p", { class: "empty" }, "Nothing is shipped for this query."))];
+  }
+}

@@ -1,0 +1,115 @@
+"""What a run is, as events: its topology, its queries, the programs of its sites, and what is expected of them."""
+
+from collections.abc import Iterator, Mapping
+from typing import assert_never
+
+from watersmeet.cost.price import Cost
+from watersmeet.metrics.events import (
+    LinkCounts,
+    QueryDescribed,
+    ShippingExpected,
+    SiteProgramInForce,
+    TopologyInForce,
+)
+from watersmeet.metrics.traffic import expected_flows
+from watersmeet.plan.nodes import Plan, join_plans_of
+from watersmeet.program.operators import Announce, Join, Operator, Pair, Probe, Project, Semijoin
+from watersmeet.program.site.ledger import SiteLedger
+from watersmeet.program.site.outbox import flow_purposes, traffic_by_purpose
+from watersmeet.program.site.program import Shipment, SiteProgram
+from watersmeet.topology.model import Topology
+
+
+def topology_event(topology: Topology) -> TopologyInForce:
+    """Sites, links between those that have one, and homes of streams."""
+    sites = topology.site_names
+    links = []
+    for origin in sites:
+        for to in sites:
+            if origin != to and topology.is_linked(origin, to):
+                link = topology.link(origin, to)
+                links.append((origin, to, link.latency_us / 1e3, link.price_per_gb))
+    homes = {stream: home for stream, home in topology.homes.items() if home is not None}
+    return TopologyInForce(tuple(sites), tuple(links), homes)
+
+
+def query_event(topology: Topology, name: str, plan: Plan) -> QueryDescribed:
+    """What a planned query asks."""
+    query = topology.query(name)
+    streams = sorted({scan.stream for join in join_plans_of(plan) for scan in join.scans})
+    return QueryDescribed(name, query.sql, tuple(streams), topology.query_site(query))
+
+
+def program_event(program: SiteProgram) -> SiteProgramInForce:
+    """The operators of a site, and what it ships for which queries."""
+    operators = [f"{', '.join(part.queries)}: {_text(operator)}" for part, operator in program.operators]
+    shipments = [
+        (one.to, one.arrives_as, one.purpose.value, ", ".join(_queries_of(program, one))) for one in program.shipments
+    ]
+    return SiteProgramInForce(program.site, tuple(operators), tuple(shipments))
+
+
+def _queries_of(program: SiteProgram, shipment: Shipment) -> list[str]:
+    users = [
+        part
+        for part in program.parts
+        if any(
+            ship.to == shipment.to and part.flow(ship.arrives_as) == shipment.arrives_as for ship in part.program.ships
+        )
+        or (shipment.join and part.name == shipment.join)
+    ]
+    return list(dict.fromkeys(query for part in users for query in part.queries))
+
+
+def _text(operator: Operator) -> str:
+    match operator:
+        case Probe():
+            return f"probe {', '.join(lookup.alias for lookup in operator.lookups)} with new rows of {operator.head}"
+        case Join():
+            return f"join {operator.left} with the window of {operator.alias}"
+        case Pair():
+            return f"join {operator.left} with {operator.right}"
+        case Semijoin():
+            return f"semijoin {operator.subject} by {operator.witness}"
+        case Announce():
+            return f"announce keys of {operator.alias}"
+        case Project():
+            return f"project keys of {operator.rows}"
+        case _:
+            assert_never(operator)
+
+
+def link_events(program: SiteProgram, ledger: SiteLedger) -> Iterator[LinkCounts]:
+    """What a site has sent so far, by link and purpose."""
+    purposes = flow_purposes(program)
+    for to, sent in traffic_by_purpose(program, ledger).items():
+        flows: dict[str, dict[str, int]] = {}
+        for name, traffic in ledger.links[to].traffic.items():
+            flows.setdefault(purposes(to, name).value, {})[name] = traffic.bytes
+        for purpose, traffic in sent.items():
+            counts = (traffic.bytes, traffic.batches, traffic.tuples)
+            yield LinkCounts(program.site, to, purpose.value, *counts, flows=flows[purpose.value])
+
+
+def central_bytes(before: SiteLedger, after: SiteLedger) -> dict[str, int]:
+    """By stream, what shipping whole the rows that came between two ledgers would have taken."""
+    found = {}
+    for stream, traffic in after.central.items():
+        sent = before.central.get(stream)
+        found[stream] = traffic.bytes - (0 if sent is None else sent.bytes)
+    return {stream: size for stream, size in found.items() if size}
+
+
+def shipping_event(
+    topology: Topology, costs: Mapping[str, Cost], programs: Mapping[str, SiteProgram]
+) -> ShippingExpected | None:
+    """What plans are expected to ship; None where nothing is estimated, or no rate is known."""
+    streams = {scan.stream for program in programs.values() for scan in program.sources}
+    rates = [rate.value for name in streams if (rate := topology.stats.stream(name).rate) is not None]
+    flows = expected_flows(costs, programs)
+    if not costs or not flows or not sum(rates):
+        return None
+    return ShippingExpected(
+        sum(rates),
+        tuple((origin, to, purpose.value, name, size) for (origin, to, purpose, name), size in sorted(flows.items())),
+    )

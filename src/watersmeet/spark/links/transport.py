@@ -1,0 +1,63 @@
+"""The transport that a topology asks for."""
+
+from pathlib import Path
+
+from watersmeet.errors import RunError
+from watersmeet.spark.durable import Disk
+from watersmeet.spark.links.directory import DirectoryLinks
+from watersmeet.spark.links.objects import StoreLinks
+from watersmeet.spark.links.protocol import Links
+from watersmeet.spark.links.seal import OPEN, Keys, Seal
+from watersmeet.spark.store.object_store import is_url, open_store
+from watersmeet.topology.model import LinkTransport, Topology
+from watersmeet.topology.secrets import resolved
+
+_WHAT = "link_transport"
+
+
+def default_links(topology: Topology) -> Path:
+    """Where the parcels of links that are directories go, also if nobody says."""
+    path = topology.link_transport.path
+    return Path(path) if path and not is_url(path) else Path(topology.directory) / ".watersmeet" / "links"
+
+
+def open_transport(topology: Topology, site: str, disk: Disk) -> Links:
+    """All links of a site."""
+    transport = topology.link_transport
+    seal = seal_of(transport)
+    if transport.kind == "directory" and transport.path and is_url(transport.path):
+        return StoreLinks(open_store(transport.path), site, seal)
+    if transport.kind == "directory":
+        return DirectoryLinks(default_links(topology), site, disk, seal)
+    from watersmeet.spark.links.kafka import KafkaLinks
+
+    return KafkaLinks(resolved(transport.options, _WHAT), transport.topics, site, seal)
+
+
+def seal_of(transport: LinkTransport) -> Seal:
+    """How what travels is sealed."""
+    if transport.key_file is None and transport.key_env is None:
+        return OPEN
+    return Keys(transport.key_file, transport.key_env)
+
+
+def remove_links(topology: Topology) -> None:
+    """Delete the topics or objects of links, to begin anew; directories are moved aside elsewhere."""
+    transport, sites = topology.link_transport, topology.site_names
+    if transport.path and is_url(transport.path) and len(sites) > 1:
+        store = open_store(transport.path)
+        store.delete(store.sizes())
+        return
+    if transport.kind != "kafka" or len(sites) == 1:
+        return
+    from confluent_kafka import KafkaException
+
+    from watersmeet.spark.links.kafka_topics import Topics, client_settings
+
+    topics = [f"{transport.topics}.{a}.{b}" for a in sites for b in sites if a != b]
+    try:
+        Topics(client_settings(resolved(transport.options, _WHAT))).remove(topics)
+    except KafkaException as error:
+        raise RunError(
+            f"the topics of links cannot be deleted: {error.args[0].str()}; start the brokers first"
+        ) from None

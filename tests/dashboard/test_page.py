@@ -1,0 +1,249 @@
+"""The page in a real browser: every panel shows what the events say, at every width, for everyone."""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from watersmeet.dashboard.server import Server
+from watersmeet.sim.scenario.trace import Trace
+
+Lines = list[dict[str, Any]]
+Serve = Callable[..., Server]
+OpenPage = Callable[..., Any]
+
+AXE = Path(__file__).parent / "axe.min.js"
+IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
+SIGN_OF_LIFE = {"event": "site_status", "is_held_back": False, "backlog_bytes": {}, "undelivered": {}, "latency_s": {}}
+IS_ZOOMED = "(c) => !c.plot || Math.abs(c.plot.scales.x.min - watersmeet.range.shown.from) < 0.01"
+IS_DRAWING = bool(os.environ.get("WATERSMEET_SCREENSHOTS"))  # then the pictures of README and guide are made anew
+
+
+def append(path: Path, lines: Lines) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def picture(page: Any, name: str) -> None:
+    if IS_DRAWING:
+        page.wait_for_timeout(500)
+        page.screenshot(path=IMAGES / f"dashboard-{name}.png")
+
+
+@pytest.fixture
+def events(recorded: Lines, tmp_path: Path) -> Path:
+    path = tmp_path / "run.jsonl"
+    append(path, recorded)
+    return path
+
+
+def wait(page: Any, condition: str) -> None:
+    """Wait until an expression is true; the page's own policy forbids Playwright to evaluate it there repeatedly."""
+    deadline = time.monotonic() + 30
+    while not page.evaluate(condition):
+        assert time.monotonic() < deadline, condition
+        page.wait_for_timeout(30)
+
+
+def figure(page: Any, name: str) -> str:
+    return str(page.inner_text(f'[data-figure="{name}"] dd'))
+
+
+def of_kind(lines: Lines, kind: str) -> Lines:
+    return [line for line in lines if line["event"] == kind]
+
+
+def totals(lines: Lines) -> tuple[int, int, int]:
+    """Rows, answers and bytes, by the events alone."""
+    batches = of_kind(lines, "micro_batch_completed")
+    sent = {(line["site"], line["to"], line["purpose"]): line["bytes"] for line in of_kind(lines, "link_traffic")}
+    rows = sum(sum(line["rows_in"].values()) for line in batches)
+    return rows, sum(sum(line["answers"].values()) for line in batches), sum(sent.values())
+
+
+def test_the_map(events: Path, recorded: Lines, serve: Serve, open_page: OpenPage) -> None:
+    page = open_page(serve(events).url, "map")
+    rows, answers, size = totals(recorded)
+    assert figure(page, "rows in") == f"{rows:,}" and figure(page, "answers") == f"{answers:,}"
+    assert figure(page, "shipped") == f"{size / 1e3:.0f} kB"
+    assert sorted(page.locator("#map .site .name").all_text_contents()) == ["ams", "fra", "nyc", "office"]
+    last = max(of_kind(recorded, "micro_batch_completed"), key=lambda line: (line["site"] == "nyc", line["at"]))
+    page.locator('#map .site[data-id="nyc"]').press("Enter")
+    details = page.locator("aside")
+    details.get_by_role("heading", name="Site nyc").wait_for()
+    read = sum(line["rows_in"].get("nyc", 0) for line in of_kind(recorded, "micro_batch_completed"))
+    assert f"{last['state_rows']:,}" in details.inner_text() and f"{read:,}" in details.inner_text()
+    page.locator('#map .site[data-id="nyc"]').press("Enter")
+    sent = {(line["site"], line["to"], line["purpose"]): line for line in of_kind(recorded, "link_traffic")}
+    most = max(sent.values(), key=lambda line: line["bytes"])
+    details.get_by_role("button", name=f"{most['site']} → {most['to']}").click()
+    text = details.inner_text()
+    for (origin, to, purpose), line in sent.items():
+        if (origin, to) == (most["site"], most["to"]):
+            assert purpose in text and f"{line['tuples']:,}" in text
+    details.get_by_role("button", name="Back to all links").click()
+    picture(page, "map")
+
+
+def test_queries(events: Path, recorded: Lines, serve: Serve, open_page: OpenPage) -> None:
+    page = open_page(serve(events).url, "queries")
+    rows, answers, _ = totals(recorded)
+    line = page.locator('tr[data-query="everywhere"]').inner_text()
+    assert f"{rows:,}" in line and f"{answers:,}" in line
+    plans = of_kind(recorded, "plan_in_force")
+    assert page.locator("pre.plan").inner_text().strip() == plans[-1]["plan_text"].strip()
+    assert "[RANGE 10 SECONDS]" in page.locator("pre.sql").inner_text()
+    flows = page.locator("#query-details table[aria-label=Flows] tbody tr").all_inner_texts()
+    assert any("results" in flow and "office" in flow for flow in flows)
+    page.wait_for_selector('#panel-queries [data-chart="delay"] canvas')
+    picture(page, "queries")
+
+
+def test_the_time_line_and_zooming(events: Path, recorded: Lines, serve: Serve, open_page: OpenPage) -> None:
+    page = open_page(serve(events).url, "timeline")
+    page.wait_for_selector('#panel-timeline [data-chart="bytes"] canvas')
+    titles = page.locator("#notes .title").all_inner_texts()
+    for version in {line["version"] for line in of_kind(recorded, "plan_in_force")}:
+        assert f"everywhere: plan version {version} in force" in titles, "a migration appears"
+    picture(page, "timeline")
+    accepted = [line for line in of_kind(recorded, "plan_decision") if line["accepted"]]
+    assert titles.count("everywhere: another plan taken") == len(accepted) > 0
+    box = page.locator("#brush").bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + 20, steps=4)
+    page.mouse.up()
+    shown = page.evaluate("watersmeet.range.shown")
+    first, last = recorded[0]["at"], recorded[-1]["at"]
+    assert shown["from"] == pytest.approx(first + 0.5 * (last - first), abs=0.02 * (last - first) + 1.5)
+    wait(page, f"watersmeet.panel.charts.every({IS_ZOOMED})")
+    assert page.locator("#notes .title").count() < len(titles)
+    page.keyboard.press("Escape")
+    wait(page, "document.querySelectorAll('#notes .title').length === " + str(len(titles)))
+    page.get_by_label("plan", exact=True).uncheck()
+    assert page.locator('#notes [data-lane="plan"]').count() == 0
+
+
+def test_answers_and_their_filter(events: Path, recorded: Lines, serve: Serve, open_page: OpenPage) -> None:
+    at = recorded[-1]["at"]
+    rows = [[n, f"<b>{n}</b>" if n % 2 else None] for n in range(10)]
+    append(events, [{"at": at, "event": "answer_sample", "query": "everywhere", "columns": ["dst", "x"], "rows": rows}])
+    page = open_page(serve(events).url, "answers")
+    page.wait_for_selector("#answers tbody tr")
+    found = page.locator("#answers tbody tr").all_inner_texts()
+    assert len(found) == 10 and "<b>9</b>" in found[0], "the latest first, and text is text"
+    page.get_by_label("filter").fill("<b>7")
+    wait(page, "document.querySelectorAll('#answers tbody tr').length === 1")
+    assert "7" in page.locator("#answers tbody tr").inner_text()
+
+
+def test_a_killed_site_turns_red_and_back(
+    events: Path, recorded: Lines, serve: Serve, open_page: OpenPage, tmp_path: Path
+) -> None:
+    shift = time.time() - recorded[-1]["at"]
+    live = tmp_path / "live.jsonl"
+    append(live, [line | {"at": line["at"] + shift} for line in recorded if line["event"] != "run_ended"])
+    url = serve(live, silent_after_s=2.5).url
+    sites = {"ams", "fra", "nyc", "office"}
+
+    def until(page: Any, condition: str, alive: set[str]) -> None:
+        deadline = time.monotonic() + 60
+        while not page.evaluate(condition):
+            assert time.monotonic() < deadline, condition
+            append(live, [{"at": time.time(), "site": site, **SIGN_OF_LIFE} for site in sorted(alive)])
+            page.wait_for_timeout(200)
+
+    page = open_page(url, "map")
+    state = "document.querySelector('#map .site[data-id=nyc]').getAttribute('class').split(' ')[1] === '{}'"
+    until(page, state.format("running"), sites)
+    until(page, state.format("silent"), sites - {"nyc"})
+    assert "site nyc: no sign of life" in page.inner_text("#message")
+    assert page.inner_text("#state") == "silent"
+    stroke = page.evaluate("getComputedStyle(document.querySelector('#map .site.silent rect')).stroke")
+    assert stroke == "rgb(179, 38, 30)"
+    picture(page, "silent")
+    again = {"event": "run_started", "sites": ["nyc"], "queries": ["everywhere"], "version": "1"}
+    append(live, [{"at": time.time(), **again}])
+    until(page, state.format("running"), sites)
+    assert page.locator("#message").is_hidden()
+
+
+def test_a_reload_and_a_restart_keep_history(
+    recorded: Lines, serve: Serve, open_page: OpenPage, tmp_path: Path
+) -> None:
+    log = tmp_path / "events.jsonl"
+    append(log, recorded)
+    (tmp_path / "ams").mkdir()
+    (tmp_path / "ams" / "ledger.json").write_text("{}", encoding="utf-8")
+    server = serve(tmp_path)
+    page = open_page(server.url, "timeline")
+    before = shown(page)
+    page.reload()
+    page.wait_for_selector("body[data-ready=true]")
+    assert shown(page) == before
+    page.close()
+    server.stop()
+    assert server.ended.wait(30)
+    log.unlink()  # as if it had been replaced by newer ones often enough
+    log.write_text("", encoding="utf-8")
+    page = open_page(serve(tmp_path).url, "timeline")
+    assert shown(page) == before
+    page.wait_for_selector('#panel-timeline [data-chart="rows"] canvas')
+
+
+def shown(page: Any) -> tuple[str, list[str]]:
+    """Totals and notes, once the page has the end of the run and changes no more."""
+    page.wait_for_selector("#state:has-text('ended')")
+    found = None
+    while found != (now := (page.inner_text("#totals"), page.locator("#notes .title").all_inner_texts())):
+        found = now
+        page.wait_for_timeout(300)
+    return now
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")])
+def test_for_everyone(width: int, scheme: str, events: Path, serve: Serve, open_page: OpenPage) -> None:
+    """No serious violation that axe finds, nothing wider than the window, and all of it by keyboard."""
+    page = open_page(serve(events).url, "map", width=width, scheme=scheme)
+    for panel in ("map", "queries", "timeline", "answers", "peers"):
+        assert page.locator(f"#tab-{panel}").get_attribute("aria-selected") == "true"
+        page.wait_for_timeout(100)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, panel
+        page.evaluate(AXE.read_text(encoding="utf-8"))
+        found = page.evaluate("axe.run(document, {resultTypes: ['violations']}).then((r) => r.violations)")
+        serious = [one for one in found if one["impact"] in ("serious", "critical")]
+        assert not serious, json.dumps(serious, indent=1)[:3000]
+        if panel == "map" and (width, scheme) in ((1280, "dark"), (390, "light")):
+            picture(page, f"{width}-{scheme}")
+        page.locator(f"#tab-{panel}").press("ArrowRight")
+
+
+def test_peers(serve: Serve, open_page: OpenPage, tmp_path: Path) -> None:
+    """Ten thousand peers of a trace, played."""
+    path, chance = tmp_path / "peers.jsonl", np.random.default_rng(1)
+    load = np.zeros(10_000, np.int64)
+    with path.open("w", encoding="utf-8") as file:
+        trace = Trace(file)
+        places = np.sort(chance.integers(0, 2**63, 10_000).astype(np.uint64) * np.uint64(2))
+        trace.start({"network": {"seed": 1, "nodes": 10_000, "overlay": "chord"}}, places, 1_000_000, 0)
+        for second in range(1, 31):
+            load[np.minimum(chance.zipf(1.3, 2_000), 10_000) - 1] += 1
+            spread = {"total": int(load.sum()), "highest": int(load.max()), "mean": float(load.mean()), "nodes": 1}
+            figures = {"tuples": second, "answers": 7 * second, "messages": {"tuples": 50 * second}, "load": spread}
+            trace.look(second * 1_000_000, figures, load)
+    page = open_page(serve(path).url, "peers")
+    page.wait_for_selector("#peer-facts dl")
+    assert f"{load.max():,}" in page.inner_text("#peer-facts") and "210" in page.inner_text("#peer-facts")
+    assert page.evaluate("Array.from(watersmeet.panel.loads)") == load.tolist(), "looks add up to the last loads"
+    page.get_by_role("button", name="Play").click()
+    wait(page, "watersmeet.panel.place > 5")
+    page.get_by_role("button", name="Pause").click()
+    at = page.evaluate("watersmeet.panel.place")
+    assert 5 < at < 30
+    picture(page, "peers")

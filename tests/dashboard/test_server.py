@@ -1,0 +1,117 @@
+"""Who may ask the server, and what it says."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from watersmeet.cli.main import run_command
+from watersmeet.dashboard.server import Server
+
+Lines = list[dict[str, Any]]
+Serve = Callable[..., Server]
+
+
+class _Stay(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *args: Any, **more: Any) -> None:
+        return None
+
+
+def ask(url: str, **headers: str) -> tuple[int, dict[str, str], str]:
+    try:
+        with urllib.request.build_opener(_Stay()).open(urllib.request.Request(url, headers=headers), timeout=20) as got:
+            return got.status, dict(got.headers), got.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, dict(error.headers), error.read().decode()
+
+
+def write(path: Path, lines: Lines) -> Path:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def rows_of(lines: Lines) -> int:
+    return sum(sum(line.get("rows_in", {}).values()) for line in lines)
+
+
+@pytest.fixture
+def events(recorded: Lines, tmp_path: Path) -> Path:
+    return write(tmp_path / "run.jsonl", recorded)
+
+
+def test_figures_over_http(events: Path, recorded: Lines, serve: Serve) -> None:
+    url = serve(events).url
+    code, headers, text = ask(f"{url}api/now")
+    assert code == 200 and json.loads(text)["totals"]["rows"] == rows_of(recorded)
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert "unsafe" not in headers["content-security-policy"]
+    first, last = recorded[0]["at"], recorded[-1]["at"]
+    history = json.loads(ask(f"{url}api/history?from={first}&to={last + 1}&points=50")[2])
+    rows = sum(sum(one["values"]) for one in history["series"]["rows"]) * history["step"]
+    assert rows == pytest.approx(rows_of(recorded), rel=1e-3)
+    assert len(json.loads(ask(f"{url}api/timeline")[2])) > 3
+
+
+@pytest.mark.parametrize("query", ["", "?from=1", "?from=2&to=1", "?from=1&to=2&points=99999", "?from=x&to=2"])
+def test_a_time_that_is_none_is_refused(query: str, events: Path, serve: Serve) -> None:
+    assert ask(f"{serve(events).url}api/history{query}")[0] == 400
+
+
+def test_a_page_of_another_name_cannot_ask(events: Path, serve: Serve) -> None:
+    server = serve(events)
+    assert ask(f"{server.url}api/now", Host="evil.example")[0] == 421
+    assert ask(f"{server.url}api/now", Host=f"localhost:{server.port}")[0] == 200
+    assert ask(f"{server.url}static/../server.py")[0] == 404
+    assert ask(f"{server.url}static/%2e%2e/server.py")[0] == 404
+
+
+def test_elsewhere_than_on_loopback_a_token_is_needed(events: Path, serve: Serve) -> None:
+    server = serve(events, host="0.0.0.0")
+    here, token = f"http://127.0.0.1:{server.port}/", server.url.partition("?token=")[2]
+    assert len(token) >= 32
+    for path in ("", "api/now", "static/main.js", "?token=wrong", "api/events"):
+        assert ask(f"{here}{path}")[0] == 401
+    code, headers, _ = ask(f"{here}?token={token}")
+    assert code == 303 and headers["location"] == "/", "the token does not stay in the address"
+    cookie = headers["set-cookie"]
+    assert "HttpOnly" in cookie and "SameSite=strict" in cookie
+    assert ask(f"{here}api/now", Cookie=cookie.partition(";")[0])[0] == 200
+
+
+def test_no_path_is_shown(recorded: Lines, tmp_path: Path, serve: Serve) -> None:
+    text = f"events are not written to {tmp_path}/deep/er/x.jsonl any more"
+    warning = {"at": recorded[-1]["at"], "event": "warning", "site": "ams", "query": None, "text": text}
+    url = serve(write(tmp_path / "run.jsonl", [*recorded, warning])).url
+    shown = "".join(ask(f"{url}api/{what}")[2] for what in ("now", "timeline", "answers", "peers"))
+    assert "…/x.jsonl" in json.loads(ask(f"{url}api/timeline")[2])[-1]["title"]
+    assert str(tmp_path) not in shown and "/deep" not in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["missing.jsonl"], "there is no such file or directory"),
+        (["."], "neither a checkpoint nor a directory with events.jsonl"),
+        ([".", "--port", "70000"], "a port is from 0"),
+    ],
+)
+def test_what_cannot_be_shown(
+    arguments: list[str],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_command(["dashboard", *arguments]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken(events: Path, serve: Serve, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    port = serve(events).port
+    assert run_command(["dashboard", str(events), "--port", str(port)]) == 2
+    assert "cannot be opened: Address already in use" in capsys.readouterr().err
