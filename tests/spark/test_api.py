@@ -80,7 +80,6 @@ def test_a_topology_built_in_code_and_its_handle(
     events.subscribe(lambda at, event: reported.append(event))
     sink = wm.Sink("parquet", str(tmp_path / "out"))
     handle = start(spark, tmp_path, streams, run={"once": True, "events": events}, sink=sink)
-    assert handle.events is events
     assert handle.name == "q" and handle.sites == ("here",) and handle.id["here"]
     assert handle.awaitTermination(120) is True
     assert not handle.isActive and handle.exception() is None
@@ -104,6 +103,15 @@ def test_a_topology_built_in_code_and_its_handle(
     completed = [event for event in reported if isinstance(event, MicroBatchCompleted)]
     assert sum(event.answers["q"] or 0 for event in completed) == expected().total()
     assert isinstance(reported[0], RunStarted) and reported[-1] == RunEnded("completed")
+    kept = handle.events()
+    assert len(kept) == len(reported) and kept["event"].iloc[0] == "run_started"
+    batches = handle.query("q").events("micro_batch_completed")
+    assert batches["rows_in.a"].sum() == ROWS and str(batches["at"].dtype) == "datetime64[ns, UTC]"
+    assert "join 2 windows" in str(handle.plan) and "<pre>project a.id" in handle.plan.draw()._repr_html_()
+    html = handle._repr_html_()
+    assert f"{2 * ROWS:,} rows in, {expected().total():,} answers" in html and ">ended<" in html
+    with pytest.raises(wm.InputError, match="unknown kind of event 'micro_batch'; did you mean"):
+        handle.events("micro_batch")
     with pytest.raises(wm.InputError, match="unknown query 'qq'; did you mean 'q'"):
         handle.query("qq")
     handle.stop()

@@ -26,12 +26,12 @@ from watersmeet.program.site.ledger import SiteLedger
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.sites.site import SimulatedSites
-from watersmeet.spark.handle import SiteQuery
 from watersmeet.spark.links.directory import DirectoryLinks
 from watersmeet.spark.links.protocol import Fenced, Link, Role, Sealed
 from watersmeet.spark.links.site_links import SiteLinks
 from watersmeet.spark.run import plan_query
 from watersmeet.spark.site_job import SiteJob
+from watersmeet.spark.site_query import SiteQuery
 from watersmeet.testing import bag
 
 Way = tuple[str, bool] | None  # method and whether Bloom filters travel; None ships all to the query's site

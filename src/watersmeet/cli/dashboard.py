@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from watersmeet.cli.options import Subparsers, check_port, debug_option
+from watersmeet.cli.watching import add_paths, watched
 from watersmeet.errors import InputError
 
 PORT = 8642
@@ -22,14 +23,10 @@ def add_parser(subparsers: Subparsers) -> None:
         help="show a run on a web page: a checkpoint, an event file, or a trace of simulated peers",
         description="Serve a page about a run on the loopback address until Ctrl-C: sites and links, queries, what "
         "happened, latest answers, simulated peers. It reads the events that every run keeps in its checkpoint; the "
-        "run goes on, has ended, or is started later. History is kept in the checkpoint.",
+        "run goes on, has ended, or is started later. Given a topology, sites that run elsewhere (`watersmeet site`) "
+        "are asked for theirs through their links. History is kept in the checkpoint.",
     )
-    parser.add_argument(
-        "paths",
-        nargs="+",
-        metavar="CHECKPOINT_OR_EVENTS",
-        help="a checkpoint directory (of all sites, or one of each), a file of --events, or one of simulate --trace",
-    )
+    add_paths(parser)
     parser.add_argument("--port", type=int, default=PORT, help="(default: %(default)s; 0 is any free one)")
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: %(default)s; any other asks for a token)"
@@ -47,14 +44,13 @@ def run(options: argparse.Namespace) -> int:
         raise InputError(
             f"the dashboard needs {error.name}; install it with `pip install 'watersmeet[dashboard]'`"
         ) from None
-    from watersmeet.dashboard.watcher import Watcher
-
-    server = Server(Watcher([Path(path) for path in options.paths]), options.host, options.port)
-    print(f"watersmeet: dashboard at {server.url}", file=sys.stderr, flush=True)
-    if options.while_stdin:
-        threading.Thread(target=_stop_at_end_of_input, args=(server.stop,), daemon=True).start()
-    with contextlib.suppress(KeyboardInterrupt):
-        server.run()
+    with watched(options) as watcher:
+        server = Server(watcher, options.host, options.port)
+        print(f"watersmeet: dashboard at {server.url}", file=sys.stderr, flush=True)
+        if options.while_stdin:
+            threading.Thread(target=_stop_at_end_of_input, args=(server.stop,), daemon=True).start()
+        with contextlib.suppress(KeyboardInterrupt):
+            server.run()
     return 0
 
 

@@ -4,8 +4,7 @@ import argparse
 import sys
 import time
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -14,6 +13,10 @@ from rich.text import Text
 
 from watersmeet.cli.options import Subparsers, debug_option
 from watersmeet.cli.tables import megabytes
+from watersmeet.cli.watching import add_paths, watched
+
+if TYPE_CHECKING:
+    from watersmeet.dashboard.watcher import Watcher
 
 _REFRESH_S = 1.0
 _MOST_NOTES = 8
@@ -29,23 +32,24 @@ def add_parser(subparsers: Subparsers) -> None:
         description="Show a run and keep it up to date until Ctrl-C: how sites are, what crosses links, what queries "
         "have answered, what happened. It reads the events that every run keeps in its checkpoint.",
     )
-    parser.add_argument(
-        "paths", nargs="+", metavar="CHECKPOINT_OR_EVENTS", help="a checkpoint directory, or a file of --events"
-    )
+    add_paths(parser)
     parser.add_argument("--once", action="store_true", help="print it once and end")
     parser.set_defaults(command=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Show the run until Ctrl-C."""
-    from watersmeet.dashboard import view
-    from watersmeet.dashboard.watcher import Watcher
+    with watched(options) as watcher:
+        return _show(watcher, is_once=options.once or not sys.stdout.isatty())
 
-    watcher = Watcher([Path(path) for path in options.paths])
+
+def _show(watcher: "Watcher", *, is_once: bool) -> int:
+    from watersmeet.dashboard import view
+
     console = Console(highlight=False)
     watcher.start()
     try:
-        if options.once or not sys.stdout.isatty():
+        if is_once:
             console.print(_screen(watcher.look(view.snapshot), watcher.look(lambda model, now: view.timeline(model))))
             return 0
         with Live(console=console, screen=True, auto_refresh=False) as live:

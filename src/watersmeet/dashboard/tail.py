@@ -29,13 +29,14 @@ class Tail:
 
     def read(self) -> Iterator[tuple[float, Event]]:
         """Events that have come since the last time."""
-        for line in self._lines():
+        for line in self.lines():
             try:
                 yield from_json(line.decode())
             except (ValueError, TypeError, AttributeError):
                 self.damaged += 1  # cut off by a crash, or of a later version
 
-    def _lines(self) -> Iterator[bytes]:
+    def lines(self) -> Iterator[bytes]:
+        """The same as they are written."""
         before = self.path.with_name(KEPT_BEFORE) if self.path.name == KEPT else None
         now = _number(self.path)
         if now is None:

@@ -1,6 +1,7 @@
 """Follows the event files of a run for whoever shows it: new lines to the model, the model to the store."""
 
 import contextlib
+import math
 import sqlite3
 import threading
 import time
@@ -24,17 +25,24 @@ _FIND_S = 2.0  # how often it is looked for sites that have started since
 class Watcher:
     """A model that is kept up to date by a thread; ask it through `look`."""
 
-    def __init__(self, paths: Sequence[Path], *, silent_after_s: float = SILENT_AFTER_S) -> None:
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        *,
+        elsewhere: Sequence[Path] = (),  # where others put events of sites that are not in `paths`
+        silent_after_s: float = SILENT_AFTER_S,
+    ) -> None:
         self._paths = tuple(paths)
+        self._elsewhere = tuple(elsewhere)
         self._check()
         self.traces = tuple(path for path in self._paths if path.is_file() and is_trace(path))
         self._lock = threading.Lock()
         self._model = RunModel(silent_after_s)
-        directory = next((path for path in self._paths if path.is_dir()), None)
+        directory = next((path for path in (*self._paths, *self._elsewhere) if path.is_dir()), None)
         self._store = _opened(directory)
         self._positions = self._store.load(self._model)
         self._tails: dict[str, Tail] = {}
-        self._looked_at = 0.0  # when somebody last looked at answers
+        self._looked_at = -math.inf  # when somebody last looked at answers
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="dashboard", daemon=True)
 
@@ -42,7 +50,7 @@ class Watcher:
         for path in self._paths:
             if not path.exists():
                 raise InputError(f"{path}: there is no such file or directory; name a checkpoint or an event file")
-            if path.is_dir() and not self._files(path) and not any(path.glob("**/ledger.json")):
+            if path.is_dir() and not self._elsewhere and not self._files(path) and not any(path.glob("**/ledger.json")):
                 raise InputError(f"{path}: neither a checkpoint nor a directory with {KEPT}; start a run first")
 
     def _files(self, path: Path) -> list[Path]:
@@ -58,7 +66,7 @@ class Watcher:
         self._thread.start()
 
     def _find(self) -> None:
-        for path in self._paths:
+        for path in (*self._paths, *self._elsewhere):
             for file in self._files(path):
                 name = file.name if path.is_file() else str(file.relative_to(path))
                 if name not in self._tails:
@@ -87,7 +95,7 @@ class Watcher:
             if is_new and now - saved >= _SAVE_S:
                 saved, is_new = now, False
                 self._save()
-            if now - touched >= _TOUCH_S and now - self._looked_at < 2 * _TOUCH_S:
+            if now - touched >= _TOUCH_S and self.wants_answers:
                 touched = now
                 self._ask_for_answers()
 
@@ -101,6 +109,11 @@ class Watcher:
         if time.monotonic() - self._looked_at > _TOUCH_S:
             self._ask_for_answers()
         self._looked_at = time.monotonic()
+
+    @property
+    def wants_answers(self) -> bool:
+        """Whether somebody looks at answers now."""
+        return time.monotonic() - self._looked_at < 2 * _TOUCH_S
 
     def _ask_for_answers(self) -> None:
         for path in self._paths:

@@ -285,6 +285,7 @@ _TYPES: dict[str, type[Event]] = {
     "run_ended": RunEnded,
 }
 _KINDS = {type_: kind for kind, type_ in _TYPES.items()}
+KINDS = tuple(_TYPES)
 
 
 def kind_of(event: Event) -> str:

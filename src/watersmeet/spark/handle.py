@@ -1,17 +1,13 @@
 """The handle to running queries, with the names of PySpark's `StreamingQuery`: one class for one site and for many."""
 
 import json
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from pathlib import Path
-from typing import Any
-
-from py4j.protocol import Py4JError
-from pyspark.sql.streaming.query import StreamingQuery
+from typing import TYPE_CHECKING, Any
 
 from watersmeet.cost.price import Cost
 from watersmeet.errors import InputError, WatersmeetError, did_you_mean
@@ -27,193 +23,17 @@ from watersmeet.program.site.ledger import SiteLedger
 from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.site.versions import Change, Expected, QueryPlan, plan_changes
 from watersmeet.spark.apply import Applier
-from watersmeet.spark.failures import explain, raise_explained
-from watersmeet.spark.site_job import FrameChanged, InputEnded, SiteJob
+from watersmeet.spark.notebook import LiveView, RunEvents, RunningPlan
+from watersmeet.spark.site_query import SiteQuery
 from watersmeet.stats.model import Stats
 from watersmeet.stats.yaml import filled, write_stats
 from watersmeet.topology.difference import Differences
 from watersmeet.topology.model import Query, Stream, Topology
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 _POLL_S = 0.2  # how long to wait for a site before the next is looked at
-
-
-class _Stopped(WatersmeetError):
-    """A micro-batch that began while the run was being stopped; it runs again at the next start."""
-
-
-class SiteQuery:
-    """The Structured Streaming query of one site."""
-
-    def __init__(self, job: SiteJob, queries: Sequence[str]) -> None:
-        self.job = job
-        self.ledger_at_start = job.ledger
-        self._queries = tuple(queries)  # for messages
-        self._in_batch = threading.Lock()
-        self._closing = threading.Lock()
-        self._is_stopping = False
-        self._has_read_all = False
-        self._is_closed = False
-        self._query: StreamingQuery | None = None
-        self._is_restarting = False
-        self.start_again: Callable[[], StreamingQuery] | None = None  # Spark's query, over streams as they are read now
-        self.failure: BaseException | None = None
-
-    def attach(self, query: StreamingQuery) -> None:
-        """Spark's query has started."""
-        self._query = query
-        if self.failure is not None:
-            query.stop()
-
-    @property
-    def query(self) -> StreamingQuery:
-        assert self._query is not None, "the handle is given out only once the query has started"
-        return self._query
-
-    def fail(self, error: BaseException) -> None:
-        """Something went wrong while Spark may be waiting for rows, perhaps for ever, or a micro-batch for a sink.
-
-        Spark's stop waits for the micro-batch under way, and this may be called within one: so it has a thread.
-        """
-        self.failure = self.failure or error
-        self.job.stop_waiting()
-        if self._query is not None:
-            threading.Thread(target=self._stop_spark, daemon=True).start()
-
-    def _stop_spark(self) -> None:
-        with suppress(Py4JError, ConnectionError):
-            self.query.stop()
-
-    def run_batch(self, frame: Any, batch: int) -> None:
-        """What Spark calls for each micro-batch."""
-        with self._in_batch:
-            if self._is_stopping:
-                raise _Stopped("stopping")
-            try:
-                self.job.run_batch(frame, batch)
-            except InputEnded:
-                self._has_read_all = True
-                raise
-            except FrameChanged:
-                self._is_restarting = True
-                threading.Thread(target=self._restart, daemon=True).start()
-                raise
-            except BaseException as error:
-                self.failure = self.failure or error  # what came first may have interrupted this
-                raise
-
-    def _restart(self) -> None:
-        """Start Spark's query again: what was planned of a micro-batch is read by the new one."""
-        with suppress(Exception):
-            self.query.awaitTermination()
-        try:
-            if not self._is_stopping and self.start_again is not None:
-                self._query = self.start_again()
-        except Exception as error:
-            self.failure = self.failure or error
-        finally:
-            self._is_restarting = False
-            if self._is_stopping:
-                self._stop_spark()
-
-    @property
-    def is_active(self) -> bool:
-        """Whether it is still running; not if Spark's Java process is gone."""
-        if self._is_restarting:
-            return True
-        try:
-            return bool(self.query.isActive)
-        except (Py4JError, ConnectionError):
-            return False
-
-    def await_end(self, timeout: float) -> bool:
-        """Whether Spark's query has ended; nothing is given up, since parcels may still come."""
-        if self._is_restarting:
-            time.sleep(timeout)
-            return False
-        query = self.query
-        try:
-            ended = bool(query.awaitTermination(timeout))  # type: ignore[arg-type]
-            if ended:
-                query.awaitTermination()  # with a timeout Spark says so a moment before the name is free again
-        except Exception as error:
-            if self._is_restarting or query is not self.query:
-                return False
-            self._note(error)
-            ended = True
-        if ended:
-            self._raise_failure()
-        return ended
-
-    def take_parcels(self) -> None:
-        """Join what has come over the links; raises what went wrong there."""
-        if not self._is_closed:
-            self._tried(self.job.take_parcels)
-
-    def drain(self) -> None:
-        """Take the end of the site's own streams for the end of time."""
-        self._tried(self.job.drain)
-
-    def tell_what_waits(self) -> None:
-        """Say what waits for watermarks."""
-        self._tried(self.job.tell_what_waits)
-
-    def has_joined(self, timeout: float) -> bool:
-        """Wait for what was ingested to be joined; whether it is, within the timeout."""
-        return self._tried(lambda: self.job.has_joined(timeout))
-
-    def has_delivered(self, timeout: float) -> bool:
-        """Wait for all answers to be delivered; whether they are, within the timeout."""
-        return self._tried(lambda: self.job.has_delivered(timeout))
-
-    def _tried(self, step: Callable[[], bool]) -> bool:
-        try:
-            done = step()
-        except Exception as error:
-            self.failure = self.failure or error
-        self._raise_failure()
-        return done
-
-    def _note(self, error: BaseException | None) -> None:
-        """Remember what Spark says has ended the query, unless we have ended it."""
-        if error is not None and not self._is_stopping and not self._has_read_all:
-            self.failure = self.failure or error
-
-    def _raise_failure(self) -> None:
-        if self.failure is not None:
-            raise_explained(self.failure, *self._queries)
-
-    def exception(self) -> WatersmeetError | None:
-        """One sentence for what ended the query; None if it runs or was stopped."""
-        try:
-            if not self._is_restarting:
-                self._note(self.query.exception())
-        except (Py4JError, ConnectionError) as error:
-            self._note(error)
-        return None if self.failure is None else explain(self.failure, *self._queries)
-
-    def begin_to_stop(self) -> None:
-        """Let no micro-batch begin any more, and none wait."""
-        self.exception()  # what has ended it before is not forgotten
-        self._is_stopping = True
-        self.job.stop_waiting()
-
-    def stop(self) -> None:
-        """Let the micro-batch under way finish, then end the query."""
-        self.begin_to_stop()
-        with self._in_batch:
-            pass
-        self._stop_spark()
-        self.close()
-
-    def close(self) -> None:
-        """Give up everything that the site holds; whoever asks again waits until it is done."""
-        with self._closing:
-            if not self._is_closed:
-                self._is_closed = True
-                try:
-                    self.job.close()
-                except Exception as error:
-                    raise_explained(error, *self._queries)
 
 
 @dataclass(frozen=True)
@@ -232,6 +52,19 @@ class QueryHandle:
     def chosen(self) -> Chosen:
         """Its plan, who made it, and what it was expected to cost."""
         return self._run.plans[self.name]
+
+    @property
+    def plan(self) -> RunningPlan:
+        """Its plan, to be printed, or drawn by `draw()`."""
+        is_alone = len(self._run.plans) == 1
+        return RunningPlan(self.name, self.chosen, self._run.measured_bytes_s if is_alone else {})
+
+    def events(self, kind: str | None = None) -> "DataFrame":
+        """The events about it that the checkpoint has kept, as a pandas DataFrame."""
+        return self._run.events(kind, query=self.name)
+
+    def _repr_html_(self) -> str:
+        return self._run.live_view.html(self.name)
 
     @property
     def lastProgress(self) -> dict[str, Any] | None:
@@ -262,7 +95,8 @@ class StreamingRun:
         applier: Applier,
         drain: bool = False,
     ) -> None:
-        self.events = events  # everything the run reports, as it happens
+        self.events = RunEvents(events, directory)  # everything the run reports, as it happens and afterwards
+        self.live_view = LiveView(directory, lambda: self.isActive)
         self._applier = applier
         applier.begin(tuple(site.job for site in sites), dict(plans))
         self._sites = tuple(sites)
@@ -299,6 +133,17 @@ class StreamingRun:
         if name not in self.plans:
             raise InputError(f"unknown query {name!r}; {did_you_mean(name, tuple(self.plans))}")
         return QueryHandle(name, self)
+
+    @property
+    def plan(self) -> RunningPlan:
+        """The plan of its query, to be printed, or drawn by `draw()`; of several queries see `query(name).plan`."""
+        if len(self.plans) != 1:
+            raise InputError(f"the run has {len(self.plans)} plans; take that of one: run.query({self.name!r}).plan")
+        return self.queries[0].plan
+
+    def _repr_html_(self) -> str:
+        """Its figures, which a notebook keeps up to date until it ends."""
+        return self.live_view.html()
 
     @property
     def directory(self) -> Path:
@@ -387,6 +232,16 @@ class StreamingRun:
     def traffic(self) -> LinkTraffic:
         """What was shipped from the sites that run here, and what shipping everything would have taken."""
         return LinkTraffic.of(self.topology, self._programs, *self._estimate())
+
+    @property
+    def measured_bytes_s(self) -> dict[tuple[str, str], float]:
+        """Bytes that links have carried for each second that streams have run."""
+        seconds = self._estimate()[1]
+        found: dict[tuple[str, str], float] = {}
+        for row in self.traffic.rows if seconds else ():
+            link = row.origin, row.to
+            found[link] = found.get(link, 0.0) + row.traffic.bytes / seconds
+        return found
 
     def _estimate(self) -> tuple[dict[str, Cost] | None, float]:
         """What the plans are expected to cost with micro-batches as they have come, and how long streams have run.

@@ -19,7 +19,7 @@ from watersmeet.cost.price import BATCH_INTERVAL_S
 from watersmeet.errors import InputError, NothingToDo, did_you_mean, name_queries
 from watersmeet.metrics.bus import EventBus
 from watersmeet.metrics.describe import query_event, topology_event
-from watersmeet.metrics.events import Event, PlanInForce, RunStarted, RunWarning
+from watersmeet.metrics.events import Event, PlanInForce, RunEnded, RunStarted, RunWarning
 from watersmeet.metrics.jsonl import keep_events
 from watersmeet.plan.explain import explain_text
 from watersmeet.plan.nodes import has_groups, is_outer, join_plan_of, with_join
@@ -43,17 +43,19 @@ from watersmeet.spark.deliver.sinks import FileWriter, Writer, check_sink, open_
 from watersmeet.spark.durable import Disk
 from watersmeet.spark.failures import refusal
 from watersmeet.spark.fresh import move_aside, moves, refuse_answered_sink
-from watersmeet.spark.handle import SiteQuery, StreamingRun
+from watersmeet.spark.handle import StreamingRun
 from watersmeet.spark.ingest.file_columns import unknown_column
 from watersmeet.spark.ingest.nanoseconds import nanosecond_warning
 from watersmeet.spark.ingest.source_log import missing_inputs, strike_out_unplanned
 from watersmeet.spark.ingest.sources import check_source, has_rows_in_java
 from watersmeet.spark.ingest.tables import with_table_schemas
-from watersmeet.spark.links.transport import default_links, open_transport, remove_links
+from watersmeet.spark.links.board import Shown, open_board
+from watersmeet.spark.links.transport import default_links, open_transport, remove_links, seal_of
 from watersmeet.spark.outputs import bind_outputs
 from watersmeet.spark.resume import current_definitions, known_versions, latest, note_topology, resumed
 from watersmeet.spark.session import start_session, use_our_python
 from watersmeet.spark.site_job import SiteJob, SiteSettings
+from watersmeet.spark.site_query import SiteQuery
 from watersmeet.spark.store.mirror import local_root
 from watersmeet.topology.model import Query, Topology
 from watersmeet.topology.views import Asked
@@ -376,9 +378,21 @@ class _Launch:
             with suppress(OSError):  # the checkpoint says what is wrong with its place
                 place.mkdir(parents=True, exist_ok=True)
                 undo.callback(keep_events(self.events, place))
+                if self.alone:
+                    undo.callback(self._show_elsewhere(sites[0], place))
             run = self._start_sites(sites, place)
             undo.pop_all()
             return run
+
+    def _show_elsewhere(self, site: str, place: Path) -> Callable[[], None]:
+        """Let dashboards elsewhere see a site that runs by itself; returns what ends it, as does the run's end."""
+        board = open_board(self.topology) if len(self.topology.site_names) > 1 else None
+        if board is None:
+            return lambda: None
+        shown = Shown(board, seal_of(self.topology.link_transport), site, place)
+        self.events.subscribe(lambda at, event: shown.close() if isinstance(event, RunEnded) else None)
+        shown.start()
+        return shown.close
 
     def _start_sites(self, sites: Sequence[str], place: Path) -> StreamingRun:
         asked = tuple(query.name for query in self.topology.queries)

@@ -1,0 +1,295 @@
+"""How sites that run elsewhere are seen: through what carries their links, and only while somebody looks.
+
+asked-VIEWER             of an open dashboard, written anew every few seconds; "answers" in it asks for samples of them
+events-SITE-000000000017 events of a site, compressed and sealed: all that it has kept, then what has come since
+"""
+
+import contextlib
+import fcntl
+import math
+import os
+import threading
+import time
+import uuid
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+from watersmeet.dashboard.tail import Tail
+from watersmeet.errors import WatersmeetError
+from watersmeet.metrics.jsonl import KEPT, KEPT_BEFORE, MAX_KEPT_BYTES, WATCHED
+from watersmeet.spark.links.seal import Context, Refused, Seal
+from watersmeet.spark.links.transport import default_links, seal_of
+from watersmeet.spark.store.object_store import is_url, open_store
+from watersmeet.spark.store.protocol import Store
+from watersmeet.topology.model import Topology
+
+_DIRECTORY = ".watch"  # no site has such a name
+_ASKED, _EVENTS = "asked-", "events-"
+_ASK_S = 3.0  # how often a dashboard says that it is open
+_FORGOTTEN_S = 15.0  # without that, nobody looks any more
+_PUT_S, _FETCH_S = 2.0, 1.0
+_MOST_PIECES = 400  # then a site begins anew with all that it has kept
+_MOST_BYTES = 64 << 20  # of one piece, unpacked
+
+
+class Board(Protocol):
+    """Small files that all sites and dashboards can reach."""
+
+    every_s: float  # how often a site looks whether somebody has asked
+
+    def names(self) -> list[str]:
+        """All files."""
+
+    def get(self, name: str) -> bytes | None:
+        """A file, if it is there."""
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write a file, whole."""
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Remove files, if they are there."""
+
+
+class DirectoryBoard:
+    """Files of the directory that links are in."""
+
+    every_s = 2.0
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def names(self) -> list[str]:
+        try:
+            return sorted(os.listdir(self._root))
+        except FileNotFoundError:
+            return []
+
+    def get(self, name: str) -> bytes | None:
+        try:
+            return (self._root / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def put(self, name: str, data: bytes) -> None:
+        self._root.mkdir(parents=True, exist_ok=True)
+        whole = self._root / f".{name}-{uuid.uuid4().hex[:8]}"
+        whole.write_bytes(data)
+        whole.replace(self._root / name)
+
+    def delete(self, names: Iterable[str]) -> None:
+        for name in names:
+            (self._root / name).unlink(missing_ok=True)
+
+
+class StoreBoard:
+    """Objects beside those of links; each look is a request that is paid for, so they are few."""
+
+    every_s = 15.0
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def names(self) -> list[str]:
+        return sorted(self._store.sizes())
+
+    def get(self, name: str) -> bytes | None:
+        found = self._store.get(name)
+        return None if found is None else found.data
+
+    def put(self, name: str, data: bytes) -> None:
+        self._store.put(name, data)
+
+    def delete(self, names: Iterable[str]) -> None:
+        self._store.delete(names)
+
+
+def open_board(topology: Topology) -> Board | None:
+    """Where sites of a topology can be asked for their events; None over Kafka, whose topics only have parcels."""
+    transport = topology.link_transport
+    if transport.kind != "directory":
+        return None
+    if transport.path and is_url(transport.path):
+        return StoreBoard(open_store(transport.path).below(_DIRECTORY))
+    return DirectoryBoard(default_links(topology) / _DIRECTORY)
+
+
+class Shown:
+    """In the process of a site: its events, put where dashboards look, while there are any."""
+
+    def __init__(self, board: Board, seal: Seal, site: str, checkpoint: Path) -> None:
+        self._board, self._seal, self._site, self._checkpoint = board, seal, site, checkpoint
+        self._viewers: dict[str, tuple[bytes, float]] = {}  # what each has said last, and since when
+        self._tail: Tail | None = None
+        self._pieces = 0
+        self._number = int(time.time() * 10)  # more than any of an earlier process
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"shown-{site}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Put the last events there, and end."""
+        self._closing.set()
+
+    def _run(self) -> None:
+        while not self._closing.wait(self._board.every_s if self._tail is None else _PUT_S):
+            with contextlib.suppress(OSError, WatersmeetError):  # the next time
+                self.step(time.monotonic())
+        with contextlib.suppress(OSError, WatersmeetError):
+            self.step(time.monotonic())
+
+    def step(self, now: float) -> None:
+        """Look whether somebody has asked, and answer."""
+        names = self._board.names()
+        asked = {name: self._board.get(name) or b"" for name in names if name.startswith(_ASKED)}
+        is_new = False
+        for name, text in asked.items():
+            before = self._viewers.get(name)
+            if before is None or before[0] != text:
+                is_new |= before is None or now - before[1] > _FORGOTTEN_S
+                self._viewers[name] = (text, now)
+        self._viewers = {name: said for name, said in self._viewers.items() if name in asked}
+        open_now = [text for text, since in self._viewers.values() if now - since <= _FORGOTTEN_S]
+        self._board.delete(name for name, (_, since) in self._viewers.items() if now - since > 4 * _FORGOTTEN_S)
+        if not open_now:
+            if self._tail is not None:
+                self._tail = None
+                self._board.delete(self._ours(names))
+            return
+        if any(b"answers" in text for text in open_now):
+            (self._checkpoint / WATCHED).touch()
+        if self._tail is None or is_new or self._pieces >= _MOST_PIECES:
+            earlier = self._ours(names)
+            self._number = max([self._number, *(_number_of(name) for name in earlier)])
+            self._tail, self._pieces = Tail(self._checkpoint / KEPT), 0
+            self._put()
+            self._board.delete(earlier)
+        else:
+            self._put()
+
+    def _ours(self, names: Iterable[str]) -> list[str]:
+        return [name for name in names if name.startswith(f"{_EVENTS}{self._site}-")]
+
+    def _put(self) -> None:
+        assert self._tail is not None
+        lines = b"".join(line + b"\n" for line in self._tail.lines())
+        if lines:
+            self._number, self._pieces = self._number + 1, self._pieces + 1
+            name = f"{_EVENTS}{self._site}-{self._number:012d}"
+            self._board.put(name, self._seal.seal(Context(name, 0), zlib.compress(lines, 1)))
+
+
+class Elsewhere:
+    """In the process of a dashboard: asks sites for their events, and keeps them in a directory as a site would."""
+
+    def __init__(self, topology: Topology, board: Board, directory: Path, is_here: Callable[[str], bool]) -> None:
+        self._board, self._directory, self._is_here = board, directory, is_here
+        self._seal = seal_of(topology.link_transport)
+        self._sites = topology.site_names
+        self._name = f"{_ASKED}{uuid.uuid4().hex[:12]}"
+        self._taken: dict[str, int] = {}  # by site, the number of the last piece
+        self._beats = 0
+        self._asked_at = -math.inf
+        self._lock: int | None = None
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="elsewhere", daemon=True)
+        self.wants_answers: Callable[[], bool] = lambda: False
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Let sites know that nobody looks any more."""
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        with contextlib.suppress(OSError, WatersmeetError):
+            self._board.delete([self._name])
+        if self._lock is not None:
+            os.close(self._lock)
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            with contextlib.suppress(OSError, WatersmeetError):  # out of reach for now
+                self.step(time.monotonic())
+            self._closing.wait(_FETCH_S)
+
+    def step(self, now: float) -> None:
+        """Ask, and take what sites have put there; of several dashboards of one directory, one does."""
+        if not self._has_lock():
+            return
+        if not self._beats:  # pieces for others: once we have asked, sites begin anew with all that they have kept
+            for name in self._board.names():
+                if name.startswith(_EVENTS):
+                    site = name.removeprefix(_EVENTS).rpartition("-")[0]
+                    self._taken[site] = max(self._taken.get(site, 0), _number_of(name))
+        if now - self._asked_at >= _ASK_S:
+            self._asked_at, self._beats = now, self._beats + 1
+            wish = " answers" if self.wants_answers() else ""
+            self._board.put(self._name, f"{self._beats}{wish}".encode())
+        names = self._board.names()
+        for site in self._sites:
+            if self._is_here(site):
+                continue
+            prefix = f"{_EVENTS}{site}-"
+            for name in names:
+                number = _number_of(name) if name.startswith(prefix) else 0
+                if number > self._taken.get(site, 0) and (data := self._board.get(name)) is not None:
+                    self._taken[site] = number
+                    with contextlib.suppress(Refused, zlib.error):  # of somebody without the key, or damaged
+                        self._take(site, _unpacked(self._seal.open(Context(name, 0), data)))
+
+    def _has_lock(self) -> bool:
+        if self._lock is None:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(lock)
+                return False
+            self._lock = lock
+        return True
+
+    def _take(self, site: str, lines: bytes) -> None:
+        """Append what is new: a piece may have all that a site has kept."""
+        place = self._directory / site
+        place.mkdir(parents=True, exist_ok=True)
+        path = place / KEPT
+        last = _last_line(path) or _last_line(place / KEPT_BEFORE)
+        start = lines.rfind(last) if last else -1
+        new = lines[start + len(last) :] if start >= 0 else lines
+        if new:
+            if path.exists() and path.stat().st_size > MAX_KEPT_BYTES:
+                path.replace(place / KEPT_BEFORE)
+            with path.open("ab") as file:
+                file.write(new)
+
+
+def _number_of(name: str) -> int:
+    digits = name.rpartition("-")[2]
+    return int(digits) if digits.isdecimal() else 0
+
+
+def _unpacked(data: bytes) -> bytes:
+    """At most so many bytes, whatever somebody has put there."""
+    return zlib.decompressobj().decompress(data, _MOST_BYTES)
+
+
+def _last_line(path: Path) -> bytes:
+    """The last line of a file with its end; lines of events are short."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - (1 << 20)))
+            return next(_backwards(file.read()), b"")
+    except FileNotFoundError:
+        return b""
+
+
+def _backwards(data: bytes) -> Iterator[bytes]:
+    lines = data.split(b"\n")
+    yield from (line + b"\n" for line in reversed(lines[:-1]) if line)
