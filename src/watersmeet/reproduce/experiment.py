@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import fsum
 from pathlib import Path
+from statistics import stdev
 from typing import Any
 
 Row = dict[str, Any]  # by column; a figure that was not run is None
@@ -47,6 +48,24 @@ def averaged(rows: Sequence[Row], keys: Sequence[str], figures: Sequence[str]) -
         first = {key: group[0][key] for key in keys}
         found.append(first | {figure: mean(row[figure] for row in whole) for figure in figures})
     return found
+
+
+# Student's t for 95 % by degrees of freedom; the last is taken for more.
+_STUDENT = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+_NORMAL = 1.96
+
+
+def half_width(values: Sequence[float]) -> float | None:
+    """Half the 95 % confidence interval of the mean of draws; None for one draw.
+
+    >>> round(half_width([1.0, 2.0, 3.0]), 3), half_width([1.0])
+    (2.484, None)
+    """
+    freedom = len(values) - 1
+    if freedom < 1:
+        return None
+    factor = _STUDENT[freedom - 1] if freedom <= len(_STUDENT) else max(_NORMAL, 2.131 - 0.01 * (freedom - 15))
+    return factor * stdev(values) / len(values) ** 0.5
 
 
 def mean(values: Iterable[Any]) -> Any:

@@ -1,17 +1,61 @@
-"""Line plots and bars of experiments; matplotlib is loaded only when something is drawn."""
+"""Line plots and bars of experiments; matplotlib is loaded only when something is drawn.
+
+One place decides how figures look: a method has the same colour in all figures, means over several draws have 95 %
+confidence intervals, what a paper has published is black and dashed, and a legend is below its axes, on no curve.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, pstdev
 from typing import Any
 
-from watersmeet.reproduce.experiment import Row, averaged
+from watersmeet.reproduce.experiment import Row, averaged, half_width, mean
 
 MARKER_SIZE, LINE_WIDTH = 3, 1  # points
+PUBLISHED_STYLE = {"color": "black", "ls": "--", "marker": "*", "ms": 6, "lw": 0.8, "zorder": 5}
+_COLOURS = {  # of methods that are in several figures
+    "rjoin": "C0",
+    "heuristic": "C0",
+    "simple": "C3",
+    "local": "C1",
+    "optimal": "C2",
+    "none": "C7",
+    "hash": "C1",
+    "range": "C2",
+    "rate": "C0",
+    "worst": "C3",
+    "worst value": "C5",
+    "random": "C1",
+    "random any": "C4",
+    "alternative": "C4",
+    "one": "C0",
+    "own": "C1",
+    "greedy": "C0",
+    "exhaustive": "C2",
+    "published": "black",
+    "measured": "C0",
+    "SP-S": "C0",
+    "SP-D": "C1",
+    "SM-S1": "C2",
+    "SM-S2": "C3",
+    "SM-D1": "C4",
+    "SM-D2": "C5",
+    "CNU": "C0",
+    "DNU": "C1",
+    "nothing": "C7",
+    "renewal": "C0",
+    "replication": "C1",
+    "both": "C2",
+}
 _MARKERS = "osD^vx+*"
-_PANEL_SIZE, _AXIS_ROOM = (3.6, 2.6), 0.4  # inches
+_PANEL_SIZE, _AXIS_ROOM = (3.6, 3.0), 0.4  # inches
+_LEGEND_SIZE = 6.5
 _HEADROOM = 1.06  # of a linear axis, over its highest value
 _BAR_GROUP = 0.8  # of the distance between two groups
+
+
+def colour_of(name: str, number: int) -> str:
+    """The colour of a method, the same in all figures; others by their number."""
+    return _COLOURS.get(name, _COLOURS.get(name.split(" ")[0], f"C{number}"))
 
 
 def lines(
@@ -26,25 +70,28 @@ def lines(
     logx: bool = False,
     logy: bool = False,
     low: float = 0.0,
+    published: Mapping[str, Sequence[tuple[float, float]]] | None = None,
 ) -> None:
-    """Save a line for each series over x, averaged over draws, in a panel for each value of a column.
-
-    A linear y axis begins at `low`.
+    """Save a line for each series over x, means over draws with confidence intervals, in a panel for each value of a
+    column. A linear y axis begins at `low`; `published` are curves of the paper, as points by name.
     """
-    means = averaged(rows, [*([panel] if panel else []), x], list(series))
-    names = list(dict.fromkeys(row[panel] for row in means)) if panel else [""]
+    whole = [row for row in rows if all(row[column] is not None for column in series)]
+    names = list(dict.fromkeys(row[panel] for row in rows)) if panel else [""]
     figure, axes = _panels(len(names))
     for name, axis in zip(names, axes, strict=True):
-        own = [row for row in means if panel is None or row[panel] == name]
-        for marker, (column, label) in zip(_MARKERS, series.items(), strict=False):
-            plot_column(axis, own, x, column, marker + "-", label=label)
+        own = [row for row in whole if panel is None or row[panel] == name]
+        for number, (column, label) in enumerate(series.items()):
+            style = _MARKERS[number % len(_MARKERS)] + ("--" if column.endswith(" 500") else "-")
+            plot_spread(axis, own, x, column, style, label=label, color=colour_of(column, number))
+        for label, points in (published or {}).items():
+            axis.plot(*zip(*points, strict=True), label=label, **PUBLISHED_STYLE)
         axis.set(title=name, xlabel=xlabel, ylabel=ylabel, xscale="log" if logx else "linear")
         show_grid(axis)
         if logy:
             axis.set(yscale="log")
         else:
             start_at(axis, low)
-    axes[0].legend(fontsize=7)
+        legend_below(axis)
     save(figure, path)
 
 
@@ -60,21 +107,15 @@ def error_bars(
     logx: bool = False,
     logy: bool = False,
 ) -> None:
-    """Save a line for each value of a column, with means and standard deviations over draws."""
-    canvas, axes = new_figure(1, 1, (4.6, 3.2))
+    """Save a line for each value of a column, with means over draws and their confidence intervals."""
+    canvas, axes = new_figure(1, 1, (4.6, 3.6))
     axis = axes[0, 0]
-    for name in dict.fromkeys(row[series] for row in rows):
-        groups: dict[Any, list[float]] = {}
-        for row in rows:
-            if row[series] == name and row[figure] is not None:
-                groups.setdefault(row[x], []).append(row[figure])
-        xs = sorted(groups)
-        means = [fmean(groups[at]) for at in xs]
-        spreads = [pstdev(groups[at]) for at in xs]
-        axis.errorbar(xs, means, spreads, fmt="o-", ms=MARKER_SIZE, lw=LINE_WIDTH, capsize=2, label=name)
+    for number, name in enumerate(dict.fromkeys(row[series] for row in rows)):
+        own = sorted((row for row in rows if row[series] == name), key=lambda row: row[x])
+        plot_spread(axis, own, x, figure, "o-", label=name, color=colour_of(name, number))
     axis.set(xlabel=xlabel, ylabel=ylabel, xscale="log" if logx else "linear", yscale="log" if logy else "linear")
     show_grid(axis)
-    axis.legend(fontsize=7)
+    legend_below(axis)
     save(canvas, path)
 
 
@@ -93,14 +134,18 @@ def bars(
     width = _BAR_GROUP / len(series)
     for place, (column, name) in enumerate(series.items()):
         axis.bar(
-            [number + place * width for number in range(len(rows))], [row[column] for row in rows], width, label=name
+            [number + place * width for number in range(len(rows))],
+            [row[column] for row in rows],
+            width,
+            label=name,
+            color=colour_of(column, place),
         )
     middle = _BAR_GROUP / 2 - width / 2
     axis.set_xticks([number + middle for number in range(len(rows))], [row[label] for row in rows], fontsize=7)
     axis.set(ylabel=ylabel, yscale="log" if logy else "linear")
     if low:
         axis.set_ylim(bottom=low)
-    axis.legend(fontsize=7)
+    legend_below(axis)
     save(figure, path)
 
 
@@ -123,10 +168,41 @@ def plot_column(axis: Any, rows: Sequence[Row], x: str, column: str, style: str,
     axis.plot(xs, ys, style, ms=MARKER_SIZE, lw=LINE_WIDTH, **options)
 
 
+def plot_spread(axis: Any, rows: Sequence[Row], x: str, column: str, style: str, **options: Any) -> None:
+    """Plot the means of a column over draws, with 95 % confidence intervals where there are several."""
+    groups: dict[Any, list[float]] = {}
+    for row in rows:
+        if row[column] is not None:
+            groups.setdefault(row[x], []).append(row[column])
+    means = [mean(values) for values in groups.values()]
+    spreads = [half_width(values) or 0.0 for values in groups.values()]
+    axis.errorbar(
+        list(groups),
+        means,
+        spreads if any(spreads) else None,
+        fmt=style,
+        ms=MARKER_SIZE,
+        lw=LINE_WIDTH,
+        elinewidth=0.7,
+        capsize=2,
+        **options,
+    )
+
+
 def show_grid(axis: Any) -> None:
     """A light grid at the major ticks, which are the only ones."""
     axis.minorticks_off()
     axis.grid(alpha=0.3)
+
+
+def legend_below(axis: Any) -> None:
+    """A legend under the axes, where it hides no curve."""
+    labels = axis.get_legend_handles_labels()[1]
+    if labels:
+        across = 2 if max(map(len, labels)) > 14 else 3
+        axis.legend(
+            fontsize=_LEGEND_SIZE, ncol=min(across, len(labels)), loc="upper center", bbox_to_anchor=(0.5, -0.2)
+        )
 
 
 def start_at_zero(axis: Any) -> None:
@@ -153,4 +229,6 @@ def _panels(count: int) -> tuple[Any, Sequence[Any]]:
     down = -(-count // across)
     width, height = _PANEL_SIZE
     figure, axes = new_figure(down, across, (width * across + _AXIS_ROOM, height * down))
+    for axis in list(axes.flat)[count:]:
+        axis.set_visible(False)
     return figure, list(axes.flat)[:count]

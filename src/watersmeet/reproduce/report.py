@@ -4,7 +4,7 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from watersmeet.reproduce.experiment import Experiment, Row, averaged
+from watersmeet.reproduce.experiment import Experiment, Row, averaged, half_width
 
 
 def write(experiment: Experiment, rows: Sequence[Row], directory: Path) -> list[Path]:
@@ -24,10 +24,24 @@ def write(experiment: Experiment, rows: Sequence[Row], directory: Path) -> list[
 
 
 def table(experiment: Experiment, rows: Sequence[Row]) -> list[list[str]]:
-    """Headings, then the means over all draws, as text."""
+    """Headings, then the means over all draws with half their 95 % confidence intervals, as text."""
     names = [*experiment.keys, *experiment.figures]
     means = averaged(rows, experiment.keys, experiment.figures)
-    return [names, *([shown(row[name]) for name in names] for row in means)]
+    return [names, *([_with_interval(experiment, rows, row, name) for name in names] for row in means)]
+
+
+def _with_interval(experiment: Experiment, rows: Sequence[Row], means: Row, name: str) -> str:
+    """A mean, and half its 95 % confidence interval where there are several draws that differ."""
+    if name in experiment.keys or not isinstance(means[name], int | float):
+        return shown(means[name])
+    whole = [
+        row[name]
+        for row in rows
+        if all(row[key] == means[key] for key in experiment.keys)
+        and all(row[figure] is not None for figure in experiment.figures)
+    ]
+    half = half_width(whole)
+    return f"{shown(means[name])} ± {half:,.2g}" if half else shown(means[name])
 
 
 def markdown(experiment: Experiment, rows: Sequence[Row]) -> str:

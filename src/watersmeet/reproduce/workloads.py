@@ -19,6 +19,7 @@ from watersmeet.planners.trees import site_of
 from watersmeet.program.operators import Purpose
 from watersmeet.program.site.ledger import Traffic
 from watersmeet.query.sql import parse_query
+from watersmeet.reproduce.counting import RowsByValue, shipped_per_s
 from watersmeet.sim.sites.rows import typed
 from watersmeet.sim.sites.site import SimulatedSites
 
@@ -209,13 +210,20 @@ def measure(
 def ship_rates(
     sources: Sequence[Source], plans: Mapping[str, SubPlans], seconds: float, seed: int
 ) -> dict[str, float | None]:
-    """Tuples a second that each plan ships of the same rows; None for one that would have to make too many."""
+    """Tuples a second that each plan ships of the same rows.
+
+    For joins on one key they are counted over the rows, which comes to the same as running the plan. A plan on several
+    keys is run, or None if it would have to make too many combinations.
+    """
     workload = workload_of_sources(sources)
     tables, full_us = draw_rows(sources, seconds, seed)
     found: dict[str, float | None] = {}
     known: dict[SubPlans, float | None] = {}
+    rows = RowsByValue(workload, tables, EVENT_TIME) if len(workload.domains) == 1 else None
     for name, sub_plans in plans.items():
-        if sub_plans not in known:
+        if sub_plans not in known and rows is not None:
+            known[sub_plans] = shipped_per_s(rows, sub_plans, full_us, seconds)
+        elif sub_plans not in known:
             made = pairs_per_s(workload, sub_plans) * (seconds + full_us / _SECOND)
             fits = made <= MOST_PAIRS
             known[sub_plans] = measure(sources, sub_plans, tables, full_us, seconds).tuples_per_s if fits else None

@@ -582,9 +582,11 @@ def pass_on(table, keys_of_slots, senders, receivers):  # type: ignore[no-untype
 
 @njit(cache=True)
 def missing(table, keys_of_slots, nodes, oldest_us):  # type: ignore[no-untyped-def]
-    """Pairs of node and key whose rate must be asked for, each once, and whether the owner's address is known."""
+    """Pairs of node and key whose rate must be asked for, each once, the owner's address where it is known, and the first
+    row that wants it.
+    """
     asked_nodes, asked_keys = np.empty(64, np.int32), np.empty(64, np.int32)
-    hosts = np.empty(64, np.int32)
+    hosts, wanted_by = np.empty(64, np.int32), np.empty(64, np.int32)
     lacks = np.zeros(len(nodes), np.bool_)
     size = 256
     seen = np.full(size, NONE, np.int64)
@@ -626,11 +628,15 @@ def missing(table, keys_of_slots, nodes, oldest_us):  # type: ignore[no-untyped-
                 more = np.empty(2 * count, np.int32)
                 more[:count] = hosts
                 hosts = more
+                more = np.empty(2 * count, np.int32)
+                more[:count] = wanted_by
+                wanted_by = more
             asked_nodes[count] = nodes[i]
             asked_keys[count] = key
+            wanted_by[count] = i
             hosts[count] = table.host[entry] if is_known else NONE
             count += 1
-    return lacks, asked_nodes[:count], asked_keys[:count], hosts[:count]
+    return lacks, asked_nodes[:count], asked_keys[:count], hosts[:count], wanted_by[:count]
 
 
 @njit(cache=True)

@@ -96,6 +96,7 @@ class Ask:
     nodes: Ints
     keys: Ints
     hosts: Ints  # NONE where the node does not know it
+    wanted_by: Ints  # the first query that needs the rate, by a number among those of the moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +145,12 @@ class Load:
     queries: Longs
     rows: Longs
     tuples: Longs
+    searches: Longs  # tuples that came to a key at which queries waited
+    levels: Longs  # queries received by all nodes, by how many of their aliases were bound
 
     @classmethod
-    def of(cls, nodes: int) -> "Load":
-        return cls(*(np.zeros(nodes, np.int64) for _ in range(3)))
+    def of(cls, nodes: int, aliases: int) -> "Load":
+        return cls(*(np.zeros(nodes, np.int64) for _ in range(4)), np.zeros(aliases + 1, np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +174,7 @@ class Shard:
     names: list[str] = field(default_factory=list)  # of keys, by number
 
     def __post_init__(self) -> None:
-        self.load = Load.of(self.nodes)
+        self.load = Load.of(self.nodes, self.known.widths.aliases)
         self.answers = np.zeros(16, np.int64)  # of each query, made here
         self._classes = max(1, self.known.widths.classes)
         self.width = CLASSES + self._classes + (self.known.widths.aliases if self.settings.members else 0)
@@ -252,6 +255,7 @@ class Shard:
         self._make_room(tuples=len(mail.keys))
         hosts = self._keys.host[mail.keys]
         np.add.at(self.load.tuples, hosts, 1)
+        np.add.at(self.load.searches, hosts[self._keys.first_row[mail.keys] != NONE], 1)
         made = compiled.meet_tuples(
             self.known.query_arrays,
             self.known.tuple_arrays,
@@ -280,6 +284,8 @@ class Shard:
         is_rewritten = mail.rows[:, MASK] != 0
         np.add.at(self.load.queries, hosts[is_rewritten], mail.rows[is_rewritten, COUNT])
         np.add.at(self.load.rows, hosts[is_rewritten], 1)
+        bound = np.bitwise_count(mail.rows[:, MASK])
+        np.add.at(self.load.levels, bound[is_rewritten], mail.rows[is_rewritten, COUNT])
         made = compiled.meet_rows(
             self.known.query_arrays,
             self.known.tuple_arrays,
@@ -541,10 +547,10 @@ class Shard:
         ask = None
         if settings.strategy is Strategy.RJOIN and asks:
             oldest_us = now_us - settings.rate_age_us
-            lacks, asking, asked, hosts = compiled.missing(self._table, slots, nodes, oldest_us)
+            lacks, asking, asked, hosts, wanted_by = compiled.missing(self._table, slots, nodes, oldest_us)
             if len(asked):
                 self._asks += 1
-                ask = Ask(self._asks, asking, asked, hosts)
+                ask = Ask(self._asks, asking, asked, hosts, wanted_by)
                 self._parked[ask.number] = (rows[lacks], nodes[lacks])
                 rows, nodes, slots = rows[~lacks], nodes[~lacks], slots[~lacks]
         if not len(rows):

@@ -46,7 +46,7 @@ def sources_of(point: Point) -> list[Source]:
 
 def _points(quick: bool) -> tuple[Point, ...]:
     ranges = (100, 1_000, 10_000) if quick else (10, 100, 1_000, 10_000, 100_000)
-    draws = range(1 if quick else 5)
+    draws = range(1 if quick else 10)
     return tuple(Point(situation, values, draw) for situation in SITUATIONS for values in ranges for draw in draws)
 
 

@@ -12,7 +12,7 @@ from watersmeet.reproduce.experiment import Experiment, Row, averaged, finding
 from watersmeet.reproduce.workloads import Source, different_shares, ship_rates, unpartitioned, workload_of_sources
 
 NODES = 5
-VALUES = 10_000
+VALUES = (1_000, 10_000)  # as published, and ten times as many
 PLANS = ("local", "heuristic", "optimal")
 SECONDS = 5.0
 SEED = 7
@@ -20,8 +20,9 @@ SEED = 7
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """How many streams over all nodes, and the number of the draw."""
+    """How many values and streams over all nodes, and the number of the draw."""
 
+    values: int
     streams: int
     draw: int
 
@@ -31,14 +32,14 @@ def sources_of(point: Point) -> list[Source]:
     rng = np.random.default_rng((SEED, point.draw))
     homes = [*range(NODES), *rng.integers(NODES, size=20)]
     return [
-        Source(f"n{homes[i]}", rng.uniform(100, 500), rng.uniform(10, 100), {0: different_shares(rng, VALUES)})
+        Source(f"n{homes[i]}", rng.uniform(100, 500), rng.uniform(10, 100), {0: different_shares(rng, point.values)})
         for i in range(point.streams)
     ]
 
 
 def _points(quick: bool) -> tuple[Point, ...]:
-    counts, draws = ((5, 8, 10), 3) if quick else ((5, 7, 9, 11, 13), 10)
-    return tuple(Point(count, draw) for count in counts for draw in range(draws))
+    counts, draws = ((5, 8, 10), 3) if quick else ((5, 7, 9, 11, 13), 20)
+    return tuple(Point(values, count, draw) for values in VALUES for count in counts for draw in range(draws))
 
 
 def _run(point: Point) -> Row:
@@ -50,6 +51,7 @@ def _run(point: Point) -> Row:
         "optimal": unpartitioned(optimal(workload)),
     }
     return {
+        "values": f"{point.values:,} values",
         "streams a node": point.streams / NODES,
         "draw": point.draw,
         **ship_rates(sources, plans, SECONDS, SEED + point.draw),
@@ -58,28 +60,30 @@ def _run(point: Point) -> Row:
 
 def _plot(rows: Sequence[Row], path: Path) -> None:
     series = {"local": "Local", "heuristic": "heuristic", "optimal": "optimal"}
-    plots.lines(rows, path, x="streams a node", series=series, xlabel="streams a node", logy=True)
+    plots.lines(rows, path, panel="values", x="streams a node", series=series, xlabel="streams a node", logy=True)
 
 
 def _verdict(rows: Sequence[Row]) -> list[str]:
-    means = [row for row in averaged(rows, ["streams a node"], PLANS) if row["local"] is not None]
-    last = means[-1]
-    not_run = sum(row["local"] is None for row in rows)
-    return [
-        finding(
-            all(row["heuristic"] <= 1.02 * row["local"] for row in means) and last["heuristic"] < 0.9 * last["local"],
-            f"the heuristic works better than Local: with {last['streams a node']:g} streams a node "
-            f"{last['heuristic']:,.0f} a second against {last['local']:,.0f}, and the optimum {last['optimal']:,.0f}",
-        ),
-        f"beyond the paper: Local was not run in {not_run} of {len(rows)} draws, where its local joins explode",
-    ]
+    means = averaged(rows, ["values", "streams a node"], PLANS)
+    found = []
+    for values in dict.fromkeys(row["values"] for row in means):
+        own = [row for row in means if row["values"] == values]
+        last = own[-1]
+        found.append(
+            finding(
+                all(row["heuristic"] <= 1.02 * row["local"] for row in own) and last["heuristic"] < 0.9 * last["local"],
+                f"{values}: the heuristic works better than Local: with {last['streams a node']:g} streams a node "
+                f"{last['heuristic']:,.0f} a second against {last['local']:,.0f}; the optimum {last['optimal']:,.0f}",
+            )
+        )
+    return found
 
 
 EXPERIMENT = Experiment(
     name="pmjoin-fig7",
     title="Local, heuristic and optimal plans against the number of streams on each node",
     paper="PMJoin, figure 7",
-    keys=("streams a node",),
+    keys=("values", "streams a node"),
     figures=PLANS,
     points=_points,
     run=_run,
@@ -87,10 +91,8 @@ EXPERIMENT = Experiment(
     verdict=_verdict,
     published=("the heuristic works better than Local, which also makes local joins that increase the rate",),
     notes=(
-        "As published: 5 nodes, rates from 100 to 500 a second and windows from 10 to 100 s; but 10,000 values, "
-        "for with 1,000 the joins of Local would give a hundred thousand to millions of combinations a second.",
-        "A draw in which Local would have to make more than some millions of combinations is not run, and is left out "
-        "of the means of all three, which favours Local.",
+        "As published: 5 nodes, rates from 100 to 500 a second, windows from 10 to 100 s and 1,000 values; and the same "
+        "with 10,000 values. What Local ships is counted without making it, so no draw is left out.",
         f"Counted over {SECONDS:g} s after the windows have filled; draws from seed {SEED} on.",
     ),
 )

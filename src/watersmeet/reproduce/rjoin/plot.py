@@ -1,17 +1,35 @@
 """The plot of RJoin's experiments: traffic, totals, and the ranked loads of nodes as section 8 shows them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from watersmeet.reproduce.experiment import Row
-from watersmeet.reproduce.plots import LINE_WIDTH, new_figure, plot_column, save, show_grid, start_at_zero
-from watersmeet.reproduce.rjoin.runs import RANKS, TOTALS, TRAFFIC
+from watersmeet.reproduce.experiment import Row, averaged
+from watersmeet.reproduce.plots import (
+    PUBLISHED_STYLE,
+    colour_of,
+    legend_below,
+    new_figure,
+    plot_column,
+    plot_spread,
+    save,
+    show_grid,
+    start_at_zero,
+)
+from watersmeet.reproduce.rjoin.runs import RANKS, TOTALS
 
-_SIZE = (7.6, 5.6)  # inches
-_TRAFFIC_STYLES = dict(zip(TRAFFIC, ("o-", "s--", "^:"), strict=True))
-_TOTAL_STYLES = ("o-", "s--")
-_RIC = "RIC traffic"
+_SIZE = (8.4, 7.4)  # inches
+_STYLES = {
+    "traffic": "o-",
+    "grouped traffic": "s--",
+    "RIC traffic": "^:",
+    "grouped RIC": "v-.",
+    "load": "o-",
+    "storage": "s--",
+    "storage created": "s--",
+    "highest load": "^:",
+}
+_RIC = ("RIC traffic", "grouped RIC")
 
 
 def draw(
@@ -23,14 +41,21 @@ def draw(
     series: str | None = None,
     curves: Sequence[Row] | None = None,
     log: bool = False,
-    totals: Sequence[str] = TOTALS,
+    totals: Sequence[str] = (*TOTALS, "highest load"),
+    published: Mapping[str, Mapping[Any, float]] | None = None,
 ) -> None:
-    """Save four panels: traffic and totals over x, a colour for each series; ranked load and storage of `curves`."""
+    """Save four panels: traffic and totals over x, a colour for each series; ranked load and storage of `curves`.
+
+    Points are means over draws with 95 % confidence intervals; `published` are values by column and x.
+    """
     figure, axes = new_figure(2, 2, _SIZE)
     names = list(dict.fromkeys(row[series] for row in rows)) if series else [""]
     groups = [(name, [row for row in rows if series is None or row[series] == name]) for name in names]
-    _plot_traffic(axes[0, 0], groups, x)
-    _plot_totals(axes[0, 1], groups, x, totals)
+    _plot_columns(axes[0, 0], groups, x, ("traffic", "grouped traffic", *_RIC))
+    _plot_columns(axes[0, 1], groups, x, totals)
+    for column, values in (published or {}).items():
+        axis = axes[0, 0] if "traffic" in column else axes[0, 1]
+        axis.plot(list(values), list(values.values()), label=f"published {column}", **PUBLISHED_STYLE)
     axes[0, 0].set(title="traffic", xlabel=xlabel, ylabel="messages per node and tuple")
     axes[0, 1].set(title="totals", xlabel=xlabel, ylabel="rewritten queries and tuples")
     for axis in axes[0]:
@@ -43,36 +68,27 @@ def draw(
         _plot_ranks(axis, rows if curves is None else curves, kind, [key for key in (series, x) if key])
     for axis in axes.flat:
         show_grid(axis)
-        axis.legend(fontsize=6)
+        legend_below(axis)
     save(figure, path)
 
 
-def _plot_traffic(axis: Any, groups: Sequence[tuple[str, Sequence[Row]]], x: str) -> None:
-    """Each series in its colour; in the legend all figures of the first, and of the others what tells them apart."""
-    is_ric_named = False
+def _plot_columns(axis: Any, groups: Sequence[tuple[str, Sequence[Row]]], x: str, columns: Sequence[str]) -> None:
+    """Each series in its colour, each column in its line style; both are in the legend."""
     for number, (name, rows) in enumerate(groups):
-        for column, style in _TRAFFIC_STYLES.items():
-            if column == _RIC and not any(row[column] for row in rows):
+        for column in columns:
+            if not any(row[column] for row in rows):
                 continue
-            is_named = column == "traffic" or number == 0 or (column == _RIC and not is_ric_named)
-            is_ric_named |= column == _RIC
-            label = f"{name} {column}".strip() if is_named else None
-            plot_column(axis, rows, x, column, style, color=f"C{number}", label=label)
-
-
-def _plot_totals(axis: Any, groups: Sequence[tuple[str, Sequence[Row]]], x: str, totals: Sequence[str]) -> None:
-    for number, (name, rows) in enumerate(groups):
-        for column, style in zip(totals, _TOTAL_STYLES, strict=True):
-            label = f"{name} {column}".strip() if number == 0 or column == totals[0] else None
-            plot_column(axis, rows, x, column, style, color=f"C{number}", label=label)
+            label = f"{name} {column}".strip()
+            plot_spread(axis, rows, x, column, _STYLES[column], color=colour_of(name, number), label=label)
 
 
 def _plot_ranks(axis: Any, rows: Sequence[Row], kind: str, keys: Sequence[str]) -> None:
-    """The load of nodes over their rank, a curve for each row."""
-    for number, row in enumerate(rows):
-        known = [(rank, row[f"{kind} at {rank}"]) for rank in RANKS if row[f"{kind} at {rank}"] is not None]
-        ranks, loads = [rank for rank, _ in known], [load for _, load in known]
-        label = " ".join(str(row[key]) for key in keys)
-        axis.plot(ranks, loads, color=f"C{number}", label=label, lw=LINE_WIDTH)
-    axis.set(title=f"{kind} of nodes", xlabel="rank of the node", xscale="log", yscale="symlog")
+    """The load of nodes over their rank, a curve for each point: means over draws."""
+    columns = [f"{kind} at {rank}" for rank in RANKS if rows[0][f"{kind} at {rank}"] is not None]
+    for number, row in enumerate(averaged(rows, keys, columns)):
+        known = [{"rank": int(column.rsplit(" ", 1)[1]), "load": row[column]} for column in columns]
+        label = " ".join(f"{row[key]:,}" if isinstance(row[key], int) else str(row[key]) for key in keys)
+        plot_column(axis, known, "rank", "load", "-", color=f"C{number}", label=label)
+    axis.set(title=f"{kind} of nodes", xlabel="rank of the node", ylabel="rewritten queries and tuples")
+    axis.set(xscale="log", yscale="symlog")
     axis.set_ylim(bottom=0)

@@ -1,7 +1,7 @@
 """What RJoin's experiments (section 8) have in common: a point is a run, a row what its nodes had done by a look."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -9,9 +9,11 @@ from typing import Any
 from watersmeet.reproduce.experiment import Experiment, Row, averaged, finding
 from watersmeet.sim.rjoin.measured import Measurement, RJoinExperiment, measure, ranked
 
-TRAFFIC = ("traffic", "grouped traffic", "RIC traffic")
+TRAFFIC = ("traffic", "grouped traffic", "RIC traffic", "grouped RIC")
 TOTALS = ("load", "storage")
 FIGURES = (*TRAFFIC, *TOTALS, "highest load", "highest storage", "nodes", "answers")
+QUERIES, FEW_QUERIES = 20_000, 2_000  # as published, and as many as ten seeds can be run with
+RATES = 200  # tuples of a rate's window, and tuples after which it is asked for again
 RANKS = (1, 2, 5, 10, 20, 50, 100, 250, 500, 750, 900)
 RANK_COLUMNS = tuple(f"{kind} at {rank}" for kind in TOTALS for rank in RANKS)
 ONE_RANKING, OWN_RANKINGS = "one", "own"
@@ -19,18 +21,15 @@ RANKINGS = {ONE_RANKING: "one ranking of values", OWN_RANKINGS: "rankings of the
 UNIT = "traffic: messages per node and tuple; loads: rewritten queries and tuples"
 NOTES = (
     "Traffic is messages sent per node and tuple, routing and the indexing of input queries included. In 'traffic' "
-    "every rewritten query is a message; in 'grouped traffic' all mail from one node for one key is one message.",
+    "every rewritten query is a message and asks for rates itself ('RIC traffic'); in 'grouped traffic' all mail from one "
+    "node for one key at one moment is one message, and a node asks once for all ('grouped RIC').",
     "Load is rewritten queries and tuples received, storage those kept at the value level at the end; 'nodes' have a "
     "load. 200 tuples are published before the queries, so that nodes have rates to report; they are stored, not "
     "counted.",
-    "Rates are not as in the paper: a node counts all tuples since the start, not those of the last time window, and a "
-    "rate that was reported once is never asked for again. All queries are submitted at one instant, and nodes ask for "
-    "RIC in one batch for all of them, which saves messages. One seed; reading the figures during a run drains the "
-    "network first and so changes what follows by a few percent.",
+    f"Rates are those of the last {RATES} tuples, and are asked for again when they are older than that; the paper names "
+    "no length. A tuple is published when all that the one before it caused is done. 'draw' is the seed.",
 )
-RANKING_NOTE = (
-    "ranking one: the same value is the most frequent in every attribute; own: every attribute has its own; seed 1."
-)
+RANKING_NOTE = "ranking one: the same value is the most frequent in every attribute; own: every attribute has its own."
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +38,7 @@ class Point:
 
     keys: tuple[tuple[str, Any], ...]
     run: RJoinExperiment
+    draw: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +81,51 @@ def figure_experiment(
     )
 
 
+SEEDS = 10
+
+
+def sized(points: Callable[[int], Sequence[Point]], quick: bool, quick_queries: int = 200) -> tuple[Point, ...]:
+    """Points made for a number of queries: 2,000 with ten seeds and 20,000, as published, with one."""
+    if quick:
+        return draws(_with_queries(points(quick_queries), quick_queries), 1)
+    few, many = (_with_queries(points(count), count) for count in (FEW_QUERIES, QUERIES))
+    return (*draws(few, SEEDS), *draws(many, 1))
+
+
+def _with_queries(points: Sequence[Point], count: int) -> list[Point]:
+    return [replace(point, keys=(("queries", count), *point.keys)) for point in points]
+
+
+def fewest(rows: Sequence[Row]) -> list[Row]:
+    """The rows of the fewest queries, which have the most seeds."""
+    return [row for row in rows if row["queries"] == min(row["queries"] for row in rows)]
+
+
+def draws(points: Sequence[Point], count: int) -> tuple[Point, ...]:
+    """The same points with so many seeds, from 1 on."""
+    return tuple(
+        replace(point, draw=seed, run=replace(point.run, seed=seed, workload=replace(point.run.workload, seed=seed)))
+        for point in points
+        for seed in range(1, count + 1)
+    )
+
+
 def run_point(point: Point) -> Row:
     """Run a point and tell what was seen at its end."""
     return _row(point, measure(point.run)[-1])
+
+
+def level_figures(ways: int) -> tuple[str, ...]:
+    """The columns of `run_levels`."""
+    return (*(f"level {bound}" for bound in range(1, ways)), "searching")
+
+
+def run_levels(point: Point) -> Row:
+    """Run a point; beside what was seen at its end, which rewritten queries made the load."""
+    seen = measure(point.run)[-1]
+    ways = point.run.workload.ways
+    found = (*(int(count) for count in seen.levels[1:ways]), seen.searching)
+    return _row(point, seen) | dict(zip(level_figures(ways), found, strict=True))
 
 
 def run_looks(point: Point) -> list[Row]:
@@ -102,10 +144,11 @@ def _row(point: Point, seen: Measurement) -> Row:
     }
     return {
         **dict(point.keys),
-        "draw": 0,
+        "draw": point.draw,
         "traffic": seen.messages_apart * per_node_and_tuple,
         "grouped traffic": seen.messages * per_node_and_tuple,
-        "RIC traffic": seen.messages_rates * per_node_and_tuple,
+        "RIC traffic": seen.messages_rates_apart * per_node_and_tuple,
+        "grouped RIC": seen.messages_rates * per_node_and_tuple,
         "load": int(seen.load.sum()),
         "storage": int(seen.storage.sum()),
         "highest load": at_ranks["load at 1"],

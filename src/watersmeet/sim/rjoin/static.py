@@ -46,6 +46,7 @@ class MessageCounts:
     rates: Longs
     answers: Longs
     members: int = 0  # the same as `rows` in all, if every rewritten query were a message of its own
+    rates_apart: int = 0  # the same as `rates` in all, if every query asked for itself
 
     @classmethod
     def of(cls, nodes: int) -> "MessageCounts":
@@ -133,7 +134,7 @@ class StaticRJoin:
     def forget_counts(self) -> None:
         """Set the counters of messages and load to zero."""
         self.traffic = MessageCounts.of(len(self.overlay))
-        self.shard.load = Load.of(len(self.overlay))
+        self.shard.load = Load.of(len(self.overlay), self.known.widths.aliases)
 
     def sweep(self) -> None:
         """Let every node forget what can have no part in an answer any more."""
@@ -224,20 +225,27 @@ class StaticRJoin:
 
     def _send_ask(self, ask: Ask) -> None:
         """One message visits all owners a node asks, clockwise, and the last of them replies."""
+        longest = self._tour(ask, ask.nodes, self.traffic.rates) + 1
+        apart = np.zeros(len(self.overlay), np.int64)
+        self._tour(ask, ask.wanted_by, apart)
+        self.traffic.rates_apart += int(apart.sum())
+        self._box(int(self._delays(np.array([longest]))[0])).asks.append(ask)
+
+    def _tour(self, ask: Ask, tours: Ints, sent: Longs) -> int:
+        """Charge the messages of tours by their numbers, each from one node; gives the hops of the longest."""
         away = self.points[ask.keys] - self.overlay.identifiers[self._place_of[ask.nodes]]
-        order = np.lexsort((away, ask.nodes))
-        nodes, keys = ask.nodes[order], ask.keys[order]
+        order = np.lexsort((away, tours))
+        nodes, keys, tours = ask.nodes[order], ask.keys[order], tours[order]
         owners = self.shard.host_of(keys)
-        is_first = np.concatenate([[True], nodes[1:] != nodes[:-1]])
+        is_first = np.concatenate([[True], tours[1:] != tours[:-1]])
         sources = np.where(is_first, nodes, np.roll(owners, 1))
         is_known = ask.hosts[order] != NONE
         hops = (sources != owners).astype(np.int64)
-        np.add.at(self.traffic.rates, sources[is_known], hops[is_known])
-        hops[~is_known] = self._trace(sources[~is_known], keys[~is_known], self.traffic.rates)
+        np.add.at(sent, sources[is_known], hops[is_known])
+        hops[~is_known] = self._trace(sources[~is_known], keys[~is_known], sent)
         is_last = np.concatenate([is_first[1:], [True]])
-        np.add.at(self.traffic.rates, owners[is_last], owners[is_last] != nodes[is_last])
-        longest = np.add.reduceat(hops, np.flatnonzero(is_first)).max() + 1
-        self._box(int(self._delays(np.array([longest]))[0])).asks.append(ask)
+        np.add.at(sent, owners[is_last], owners[is_last] != nodes[is_last])
+        return int(np.add.reduceat(hops, np.flatnonzero(is_first)).max())
 
     def _box(self, delay_us: int) -> "_Box":
         """Where mail that arrives so much later is gathered."""
