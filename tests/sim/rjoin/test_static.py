@@ -503,6 +503,27 @@ def test_rates_pay(seen: dict[tuple[Strategy, bool], list[Measurement]]) -> None
     assert 0 < seen[Strategy.RJOIN, False][1].messages_rates < apart[Strategy.RJOIN]
 
 
+def test_looking_changes_nothing() -> None:
+    often = measure(replace(SMALL, tuples=tuple(range(1, 61))))
+    for name in ("load", "storage", "levels"):
+        for seldom in measure(SMALL):
+            assert (getattr(seldom, name) == getattr(often[seldom.tuples - 1], name)).all()
+    (end,) = measure(replace(SMALL, tuples=(60,)))
+    last = often[-1]
+    assert (end.messages, end.messages_apart, end.messages_rates, end.answers, end.searching, end.held) == (
+        *(last.messages, last.messages_apart, last.messages_rates, last.answers, last.searching, last.held),
+    )
+
+
+def test_queries_that_ask_for_themselves_send_more(seen: dict[tuple[Strategy, bool], list[Measurement]]) -> None:
+    for look in seen[Strategy.RJOIN, False]:
+        assert look.messages_rates < look.messages_rates_apart < look.messages_apart
+        assert look.levels.sum() + look.tuples * 2 * SMALL.workload.attributes == look.load.sum()
+    asked_again = measure(replace(SMALL, rate_window=10, rate_age=10))[-1]
+    assert asked_again.messages_rates > seen[Strategy.RJOIN, False][-1].messages_rates
+    assert asked_again.answers == seen[Strategy.RJOIN, False][-1].answers
+
+
 # ---- id movement
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from watersmeet.program.rjoin.compiled import CLASSES, MASK, NO_VALUE, NONE, QUERY, WAITS, Ints
+from watersmeet.program.rjoin.compiled import CLASSES, FOREVER, MASK, NO_VALUE, NONE, QUERY, WAITS, Ints
 from watersmeet.program.rjoin.shard import Ask, CheckMail, Hints, Out, QueryMail, Settings, Shard, TupleMail
 from watersmeet.program.rjoin.tables import Known
 from watersmeet.query.model import JoinQuery
@@ -498,6 +498,12 @@ class DynamicRJoin:
     def submit(self, query: JoinQuery, address: Address, until_us: int | None = None) -> int:
         """Ask a query at a node, now, for ever or up to a time."""
         number = self.known.add_query(query, address, self.now_us, until_us)
+        self.peers[address].submit([number])
+        return number
+
+    def ask_once(self, query: JoinQuery, address: Address) -> int:
+        """Ask at a node about the tuples there are: those published up to now."""
+        number = self.known.add_query(query, address, -int(FOREVER), self.now_us)
         self.peers[address].submit([number])
         return number
 

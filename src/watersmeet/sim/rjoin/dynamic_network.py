@@ -124,7 +124,7 @@ class DynamicNetwork:
         self.net.forget_counts()
         self.rjoin.loads.clear()
         for peer in self.rjoin.peers.values():
-            peer.shard.load = Load.of(1, self.known.widths.aliases)
+            peer.shard.load = Load.of(1, self.rjoin.known.widths.aliases)
 
     def _join(self, address: Address, bootstrap: Address) -> None:
         node = OverlayNode(self.kernel, self.net, joining_router(self.kernel, self.net, self._overlay, address))

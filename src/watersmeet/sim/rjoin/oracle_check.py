@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from watersmeet.program.rjoin.compiled import FOREVER
 from watersmeet.program.rjoin.tables import Known
 from watersmeet.query.bags import bag_of
 from watersmeet.query.oracle import answer
@@ -29,8 +30,16 @@ def verdict_on(known: Known, answers: Answers, queries: Iterable[int]) -> Verdic
     tables = published(known)
     expected = right = surplus = 0
     for number in queries:
-        start_us = int(known.query_arrays.start_us[number])
-        wanted = bag_of(answer(known.queries[number], tables, known.catalog.event_times, start_us=start_us))
+        start_us, until_us = (int(times[number]) for times in (known.query_arrays.start_us, known.query_arrays.until_us))
+        wanted = bag_of(
+            answer(
+                known.queries[number],
+                tables,
+                known.catalog.event_times,
+                start_us=None if start_us == -FOREVER else start_us,  # a one-time query: all that there is
+                heads_before_us=None if until_us == FOREVER else until_us + 1,
+            )
+        )
         came = bag_of(answers.table(number))
         expected += wanted.total()
         right += (wanted & came).total()

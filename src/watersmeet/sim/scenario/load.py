@@ -55,7 +55,7 @@ _RJOIN_KEYS = ("strategy", "pairs", "rate_window", "rate_age", *_DYNAMIC_RJOIN_K
 _COUNTS = ("relations", "attributes", "values", "ways", "queries", "tuples", "warm_up")
 _WORKLOAD_KEYS = ("kind", *_COUNTS, "theta", "rate", "ranking", "window")
 _STREAM_KEYS = ("schema", "event_time", "source", "home")
-_QUERY_KEYS = ("sql", "ufl", "home", "sink", "allow_cross", "start")
+_QUERY_KEYS = ("sql", "ufl", "home", "sink", "allow_cross", "start", "once")
 _PIER_KEYS = (
     "join",
     "transport",
@@ -318,7 +318,7 @@ def _query(name: str, entry: Entry, directory: Path, nodes: int) -> SubmittedQue
         allow_cross=keys["allow_cross"].flag("allow_cross") if "allow_cross" in keys else False,
         start=keys["start"].text("start") if "start" in keys else None,
     )
-    return SubmittedQuery(query, _home(keys, what, nodes), ufl)
+    return SubmittedQuery(query, _home(keys, what, nodes), ufl, "once" in keys and keys["once"].flag("once"))
 
 
 def _text_of(path: Path, entry: Entry) -> str:

@@ -116,6 +116,11 @@ class Scenario:
                 )
         if not isinstance(self.load, UserLoad):
             return
+        once = [asked.query.name for asked in self.load.queries if asked.is_once]
+        if once and self.system is System.PIER:
+            raise InputError(
+                f"query {once[0]!r}: PIER asks all queries once or none; leave out once, and write mode: snapshot under pier"
+            )
         homes = [(f"stream {published.stream.name!r}", published.home) for published in self.load.streams]
         homes += [(f"query {asked.query.name!r}", asked.home) for asked in self.load.queries]
         for what, home in homes:
@@ -128,6 +133,11 @@ class Scenario:
         if self.network.dynamic is None and (self.rjoin.replicas or self.rjoin.renew_us is not None):
             return DynamicSettings()
         return self.network.dynamic
+
+    @property
+    def asks_once(self) -> bool:
+        """Whether there are one-time queries."""
+        return isinstance(self.load, UserLoad) and any(asked.is_once for asked in self.load.queries)
 
     @property
     def users(self) -> Sequence[int]:
@@ -212,6 +222,8 @@ class Scenario:
         else:
             parameters["streams"] = [published.stream.name for published in self.load.streams]
             parameters["queries"] = {asked.query.name: " ".join(asked.query.sql.split()) for asked in self.load.queries}
+            once = [asked.query.name for asked in self.load.queries if asked.is_once]
+            parameters |= {"once": once} if once else {}
         return parameters
 
 

@@ -73,6 +73,7 @@ class SubmittedQuery:
     query: Query
     home: int | None = None
     ufl: str | None = None  # the text of its op-graphs, in place of SQL
+    is_once: bool = False  # asked at its start, or at the end, about the tuples that there are then
 
 
 @dataclass(frozen=True, slots=True)

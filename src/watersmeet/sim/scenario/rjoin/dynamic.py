@@ -65,7 +65,9 @@ class DynamicRun(RJoinRun):
         self._repair_us = (REPAIR_US if dynamic.churn is not None else 0) + 2 * (rjoin.renew_us or 0)
         delay_us = delta_us(overlay, hops, known.widths) + known.widths.aliases * fault_tolerance.rates_timeout_us
         delay_us += (REPAIR_US if is_rough else 0) + 2 * (rjoin.renew_us or 0)
-        settings = settings_of(rjoin, queries, members=True, delay_us=delay_us, seed=network.seed)
+        settings = settings_of(
+            rjoin, queries, members=True, delay_us=delay_us, seed=network.seed, keeps_all=scenario.asks_once
+        )
         self._identifiers = overlay.identifiers
         self.network = DynamicNetwork(
             kernel,
@@ -94,6 +96,9 @@ class DynamicRun(RJoinRun):
 
     def submit(self, queries: Sequence[JoinQuery], homes: Sequence[int]) -> list[int]:
         return [self.network.rjoin.submit(query, home) for query, home in zip(queries, homes, strict=True)]
+
+    def ask_once(self, query: JoinQuery, home: int) -> int:
+        return self.network.rjoin.ask_once(query, home)
 
     def publish_now(self, node: int, stream: str, rows: pa.Table) -> None:
         self.network.rjoin.publish(node, stream, rows)

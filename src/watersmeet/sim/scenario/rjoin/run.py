@@ -136,6 +136,10 @@ class RJoinRun(ABC):
         """Submit queries at nodes now; returns their numbers."""
 
     @abstractmethod
+    def ask_once(self, query: JoinQuery, home: int) -> int:
+        """Ask at a node about the tuples published up to now; returns the query's number."""
+
+    @abstractmethod
     def publish_now(self, node: int, stream: str, rows: pa.Table) -> None:
         """Insert tuples at a node."""
 

@@ -116,9 +116,18 @@ def delta_us(overlay: Overlay, hops: Hops, widths: Widths) -> int:
 
 
 def settings_of(
-    rjoin: RJoinSettings, queries: Sequence[tuple[JoinQuery, Shape]], *, members: bool, delay_us: int, seed: int
+    rjoin: RJoinSettings,
+    queries: Sequence[tuple[JoinQuery, Shape]],
+    *,
+    members: bool,
+    delay_us: int,
+    seed: int,
+    keeps_all: bool = False,
 ) -> Settings:
-    """What nodes agree on: nothing is kept for longer than the windows of these queries can ask for."""
+    """What nodes agree on: nothing is kept for longer than the windows of these queries can ask for.
+
+    One-time queries ask about all tuples there are, so with `keeps_all` none is dropped (the paper's Delta of infinity).
+    """
     reaches = [reach_us(query) for query, _ in queries]
     held = [
         reach
@@ -131,8 +140,8 @@ def settings_of(
         members=members,
         rate_window_us=rjoin.rate_window_us,
         rate_age_us=int(FOREVER) if rjoin.rate_age_us is None else rjoin.rate_age_us,
-        keep_us=max(reaches),
-        hold_us=max(held, default=0),
+        keep_us=int(FOREVER) if keeps_all else max(reaches),
+        hold_us=int(FOREVER) if keeps_all else max(held, default=0),
         delay_us=delay_us,
         seed=seed,
     )

@@ -14,7 +14,7 @@ from watersmeet.sim.scenario.rjoin.feed import FeedJudge, UserFeed, checked_quer
 from watersmeet.sim.scenario.rjoin.run import SECOND_US, RJoinRun
 from watersmeet.sim.scenario.rjoin.static import StaticRun
 from watersmeet.sim.scenario.trace import Trace
-from watersmeet.sim.scenario.workload import UserLoad, ZipfLoad
+from watersmeet.sim.scenario.workload import SubmittedQuery, UserLoad, ZipfLoad
 
 Progress = Callable[[int, int], object]  # tuples published, of how many
 
@@ -89,11 +89,11 @@ def _simulate_user(
     numbers: dict[str, int] = {}  # in the order of asking: queries that start later are asked later
 
     def submit(place: int) -> None:
-        numbers[load.queries[place].query.name] = run.submit([queries[place]], [homes[place]])[0]
+        name, query, home = load.queries[place].query.name, queries[place], homes[place]
+        numbers[name] = run.ask_once(query, home) if load.queries[place].is_once else run.submit([query], [home])[0]
 
-    for place, asked in enumerate(load.queries):
-        start_us = asked.query.start_us
-        at_us = 0 if start_us is None else max(0, start_us - epoch_us)
+    asked_at_us = [_asked_at_us(asked, epoch_us, feed.last_us) for asked in load.queries]
+    for place, at_us in enumerate(asked_at_us):
         run.kernel.at(at_us, submit, place, priority=-1)
     for stream, ts_us, rows in feed.parts():
         published = load.streams[stream]
@@ -101,13 +101,21 @@ def _simulate_user(
             node = published_at[stream] if row is None else _drawn(chance, users)
             run.publish(ts_us - epoch_us, node, published.stream.name, rows if row is None else rows.slice(row, 1))
         progress(run.tuples, feed.tuples)
-    if len(numbers) < len(queries):  # some start after the last tuple
-        run.advance(max(asked.query.start_us or 0 for asked in load.queries) - epoch_us)
+    if len(numbers) < len(queries):  # some are asked after the last tuple
+        run.advance(max(asked_at_us))
     outcome = run.finish({asked.query.name: numbers[asked.query.name] for asked in load.queries})
     for asked in load.queries:
         if asked.query.sink.path is not None:
             outcome.write(asked.query.name, Path(asked.query.sink.path))
     return outcome
+
+
+def _asked_at_us(asked: SubmittedQuery, epoch_us: int, last_us: int) -> int:
+    """When a query is asked: at its start, else before the first tuple or, if it is asked once, after the last."""
+    start_us = asked.query.start_us
+    if start_us is None:
+        return last_us + 1 - epoch_us if asked.is_once else 0
+    return max(0, start_us - epoch_us)
 
 
 def _drawn(chance: np.random.Generator, users: Sequence[int]) -> int:

@@ -44,7 +44,14 @@ class StaticRun(RJoinRun):
             kernel,
             overlay,
             known,
-            settings_of(scenario.rjoin, queries, members=members, delay_us=delay_us, seed=network.seed),
+            settings_of(
+                scenario.rjoin,
+                queries,
+                members=members,
+                delay_us=delay_us,
+                seed=network.seed,
+                keeps_all=scenario.asks_once,
+            ),
             delays=hops.delays(network.seed),
             answered=answers.take if answers is not None else None,
             epoch_us=epoch_us,
@@ -59,6 +66,9 @@ class StaticRun(RJoinRun):
 
     def submit(self, queries: Sequence[JoinQuery], homes: Sequence[int]) -> list[int]:
         return self.network.submit(queries, homes)
+
+    def ask_once(self, query: JoinQuery, home: int) -> int:
+        return self.network.ask_once(query, home)
 
     def publish_now(self, node: int, stream: str, rows: pa.Table) -> None:
         self.network.publish(node, stream, rows)
