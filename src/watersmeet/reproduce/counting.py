@@ -79,9 +79,7 @@ def _combinations(ts, first, windows_us, members, cells, from_us):  # type: igno
                         continue
                     stream = members[other]
                     end = first[stream, cell + 1]
-                    while high[other] < end and (
-                        ts[high[other]] < now or (ts[high[other]] == now and other < head)
-                    ):
+                    while high[other] < end and (ts[high[other]] < now or (ts[high[other]] == now and other < head)):
                         high[other] += 1
                     while low[other] < high[other] and ts[low[other]] < now - windows_us[stream]:
                         low[other] += 1

@@ -65,7 +65,7 @@ def half_width(values: Sequence[float]) -> float | None:
     if freedom < 1:
         return None
     factor = _STUDENT[freedom - 1] if freedom <= len(_STUDENT) else max(_NORMAL, 2.131 - 0.01 * (freedom - 15))
-    return factor * stdev(values) / len(values) ** 0.5
+    return float(factor * stdev(values) / len(values) ** 0.5)
 
 
 def mean(values: Iterable[Any]) -> Any:

@@ -150,7 +150,8 @@ class Load:
 
     @classmethod
     def of(cls, nodes: int, aliases: int) -> "Load":
-        return cls(*(np.zeros(nodes, np.int64) for _ in range(4)), np.zeros(aliases + 1, np.int64))
+        queries, rows, tuples, searches = np.zeros((4, nodes), np.int64)
+        return cls(queries, rows, tuples, searches, np.zeros(aliases + 1, np.int64))
 
 
 @dataclass(frozen=True, slots=True)

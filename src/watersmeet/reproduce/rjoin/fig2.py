@@ -32,7 +32,9 @@ def _points(quick: bool) -> tuple[Point, ...]:
 
     def points(queries: int) -> list[Point]:
         return [
-            Point((("strategy", name),), RJoinExperiment(strategy=strategy, pairs=pairs, queries=queries, tuples=tuples))
+            Point(
+                (("strategy", name),), RJoinExperiment(strategy=strategy, pairs=pairs, queries=queries, tuples=tuples)
+            )
             for name, (strategy, pairs) in STRATEGIES.items()
         ]
 
@@ -54,7 +56,12 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
 
     best, few = of("rjoin"), queries[0]
     sentences = []
-    for other, published in (("worst", (10, 100)), ("random", (4, 5)), ("random any", (4, 5)), ("worst value", (10, 100))):
+    for other, published in (
+        ("worst", (10, 100)),
+        ("random", (4, 5)),
+        ("random any", (4, 5)),
+        ("worst value", (10, 100)),
+    ):
         times = ratios(of(other), best, "traffic")
         sentences.append(
             finding(

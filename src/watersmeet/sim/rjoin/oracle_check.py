@@ -30,7 +30,9 @@ def verdict_on(known: Known, answers: Answers, queries: Iterable[int]) -> Verdic
     tables = published(known)
     expected = right = surplus = 0
     for number in queries:
-        start_us, until_us = (int(times[number]) for times in (known.query_arrays.start_us, known.query_arrays.until_us))
+        start_us, until_us = (
+            int(times[number]) for times in (known.query_arrays.start_us, known.query_arrays.until_us)
+        )
         wanted = bag_of(
             answer(
                 known.queries[number],
