@@ -15,6 +15,7 @@ from watersmeet.plan.nodes import Input, JoinNode, Leaf
 from watersmeet.planners.partition import cost_of_sub_plans, pmjoin_plan
 from watersmeet.planners.trees import local_first, stream_join_opt
 from watersmeet.reproduce import EXPERIMENTS, experiment_named, report, runner
+from watersmeet.reproduce.counting import RowsByValue, shipped_per_s
 from watersmeet.reproduce.experiment import Experiment
 from watersmeet.reproduce.pmjoin import example2 as pmjoin_example2
 from watersmeet.reproduce.pmjoin import fig5 as pmjoin_fig5
@@ -24,7 +25,6 @@ from watersmeet.reproduce.pmjoin import fig8 as pmjoin_fig8
 from watersmeet.reproduce.pmjoin import fig9 as pmjoin_fig9
 from watersmeet.reproduce.pmjoin import fig10 as pmjoin_fig10
 from watersmeet.reproduce.pmjoin import fig11 as pmjoin_fig11
-from watersmeet.reproduce.counting import RowsByValue, shipped_per_s
 from watersmeet.reproduce.workloads import (
     EVENT_TIME,
     Source,

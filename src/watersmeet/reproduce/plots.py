@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from watersmeet.reproduce.experiment import Row, averaged, half_width, mean
+from watersmeet.reproduce.experiment import Row, half_width, mean
 
 MARKER_SIZE, LINE_WIDTH = 3, 1  # points
 PUBLISHED_STYLE = {"color": "black", "ls": "--", "marker": "*", "ms": 6, "lw": 0.8, "zorder": 5}
