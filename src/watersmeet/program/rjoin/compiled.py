@@ -582,8 +582,8 @@ def pass_on(table, keys_of_slots, senders, receivers):  # type: ignore[no-untype
 
 @njit(cache=True)
 def missing(table, keys_of_slots, nodes, oldest_us):  # type: ignore[no-untyped-def]
-    """Pairs of node and key whose rate must be asked for, each once, the owner's address where it is known, and the first
-    row that wants it.
+    """Pairs of node and key whose rate must be asked for, each once, the owner's address where it is known, and the
+    first row that wants it.
     """
     asked_nodes, asked_keys = np.empty(64, np.int32), np.empty(64, np.int32)
     hosts, wanted_by = np.empty(64, np.int32), np.empty(64, np.int32)

@@ -91,8 +91,8 @@ EXPERIMENT = Experiment(
     verdict=_verdict,
     published=("the heuristic works better than Local, which also makes local joins that increase the rate",),
     notes=(
-        "As published: 5 nodes, rates from 100 to 500 a second, windows from 10 to 100 s and 1,000 values; and the same "
-        "with 10,000 values. What Local ships is counted without making it, so no draw is left out.",
+        "As published: 5 nodes, rates from 100 to 500 a second, windows from 10 to 100 s and 1,000 values; and the "
+        "same with 10,000 values. What Local ships is counted without making it, so no draw is left out.",
         f"Counted over {SECONDS:g} s after the windows have filled; draws from seed {SEED} on.",
     ),
 )

@@ -115,10 +115,10 @@ EXPERIMENT = figure_experiment(
         "most of RJoin's traffic is for RIC; what it takes to index queries is small",
     ),
     notes=(
-        "1,000 nodes, 4-way queries, theta 0.9; 2,000 queries with ten seeds, and 20,000, as published, with one. Quick: "
-        "200 queries, up to 200 tuples.",
-        "'worst' knows the rates and takes the highest. 'random' chooses as in section 3, where a rewritten query always "
-        "waits at a value; 'random any' chooses among all keys of section 6, pairs of relation and attribute too, as "
-        "'worst' does; 'worst value' is the worst among values only.",
+        "1,000 nodes, 4-way queries, theta 0.9; 2,000 queries with ten seeds, and 20,000, as published, with one. "
+        "Quick: 200 queries, up to 200 tuples.",
+        "'worst' knows the rates and takes the highest. 'random' chooses as in section 3, where a rewritten query "
+        "always waits at a value; 'random any' chooses among all keys of section 6, pairs of relation and attribute "
+        "too, as 'worst' does; 'worst value' is the worst among values only.",
     ),
 )

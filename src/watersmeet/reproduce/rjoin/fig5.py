@@ -85,8 +85,8 @@ EXPERIMENT = figure_experiment(
         "traffic grows slightly, while that for RIC falls",
     ),
     notes=(
-        "As published: 1,000 nodes, 4-way queries, 1,000 tuples; 2,000 queries with ten seeds, and 20,000, as published, "
-        "with one. Quick: 200 queries, 400 tuples.",
+        "As published: 1,000 nodes, 4-way queries, 1,000 tuples; 2,000 queries with ten seeds, and 20,000, as "
+        "published, with one. Quick: 200 queries, 400 tuples.",
         RANKING_NOTE,
     ),
 )

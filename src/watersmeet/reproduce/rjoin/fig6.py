@@ -70,8 +70,8 @@ EXPERIMENT = figure_experiment(
         "what is more is shared among the nodes in a similar way",
     ),
     notes=(
-        "1,000 nodes, theta 0.9 and 1,000 tuples as published; 2,000 queries where the paper has 20,000, and rankings of "
-        "values of their own: with one ranking, rewritten queries of 8 relations would be too many. Quick: 200 queries, "
-        "300 tuples.",
+        "1,000 nodes, theta 0.9 and 1,000 tuples as published; 2,000 queries where the paper has 20,000, and rankings "
+        "of values of their own: with one ranking, rewritten queries of 8 relations would be too many. Quick: 200 "
+        "queries, 300 tuples.",
     ),
 )

@@ -94,13 +94,13 @@ EXPERIMENT = figure_experiment(
         "900 of 1,000 nodes take part, and not 700",
     ),
     notes=(
-        "As published: 1,000 nodes, 4-way queries, theta 0.9, 1,000 tuples; 2,000 queries with ten seeds, and 20,000, as "
-        "published, with one. Quick: 200 queries, 400 tuples.",
+        "As published: 1,000 nodes, 4-way queries, theta 0.9, 1,000 tuples; 2,000 queries with ten seeds, and 20,000, "
+        "as published, with one. Quick: 200 queries, 400 tuples.",
         f"Every {EVERY} tuples each node meets one other, and takes half of what that one keeps if it keeps itself "
         "less than a fifth of it (Karger and Ruhl). What it takes to hand over keys is not counted.",
         "New owners of keys ask for rates anew. 'stale': rates since the start, never asked for again, so that what "
-        "fresher rates and what movement contribute can be told apart. 'level n' are rewritten queries with n relations "
-        "bound that nodes received, 'searching' nodes that got one, or a tuple at a key where queries waited.",
-        RANKING_NOTE,
+        "fresher rates and what movement contribute can be told apart. 'level n' are rewritten queries with n "
+        "relations bound that nodes received, 'searching' nodes that got one, or a tuple at a key where queries
+        waited.", RANKING_NOTE,
     ),
 )

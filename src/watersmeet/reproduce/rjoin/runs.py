@@ -21,13 +21,13 @@ RANKINGS = {ONE_RANKING: "one ranking of values", OWN_RANKINGS: "rankings of the
 UNIT = "traffic: messages per node and tuple; loads: rewritten queries and tuples"
 NOTES = (
     "Traffic is messages sent per node and tuple, routing and the indexing of input queries included. In 'traffic' "
-    "every rewritten query is a message and asks for rates itself ('RIC traffic'); in 'grouped traffic' all mail from one "
-    "node for one key at one moment is one message, and a node asks once for all ('grouped RIC').",
+    "every rewritten query is a message and asks for rates itself ('RIC traffic'); in 'grouped traffic' all mail from "
+    "one node for one key at one moment is one message, and a node asks once for all ('grouped RIC').",
     "Load is rewritten queries and tuples received, storage those kept at the value level at the end; 'nodes' have a "
     "load. 200 tuples are published before the queries, so that nodes have rates to report; they are stored, not "
     "counted.",
-    f"Rates are those of the last {RATES} tuples, and are asked for again when they are older than that; the paper names "
-    "no length. A tuple is published when all that the one before it caused is done. 'draw' is the seed.",
+    f"Rates are those of the last {RATES} tuples, and are asked for again when they are older than that; the paper "
+    "names no length. A tuple is published when all that the one before it caused is done. 'draw' is the seed.",
 )
 RANKING_NOTE = "ranking one: the same value is the most frequent in every attribute; own: every attribute has its own."
 

@@ -1,8 +1,8 @@
 """RJoin's experiments (section 8): a static ring, queries asked at once, then tuples one by one; what each node did.
 
-A tuple is published when all that the one before it has caused is done, at times that are a fixed distance apart. So the
-network can be looked at after any tuple, and looking changes nothing. Before the queries come some tuples pass by, so
-that nodes have rates to tell; they are not counted.
+A tuple is published when all that the one before it has caused is done, at times that are a fixed distance apart. So
+the network can be looked at after any tuple, and looking changes nothing. Before the queries come some tuples pass by,
+so that nodes have rates to tell; they are not counted.
 """
 
 from collections.abc import Callable, Sequence

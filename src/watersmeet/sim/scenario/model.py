@@ -119,7 +119,7 @@ class Scenario:
         once = [asked.query.name for asked in self.load.queries if asked.is_once]
         if once and self.system is System.PIER:
             raise InputError(
-                f"query {once[0]!r}: PIER asks all queries once or none; leave out once, and write mode: snapshot under pier"
+                f"query {once[0]!r}: PIER asks all queries once or none; leave out once, and add mode: snapshot"
             )
         homes = [(f"stream {published.stream.name!r}", published.home) for published in self.load.streams]
         homes += [(f"query {asked.query.name!r}", asked.home) for asked in self.load.queries]

@@ -126,7 +126,8 @@ def settings_of(
 ) -> Settings:
     """What nodes agree on: nothing is kept for longer than the windows of these queries can ask for.
 
-    One-time queries ask about all tuples there are, so with `keeps_all` none is dropped (the paper's Delta of infinity).
+    One-time queries ask about all tuples there are, so with `keeps_all` none is dropped (the paper's Delta of
+    infinity).
     """
     reaches = [reach_us(query) for query, _ in queries]
     held = [
