@@ -100,7 +100,8 @@ EXPERIMENT = figure_experiment(
         "less than a fifth of it (Karger and Ruhl). What it takes to hand over keys is not counted.",
         "New owners of keys ask for rates anew. 'stale': rates since the start, never asked for again, so that what "
         "fresher rates and what movement contribute can be told apart. 'level n' are rewritten queries with n "
-        "relations bound that nodes received, 'searching' nodes that got one, or a tuple at a key where queries
-        waited.", RANKING_NOTE,
+        "relations bound that nodes received, 'searching' nodes that got one, or a tuple at a key where queries "
+        "waited.",
+        RANKING_NOTE,
     ),
 )
