@@ -28,7 +28,7 @@ from watersmeet.spark.links.kafka_log import (
     parts_of,
     read_part,
 )
-from watersmeet.spark.links.kafka_topics import Topics, client_settings
+from watersmeet.spark.links.kafka_topics import Shortening, Topics, client_settings
 from watersmeet.spark.links.protocol import Link, LinkEnd, LinkUnreadable, LinkUnwritable, Role, Sealed, fenced
 from watersmeet.spark.links.seal import OPEN, Seal
 
@@ -55,13 +55,13 @@ class _LinkLogs:
 
     topic: str
     ends: dict[Role, EndLog]
+    shortening: dict[int, Shortening]  # by partition
     parcels: ParcelLog = field(default_factory=ParcelLog)
     id: str = ""  # of the topic: another one of the same name has another
     notice: str = ""  # to be said once
     published: dict[int, tuple[int, int]] = field(default_factory=dict)  # by parcel: the attempt, and its first offset
     last_offset: int = -1  # of the parcels that we have published
-    statements: int = 0  # that we have made since some were deleted
-    statement_offset: int = -1
+    statements: list[int] = field(default_factory=list)  # offsets of what we have said, as far as it is not deleted
 
 
 class KafkaLinks:
@@ -126,7 +126,8 @@ class KafkaLinks:
                     f"{link} cannot be made: {self._cause(error)}; start the brokers, or correct the options of "
                     "link_transport"
                 ) from None
-            made[link] = _LinkLogs(topic, {role: EndLog(link, role, self.seal) for role in Role}, id=identity)
+            ends = {role: EndLog(link, role, self.seal) for role in Role}
+            made[link] = _LinkLogs(topic, ends, self._shortenings(topic), id=identity)
         with self._changed:
             self._logs |= made
             self._assign()
@@ -243,22 +244,27 @@ class KafkaLinks:
             before, logs = self._hold(link, Role.READER), self._logs[link]
             end = replace(before, number=number, pace=pace)
             if end != before:
-                logs.statement_offset = self._append(link, READER, [logs.ends[Role.READER].statement(end)])[-1]
-                logs.statements += 1
+                logs.statements += self._append(link, READER, [logs.ends[Role.READER].statement(end)])
                 self._ours[link, Role.READER] = end
                 with self._changed:
                     logs.parcels.drop_acknowledged(number)
             self._forget_statements(link, logs, end)
 
     def _forget_statements(self, link: Link, logs: _LinkLogs, end: LinkEnd) -> None:
-        """Delete what we have said before, once it is sure that nobody else holds our end."""
+        """Delete what we have said before the last statement that we have read back, by which the end is ours.
+
+        What we have just said is not read back yet: it says nothing of whoever may have claimed the end before it.
+        """
+        shortening = logs.shortening[READER]
+        logs.statements = [offset for offset in logs.statements if offset >= shortening.first]
+        if len(logs.statements) < _MOST_STATEMENTS:
+            return
         with self._changed:
             log = logs.ends[Role.READER]
-            has_seen = self._read.get((logs.topic, READER), 0) > logs.statement_offset
-            is_sure = has_seen and log.is_held_by(end) and not log.rejected
-        if logs.statements >= _MOST_STATEMENTS and is_sure:
-            self._topics.delete_before(logs.topic, READER, logs.statement_offset)
-            logs.statements = 0
+            read = self._read.get((logs.topic, READER), 0)
+            is_sure = log.is_held_by(end) and not log.rejected
+        if is_sure:
+            shortening.ask(max((offset for offset in logs.statements if offset < read), default=0))
 
     def has_arrived(self, sender: str, after: int) -> bool:
         """Whether the parcel after a number has been read from the brokers, or can be."""
@@ -346,16 +352,16 @@ class KafkaLinks:
             logs, ours = self._logs[link], self._ours[link, Role.SENDER]
             end = self.end(link, Role.READER)
             acknowledged = 0 if end is None else end.number
-            if not any(number <= acknowledged for number in logs.published):
+            for number in [one for one in logs.published if one <= acknowledged]:
+                del logs.published[number]
+            first = min((offset for _, offset in logs.published.values()), default=logs.last_offset + 1)
+            if not logs.shortening[PARCELS].is_due(first):
                 return
             _, high = self._offsets(link, logs.topic, SENDER)
             with self._changed:  # what we have published may lie behind what a newer process has
                 is_sure = self._read.get((logs.topic, SENDER), 0) >= high and logs.ends[Role.SENDER].is_held_by(ours)
             if is_sure:
-                waiting = [offset for number, (_, offset) in logs.published.items() if number > acknowledged]
-                self._topics.delete_before(logs.topic, PARCELS, min(waiting, default=logs.last_offset + 1))
-                for number in [one for one in logs.published if one <= acknowledged]:
-                    del logs.published[number]
+                logs.shortening[PARCELS].ask(first)
 
     def close(self) -> None:
         """End the thread and the connections."""
@@ -367,6 +373,9 @@ class KafkaLinks:
             consumer.close()
 
     # -- brokers
+
+    def _shortenings(self, topic: str) -> dict[int, Shortening]:
+        return {partition: Shortening(self._topics, topic, partition) for partition in (PARCELS, READER)}
 
     def _partitions(self, link: Link) -> tuple[int, ...]:
         return (SENDER, READER) if link.sender == self.site else (PARCELS, SENDER, READER)
@@ -473,7 +482,8 @@ class KafkaLinks:
             logs.ends = {role: EndLog(link, role, self.seal) for role in Role}
             logs.parcels, logs.id = ParcelLog(), identity
             logs.published.clear()
-            logs.last_offset = logs.statement_offset = -1
+            logs.last_offset, logs.statements = -1, []
+            logs.shortening = self._shortenings(logs.topic)
             logs.notice = (
                 f"its topic {logs.topic} was lost and is made anew; nothing of the link is lost: what was not "
                 "acknowledged is published again"

@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -19,6 +20,34 @@ _CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": 
 def client_settings(options: Mapping[str, str]) -> dict[str, Any]:
     """Settings of every client: the user's, and no talk on the standard error about what is tried again anyway."""
     return {"log_level": 0, "socket.timeout.ms": 10_000, "reconnect.backoff.max.ms": 1_000, **options}
+
+
+class Shortening:
+    """Deletes the first records of a partition, without waiting for it; what has failed is asked for again."""
+
+    def __init__(self, topics: "Topics", topic: str, partition: int) -> None:
+        self._topics, self._topic, self._partition = topics, topic, partition
+        self._asked: tuple[int, Future[Any]] | None = None
+        self._done = 0
+
+    @property
+    def first(self) -> int:
+        """The offset before which nothing is kept any more."""
+        if self._asked is not None and self._asked[1].done():
+            offset, answer = self._asked
+            self._asked = None
+            if answer.exception() is None:
+                self._done = max(self._done, offset)
+        return self._done
+
+    def is_due(self, offset: int) -> bool:
+        """Whether records before an offset are there that nobody has asked to delete."""
+        return offset > self.first and self._asked is None
+
+    def ask(self, offset: int) -> None:
+        """Have the records before an offset deleted, unless another request is under way."""
+        if self.is_due(offset):
+            self._asked = offset, self._topics.delete_before(self._topic, self._partition, offset)
 
 
 class Topics:
@@ -66,9 +95,10 @@ class Topics:
             raise
         return str(found.topic_id) if len(found.partitions) == _PARTITIONS else None
 
-    def delete_before(self, topic: str, partition: int, offset: int) -> None:
-        """Have the records before an offset deleted; it is not waited for."""
-        self._admin.delete_records([TopicPartition(topic, partition, offset)], request_timeout=_WAIT_S)
+    def delete_before(self, topic: str, partition: int, offset: int) -> "Future[Any]":
+        """Have the records before an offset deleted; what is done when they are."""
+        place = TopicPartition(topic, partition, offset)
+        return next(iter(self._admin.delete_records([place], request_timeout=_WAIT_S).values()))
 
     def remove(self, topics: Sequence[str]) -> None:
         """Delete those of some topics that are there."""
