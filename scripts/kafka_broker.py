@@ -11,6 +11,7 @@ import argparse
 import base64
 import contextlib
 import importlib.util
+import ipaddress
 import os
 import shutil
 import signal
@@ -20,6 +21,7 @@ import sys
 import tempfile
 import time
 import uuid
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 
@@ -29,12 +31,14 @@ KAFKA = "4.2.1"
 CONNECTOR = (
     "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
     "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+    "org.apache.spark:spark-avro_2.13:4.1.1",
     "org.apache.kafka:kafka-clients:3.9.2",
     "org.apache.commons:commons-pool2:2.13.1",
 )
 BROKER = (f"org.apache.kafka:kafka_2.13:{KAFKA}",)
 _FETCH = "python scripts/kafka_broker.py fetch"
 _START_S = 60.0
+USER, PASSWORD = "watersmeet", "a password for loopback"  # of the listener with TLS
 _JAVA = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
@@ -60,7 +64,7 @@ def missing() -> str:
         return "a Kafka broker needs Java: install openjdk-17-jre-headless"
     if importlib.util.find_spec("confluent_kafka") is None:
         return "the package confluent-kafka is not installed: pip install 'watersmeet[kafka]'"
-    if not any(broker_jars().glob("kafka_2.13-*.jar")) or not connector_jars():
+    if not any(broker_jars().glob("kafka_2.13-*.jar")) or len(connector_jars()) < len(CONNECTOR):
         return f"the jars of Apache Kafka are not here: get them with `{_FETCH}`, which needs mvn and Maven Central"
     return ""
 
@@ -102,7 +106,7 @@ class Broker:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.port, controller = _free_ports()
+        self.port, controller, self.secure_port = _free_ports()
         self._process: subprocess.Popen[bytes] | None = None
         directory.mkdir(parents=True, exist_ok=True)
         self._properties = directory / "server.properties"
@@ -110,10 +114,16 @@ class Broker:
             "process.roles": "broker,controller",
             "node.id": "1",
             "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "listeners": f"{self._listeners},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": self._listeners,
             "controller.listener.names": "CONTROLLER",
-            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(directory / "server.pem"),
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl_ssl.plain.sasl.jaas.config": (
+                f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}="{PASSWORD}";'
+            ),
             "log.dirs": str(directory / "data"),
             "offsets.topic.replication.factor": "1",
             "offsets.topic.num.partitions": "1",
@@ -127,10 +137,27 @@ class Broker:
         }
         text = "".join(f"{name}={value}\n" for name, value in settings.items())
         self._properties.write_text(text, encoding="utf-8")
+        _write_certificate(directory)
         identity = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         done = self._java("kafka.tools.StorageTool", "format", "-t", identity, "-c", str(self._properties))
         if done.wait() != 0:
             raise RuntimeError(f"the broker's directory cannot be made: see {directory}/log")
+
+    @property
+    def _listeners(self) -> str:
+        return f"PLAINTEXT://127.0.0.1:{self.port},SASL_SSL://127.0.0.1:{self.secure_port}"
+
+    @property
+    def secure_options(self) -> dict[str, str]:
+        """What clients need to reach it by TLS, with a name and a password."""
+        return {
+            "bootstrap.servers": f"127.0.0.1:{self.secure_port}",
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": USER,
+            "sasl.password": PASSWORD,
+            "ssl.ca.location": str(self.directory / "ca.pem"),
+        }
 
     @property
     def servers(self) -> str:
@@ -178,11 +205,31 @@ class Broker:
         self.kill()
 
 
-def _free_ports() -> tuple[int, int]:
-    with socket.socket() as one, socket.socket() as two:
-        one.bind(("127.0.0.1", 0))
-        two.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], two.getsockname()[1]
+def _free_ports() -> tuple[int, int, int]:
+    with socket.socket() as one, socket.socket() as two, socket.socket() as three:
+        for place in (one, two, three):
+            place.bind(("127.0.0.1", 0))
+        return one.getsockname()[1], two.getsockname()[1], three.getsockname()[1]
+
+
+def _write_certificate(directory: Path) -> None:
+    """A key and a certificate that the broker signs itself."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(UTC)
+    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    made = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    made = made.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=30))
+    made = made.add_extension(address, critical=False)
+    made = made.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    certificate = made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    form = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (directory / "ca.pem").write_bytes(certificate)
+    (directory / "server.pem").write_bytes(key.private_bytes(serialization.Encoding.PEM, *form) + certificate)
 
 
 def main() -> None:

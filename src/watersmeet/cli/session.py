@@ -27,9 +27,12 @@ def spark_session(options: argparse.Namespace, topology: Topology | None = None)
     Without --debug its log goes to a temporary file, which is kept and named only if the run fails.
     """
     from watersmeet.spark.ingest.sources import has_rows_in_java
+    from watersmeet.spark.kafka_options import connector_settings
     from watersmeet.spark.session import start_session
 
     settings = _settings(options)
+    if not settings.keys() & {"spark.jars", "spark.jars.packages"}:
+        settings = connector_settings(topology) | settings
     from pyspark.sql import SparkSession
 
     is_ours = SparkSession.getActiveSession() is None

@@ -39,7 +39,8 @@ from watersmeet.spark.binding import Bound
 from watersmeet.spark.catalogue import Catalogue
 from watersmeet.spark.changes import identity_of
 from watersmeet.spark.checkpoint import Checkpoint, kept_columns, refuse_old_forms
-from watersmeet.spark.deliver.sinks import FileWriter, Writer, check_sink, open_sink
+from watersmeet.spark.deliver.sinks import FileWriter, check_sink, open_sink
+from watersmeet.spark.deliver.writer import Writer
 from watersmeet.spark.durable import Disk
 from watersmeet.spark.failures import refusal
 from watersmeet.spark.fresh import move_aside, moves, refuse_answered_sink
@@ -49,6 +50,7 @@ from watersmeet.spark.ingest.nanoseconds import nanosecond_warning
 from watersmeet.spark.ingest.source_log import missing_inputs, strike_out_unplanned
 from watersmeet.spark.ingest.sources import check_source, has_rows_in_java
 from watersmeet.spark.ingest.tables import with_table_schemas
+from watersmeet.spark.kafka_options import connector_settings
 from watersmeet.spark.links.board import Shown, open_board
 from watersmeet.spark.links.transport import default_links, open_transport, remove_links, seal_of
 from watersmeet.spark.outputs import bind_outputs
@@ -234,7 +236,8 @@ def _start(
     if not fresh:
         refuse_old_forms(root)
         known = known_versions(root, topology.site_names if site is None else [site], at_start=True)
-    session = spark or start_session(has_rows=has_rows_in_java(topology.sources))
+    settings = connector_settings(topology) or None
+    session = spark or start_session(settings=settings, has_rows=has_rows_in_java(topology.sources))
     use_our_python(session)
     topology = with_table_schemas(session, topology)
     topology = resumed(topology, known, root)
@@ -537,7 +540,10 @@ class _Launch:
             held.commit(corrected)
 
     def _writer(self, query: Query, held: Checkpoint) -> Writer:
-        writer = open_sink(self.spark, query, f"{query.name}-{held.run_id}", self.show, self._disk)
+        def warn(text: str) -> None:
+            self.events.publish(RunWarning(None, query.name, f"query {query.name!r}: {text}"))
+
+        writer = open_sink(self.spark, query, f"{query.name}-{held.run_id}", self.show, self._disk, warn)
         if held.is_new and isinstance(writer, FileWriter) and not writer.is_empty:
             text = f"query {query.name!r}: {query.sink.path} holds files of others; new answers are added to them"
             self.events.publish(RunWarning(None, query.name, text))

@@ -42,7 +42,8 @@ from watersmeet.spark.changes import change_events, check_here, identity_of
 from watersmeet.spark.checkpoint import Checkpoint
 from watersmeet.spark.deliver.delivery import FAILED_SCHEMA, Delivery, LateRows
 from watersmeet.spark.deliver.evaluate import SparkEvaluator
-from watersmeet.spark.deliver.sinks import FileWriter, Writer
+from watersmeet.spark.deliver.sinks import FileWriter
+from watersmeet.spark.deliver.writer import Writer
 from watersmeet.spark.durable import UNFLUSHED, Disk
 from watersmeet.spark.ingest.derived import SparkDerivation
 from watersmeet.spark.ingest.intake import Intake

@@ -33,6 +33,7 @@ from watersmeet.topology.model import (
     link_name,
 )
 from watersmeet.topology.parameters import with_parameters
+from watersmeet.topology.payload import Payload
 from watersmeet.topology.yaml_tree import SIZE_BYTES, Entry, parse_amount, read
 
 _TOPOLOGY_KEYS = (
@@ -40,6 +41,7 @@ _TOPOLOGY_KEYS = (
     *("streams", "tables", "views", "queries"),
 )
 _TRANSPORT_KEYS = ("kind", "path", "max_pending", "topics", "options", "key_file", "key_env")
+_PAYLOAD_KEYS = ("format", "key", "timestamp", "schema", "schema_file", "framing")
 _LINK_KEYS = ("latency", "bandwidth", "price_per_gb")
 _STREAM_KEYS = ("site", "schema", "event_time", "watermark", "idle_timeout", "source", "late", "stats")
 _TABLE_KEYS = ("site", "schema", "source", "refresh", "stats")
@@ -260,7 +262,7 @@ def _stream(name: str, entry: Entry, directory: Path, sites: Sequence[str]) -> S
         _site_of(keys["site"], what, sites)
     if "site" not in keys and "here" not in sites:
         raise entry.fail(f"{what} has no site; say which of them with `site:`: {', '.join(sites)}")
-    source = Source(**_endpoint(keys["source"], f"the source of {what}", directory))
+    source = _source(keys["source"], f"the source of {what}", directory)
     late = Sink(**_endpoint(keys["late"], f"late of {what}", directory)) if "late" in keys else None
     return Stream(name, source=source, late=late, **texts)
 
@@ -275,7 +277,7 @@ def _table(name: str, entry: Entry, directory: Path, sites: Sequence[str]) -> Ta
         _site_of(keys["site"], what, sites)
     if "site" not in keys and "here" not in sites:
         raise entry.fail(f"{what} has no site; say which of them with `site:`: {', '.join(sites)}")
-    source = Source(**_endpoint(keys["source"], f"the source of {what}", directory))
+    source = _source(keys["source"], f"the source of {what}", directory)
     return Table(name, source=source, **texts)
 
 
@@ -366,11 +368,36 @@ def _step(entry: Entry, what: str, sites: Sequence[str]) -> PlanStep:
         return PlanStep(keys["join"].text("join"), **settings)
 
 
+def _source(entry: Entry, what: str, directory: Path) -> Source:
+    settings = _endpoint(entry, what, directory, "payload")
+    payload = _payload(entry, what, directory)
+    with _located(entry, f"{what}: "):
+        return Source(**settings, payload=payload)
+
+
 def _sink(entry: Entry, what: str, directory: Path) -> Sink:
-    settings = _endpoint(entry, what, directory, "compact")
-    compact = entry.value.get("compact")
+    settings = _endpoint(entry, what, directory, "compact", "payload")
+    compact, payload = entry.value.get("compact"), _payload(entry, what, directory)
     with _located(compact or entry, f"{what}: "):
-        return Sink(**settings, compact=None if compact is None else compact.text("compact"))
+        return Sink(**settings, compact=None if compact is None else compact.text("compact"), payload=payload)
+
+
+def _payload(entry: Entry, what: str, directory: Path) -> Payload | None:
+    """`payload: json`, or a mapping with the other settings too."""
+    found = entry.value.get("payload")
+    if found is None:
+        return None
+    with _located(found, f"{what}: "):
+        if isinstance(found.value, str):
+            return Payload(found.text("payload"))
+        keys = found.mapping(f"the payload of {what}", _PAYLOAD_KEYS)
+        settings = {key: keys[key].text(key) for key in _PAYLOAD_KEYS if key in keys}
+        if "schema_file" in settings:
+            path = directory / settings.pop("schema_file")
+            if not path.is_file():
+                raise keys["schema_file"].fail(f"schema_file {path} does not exist; make it or correct it")
+            settings["schema"] = path.read_text(encoding="utf-8")
+        return Payload(**settings)
 
 
 def _endpoint(entry: Entry, what: str, directory: Path, *more: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from watersmeet.errors import InputError, TopologyError, UnknownStream, did_you_mean
 from watersmeet.query.windows import AsOf, format_duration, parse_duration
 from watersmeet.stats.model import Stats
+from watersmeet.topology.payload import Payload
 from watersmeet.topology.schema import parse_schema
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -55,13 +56,27 @@ class Frame(Protocol):
     def isStreaming(self) -> bool: ...
 
 
+def _check_payload(format: str, payload: Payload | None) -> None:
+    if payload is not None and format != "kafka":
+        raise TopologyError(f"payload is for format kafka; remove it, or the format {format}")
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a stream's rows come from: a format of `spark.readStream` or `generator`."""
+    """Where a stream's rows come from: a format of `spark.readStream` or `generator`.
+
+    A source of Kafka has the rows that are in its messages' payload or, without one, the messages as Spark has them.
+    """
 
     format: str
     path: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
+    payload: Payload | None = None
+
+    def __post_init__(self) -> None:
+        _check_payload(self.format, self.payload)
+        if self.payload is not None:
+            self.payload.check_source()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +90,12 @@ class Sink:
     path: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     compact: str | None = None
+    payload: Payload | None = None  # of Kafka; None is JSON
 
     def __post_init__(self) -> None:
+        _check_payload(self.format, self.payload)
+        if self.payload is not None:
+            self.payload.check_sink()
         if self.compact is not None and self.compact_us <= 0:
             raise TopologyError(f"compact {self.compact!r} must be positive; leave it out for a file a micro-batch")
 

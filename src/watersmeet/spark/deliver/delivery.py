@@ -16,7 +16,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 from watersmeet.program.site.ingest import REASON
 from watersmeet.program.site.ledger import Answers, Ingested
 from watersmeet.spark.binding import CORRUPT_FIELD
-from watersmeet.spark.deliver.sinks import FileWriter, Writer
+from watersmeet.spark.deliver.sinks import FileWriter
+from watersmeet.spark.deliver.writer import Writer
 from watersmeet.spark.durable import Disk
 from watersmeet.spark.failures import raise_explained
 from watersmeet.spark.files import FileShelf
@@ -62,6 +63,7 @@ class Delivery:
         self._spark = spark
         self._schema = schema
         self._writer = writer
+        writer.expect(schema)
         self._shelf = shelf
         self._compression = writer.direct_compression if isinstance(writer, FileWriter) else None
         if not all(isinstance(field.dataType, _DIRECT_TYPES) for field in schema.fields):
@@ -92,7 +94,7 @@ class Delivery:
         Of a sink that is compact also what is given again: it may have been published with others.
         """
         first = waiting[0].batch if waiting and self._compact_s else batch + 1
-        self._writer.resume_after(min(batch, first - 1))
+        self._writer.resume_after(min(batch, first - 1), replay=bool(waiting))
 
     def give(
         self, waiting: Sequence[Answers], failed: Callable[[BaseException], object], *, replay: bool = False
@@ -190,6 +192,7 @@ class Delivery:
         """Deliver what is held back, end the thread and leave nothing temporary behind."""
         if self._timer is not None:
             self._timer.cancel()
+        self._writer.give_up()
         last = self._thread.submit(self._deliver_held)
         self._thread.shutdown(wait=True)
         if (error := last.exception()) is not None:

@@ -15,14 +15,16 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from watersmeet.errors import CheckpointMismatch, InputError, RunError
 from watersmeet.spark.binding import readable
+from watersmeet.spark.deliver.kafka import KafkaWriter, check_kafka_sink
 from watersmeet.spark.deliver.storage import ObjectStorage, open_storage
+from watersmeet.spark.deliver.writer import Writer
 from watersmeet.spark.durable import FLUSHED, Disk
 from watersmeet.spark.ingest.new_files import FILE_FORMATS
 from watersmeet.spark.session import first_line, option_values
@@ -34,26 +36,6 @@ _POLL_S = 0.05
 
 _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 _WITH_ZONE = "TIMESTAMP_MICROS"
-
-
-class Writer(Protocol):
-    """What a batch's rows are given to; returns how many there were, None where only the receiver knows."""
-
-    def write(self, rows: DataFrame, batch: int, *, replay: bool) -> int | None:
-        """Deliver a batch; `replay` says that an unfinished attempt at it may have delivered something before."""
-        ...
-
-    def remove(self, batch: int) -> None:
-        """Take back what an unfinished attempt at a batch has delivered, where that can be done."""
-        return
-
-    def resume_after(self, batch: int) -> None:
-        """Begin to write; take back what came after a batch, where that can be done: the checkpoint is a copy."""
-        return
-
-    def close(self) -> None:
-        """Leave nothing temporary behind."""
-        return
 
 
 class FileWriter(Writer):
@@ -131,7 +113,7 @@ class FileWriter(Writer):
         """Take back what an unfinished attempt at a batch has published."""
         self._remove(lambda number: number == batch)
 
-    def resume_after(self, batch: int) -> None:
+    def resume_after(self, batch: int, *, replay: bool = False) -> None:
         """Hold the sink, and take back what this run has published after a batch: its checkpoint is a copy of before.
 
         A process that was fenced at its links, or killed, may take a moment to let go.
@@ -240,6 +222,9 @@ def check_sink(spark: SparkSession, query: Query) -> None:
         raise InputError(f"query {query.name!r}: compact is for sinks of files; leave it out, or choose such a sink")
     if query.foreach_batch is not None or sink.format == "console":
         return
+    if sink.format == "kafka":
+        check_kafka_sink(query)
+        return
     if sink.format in FILE_FORMATS:
         if not sink.path:
             raise InputError(f"query {query.name!r}: a sink of format {sink.format} needs a path")
@@ -258,7 +243,14 @@ def check_sink(spark: SparkSession, query: Query) -> None:
         raise InputError(f"query {query.name!r}: Spark cannot write its sink: {readable(error)}") from None
 
 
-def open_sink(spark: SparkSession, query: Query, run_id: str, show: Callable[[str], None], disk: Disk) -> Writer:
+def open_sink(
+    spark: SparkSession,
+    query: Query,
+    run_id: str,
+    show: Callable[[str], None],
+    disk: Disk,
+    warn: Callable[[str], object] = lambda text: None,
+) -> Writer:
     """The writer for a query's answers."""
     if query.foreach_batch is not None:
         return FunctionWriter(query.foreach_batch)
@@ -266,6 +258,8 @@ def open_sink(spark: SparkSession, query: Query, run_id: str, show: Callable[[st
         return ConsoleWriter(query.sink, show)
     if query.sink.format in FILE_FORMATS:
         return FileWriter(spark, query.sink, run_id, disk)
+    if query.sink.format == "kafka":
+        return KafkaWriter(spark, query.sink, run_id, warn)
     return FormatWriter(query.sink, run_id)
 
 

@@ -18,6 +18,7 @@ from watersmeet.query.sql.simple import Kind
 from watersmeet.query.windows import TABLE_US
 from watersmeet.spark.binding import CORRUPT, CORRUPT_FIELD, class_key_sql, micros_sql, readable, tried_sql
 from watersmeet.spark.ingest import generator
+from watersmeet.spark.ingest.kafka import check_topic, open_topic
 from watersmeet.spark.ingest.nanoseconds import read_files
 from watersmeet.spark.ingest.new_files import FILE_FORMATS, is_local, local_path, reader_options
 from watersmeet.spark.session import option_values
@@ -56,6 +57,8 @@ def check_source(stream: Stream, schema: StructType, *, once: bool) -> None:
                 f"{stream.what}: its generator never ends, so --once would not either; give it the option rows"
             )
         return
+    if source.format == "kafka":
+        check_topic(stream)
     if source.format in FILE_FORMATS:
         if not source.path:
             raise TopologyError(f"{stream.what}: its source of format {source.format} needs a path")
@@ -72,6 +75,8 @@ def open_stream(spark: SparkSession, stream: Stream, schema: StructType, *, batc
         return stream.frame  # type: ignore[return-value]
     source = stream.source
     assert source is not None, "a stream has a source or a frame"
+    if source.format == "kafka":
+        return open_topic(spark, stream, schema, batch=batch)
     if source.format == generator.FORMAT:
         generator.register(spark)
     options = option_values(spark, source.options, stream.what)
@@ -114,7 +119,7 @@ def _loaded(stream: Stream, reader: Any, path: str | list[str] | None) -> DataFr
 def catches_malformed(source: Source | None) -> bool:
     """Whether rows that do not parse come through, marked, instead of failing the run."""
     if source is None or source.format not in _PARSED_FORMATS:
-        return False
+        return source is not None and source.payload is not None
     mode = {name.casefold(): value for name, value in source.options.items()}.get("mode", "permissive")
     return mode.casefold() == "permissive"
 
