@@ -159,6 +159,28 @@ def test_swings_that_averages_level_out_are_not_followed(swing_s: int) -> None:
     assert len(driven.changes) <= 2  # of forty swings
 
 
+@pytest.mark.few(2)
+@pytest.mark.parametrize("seed", range(24))
+def test_no_seed_of_steady_figures_changes_a_plan(seed: int) -> None:
+    """Rates from far apart to equal, so that plans are equally good: noise decides nothing."""
+    random = np.random.default_rng(seed)
+    rates = [50.0] * 3 if seed % 3 == 0 else np.exp(random.uniform(np.log(3), np.log(100), 3)).round(1).tolist()
+    driven = Driven(("cnu", "planner")[seed % 2], *rates, half_life_s=60.0)
+    driven.see(*rates, seconds=3_600, step_s=6.0, noise=0.1, seed=seed)
+    assert driven.changes == []
+
+
+def test_swings_that_do_not_pay_are_followed_until_they_are_known() -> None:
+    """Each lasts for less than twice what it takes to notice it and to go over."""
+    driven = Driven("cnu", 10, 100, 20, half_life_s=20.0, min_interval="1 second")
+    for number in range(30):
+        driven.see(*((10, 100, 600) if number % 2 else (10, 100, 20)), seconds=18, seed=number)
+    assert 0 < len(driven.changes) <= 6
+    assert all(when < 10 * 18 for when, _ in driven.changes)
+    driven.see(10, 100, 20, seconds=240, seed=99)
+    assert len(driven.changes) % 2 == 0 and driven.changes[-1][0] > 30 * 18, "what stays is followed"
+
+
 def test_another_site_takes_over_with_the_plan_in_force() -> None:
     driven = Driven("cnu", 10, 100, 20)
     driven.see(10, 100, 600, seconds=60)

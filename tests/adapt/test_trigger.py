@@ -67,7 +67,7 @@ def test_figures_that_cross_the_point_where_plans_are_equal_change_nothing(seed:
     noise = np.random.default_rng(seed).lognormal(0.0, 0.03, 360)
     eager = Policy(threshold=0.02, min_interval_s=0.0, confirmations=1)
     assert followed([OTHERS * each for each in noise.tolist()], eager) == []
-    assert followed([OTHERS * each for each in noise.tolist()], Policy(0.02, 0.0, 0.0, 1e9, 1)) != []  # but for it
+    assert followed([OTHERS * each for each in noise.tolist()], Policy(0.02, 0.0, 0.0, 1e300, 1)) != []  # but for it
 
 
 def test_quick_swings_are_followed_only_until_they_are_known_to_be_quick() -> None:
@@ -77,7 +77,7 @@ def test_quick_swings_are_followed_only_until_they_are_known_to_be_quick() -> No
     changes = followed(rates, policy)
     assert 0 < len(changes) <= 6
     assert all(when < 300.0 for when, _ in changes)
-    assert len(followed(rates, Policy(0.2, 0.0, 0.0, 1e12))) > 20  # believed to last far longer
+    assert len(followed(rates, Policy(0.2, 0.0, 0.0, 1e300))) > len(changes)  # believed to last far longer
 
 
 def test_what_averages_do_while_they_follow_a_change_is_one_phase() -> None:
@@ -132,13 +132,25 @@ def test_a_join_that_costs_next_to_nothing_does_not_count() -> None:
     assert largest_change({"a": 1.0}, {"a": 1.0}) == (None, 0.0)
 
 
-def test_expected_rest_is_the_mean_of_phases_or_the_age_of_this_one() -> None:
+def test_expected_rest_is_what_is_left_of_the_mean_phase_or_the_age_of_one_that_outlives_it() -> None:
     policy = Policy(expected_phase_s=100.0)
     state = TriggerState(began_s=0.0)
-    assert expected_rest_s(state, policy, 10.0) == 100.0
+    assert expected_rest_s(state, policy, 10.0) == 90.0
     assert expected_rest_s(state, policy, 250.0) == 250.0
-    state, change = watch(TriggerState({"a": 1.0}, seen=1), policy, {"a": 2.0}, 20.0)
-    assert change is not None and math.isclose(expected_rest_s(state, policy, 20.0), 60.0)
+    state, change = watch(TriggerState({"a": 1.0}, seen=1), policy, {"a": 2.0}, 25.0)
+    assert change is not None and math.isclose(expected_rest_s(state, policy, 25.0), 50.0)  # sqrt(100 * 25)
+    late = Policy(expected_phase_s=100.0, reaction_s=20.0)
+    assert math.isclose(expected_rest_s(state, late, 25.0), 10.0) and expected_rest_s(state, late, 45.0) == 0.0
+
+
+def test_swings_back_are_phases_however_soon_they_come() -> None:
+    """Averages that follow a change go one way: what goes back is another change."""
+    policy = Policy(settle_s=30.0, reaction_s=5.0, min_interval_s=0.0, confirmations=1)
+    state, rests = started({"a": 1.0}, 0.0), []
+    for number in range(1, 12):
+        state, _ = watch(state, policy, {"a": 2.0 if number % 2 else 1.0}, 600.0 + 12.0 * number)
+        rests.append(expected_rest_s(state, policy, 600.0 + 12.0 * number))
+    assert rests == sorted(rests, reverse=True) and rests[-1] < 3.0
 
 
 def test_negative_settings_are_refused() -> None:

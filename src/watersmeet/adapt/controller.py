@@ -25,6 +25,8 @@ from watersmeet.stats.observe import filter_shares
 from watersmeet.topology.model import Adapt, Query, Topology
 
 SETTLE_HALF_LIVES = 3  # after which averages have followed a change
+_REACTION_HALF_LIVES = 0.5  # in which a change is noticed, confirmed and agreed on
+_LEAST_PHASE_HALF_LIVES = 12.0  # that figures are expected to last, before anything is known
 _LOOK_HALF_LIVES = 6  # after which costs are computed again although no figure has changed much
 _LOOK_SHARE = 0.25  # of the threshold: figures that have changed less cannot have changed a cost by all of it
 _LOOK_ERRORS = 2.0  # standard errors beyond that, which chance explains
@@ -49,8 +51,14 @@ def adaptive_query(query: Query, parsed: JoinQuery, adapt: Adapt, half_life_s: f
     """A query with its settings; None if its plan stays."""
     match adapt.mode:
         case "cnu" | "dnu" | "planner" as mode:
-            interval_s, settle_s = adapt.min_interval_us / 1e6, SETTLE_HALF_LIVES * half_life_s
-            return AdaptiveQuery(query, parsed, mode, Policy(adapt.threshold, interval_s, settle_s=settle_s))
+            policy = Policy(
+                adapt.threshold,
+                adapt.min_interval_us / 1e6,
+                expected_phase_s=max(Policy().expected_phase_s, _LEAST_PHASE_HALF_LIVES * half_life_s),
+                settle_s=SETTLE_HALF_LIVES * half_life_s,
+                reaction_s=_REACTION_HALF_LIVES * half_life_s,
+            )
+            return AdaptiveQuery(query, parsed, mode, policy)
         case _:
             return None
 

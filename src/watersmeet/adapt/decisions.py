@@ -127,6 +127,13 @@ class Decisions:
         self.state = replace(begun, queries=queries, reported_bytes=self.state.reported_bytes)
         self._sketched_us.clear()
 
+    def forget(self, query: str) -> None:
+        """A query has ended or asks for something else now: its plan stays."""
+        watched = tuple(one for one in self.controller.queries if one.query.name != query)
+        self.controller = replace(self.controller, queries=watched)
+        left = {name: state for name, state in self.state.queries.items() if name != query}
+        self.state = replace(self.state, queries=left)
+
     def ingested(self, stream: str, rows: int, seconds: float, now_us: int, sketch: StreamSketch | None = None) -> None:
         """Take note of the rows of a stream in some seconds, and of a sketch of some of them."""
         if sketch is not None:

@@ -4,19 +4,22 @@ The paper's trigger (section 4.2): the cost of a one-way join has changed by mor
 last considered. What it lacks: the change must be seen more than once, a least time between changes, a least saving
 (hysteresis), and that what is saved over the time that the figures are expected to last is more than migration costs.
 
-How long they last is judged by the phases seen so far. A phase ends with each trigger; the expected rest of one is the
-mean of those before, or as long as it has lasted already if that is longer. So figures that swing quickly stop being
-followed, and a change that stays is followed at last. Planning takes time itself: after each time that nothing better
-was found, small changes wait twice as long, up to sixteen times the least interval.
+How long they last is judged by the phases seen so far. A phase ends with each trigger, unless averages are still on
+their way in the direction in which it began. One is expected to last as long as the (geometric) mean of those before.
+What is saved is less than that: the plan comes late by the time that it takes to notice a change and go over, and stays
+as long after the end of the phase. A phase that has outlived the mean is expected to last as long again. So figures
+that swing quickly stop being followed, and a change that stays is followed at last. Planning takes time itself: after
+each time that nothing better was found, small changes wait twice as long, up to sixteen times the least interval.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from math import sqrt
 
 _NEGLIGIBLE = 0.05  # of all costs: changes of a one-way join that is cheaper are measured against this share
 _LARGE = 2.0  # thresholds: so large a change is considered soon, whatever came of smaller ones before
 _MOST_DOUBLINGS = 4
-_LATEST_PHASE = 0.5  # how much the phase that has just ended counts in the mean
+_SHORTEST_PHASE_S = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +33,11 @@ class Policy:
     confirmations: int = 2  # observations in a row that have to show a change
     settle_s: float = 0.0  # averages need so long to follow a change: what comes sooner is the same change, and the
     # plan is considered once more then, since the first decision was made on the way
+    reaction_s: float = 0.0  # from a change of figures until another plan is in force
 
     def __post_init__(self) -> None:
-        for name in ("threshold", "min_interval_s", "min_saving", "expected_phase_s", "confirmations", "settle_s"):
-            if getattr(self, name) < 0:
+        for name, value in asdict(self).items():
+            if value < 0:
                 raise ValueError(f"{name} must be 0 or more")
 
 
@@ -52,6 +56,7 @@ class TriggerState:
 
     reference: Mapping[str, float] = field(default_factory=dict)  # costs as the present phase began
     began_s: float = 0.0  # of the present phase
+    moved: Mapping[str, float] = field(default_factory=dict)  # by which shares costs changed as it began
     mean_phase_s: float | None = None
     considered_s: float | None = None
     switched_s: float | None = None
@@ -113,31 +118,51 @@ def watch(
     Returns the change to act on: the plan is to be considered now. A change within the least interval waits.
     """
     worst, share = largest_change(state.reference, costs)
+    moved = _shares(state.reference, costs)
     state = replace(state, seen=state.seen + 1 if share > policy.threshold else 0)
     if state.seen >= max(policy.confirmations, 1):
         length_s = now_s - state.began_s
         is_large = share > _LARGE * policy.threshold
         state = replace(state, reference=dict(costs), seen=0, is_pending=True, is_large=is_large)
-        if length_s >= policy.settle_s:
-            mean_s = policy.expected_phase_s if state.mean_phase_s is None else state.mean_phase_s
-            mean_s = _LATEST_PHASE * length_s + (1 - _LATEST_PHASE) * mean_s
-            state = replace(state, began_s=now_s, mean_phase_s=mean_s)
+        if length_s >= policy.settle_s or _is_back(state.moved, moved):
+            mean_s = sqrt(_mean_phase_s(state, policy) * max(length_s, _SHORTEST_PHASE_S))
+            state = replace(state, began_s=now_s, moved=moved, mean_phase_s=mean_s)
             if policy.settle_s:
                 state = replace(state, settled_s=now_s + policy.settle_s)
     if state.settled_s is not None and now_s >= state.settled_s:
         state = replace(state, settled_s=None, is_pending=True, is_large=True)
     last = max((when for when in (state.considered_s, state.switched_s) if when is not None), default=None)
     wait_s = policy.min_interval_s * (1 if state.is_large else 2 ** min(state.in_vain, _MOST_DOUBLINGS))
-    if not state.is_pending or (last is not None and now_s - last < wait_s):
+    is_moving = state.seen > 0  # what is pending may be over: one observation more will tell
+    if not state.is_pending or is_moving or (last is not None and now_s - last < wait_s):
         return state, None
     state = replace(state, considered_s=now_s)
     return state, worst or CostChange("", 0.0, 0.0)
 
 
+def _shares(before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, float]:
+    """By which share of the greater each cost has changed, upwards or downwards."""
+    return {
+        step: (cost - before[step]) / max(cost, before[step]) if max(cost, before[step]) > 0 else 0.0
+        for step, cost in now.items()
+        if step in before
+    }
+
+
+def _is_back(before: Mapping[str, float], now: Mapping[str, float]) -> bool:
+    """Whether costs go the other way than as the phase began, which averages that follow a change never do."""
+    return sum(share * before.get(step, 0.0) for step, share in now.items()) < 0
+
+
+def _mean_phase_s(state: TriggerState, policy: Policy) -> float:
+    return policy.expected_phase_s if state.mean_phase_s is None else state.mean_phase_s
+
+
 def expected_rest_s(state: TriggerState, policy: Policy, now_s: float) -> float:
-    """For how long the present figures are expected to last from now on."""
-    mean_s = policy.expected_phase_s if state.mean_phase_s is None else state.mean_phase_s
-    return max(mean_s, now_s - state.began_s)
+    """For how long another plan is expected to be worth having, from now on."""
+    mean_s, age_s = _mean_phase_s(state, policy), now_s - state.began_s
+    rest_s = age_s if age_s > mean_s else mean_s - age_s
+    return max(rest_s - 2 * policy.reaction_s, 0.0)
 
 
 def judge(state: TriggerState, policy: Policy, offer: Offer, now_s: float) -> Verdict:

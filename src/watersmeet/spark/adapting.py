@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from watersmeet.adapt.controller import GoOver
 from watersmeet.adapt.decisions import Decisions
-from watersmeet.metrics.events import Event, MicroBatchCompleted, RunEnded, RunWarning
+from watersmeet.metrics.events import Event, MicroBatchCompleted, QueryAdded, QueryRemoved, RunEnded, RunWarning
 from watersmeet.stats.sketches import StreamSketch
 from watersmeet.topology.model import Link
 
@@ -91,11 +91,15 @@ class PlanAdapter:
         self._rows: dict[str, int] = {}  # since then
 
     def __call__(self, at: float, event: Event) -> None:
-        if isinstance(event, MicroBatchCompleted):
-            with suppress(RuntimeError):  # it is over
-                self._thread.submit(self._take, event)
-        elif isinstance(event, RunEnded):
-            self._end()
+        match event:
+            case MicroBatchCompleted():
+                with suppress(RuntimeError):  # it is over
+                    self._thread.submit(self._take, event)
+            case QueryAdded(query=query) | QueryRemoved(query=query):  # one that is replaced is added
+                with suppress(RuntimeError):
+                    self._thread.submit(self._decisions.forget, query)
+            case RunEnded():
+                self._end()
 
     def _end(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)

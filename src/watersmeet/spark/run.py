@@ -451,7 +451,10 @@ class _Launch:
         self.events.subscribe(PlanAdapter(decisions, self.observations, go_over, self.events.publish))
 
     def _ask_for_new_plans(self, started: Sequence[SiteQuery]) -> None:
-        """Where a checkpoint goes on with other plans than are chosen now, go over to these."""
+        """Where a checkpoint goes on with other plans than are chosen now, go over to these.
+
+        Sites finish changes of queries while they start: a plan for what a query asked for before is not a plan of it.
+        """
         versions = started[0].job.versions
         proposer = proposer_of(versions.deployment)
         job = next((handle.job for handle in started if handle.job.site == proposer), None)
@@ -462,7 +465,9 @@ class _Launch:
             for name, join in in_force.items()
             if self.decisions is not None and self.decisions.go_on_with(name, join)
         }
-        asked = [self._query_plan(name) for name in sorted(self.plans) if name not in adapted]
+        planned, running = current_definitions(self.known), current_definitions({proposer: versions})
+        same = {name for name in self.plans if running.get(name) == planned.get(name, name)}
+        asked = [self._query_plan(name) for name in sorted(same - adapted)]
         changed = plan_changes(versions.deployment, asked)
         if job is None or not changed or waiting:
             return

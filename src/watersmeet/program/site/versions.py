@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from watersmeet.errors import InputError
 from watersmeet.plan.nodes import Into, JoinPlan, Plan, is_outer, join_plan_of, join_plans_of
 from watersmeet.program.compile import compile_sites
-from watersmeet.program.finish.model import Finish
+from watersmeet.program.finish.model import Finish, finish_of
 from watersmeet.program.operators import Form, Operator, Probe
 from watersmeet.program.site.deployment import (
     Deployment,
@@ -106,6 +106,7 @@ def check_change(deployment: Deployment, change: Change) -> None:
                 "that plan as a query of another name and remove this one, or stop it and begin anew"
             )
         (join,) = joins
+        _check_same(deployment, one, join)
         _check_places(deployment, one, join)
         if refreshed := [scan.stream for scan in join.scans if scan.window == AsOf(is_refreshed=True)]:
             raise InputError(
@@ -142,6 +143,27 @@ def _is_timed(window: Window) -> bool:
 def _endless(join: JoinPlan) -> str:
     tables = [scan.stream for scan in join.scans if isinstance(scan.window, AsOf)]
     return f"reads table {tables[0]!r}" if tables else "has a ROWS or UNBOUNDED window"
+
+
+def _check_same(deployment: Deployment, asked: QueryPlan, join: JoinPlan) -> None:
+    """Refuse a plan that was made for something else than what the query asks for now: it may have been replaced."""
+    wanted = finish_of(asked.query, asked.plan)
+    for one in deployment.in_force:
+        for known in one.finishes:
+            if known.query != asked.query:
+                continue
+            answers = [(finish.select, finish.distinct, finish.grouping) for finish in (known, wanted)]
+            if _asked_of(one.join) != _asked_of(join) or answers[0] != answers[1]:
+                raise InputError(
+                    f"query {asked.query!r}: the plan was made for another query of this name, which may have been "
+                    "replaced meanwhile; plan it again"
+                )
+
+
+def _asked_of(join: JoinPlan) -> list[tuple[str, str, Window, frozenset[str]]]:
+    """The streams of a join with their windows and filters, whatever its plan."""
+    found = [(scan.alias, scan.stream, scan.window, frozenset(one.sql for one in scan.filters)) for scan in join.scans]
+    return sorted(found, key=lambda one: one[0])
 
 
 def _check_places(deployment: Deployment, asked: QueryPlan, join: JoinPlan) -> None:

@@ -278,6 +278,7 @@ class _Report:
     _coordinator: str = ""  # the site that decides
     _log: int = 0  # changes that it knows the outcome of
     _sketches: dict[str, StreamSketch] = field(default_factory=dict)  # by stream, of the micro-batch that runs
+    _observed_us: dict[str, int] = field(default_factory=dict)  # by stream, until when its rows were counted
 
     def start(self, topology: Topology, programs: Mapping[str, SiteProgram]) -> None:
         self._publish(0, RunStarted(tuple(programs), tuple(self.asked), __version__))
@@ -298,7 +299,8 @@ class _Report:
         now_us, ledger, program = site.kernel.now_us, site.ledger, site.engine.program
         self.completed_us[site.name, ledger.number] = now_us
         if self.decisions is not None:
-            self._decide(before, now_us)
+            self._observe(site, before)
+            self._decide(now_us)
         if self.events is None:
             return
         if self._programs.get(site.name) is not program:
@@ -342,13 +344,24 @@ class _Report:
         if self.decisions is not None:
             self.decisions.transferred(sender, receiver, size, seconds, now_us)
 
-    def _decide(self, before: SiteLedger, now_us: int) -> None:
-        """Let the controller know of a micro-batch, and have sites go over to the plans that it decides on."""
+    def _observe(self, site: SimulatedSite, before: SiteLedger) -> None:
+        """Let the controller know of the rows of a micro-batch, and of the time in which they have come.
+
+        That is more than a trigger where rows have waited for a change of plans or a site was down.
+        """
+        assert self.decisions is not None, "plans may change"
+        now_us = site.kernel.now_us
+        for scan in site.engine.program.sources:
+            rows = sum(one.rows for one in before.ingested if one.stream == scan.stream)
+            since_us = self._observed_us.get(scan.stream, now_us - self.trigger_us)
+            if now_us > since_us and (rows or before.hold_us is None):
+                sketch = self._sketches.pop(scan.stream, None)
+                self.decisions.ingested(scan.stream, rows, (now_us - since_us) / 1e6, now_us, sketch)
+                self._observed_us[scan.stream] = now_us
+
+    def _decide(self, now_us: int) -> None:
+        """Have sites go over to the plans that the controller decides on."""
         assert self.decisions is not None and self.sites is not None, "plans may change"
-        for stream in sorted({one.stream for one in before.ingested}):
-            rows = sum(one.rows for one in before.ingested if one.stream == stream)
-            sketch = self._sketches.pop(stream, None)
-            self.decisions.ingested(stream, rows, self.trigger_us / 1e6, now_us, sketch)
         self._follow_coordinator()
         reported = self.decisions.reported_bytes
         changes, events = self.decisions.decide(now_us)

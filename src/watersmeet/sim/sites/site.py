@@ -6,8 +6,9 @@ that arrived and wait for the next micro-batch). Sources can be read again from 
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -76,6 +77,7 @@ class SimulatedSite:
     completed: "Completed | None" = None  # called at the end of every micro-batch
     observer: "Observer | None" = None
     insist_us: int | None = None  # how long to wait for a decision before others are asked for their promises
+    crashes: "CommitCrash | None" = None
     ledger: SiteLedger = field(default_factory=SiteLedger)
     answers: dict[str, dict[int, pa.Table]] = field(default_factory=dict)  # the sinks: by query and micro-batch
     batches: list[dict[str, pa.Table]] = field(default_factory=list)  # what the sources have delivered so far
@@ -123,8 +125,13 @@ class SimulatedSite:
     def change(self, change: Change) -> None:
         """Ask for another plan, or for queries to begin or end; a site that is down is asked again."""
         if self.is_up:
-            self._commit(self.engine.request(self.ledger, change))
-            self._wake()
+            try:
+                self._commit(self.engine.request(self.ledger, change))
+            except _Crashed as crashed:
+                if not crashed.is_committed:
+                    self.kernel.after(RETRY_US, self.change, change)
+            else:
+                self._wake()
         else:
             self.kernel.after(RETRY_US, self.change, change)
 
@@ -138,8 +145,9 @@ class SimulatedSite:
     def insist(self) -> None:
         """Ask the other sites what they have promised, if a change is still undecided."""
         if self.is_up:
-            self._commit(self.engine.insist(self.ledger))
-            self._wake()
+            with suppress(_Crashed):
+                self._commit(self.engine.insist(self.ledger))
+                self._wake()
 
     def _receive(self, sender: str, data: object) -> None:
         assert isinstance(data, bytes)
@@ -162,12 +170,21 @@ class SimulatedSite:
 
     def _micro_batch(self) -> None:
         self._is_due = False
-        if not self.is_up:
-            return
+        if self.is_up:
+            with suppress(_Crashed):
+                self._run_micro_batch()
+
+    def _run_micro_batch(self) -> None:
+        """Go over, ingest, join; each is a commit of its own, as on Spark."""
         ledger = self.ledger
+        if not ledger.is_complete:  # a crash has left it ingested and not joined
+            self._commit(self.engine.run(ledger, Arrivals(())))
+            ledger = self.ledger
         for peer in sorted(ledger.links):
             ledger = self.engine.acknowledged(ledger, peer, self.network.acknowledged(self.name, peer))
         ledger = self._with_versions(ledger)
+        if ledger.versions != self.ledger.versions:
+            self._commit(ledger)
         last = len(self.batches) - 1
         found, declared = self._read_tables(ledger)
         first = ledger.ingested_batch + 1
@@ -178,7 +195,9 @@ class SimulatedSite:
             found += rows
             self._observe(found)
             known = [replace(one, observed="") for one in found]  # statistics are no part of the state
-            ledger = _stored(self.engine.ingest(ledger, last, known, declared))
+            ledger = self.engine.ingest(ledger, last, known, declared)
+            self._commit(ledger)
+            ledger = self.ledger
         before = ledger
         ledger = self.engine.run(before, Arrivals(self.inbox))
         self.micro_batches += 1
@@ -212,12 +231,22 @@ class SimulatedSite:
         return ledger
 
     def _commit(self, ledger: SiteLedger) -> None:
+        crash = None if self.crashes is None else self.crashes(self, ledger)
+        if crash is not None and not crash.is_committed:
+            self._go_down(crash)
         self.ledger = _stored(ledger)
+        if crash is not None:
+            self._go_down(crash)
         taken = self.ledger.received
         self.inbox = [one for one in self.inbox if one[2].number > taken.get(one[0], 0)]
         self.peak_rows = max(self.peak_rows, sum(segment.rows for segment in self.ledger.segments))
         for sender, number in taken.items():
             self.network.acknowledge(self.name, sender, number)
+
+    def _go_down(self, crash: "CrashNow") -> NoReturn:
+        self.crash()
+        self.kernel.after(crash.down_us, self.start)
+        raise _Crashed(is_committed=crash.is_committed)
 
     def _deliver(self) -> None:
         """Send what is in the outbox, and give sinks their answers: as often as it happens, they have them once."""
@@ -282,6 +311,23 @@ class Observer(Protocol):
         """A parcel has come over a link."""
 
 
+@dataclass(frozen=True, slots=True)
+class CrashNow:
+    """A site goes down as it commits a ledger, just before or just after, and for how long."""
+
+    is_committed: bool
+    down_us: int
+
+
+class _Crashed(Exception):
+    """Ends what a site was doing."""
+
+    def __init__(self, *, is_committed: bool) -> None:
+        super().__init__()
+        self.is_committed = is_committed
+
+
+CommitCrash: TypeAlias = Callable[[SimulatedSite, SiteLedger], CrashNow | None]  # the site, and what it is to commit
 Completed: TypeAlias = Callable[[SimulatedSite, SiteLedger], None]  # the site, and its ledger before it joined
 
 
@@ -326,6 +372,7 @@ class SimulatedSites:
         tables: "Mapping[str, TableSource | pa.Table] | None" = None,
         insist_us: int | None = None,
         shares: bool = True,
+        crashes: CommitCrash | None = None,
     ) -> None:
         """`changes` lets plans and queries change, at these sites and streams too; `history` without waiting.
 
@@ -372,6 +419,7 @@ class SimulatedSites:
                 *(engine, self.kernel, self.network, laid_out, delays, interval, own, aligned, completed),
                 observer,
                 insist_us,
+                crashes,
             )
             if changes:
                 site.ledger = first_ledger(shelf, deployment, form)

@@ -40,7 +40,7 @@ from watersmeet.plan.nodes import (
 from watersmeet.planners.local import local, symmetric
 from watersmeet.planners.sited import central, explicit, placed
 from watersmeet.program.site.agreement import Form
-from watersmeet.program.site.ledger import watermark
+from watersmeet.program.site.ledger import SiteLedger, watermark
 from watersmeet.program.site.versions import Change, QueryPlan
 from watersmeet.query.bags import Bag, bag_of
 from watersmeet.query.model import JoinQuery
@@ -49,7 +49,7 @@ from watersmeet.query.sql import parse_query
 from watersmeet.query.windows import Rows, counted
 from watersmeet.sim.internet.links import LinkModel
 from watersmeet.sim.sites.rows import typed
-from watersmeet.sim.sites.site import SimulatedSites
+from watersmeet.sim.sites.site import CommitCrash, CrashNow, SimulatedSite, SimulatedSites
 
 SCHEMA = pa.schema(
     [("k", pa.int64()), ("m", pa.int32()), ("s", pa.string()), ("id", pa.int64()), ("ts", pa.timestamp("us", "UTC"))]
@@ -84,6 +84,7 @@ _ROWS: Mapping[Size, Mapping[int, int]] = {
 }
 _FEEDS: Mapping[Size, int] = {"small": 4, "large": 14}
 _MAX_EVENTS = 300_000
+_DOWN_US = (100, 300_000, 3 * _SECOND, 5 * _MINUTE)  # for which a site may be down
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +148,7 @@ class Trial:
     history: bool = True  # whether homes keep rows for later versions of plans
     form: Form = Form.POINT_TO_POINT
     slack_us: int = 0
+    commit_crashes: int = 0  # at most so many, most of them as a ledger says something new of a change
 
     @property
     def command(self) -> str:
@@ -378,6 +380,7 @@ def draw_changing(seed: int, *, size: Size = "small") -> Trial:
         history=not is_timed or random.random() < 0.6,
         form=random.choice(list(Form)),
         slack_us=random.choice([0, 0, _SECOND, 5 * _SECOND]),
+        commit_crashes=Random(f"{seed} commits").choice([0, 0, 2, 8]),
     )
 
 
@@ -430,6 +433,7 @@ def run(trial: Trial) -> Outcome:
         history=trial.history,
         form=trial.form,
         slack_us=trial.slack_us,
+        crashes=_at_commits(trial) if trial.commit_crashes else None,
     )
     for feed in trial.feeds:
         sites.feed(feed.time_us, {feed.stream: feed.rows})
@@ -444,6 +448,19 @@ def run(trial: Trial) -> Outcome:
         answers[name] = sum((bag_of(table) for table in sites.answers(name)), Bag())
         expected[name] = _expected(trial, sites, versions)
     return Outcome(trial, plans, answers, expected, sites, not sites.kernel.pending)
+
+
+def _at_commits(trial: Trial) -> CommitCrash:
+    """Crashes just before and after commits, above all those of a phase of a change."""
+    random, left = Random(f"{trial.seed} commits"), iter(range(trial.commit_crashes))
+
+    def crash(site: SimulatedSite, ledger: SiteLedger) -> CrashNow | None:
+        is_phase = ledger.versions != site.ledger.versions
+        if random.random() >= (0.4 if is_phase else 0.03) or next(left, None) is None:
+            return None
+        return CrashNow(random.random() < 0.5, random.choice(_DOWN_US))
+
+    return crash
 
 
 def _ask_for(sites: SimulatedSites, trial: Trial, change: TrialChange) -> None:
@@ -777,7 +794,7 @@ def _feeds(random: Random, tables: Mapping[str, pa.Table], count: int) -> Iterat
 
 def _crashes(random: Random, sites: Sequence[str]) -> Iterator[Crash]:
     for _ in range(random.choice([0, 0, 1, 4])):
-        down_us = random.choice([100, 300_000, 3 * _SECOND, 5 * _MINUTE])
+        down_us = random.choice(_DOWN_US)
         yield Crash(random.choice(sites), random.randrange(random.choice([2, 12]) * _SECOND), down_us)
 
 
@@ -813,6 +830,8 @@ def describe(trial: Trial) -> Iterator[str]:
         yield f"agreement {trial.form}, slack {_seconds(trial.slack_us)}, {'with' if trial.history else 'no'} history"
     for crash in trial.crashes:
         yield f"at {_seconds(crash.time_us)}: {crash.site} crashes for {_seconds(crash.down_us)}"
+    if trial.commit_crashes:
+        yield f"up to {trial.commit_crashes} crashes as ledgers are committed"
 
 
 def _shown_hop(hop: Hop) -> str:
