@@ -25,9 +25,9 @@ from watersmeet.program.site.engine import read_versions
 from watersmeet.program.site.ledger import SiteLedger
 from watersmeet.spark.checkpoint import Checkpoint
 from watersmeet.spark.definitions import read_query
-from watersmeet.spark.handle import SiteQuery
 from watersmeet.spark.resume import known_versions, latest
 from watersmeet.spark.run import _Launch
+from watersmeet.spark.site_query import SiteQuery
 
 PHASES = ("proposed", "promised", "decided", "adopted", "dropped")
 PROPOSER, OTHERS = "ams", ("nyc", "tok")
