@@ -6,6 +6,7 @@ from functools import cached_property, reduce
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from watersmeet.program.site.ingest import Ingest
@@ -14,13 +15,14 @@ from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.site.streams import StreamScan
 from watersmeet.program.storage.codec import decode
 from watersmeet.spark.files import FileShelf
-from watersmeet.spark.ingest.new_files import InputFile, Listing, listing_of
+from watersmeet.spark.ingest.new_files import InputFile, Listing, listing_of, on_this_machine
 from watersmeet.spark.ingest.parquet_files import UNFIT, FileColumn, IngestFiles, file_columns
-from watersmeet.spark.ingest.sources import ingest_columns, open_files, open_stream, raw_columns
+from watersmeet.spark.ingest.sources import ingest_columns, open_files, open_names, open_stream, raw_columns
 from watersmeet.spark.jobs import TaskRunner, map_rows, reports
 from watersmeet.spark.tasks import IngestRows
 from watersmeet.topology.model import Topology
 
+_FILE = "file"  # in place of a report: a file of a stream, whose rows are yet to be read
 _TASK_BYTES = 64 << 20  # of files that one task reads
 
 
@@ -29,7 +31,8 @@ class Intake:
     """The streams that arrive at a site.
 
     Where all of them are files on this machine we list them ourselves: Spark's query is then but the clock of the
-    micro-batches, and files of plain Parquet do not go through Java at all. Otherwise every stream is a source of it.
+    micro-batches, and files of plain Parquet do not go through Java at all. Otherwise every stream is a source of it;
+    of a stream of Parquet files it lists the names, and they are read as those that we list.
     """
 
     spark: SparkSession
@@ -60,12 +63,27 @@ class Intake:
                     self._opened(scan.stream)  # what is wrong with its options is said now
             clock = self.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1)
             return clock.option("numPartitions", 1).load()
-        frames = [self._filed(self._opened(scan.stream), scan) for scan in self._streams]
-        return reduce(DataFrame.union, frames)
+        return reduce(DataFrame.union, [self._arriving(scan) for scan in self._streams])
+
+    def _arriving(self, scan: StreamScan) -> DataFrame:
+        """What a micro-batch of Spark's has of a stream: reports of its rows, or the names of its files."""
+        stream = self.topology.stream(scan.stream)
+        if stream.frame is not None or stream.source is None or stream.source.format != "parquet":
+            return self._filed(self._opened(scan.stream), scan)
+        named = F.struct(F.lit(scan.stream).alias("stream"), F.col("path").alias(_FILE), F.col("length").alias("bytes"))
+        return open_names(self.spark, stream).select(F.to_json(named).alias("report"))
 
     def ingested(self, batch: DataFrame) -> list[Ingested]:
-        """What tasks found among the rows of a micro-batch of Spark's."""
-        return [decode(Ingested, row) for row in reports(batch)]
+        """What tasks found among the rows of a micro-batch of Spark's, and in the files that it names."""
+        files: dict[str, list[InputFile]] = {}
+        found = []
+        for row in reports(batch):
+            if _FILE in row:
+                file = InputFile(on_this_machine(row[_FILE]), row["bytes"])
+                files.setdefault(row["stream"], []).append(file)
+            else:
+                found.append(decode(Ingested, row))
+        return found + (self.ingested_files(files) if files else [])
 
     def ingested_files(self, files: Mapping[str, Sequence[InputFile]]) -> list[Ingested]:
         """What tasks found in files, by stream: they read what is plain Parquet themselves, the rest through Spark."""

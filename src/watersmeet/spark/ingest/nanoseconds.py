@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from watersmeet.spark.ingest.new_files import is_local, on_this_machine
 from watersmeet.topology.model import Stream
 
 _AS_LONG = "spark.sql.legacy.parquet.nanosAsLong"
@@ -46,8 +47,10 @@ def read_files(
 ) -> DataFrame:
     """Files as `read` reads them by Spark; where one has nanoseconds, as microseconds."""
     groups: dict[frozenset[str], list[str]] = {}
+    times = _times(schema)
     for path in paths:
-        groups.setdefault(_local_nanoseconds(path) & _times(schema), []).append(path)
+        found = _local_nanoseconds(path) if is_local(path) else _remote_nanoseconds(spark, path)
+        groups.setdefault(found & times, []).append(path)
     if any(groups):
         spark.conf.set(_AS_LONG, "true")
     frames = []
@@ -75,8 +78,23 @@ def _times(schema: T.StructType) -> set[str]:
     return {field.name for field in schema if isinstance(field.dataType, T.TimestampType | T.TimestampNTZType)}
 
 
+def _remote_nanoseconds(spark: SparkSession, path: str) -> frozenset[str]:
+    """As Spark sees a file: it cannot tell the types of one that has nanoseconds, unless they may be numbers."""
+    looking = spark.newSession()  # with settings of its own
+    try:
+        looking.conf.set(_AS_LONG, "false")
+        looking.read.parquet(path)
+        return frozenset()
+    except Exception as error:
+        if "NANOS" not in str(error):
+            return frozenset()  # Spark says what is wrong with it when it reads it
+    looking.conf.set(_AS_LONG, "true")
+    numbers = {field.name for field in looking.read.parquet(path).schema if isinstance(field.dataType, T.LongType)}
+    return frozenset(numbers)
+
+
 def _local_nanoseconds(path: str) -> frozenset[str]:
-    place = "/" + path.removeprefix("file:").lstrip("/")
+    place = on_this_machine(path)
     try:
         if os.path.getsize(place) == 0:
             return frozenset()

@@ -117,7 +117,13 @@ def listing_of(stream: Stream) -> Listing | None:
 
 def reader_options(source: Source) -> dict[str, str]:
     """The options of a source that say how its files are read, not which are."""
-    return {name: value for name, value in source.options.items() if name.casefold() not in _LISTING_OPTIONS}
+    return {name: value for name, value in source.options.items() if name not in listing_options(source)}
+
+
+def listing_options(source: Source) -> dict[str, str]:
+    """The options of a source that say which of its files are read, and when."""
+    known = _LISTING_OPTIONS | _OPTIONS_OF_SPARK
+    return {name: value for name, value in source.options.items() if name.casefold() in known}
 
 
 def is_local(path: str) -> bool:
@@ -128,6 +134,11 @@ def is_local(path: str) -> bool:
 def local_path(path: str) -> str:
     """The path that a source's path or URL means on this machine."""
     return os.path.expanduser(path.removeprefix("file://"))
+
+
+def on_this_machine(path: str) -> str:
+    """The path of a file as Spark names it (`file:/data/1.parquet`), without its scheme where it is on this machine."""
+    return "/" + path.removeprefix("file:").lstrip("/") if path.startswith("file:") else path
 
 
 class NewFiles:

@@ -20,12 +20,13 @@ from watersmeet.spark.binding import CORRUPT, CORRUPT_FIELD, class_key_sql, micr
 from watersmeet.spark.ingest import generator
 from watersmeet.spark.ingest.kafka import check_topic, open_topic
 from watersmeet.spark.ingest.nanoseconds import read_files
-from watersmeet.spark.ingest.new_files import FILE_FORMATS, is_local, local_path, reader_options
+from watersmeet.spark.ingest.new_files import FILE_FORMATS, is_local, listing_options, local_path, reader_options
 from watersmeet.spark.session import option_values
 from watersmeet.topology.model import Source, Stream, Table
 
 _OWN_SCHEMA_FORMATS = ("rate", "rate-micro-batch", "socket", "kafka")  # they refuse a schema
 _LIGHT_FORMATS = ("parquet", generator.FORMAT)
+_FILE_SCHEMA = "path string, modificationTime timestamp, length long, content binary"
 _NO_AGE = "36500d"  # Spark leaves out files that are older than the newest one by more than a week, without a word
 _KINDS = {
     **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), Kind.WHOLE),
@@ -86,13 +87,25 @@ def open_stream(spark: SparkSession, stream: Stream, schema: StructType, *, batc
     return _loaded(stream, reader, source.path)
 
 
+def open_names(spark: SparkSession, stream: Stream) -> DataFrame:
+    """The names and sizes of a stream's new files, where Spark lists them: `path`, `length`.
+
+    Spark decides how a file is read before it has seen it; by their names we open each as what it is.
+    """
+    source = stream.source
+    assert source is not None and source.path is not None, "only streams of files have files"
+    options = {"maxFileAge": _NO_AGE, **option_values(spark, listing_options(source), stream.what)}
+    reader = spark.readStream.format("binaryFile").schema(_FILE_SCHEMA).options(**options)
+    return _loaded(stream, reader, source.path).select("path", "length")
+
+
 def open_files(spark: SparkSession, stream: Stream, schema: StructType, paths: Sequence[str]) -> DataFrame:
     """The rows of some of a stream's files, as `open_stream` has them."""
     source = stream.source
     assert source is not None and source.path is not None, "only streams of files have files"
     given = option_values(spark, reader_options(source), stream.what)
     options = {**given, "__globPaths__": "false"}  # they are names, whatever characters are in them
-    if os.path.isdir(local_path(source.path)):
+    if os.path.isdir(local_path(source.path)) or not (is_local(source.path) or glob.has_magic(source.path)):
         options["basePath"] = source.path  # for columns that are names of directories
 
     def read(schema: StructType, some: Sequence[str]) -> DataFrame:
