@@ -29,7 +29,7 @@ def check(drawn: ViewScene, found: dict[str, Bag], seed: int) -> None:
     assert not wrong, "\n".join([*wrong, drawn.describe(), f"repeat: {command}"])
 
 
-@pytest.mark.few(16)
+@pytest.mark.few(10)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_answers_on_simulated_sites_are_those_of_the_reference(seed: int) -> None:
     check(draw_views(seed), run_simulated(draw_views(seed), seed), seed)
@@ -47,6 +47,7 @@ def test_answers_of_many_fresh_seeds_on_simulated_sites(number: int) -> None:
         check(draw_views(seed), run_simulated(draw_views(seed), seed), seed)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seed", SPARK_SEEDS)
 def test_answers_on_spark_are_those_of_the_reference(spark: Any, tmp_path: Path, seed: int) -> None:
     drawn = draw_views(seed) if seed % 2 else draw_views(seed).at_one_site()

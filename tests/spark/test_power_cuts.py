@@ -184,7 +184,8 @@ def cut_and_resume(
     scene.check(least=10)
 
 
-@pytest.mark.parametrize("where", [{}, APART], ids=["one site", "two sites"])
+@pytest.mark.few(1)
+@pytest.mark.parametrize("where", [APART, {}], ids=["two sites", "one site"])
 def test_a_power_cut_loses_nothing(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: Mapping[str, Any]
 ) -> None:

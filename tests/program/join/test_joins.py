@@ -164,7 +164,7 @@ def check(case: Case) -> None:
     assert site.answers == site.expected(case.tables)
 
 
-@settings(repeatable, max_examples=70)
+@settings(repeatable, max_examples=40)
 @given(cases())
 def test_random_queries_give_the_answers_of_the_reference_semantics(case: Case) -> None:
     check(case)

@@ -144,7 +144,7 @@ queries = unique_names(graphs).filter(bool).map(lambda graphs: UflQuery(graphs))
 
 
 @given(queries)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_what_is_written_is_read_again(query: UflQuery) -> None:
     assert parse_ufl(format_ufl(query)) == query
 

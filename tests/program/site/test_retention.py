@@ -146,6 +146,7 @@ def test_rows_and_ticks_of_rows_windows_are_evicted_with_the_watermarks() -> Non
     assert ledger.ordinals["clock of a"] >= 290, "they count on all the same"
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize("window", ["[RANGE 3 SECONDS]", "[TUMBLE 3 SECONDS]", "[ROWS 30]"])
 @pytest.mark.parametrize("method", list(Method))
 def test_nothing_that_is_still_needed_is_evicted_where_one_stream_lags(method: Method, window: str) -> None:

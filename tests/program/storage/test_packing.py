@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from watersmeet.program.storage.packing import Reader, number_bytes, pack_rows, unpack_rows
 
-repeatable = settings(derandomize=True, deadline=None, max_examples=100)
+repeatable = settings(derandomize=True, deadline=None, max_examples=40)
 
 
 def whole(bits: int) -> st.SearchStrategy[int]:

@@ -690,6 +690,7 @@ def test_a_plan_that_needs_what_was_not_stored_is_refused(tmp_path: Path) -> Non
     assert {event.version for event in seen if isinstance(event, PlanInForce)} == {1}
 
 
+@pytest.mark.soak
 def test_the_rush_example_changes_its_plan_and_plots_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, plot = ROOT / "examples/rush/topology.yaml", tmp_path / "rush.svg"
     assert run_command(["simulate", str(path), "--check", "--plot", str(plot), "--trigger", "2 seconds"]) == 0

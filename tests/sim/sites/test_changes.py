@@ -32,6 +32,7 @@ def check_seeds(seeds: Iterable[int], size: Size = "small") -> int:
     return changed
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("chunk", range(3))
 def test_answers_are_those_of_the_reference_whatever_changes(chunk: int) -> None:
     assert check_seeds(range(chunk * 8, (chunk + 1) * 8)) >= 8

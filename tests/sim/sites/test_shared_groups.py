@@ -184,6 +184,7 @@ def test_a_query_whose_join_another_one_leaves_goes_on_with_its_windows() -> Non
     assert check(51) == (True, True)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("chunk", range(3))
 def test_answers_are_those_of_the_oracle_whatever_comes_and_goes(chunk: int) -> None:
     found = [check(seed) for seed in range(chunk * 4, (chunk + 1) * 4)]

@@ -155,6 +155,7 @@ def _reached(simulated: SimulatedSites, query: JoinQuery, *, is_refreshed: bool)
     return min(known, default=None), len(known) == len(marks)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("chunk", range(2))
 def test_answers_of_random_scenes_with_tables_are_those_of_the_reference(chunk: int) -> None:
     fruitful = 0
