@@ -1,18 +1,15 @@
 """A query bound to real schemas: Spark's analyser gives every expression its type, and equalities one common type."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
-from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, ParseException, PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
 
-from watersmeet.errors import InputError, TopologyError, TypeMismatch
+from watersmeet.errors import TopologyError, TypeMismatch
 from watersmeet.plan.nodes import EXACT_KEY_TYPES
 from watersmeet.program.finish.model import matched_column
 from watersmeet.query.comparisons import column_types
@@ -29,16 +26,15 @@ from watersmeet.query.model import (
 )
 from watersmeet.query.outer import OWN_COLUMNS
 from watersmeet.query.sql import parse_query
-from watersmeet.query.sql.functions import calls_java, moving_date, not_deterministic, tells_of_partitions
 from watersmeet.query.windows import Changes
-from watersmeet.spark.session import empty_frame, first_line
+from watersmeet.spark.analyser import DATE_TYPES, TRY, Analyser, Rows, readable, type_of
+from watersmeet.spark.session import empty_frame
 from watersmeet.topology.model import Query, Stream, Topology
 
 _INTEGRAL = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}  # with the digits each needs as a decimal
 _FLOATING = ("float", "double")
 _DECIMAL_DIGITS = 38  # the longest decimal of Spark
 _NOT_COMPARABLE = ("map", "variant", "void", "geometry", "geography")
-_DATE_TYPES = ("date", "timestamp", "timestamp_ntz")
 _SIMPLE = EXACT_KEY_TYPES | {"float", "double", "string", "binary"}
 _FAMILIES = ("string", "interval")  # types that Spark itself reconciles: collations, units of intervals
 _COLLATED = re.compile(r"string collate (?!UTF8_BINARY\b)", re.IGNORECASE)
@@ -68,10 +64,10 @@ class Bound:
         types |= {f"{source.alias}.{name}": LongType() for source in self.query.sources for name in OWN_COLUMNS}
         if self.query.distinct and self.query.outer is not None:
             items = enumerate(self.query.select)
-            types |= {matched_column(n).flat: DataType.fromDDL(item.expression.type) for n, item in items}
+            types |= {matched_column(n).flat: type_of(item.expression.type) for n, item in items}
         if self.query.grouping is not None:
             types |= {field.name: field.dataType for field in _group_type(self.query).fields}
-            types[MEMBER.flat] = DataType.fromDDL(GROUP_TYPES[MEMBER])
+            types[MEMBER.flat] = type_of(GROUP_TYPES[MEMBER])
         return StructType([StructField(name, types[name]) for name in columns])
 
 
@@ -84,21 +80,42 @@ def bind(spark: SparkSession, topology: Topology, query: Query) -> Bound:
         event_times=topology.event_times,
         tables=topology.table_windows,
     )
-    return bind_parsed(spark, topology, parsed)
+    return bind_parsed(Analyser(spark), topology, parsed)
 
 
-def bind_parsed(spark: SparkSession, topology: Topology, parsed: JoinQuery) -> Bound:
-    """Check every expression and type in a query with Spark, without reading any data."""
-    schemas = {source.stream: stream_schema(spark, topology.stream(source.stream)) for source in parsed.sources}
+def expect_queries(analyser: Analyser, topology: Topology, queries: Iterable[JoinQuery]) -> None:
+    """Have the expressions of many queries analysed at once, before each of them is bound."""
+    texts: dict[Rows, list[str]] = {}
+    known = topology.columns
+    for query in queries:
+        if all(source.stream in known for source in query.sources):
+            found = texts.setdefault(_rows_of(analyser, query, _schemas_of(analyser, topology, query)), [])
+            found += [expression.sql for expression in _expressions(query)]
+    for rows, some in texts.items():
+        rows.expect(some)
+
+
+def _schemas_of(analyser: Analyser, topology: Topology, query: JoinQuery) -> dict[str, StructType]:
+    return {one.stream: stream_schema(analyser.spark, topology.stream(one.stream)) for one in query.sources}
+
+
+def _rows_of(analyser: Analyser, query: JoinQuery, schemas: Mapping[str, StructType]) -> Rows:
+    """Rows of all streams of a query, by flat names."""
     flat = StructType(
         [
             StructField(f"{source.alias}.{field.name}", field.dataType)
-            for source in parsed.sources
+            for source in query.sources
             for field in schemas[source.stream].fields
         ]
     )
-    flat = flat.add(TIME.flat, LongType()) if parsed.grouping is not None or parsed.into is not None else flat
-    rows = empty_frame(spark, flat)
+    has_time = query.grouping is not None or query.into is not None
+    return analyser.rows(flat.add(TIME.flat, LongType()) if has_time else flat)
+
+
+def bind_parsed(analyser: Analyser, topology: Topology, parsed: JoinQuery) -> Bound:
+    """Check every expression and type in a query with Spark, without reading any data."""
+    schemas = _schemas_of(analyser, topology, parsed)
+    rows = _rows_of(analyser, parsed, schemas)
     types = _types(rows, _expressions(parsed))
     _check_functions(rows, parsed)
     bound = replace(
@@ -115,16 +132,14 @@ def bind_parsed(spark: SparkSession, topology: Topology, parsed: JoinQuery) -> B
         outer = parsed.outer.rebound(dict(zip(before, after, strict=True)), _column_types(parsed, schemas))
         bound = replace(bound, outer=outer)
     if bound.grouping is not None:
-        bound = replace(bound, grouping=_bound_grouping(spark, rows, bound, bound.grouping))
+        bound = replace(bound, grouping=_bound_grouping(analyser, rows, bound, bound.grouping))
     if bound.distinct:
         for item in bound.select:
             if _NOT_DISTINCT.search(item.expression.type) or _NESTED_COLLATION.search(item.expression.type):
                 raise TypeMismatch(f"DISTINCT cannot compare column {item.name!r} of type {item.expression.type}")
     _check_kept(bound, schemas, topology)
     if any(is_collated(kind) for kind in types.values()):
-        # What Spark's own joins compare of collated strings.
-        _define_function(spark, "collation_key", "CollationKey")
-    _define_function(spark, _TRY, "TryEval")
+        analyser.define_collation_key()
     return Bound(bound, schemas)
 
 
@@ -136,7 +151,7 @@ def _column_types(query: JoinQuery, schemas: Mapping[str, StructType]) -> tuple[
     )
 
 
-def _bound_grouping(spark: SparkSession, rows: DataFrame, query: JoinQuery, grouping: Grouping) -> Grouping:
+def _bound_grouping(analyser: Analyser, rows: Rows, query: JoinQuery, grouping: Grouping) -> Grouping:
     """Aggregates and what is made of them with the types that Spark gives them."""
     for item in query.select[: grouping.keys]:
         kind = item.expression.type
@@ -148,14 +163,14 @@ def _bound_grouping(spark: SparkSession, rows: DataFrame, query: JoinQuery, grou
         kind = "" if aggregate.item is None else query.select[aggregate.item].expression.type
         ordered = aggregate.distinct or aggregate.function not in ("count", "sum", "avg")
         takes_any = aggregate.function in ("count", "min", "max", "approx_count_distinct", "approx_top_k")
-        takes_times = aggregate.function == "approx_percentile" and kind in _DATE_TYPES
+        takes_times = aggregate.function == "approx_percentile" and kind in DATE_TYPES
         if (ordered and (kind.startswith(("array", "struct", "map", "interval", "variant")) or is_collated(kind))) or (
             not takes_any and not takes_times and not _is_number(kind)
         ):
             written = aggregate.sql.replace("`", "")
             raise TypeMismatch(f"{written}: values of type {kind} cannot be aggregated so; cast the argument")
     typed = replace(grouping, aggregates=tuple(replace(one, type=types[one.sql]) for one in grouping.aggregates))
-    groups = empty_frame(spark, _group_type(replace(query, grouping=typed)))
+    groups = analyser.rows(_group_type(replace(query, grouping=typed)))
     results = [*(item.expression for item in typed.select), *typed.having, *(key.expression for key in typed.order)]
     found = _types(groups, results)
     for key in typed.order:
@@ -181,7 +196,7 @@ def _group_type(query: JoinQuery) -> StructType:
     values = [aggregate.type for aggregate in query.grouping.aggregates]
     names = [column.flat for column in query.grouping.columns]
     kinds = [*keys, *values, *(GROUP_TYPES[column] for column in query.grouping.own_columns)]
-    return StructType([StructField(name, DataType.fromDDL(kind)) for name, kind in zip(names, kinds, strict=True)])
+    return StructType([StructField(name, type_of(kind)) for name, kind in zip(names, kinds, strict=True)])
 
 
 def stream_schema(spark: SparkSession, stream: Stream) -> StructType:
@@ -202,99 +217,25 @@ def stream_schema(spark: SparkSession, stream: Stream) -> StructType:
         raise TopologyError(f"{stream.what}: schema {stream.schema!r}: {readable(error)}") from None
 
 
-def readable(error: Exception) -> str:
-    """What Spark's analyser says, without its codes, plans and positions in generated text."""
-    text = str(error).split("\n\nJVM stacktrace")[0].split("\n\tat ")[0].split("== SQL")[0]
-    text = re.sub(r"^An error occurred while calling \S+\s*:\s*[\w.$]+:\s*", "", text)
-    text = re.sub(r"^\[[A-Z0-9_.]+\]\s*", "", text.strip())
-    text = re.sub(r"\s*SQLSTATE: \w+.*", "", text, flags=re.DOTALL)
-    return re.sub(r"\s+", " ", text).strip() or first_line(error)
-
-
 def _expressions(query: JoinQuery) -> list[Expression]:
     sides = [side for equality in query.equalities for side in (equality.left, equality.right)]
     return [*sides, *query.filters, *query.residuals, *(item.expression for item in query.select)]
 
 
-def _types(rows: DataFrame, expressions: list[Expression]) -> dict[str, str]:
-    """The Spark type of each expression, all asked for at once; one by one only to find out which is wrong."""
-    texts = sorted({expression.sql for expression in expressions})
-    try:
-        fields = rows.select([F.expr(sql) for sql in texts]).schema.fields
-    except (PySparkException, Py4JJavaError) as error:
-        if len(texts) > 1:
-            return {sql: kind for sql in texts for sql, kind in _types(rows, [Expression(sql, ())]).items()}
-        raise InputError(f"{texts[0].replace('`', '')}: {readable(error)}") from None
-    return {sql: field.dataType.simpleString() for sql, field in zip(texts, fields, strict=True)}
+def _types(rows: Rows, expressions: Iterable[Expression]) -> dict[str, str]:
+    return rows.types(expression.sql for expression in expressions)
 
 
-# Deterministic to Spark, since they have one value throughout one of its own queries (or, aes_encrypt, by mistake).
-_VOLATILE = {
-    *("CurrentTimestamp", "Now", "CurrentDate", "CurrentTime", "LocalTimestamp", "CurrentTimeZone", "CurrentUser"),
-    *("CurrentDatabase", "CurrentCatalog", "SparkVersion", "VariableReference", "AesEncrypt"),
-}
-_JAVA_CALLS = {"CallMethodViaReflection", "TryReflect"}
-_BY_PARTITION = {
-    *("InputFileName", "InputFileBlockStart", "InputFileBlockLength"),
-    *("MonotonicallyIncreasingID", "SparkPartitionID"),
-}
-
-
-def _check_functions(rows: DataFrame, query: JoinQuery) -> None:
-    """Refuse functions by what Spark's analyser makes of them, whatever the text calls them."""
+def _check_functions(rows: Rows, query: JoinQuery) -> None:
+    """Refuse functions that are not supported, or not where they are."""
     exact = [(expression, "WHERE or ON") for expression in _expressions(replace(query, select=()))]
     clause = "SELECT DISTINCT" if query.distinct else ""
     if query.grouping is not None and isinstance(query.grouping.window, Changes):
         clause = "a query with EMIT CHANGES"
     select = [(item.expression, clause) for item in query.select]
-    asked = {expression.sql: clause for expression, clause in (*select, *exact) if not expression.is_plain}
-    if not asked:
-        return
-    frame = rows.select([F.expr(sql).alias(str(number)) for number, sql in enumerate(asked)])
-    plan, source = (one._jdf.queryExecution().analyzed() for one in (frame, rows))
-    if plan.nodeName() != "Project" or plan.child().nodeName() != source.nodeName():
-        raise InputError("aggregates, generators and window functions are not supported; use them downstream")
-    jvm: Any = rows.sparkSession._jvm
-    catalyst = jvm.org.apache.spark.sql.catalyst
-    replaced = catalyst.optimizer.ReplaceExpressions.apply(plan)
-    patterns = catalyst.trees.TreePattern
-    suspects = [patterns.CURRENT_LIKE(), patterns.RUNTIME_REPLACEABLE()]
-    for number, (sql, clause) in enumerate(asked.items()):
-        looked_for = [*suspects, patterns.CAST()] if "'" in sql or '"' in sql else suspects  # only texts become dates
-        for columns in (plan.projectList(), replaced.projectList()):
-            for node in _suspicious(columns.apply(number), looked_for):
-                _check_function(node, clause)
-
-
-def _suspicious(expression: Any, patterns: Sequence[Any]) -> list[Any]:
-    """The parts of an expression of Spark that are not deterministic or have a pattern in them, the innermost first."""
-    found, waiting = [], [expression]
-    while waiting:
-        node = waiting.pop()
-        if not node.deterministic() or any(node.containsPattern(pattern) for pattern in patterns):
-            found.append(node)
-            children = node.children()
-            waiting += [children.apply(number) for number in range(children.size())]
-    return found[::-1]
-
-
-def _check_function(node: Any, exact_clause: str) -> None:
-    kind = node.getClass().getSimpleName()
-    if kind in _JAVA_CALLS:
-        raise InputError(calls_java(node.prettyName()))
-    if kind in _BY_PARTITION:
-        raise InputError(tells_of_partitions(node.prettyName()))
-    if exact_clause and (kind in _VOLATILE or not node.deterministic()):
-        raise InputError(not_deterministic(node.prettyName(), exact_clause))
-    if exact_clause and kind == "Cast" and _is_moving(node):
-        raise InputError(not_deterministic(str(node.sql()), exact_clause))
-
-
-def _is_moving(cast: Any) -> bool:
-    """Whether a constant such as 'today' is made a date."""
-    text = cast.child()
-    kinds = cast.dataType().typeName(), text.dataType().typeName()
-    return kinds[0] in _DATE_TYPES and kinds[1] == "string" and text.foldable() and moving_date(str(text.eval(None)))
+    rows.check_functions(
+        {expression.sql: clause for expression, clause in (*select, *exact) if not expression.is_plain}
+    )
 
 
 def _typed(expression: Expression, types: dict[str, str]) -> Expression:
@@ -325,7 +266,7 @@ def _check_kept(query: JoinQuery, schemas: dict[str, StructType], topology: Topo
                     ) from None
 
 
-def _typed_equality(rows: DataFrame, equality: Equality, types: dict[str, str]) -> Equality:
+def _typed_equality(rows: Rows, equality: Equality, types: dict[str, str]) -> Equality:
     left, right = _typed(equality.left, types), _typed(equality.right, types)
     common = _common_type(rows, left, right)
     return Equality(_key_value(left, common), _key_value(right, common))
@@ -347,20 +288,7 @@ def tried_sql(sql: str) -> str:
     Behind a condition that Spark does not know the value of: it would evaluate what comes twice in the expression
     ahead of the attempt, and the attempt again wherever its result is used.
     """
-    return f"{_TRY}(IF(spark_partition_id() < 0, NULL, named_struct('v', {sql})))"
-
-
-_TRY = "watersmeet_try"
-
-
-def _define_function(spark: SparkSession, name: str, expression_name: str) -> None:
-    """Give SQL a name for an expression that Spark has, but no function for."""
-    jvm: Any = spark._jvm
-    expression = jvm.java.lang.Class.forName(f"org.apache.spark.sql.catalyst.expressions.{expression_name}")
-    tag = jvm.scala.reflect.ClassTag.apply(expression)
-    built = jvm.org.apache.spark.sql.catalyst.analysis.FunctionRegistryBase.build(name, jvm.scala.Option.empty(), tag)
-    functions = spark._jsparkSession.sessionState().functionRegistry()
-    functions.createOrReplaceTempFunction(name, built._2(), "built-in")
+    return f"{TRY}(IF(spark_partition_id() < 0, NULL, named_struct('v', {sql})))"
 
 
 def is_collated(kind: str) -> bool:
@@ -368,21 +296,16 @@ def is_collated(kind: str) -> bool:
     return _COLLATED.match(kind) is not None
 
 
-def _merged_type(rows: DataFrame, left: Expression, right: Expression) -> str:
+def _merged_type(rows: Rows, left: Expression, right: Expression) -> str:
     """The type in which Spark itself compares two sides."""
-    text = f"{left.sql} = {right.sql}".replace("`", "")
-    try:
-        equal, merged = F.expr(f"({left.sql}) = ({right.sql})"), F.expr(f"coalesce({left.sql}, {right.sql})")
-        rows.select(equal)
-        kind = rows.select(merged).schema.fields[0].dataType.simpleString()
-    except (AnalysisException, ParseException) as error:
-        raise TypeMismatch(f"{text}: {readable(error)}") from None
+    kind = rows.merged_type(left.sql, right.sql)
     if _NESTED_COLLATION.search(kind):
+        text = f"{left.sql} = {right.sql}".replace("`", "")
         raise TypeMismatch(f"{text}: collated strings inside a key of type {kind} cannot be compared; take them apart")
     return kind
 
 
-def _common_type(rows: DataFrame, left: Expression, right: Expression) -> str:
+def _common_type(rows: Rows, left: Expression, right: Expression) -> str:
     kinds = (left.type, right.type)
     text = f"{left.sql} = {right.sql}".replace("`", "")
     for kind in kinds:

@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlparse
 from py4j.protocol import Py4JError, Py4JNetworkError
 
 from watersmeet.errors import InputError, RunError, WatersmeetError, name_queries
-from watersmeet.spark.binding import readable
+from watersmeet.spark.analyser import readable
 
 _READ_FILE = re.compile(r"FAILED_READ_FILE[.\w]*\]?\s*Encountered error while reading file\s+(\S+?)[.:]?\s", re.DOTALL)
 _NOT_PARQUET = re.compile(r"(file:\S+?|/\S+?) is not a Parquet file")

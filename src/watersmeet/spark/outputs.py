@@ -4,11 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.sql.types import StructField, StructType
 
 from watersmeet.errors import InputError, TypeMismatch
 from watersmeet.query.model import EVENT_TIME, cast_output
-from watersmeet.spark.binding import Bound, bind_parsed, readable
+from watersmeet.spark.analyser import Analyser, readable, type_of
+from watersmeet.spark.binding import Bound, bind_parsed, expect_queries
 from watersmeet.spark.session import empty_frame
 from watersmeet.topology.model import Query, Topology
 from watersmeet.topology.views import Asked, outputs_of, with_outputs
@@ -35,13 +36,17 @@ class BoundOutputs:
 
 def bind_outputs(spark: SparkSession, topology: Topology, queries: Iterable[Query]) -> BoundOutputs:
     """Bind queries, and before them the views that they read."""
+    analyser = Analyser(spark)
     asked = outputs_of(topology, queries)
     schemas: dict[str, str] = {}
     bounds: dict[str, Bound] = {}
+    known = topology
+    expect_queries(analyser, topology, (branch for one in asked for _, branch in one.output.branches))
     for number, one in enumerate(asked):
-        known = with_outputs(topology, asked[:number], schemas)
+        if number == 0 or asked[number - 1].output.target.is_stream:
+            known = with_outputs(topology, asked[:number], schemas)
         output = one.output
-        found = {name: _bind(spark, known, one, name) for name, _ in output.branches}
+        found = {name: _bind(analyser, known, one, name) for name, _ in output.branches}
         bounds |= _of_one_type(spark, found) if len(found) > 1 else found
         if output.target.is_stream:
             fields = answer_type(bounds[output.branches[0][0]]).fields
@@ -49,9 +54,9 @@ def bind_outputs(spark: SparkSession, topology: Topology, queries: Iterable[Quer
     return BoundOutputs(with_outputs(topology, asked, schemas), asked, bounds)
 
 
-def _bind(spark: SparkSession, topology: Topology, one: Asked, name: str) -> Bound:
+def _bind(analyser: Analyser, topology: Topology, one: Asked, name: str) -> Bound:
     try:
-        return bind_parsed(spark, topology, dict(one.output.branches)[name])
+        return bind_parsed(analyser, topology, dict(one.output.branches)[name])
     except InputError as error:
         if one.output.target.is_stream and not str(error).startswith(("view ", "stream ")):
             raise type(error)(f"view {one.output.target.name!r}: {error}") from None
@@ -61,7 +66,7 @@ def _bind(spark: SparkSession, topology: Topology, one: Asked, name: str) -> Bou
 def answer_type(bound: Bound) -> StructType:
     """The row type of a query's answers, without the time that rows of derived streams have."""
     items = [item for item in bound.query.output if item.name != EVENT_TIME]
-    return StructType([StructField(item.name, DataType.fromDDL(item.expression.type)) for item in items])
+    return StructType([StructField(item.name, type_of(item.expression.type)) for item in items])
 
 
 def _ddl(field: StructField) -> str:

@@ -119,15 +119,48 @@ def check_query(
     kept: Mapping[str, Sequence[str]] | None = None,
 ) -> Planned:
     """Everything that can be found wrong with a query, or with its part at one site, before it runs."""
-    found = plan_queries(spark, topology, [query], kept=kept)
-    for bound in found.bounds.values():
-        for source in bound.query.sources:
-            stream = found.topology.stream(source.stream)
-            if not stream.is_derived and site in (None, stream.site):
-                check_source(stream, bound.schemas[source.stream], once=once)
-    if site is None or site == topology.query_site(query):
-        check_sink(spark, query)
+    return _check_queries(spark, topology, [query], once=once, site=site, kept=kept)
+
+
+def _check_queries(
+    spark: SparkSession,
+    topology: Topology,
+    queries: Sequence[Query],
+    *,
+    once: bool,
+    site: str | None,
+    kept: Mapping[str, Sequence[str]] | None,
+) -> Planned:
+    found = plan_queries(spark, topology, queries, kept=kept)
+    schemas = {name: schema for bound in found.bounds.values() for name, schema in bound.schemas.items()}
+    for name, schema in schemas.items():
+        stream = found.topology.stream(name)
+        if not stream.is_derived and site in (None, stream.site):
+            check_source(stream, schema, once=once)
+    for query in queries:
+        if site is None or site == topology.query_site(query):
+            check_sink(spark, query)
     return found
+
+
+def _checked(
+    spark: SparkSession,
+    topology: Topology,
+    queries: Sequence[Query],
+    *,
+    once: bool,
+    site: str | None,
+    kept: Mapping[str, Sequence[str]],
+) -> Planned:
+    """Plan all queries of a run at once; one by one only to find out which of them is wrong."""
+    try:
+        with _refusing([one.name for one in queries]):
+            return _check_queries(spark, topology, queries, once=once, site=site, kept=kept)
+    except Exception:
+        for one in queries if len(queries) > 1 else ():
+            with _refusing([one.name]):
+                check_query(spark, topology, one, once=once, site=site, kept=kept)
+        raise
 
 
 def site_programs(plans: Mapping[str, Chosen], topology: Topology) -> dict[str, SiteProgram]:
@@ -246,12 +279,7 @@ def _start(
     if warn is not None:
         bus.subscribe(lambda at, event: _pass_on(event, warn))
     kept = {} if fresh else kept_columns(root)
-    for one in asked:
-        with _refusing([one.name]):
-            planned = check_query(session, topology, one, once=once, site=site, kept=kept)
-    if len(asked) > 1:
-        with _refusing([one.name for one in asked]):
-            planned = plan_queries(session, topology, asked, kept=kept)
+    planned = _checked(session, topology, asked, once=once, site=site, kept=kept)
     topology, bounds, plans = planned.topology, planned.bounds, dict(planned.plans)
     plans_change = plans_change or any(topology.adapt_of(one).mode != "off" for one in asked)
     decisions = _decisions(topology, bounds, plans, trigger_us) if site is None else None

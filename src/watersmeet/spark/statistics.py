@@ -24,7 +24,8 @@ from watersmeet.errors import RunError, WatersmeetError
 from watersmeet.plan.shape import shape_of
 from watersmeet.program.storage.segments import TS, column
 from watersmeet.query.windows import FIRST_US, LAST_US
-from watersmeet.spark.binding import CORRUPT, micros_sql, readable, stream_schema
+from watersmeet.spark.analyser import readable
+from watersmeet.spark.binding import CORRUPT, micros_sql, stream_schema
 from watersmeet.spark.ingest import generator
 from watersmeet.spark.ingest.nanoseconds import read_files
 from watersmeet.spark.ingest.new_files import FILE_FORMATS

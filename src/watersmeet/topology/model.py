@@ -1,6 +1,7 @@
 """Sites, links, streams and queries as frozen values that check themselves."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -536,9 +537,11 @@ class Topology:
     tables: tuple[Table, ...] = ()
     views: tuple[Query, ...] = ()  # queries that others read like streams
     _position: dict[str, int] = field(init=False, repr=False, compare=False)  # of each site in `sites`
+    _named: dict[str | None, Query] = field(init=False, repr=False, compare=False)  # queries and views by name
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_position", {site.name: position for position, site in enumerate(self.sites)})
+        object.__setattr__(self, "_named", {query.name: query for query in (*self.views, *self.queries)})
         for what, names in (
             ("stream", [stream.name for stream in self.streams]),
             ("table", [table.name for table in self.tables]),
@@ -546,8 +549,8 @@ class Topology:
             ("view", [view.name for view in self.views]),
             ("site", [site.name for site in self.sites]),
         ):
-            folded = [name.casefold() for name in names]
-            twice = sorted({name for name in names if folded.count(name.casefold()) > 1})
+            counts = Counter(name.casefold() for name in names)
+            twice = sorted({name for name in names if counts[name.casefold()] > 1})
             if twice:
                 raise TopologyError(f"duplicate {what} names (case does not count): {', '.join(twice)}")
         named = {stream.name.casefold(): "stream" for stream in self.streams if not stream.is_derived}
@@ -594,14 +597,13 @@ class Topology:
 
     def query(self, name: str | None = None) -> Query:
         """The query of that name, or the only one."""
+        if name is None and len(self.queries) == 1:
+            return self.queries[0]
+        if name in self._named:
+            return self._named[name]
         names = [query.name for query in self.queries]
         if name is None:
-            if len(names) != 1:
-                raise TopologyError(f"say which query: {', '.join(names) or 'the topology has none'}")
-            return self.queries[0]
-        for query in (*self.queries, *self.views):
-            if query.name == name:
-                return query
+            raise TopologyError(f"say which query: {', '.join(names) or 'the topology has none'}")
         raise TopologyError(f"unknown query {name!r}; {did_you_mean(name, names)}")
 
     def query_site(self, query: Query) -> str:

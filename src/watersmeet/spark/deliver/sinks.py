@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from watersmeet.errors import CheckpointMismatch, InputError, RunError
-from watersmeet.spark.binding import readable
+from watersmeet.spark.analyser import readable
 from watersmeet.spark.deliver.kafka import KafkaWriter, check_kafka_sink
 from watersmeet.spark.deliver.storage import ObjectStorage, open_storage
 from watersmeet.spark.deliver.writer import Writer

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from watersmeet.errors import InputError
-from watersmeet.spark.binding import readable
+from watersmeet.spark.analyser import readable
 from watersmeet.spark.ingest.new_files import Listing
 from watersmeet.spark.session import first_line
 from watersmeet.topology.propose import FoundStream, stream_name

@@ -16,7 +16,8 @@ from watersmeet.program.site.streams import StreamScan
 from watersmeet.program.storage.segments import TS, class_column, keep_column
 from watersmeet.query.sql.simple import Kind
 from watersmeet.query.windows import TABLE_US
-from watersmeet.spark.binding import CORRUPT, CORRUPT_FIELD, class_key_sql, micros_sql, readable, tried_sql
+from watersmeet.spark.analyser import readable
+from watersmeet.spark.binding import CORRUPT, CORRUPT_FIELD, class_key_sql, micros_sql, tried_sql
 from watersmeet.spark.ingest import generator
 from watersmeet.spark.ingest.kafka import check_topic, open_topic
 from watersmeet.spark.ingest.nanoseconds import read_files

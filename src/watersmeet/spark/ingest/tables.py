@@ -16,7 +16,7 @@ from watersmeet.program.site.ledger import Ingested
 from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.site.streams import StreamScan
 from watersmeet.program.storage.codec import decode
-from watersmeet.spark.binding import readable
+from watersmeet.spark.analyser import readable
 from watersmeet.spark.files import FileShelf
 from watersmeet.spark.ingest.new_files import FILE_FORMATS, listing_of
 from watersmeet.spark.ingest.sources import check_source, ingest_columns, open_files, open_stream
