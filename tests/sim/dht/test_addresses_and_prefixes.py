@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 from dht_world import HOUR_US, OVERLAYS, SECOND_US, DhtWorld
@@ -16,7 +17,7 @@ everywhere = pytest.mark.parametrize("overlay", OVERLAYS)
 COPIED = DhtSettings(repair_us=2 * SECOND_US, replicas=2)
 
 
-def put(world: DhtWorld, publisher: Dht, key: str, **where: int) -> None:
+def put(world: DhtWorld, publisher: Dht, key: str, **where: Any) -> None:
     stored: list[bool] = []
     publisher.put("t", key, "s", f"value of {key}", HOUR_US, done=stored.append, **where)
     world.run(1)

@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from sqlglot.errors import TokenError
@@ -104,6 +105,11 @@ class SqlText:
 
 def tokenize(text: SqlText) -> list[Token]:
     """The tokens of the text; brackets and quotes that do not match are refused, and what no parser should be given."""
+    return list(_tokens(text))
+
+
+@lru_cache(maxsize=32)  # each step of parsing asks for the tokens of the same text
+def _tokens(text: SqlText) -> tuple[Token, ...]:
     tokens: list[Token] = []
     unclosed: list[Token] = []
     prefixes = 0  # operators in a row of which each takes all that follows
@@ -134,7 +140,7 @@ def tokenize(text: SqlText) -> list[Token]:
     if unclosed:
         opening = unclosed[-1]
         raise text.error(opening, f"{opening.text!r} is opened and never closed, {text.excerpt_of([opening])}")
-    return tokens
+    return tuple(tokens)
 
 
 def _raw_tokens(text: SqlText) -> list[RawToken]:

@@ -129,11 +129,16 @@ class Dht:
         *,
         target: int | None = None,
         address: Address | None = None,
+        is_patient: bool = False,
     ) -> None:
-        """Store an object at its owner; `done` gets whether the owner has confirmed it."""
+        """Store an object at its owner; `done` gets whether the owner has confirmed it.
+
+        One that is patient is tried as long as the object lives: its owner knows a repeated one by its version.
+        """
         point = _point(namespace, key, target, address)
         instance = self._publish(Item(namespace, key, suffix, value, lifetime_us, size_bytes), point)
-        self._requests.start(lambda number: Put(number, instance), partial(_call_done, done), address)
+        until_us = self._kernel.now_us + lifetime_us if is_patient else 0
+        self._requests.start(lambda number: Put(number, instance), partial(_call_done, done), address, until_us)
 
     def get(
         self,

@@ -14,10 +14,12 @@ from watersmeet.sim.overlays.router import Address
 
 
 class _Request:
-    __slots__ = ("address", "attempt", "finish", "operation", "timer")
+    __slots__ = ("address", "attempt", "finish", "operation", "timer", "until_us")
 
-    def __init__(self, operation: Operation, finish: Callable[[Reply | None], None], address: Address | None) -> None:
-        self.operation, self.finish, self.address = operation, finish, address
+    def __init__(
+        self, operation: Operation, finish: Callable[[Reply | None], None], address: Address | None, until_us: int
+    ) -> None:
+        self.operation, self.finish, self.address, self.until_us = operation, finish, address, until_us
         self.attempt = 0
         self.timer: Event = NO_EVENT
 
@@ -39,10 +41,14 @@ class Requests:
         operation: Callable[[int], Operation],
         finish: Callable[[Reply | None], None],
         address: Address | None = None,
+        until_us: int = 0,
     ) -> None:
-        """Make a request of its number, and call `finish` with the reply, or with None after the last attempt."""
+        """Make a request of its number, and call `finish` with the reply, or with None after the last attempt.
+
+        Up to an instant there is always another attempt.
+        """
         self._total += 1
-        self._open[self._total] = _Request(operation(self._total), finish, address)
+        self._open[self._total] = _Request(operation(self._total), finish, address, until_us)
         self._try(self._total)
 
     def located(self, owner: Address, message: Located) -> None:
@@ -70,7 +76,7 @@ class Requests:
             self._on_host_down()
             return
         request = self._open[number]
-        if request.attempt == self._settings.tries:
+        if request.attempt >= self._settings.tries and self._kernel.now_us >= request.until_us:
             del self._open[number]
             request.finish(None)
             return

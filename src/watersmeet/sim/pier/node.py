@@ -211,7 +211,8 @@ class PierNode:
         return partial(self._kernel.cancel, self._kernel.after(delay_us, action))
 
     def put(self, namespace: str, key: str, suffix: str, batch: Batch, lifetime_us: int) -> None:
-        self.dht.put(namespace, key, suffix, batch, self._lifetime_us(lifetime_us), batch.size_bytes)
+        lifetime_us = self._lifetime_us(lifetime_us)
+        self.dht.put(namespace, key, suffix, batch, lifetime_us, batch.size_bytes, is_patient=True)
 
     def renew(self, namespace: str, key: str, suffix: str, batch: Batch, lifetime_us: int) -> None:
         def renewed(is_there: bool) -> None:

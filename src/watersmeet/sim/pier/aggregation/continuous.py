@@ -38,7 +38,7 @@ from watersmeet.sim.pier.aggregation.query import (
 )
 from watersmeet.sim.pier.aggregation.tree import AggregationTree, AggregationTreeSettings
 
-_NAME_BYTES, _FIELDS_BYTES = 8, 6 + 4 + 2 + 4  # query; node, epoch, number, nodes in it
+_FIELDS_BYTES = 6 + 4 + 2 + 4  # node, epoch, number, nodes in it
 _STORED_US = 60_000_000  # how long a record that was put stays in the DHT
 
 
@@ -271,7 +271,7 @@ class AggregationNode:
     def _answer(self, epoch: _Epoch) -> None:
         epoch.is_sent = True
         combined = self._combined(epoch)
-        size_bytes = _NAME_BYTES + 4 + 4 + self._query.algebra.size_bytes(combined)
+        size_bytes = self._query.name_bytes + 4 + 4 + self._query.algebra.size_bytes(combined)
         answer = Answer(self._query.name, epoch.number, combined, epoch.nodes, size_bytes)
         if self._at_root is not None:
             epoch.parts, epoch.nodes = [], 0
@@ -284,7 +284,7 @@ class AggregationNode:
         """Send what is here; it is here no more, so a later record has only what is new."""
         combined = self._combined(epoch)
         here = self._dht.node.address
-        size_bytes = _NAME_BYTES + _FIELDS_BYTES + self._query.algebra.size_bytes(combined)
+        size_bytes = self._query.name_bytes + _FIELDS_BYTES + self._query.algebra.size_bytes(combined)
         record = Record(self._query.name, here, epoch.number, epoch.records, combined, epoch.nodes, size_bytes)
         epoch.records += 1
         epoch.parts, epoch.nodes, epoch.is_sent = [], 0, True

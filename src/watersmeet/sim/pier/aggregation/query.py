@@ -58,6 +58,7 @@ class AggregationQuery:
     period_us: int = EPOCH_US
     start_us: int = 0
     in_degree_max: int = IN_DEGREE_MAX  # with tree routing
+    name_bytes: int = 8  # that its identifier takes in every record
 
     def __post_init__(self) -> None:
         for field in ("nodes", "epochs", "period_us", "in_degree_max"):

@@ -1,0 +1,1 @@
+"""Aggregates that many queries share, among peers (pier.txt, chapter 5)."""
