@@ -19,7 +19,8 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructField, StructType
 
 from watersmeet.errors import InputError, TopologyError, did_you_mean
-from watersmeet.spark.binding import CORRUPT, CORRUPT_FIELD, readable, tried_sql
+from watersmeet.spark.analyser import readable
+from watersmeet.spark.binding import CORRUPT, CORRUPT_FIELD, tried_sql
 from watersmeet.spark.kafka_options import GET_CONNECTOR, spark_options
 from watersmeet.spark.session import first_line, option_values
 from watersmeet.topology.model import Stream
