@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from scenes import Scene, ledger_of, make_batches, wait_for
 from seeds import FreshSeeds, scaled
 
+from watersmeet.metrics.jsonl import KEPT, KEPT_BEFORE
 from watersmeet.spark.run import start
 
 SOAK_S = float(os.environ.get("WATERSMEET_SOAK_S") or max(30, scaled(180)))  # a minute of event time takes six seconds
@@ -43,7 +44,8 @@ class Sample:
 def sample(checkpoint: Path, links: Path, sites: Sequence[str], rss_bytes: int = 0) -> Sample:
     ledgers = [ledger_of(checkpoint / site) for site in sites]
     segments = [segment for ledger in ledgers for segment in ledger.segments]
-    kept = [Path(root) / name for part in (checkpoint, links) for root, _, names in os.walk(part) for name in names]
+    found = [Path(root) / name for part in (checkpoint, links) for root, _, names in os.walk(part) for name in names]
+    kept = [path for path in found if path.name not in (KEPT, KEPT_BEFORE)]  # events, which have a bound of their own
     return Sample(
         batch=min(ledger.batch for ledger in ledgers),
         state_rows=sum(segment.rows for segment in segments),
