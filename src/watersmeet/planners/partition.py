@@ -331,16 +331,18 @@ def pmjoin_cost(
 ) -> float:
     """What the paper's own scheme would ship a second, with every pick partitioned by its own key class."""
     tree = stream_join_opt(workload, weigh)
-    total = cost_of(tree, workload, weigh)
-    for picked in find_partition(tree, workload, pick, seed):
-        sub_plans, partition = partitioned(
-            workload,
-            picked.key_class,
-            parts_of(workload, picked.key_class, method, parts, seed),
-            partial(_replanned, tree, {picked.node: picked}, weigh),
-        )
-        total += cost_of_sub_plans(sub_plans, partition, workload, weigh) - cost_of(tree, workload, weigh)
-    return total
+    return cost_of(tree, workload, weigh) - sum(
+        saving_of(picked, tree, workload, parts_of(workload, picked.key_class, method, parts, seed), weigh)
+        for picked in find_partition(tree, workload, pick, seed)
+    )
+
+
+def saving_of(picked: Pick, tree: JoinNode, workload: Workload, parts: Parts, weigh: Shipping = TUPLES) -> float:
+    """What is shipped less a second if one join node of a tree is planned anew for each part of its key's values."""
+    sub_plans, partition = partitioned(
+        workload, picked.key_class, parts, partial(_replanned, tree, {picked.node: picked}, weigh)
+    )
+    return cost_of(tree, workload, weigh) - cost_of_sub_plans(sub_plans, partition, workload, weigh)
 
 
 def _replanned(tree: JoinNode, picked: dict[JoinNode, Pick], weigh: Shipping, part: Workload) -> JoinNode:

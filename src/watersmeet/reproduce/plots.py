@@ -81,11 +81,11 @@ def lines(
     for name, axis in zip(names, axes, strict=True):
         own = [row for row in whole if panel is None or row[panel] == name]
         for number, (column, label) in enumerate(series.items()):
-            style = _MARKERS[number % len(_MARKERS)] + ("--" if column.endswith(" 500") else "-")
+            style = _MARKERS[number % len(_MARKERS)] + ("--" if column.endswith((" 500", " Bloom")) else "-")
             plot_spread(axis, own, x, column, style, label=label, color=colour_of(column, number))
         for label, points in (published or {}).items():
             axis.plot(*zip(*points, strict=True), label=label, **PUBLISHED_STYLE)
-        axis.set(title=name, xlabel=xlabel, ylabel=ylabel, xscale="log" if logx else "linear")
+        axis.set(title=name if xlabel else "", xlabel=xlabel or name, ylabel=ylabel, xscale="log" if logx else "linear")
         show_grid(axis)
         if logy:
             axis.set(yscale="log")
@@ -201,7 +201,7 @@ def legend_below(axis: Any) -> None:
     if labels:
         across = 2 if max(map(len, labels)) > 14 else 3
         axis.legend(
-            fontsize=_LEGEND_SIZE, ncol=min(across, len(labels)), loc="upper center", bbox_to_anchor=(0.5, -0.2)
+            fontsize=_LEGEND_SIZE, ncol=min(across, len(labels)), loc="upper center", bbox_to_anchor=(0.5, -0.27)
         )
 
 

@@ -59,7 +59,7 @@ def _plot(rows: Sequence[Row], path: Path) -> None:
         axis.set(title=f"{count}-way join", xlabel="time (ms)", ylabel="execution time (ms an interval)")
         plots.show_grid(axis)
         plots.start_at_zero(axis)
-    axes.flat[0].legend(fontsize=7)
+    plots.legend_below(axes.flat[0])
     plots.save(figure, path)
 
 

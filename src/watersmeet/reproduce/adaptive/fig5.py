@@ -57,7 +57,7 @@ def _plot(rows: Sequence[Row], path: Path) -> None:
             axis.bar(at, bottoms, 0.36, label=f"{system} modification")
             axis.bar(at, [fmean(each) for each in high], 0.36, bottom=bottoms, yerr=errors, label=f"{system} migration")
         axis.set(title=f"{count}-way join", xlabel="change", ylabel="time of all nodes (ms)", xticks=rounds)
-    axes.flat[0].legend(fontsize=7)
+    plots.legend_below(axes.flat[0])
     plots.save(figure, path)
 
 

@@ -80,7 +80,7 @@ def _plot(rows: Sequence[Row], path: Path) -> None:
         )
     axis.set_xticks(range(len(means)), [row["label"] for row in means], fontsize=7)
     axis.set(yscale="log", ylabel="messages")
-    axis.legend(fontsize=6, ncols=3)
+    plots.legend_below(axis)
     plots.save(figure, path)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from watersmeet.reproduce.experiment import Experiment, Row, finding, mean
-from watersmeet.reproduce.plots import LINE_WIDTH, MARKER_SIZE, new_figure, save, show_grid
+from watersmeet.reproduce.plots import LINE_WIDTH, MARKER_SIZE, legend_below, new_figure, save, show_grid
 from watersmeet.sim.pier.file_sharing import Library, Searched, hybrid, is_rare, search_by_flooding, search_by_pier
 
 WITHIN_S = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 5.0, 30.0)
@@ -90,7 +90,7 @@ def _plot(rows: Sequence[Row], path: Path) -> None:
             axis.plot(WITHIN_S, _shares(rows, system, name), "o-", ms=MARKER_SIZE, lw=LINE_WIDTH, label=system)
         axis.set(xlabel="seconds", ylabel="% with an answer", xscale="log", title=f"{name} searches", ylim=(0, 102))
         show_grid(axis)
-    axes.flat[0].legend(fontsize=7)
+    legend_below(axes.flat[0])
     save(figure, path)
 
 

@@ -34,7 +34,7 @@ def draw(
             axis.plot(places, places, "k:", lw=plots.LINE_WIDTH, label="least")
         axis.set(xlabel=xlabel, ylabel=label, yscale="log" if logarithmic else "linear")
         plots.show_grid(axis)
-    axes.flat[0].legend(fontsize=6)
+    plots.legend_below(axes.flat[0])
     plots.save(figure, path)
 
 
@@ -46,4 +46,4 @@ def bars_by_size(rows: Sequence[Row], path: Path) -> None:
         {"size": size} | {name: summary(own, "effective %")[0] for name, own in by_algorithm(rows, size).items()}
         for size in sizes
     ]
-    plots.bars(groups, path, label="size", series={name: name for name in names})
+    plots.bars(groups, path, label="size", series={name: name for name in names}, ylabel="effective, %")

@@ -1,7 +1,7 @@
 """Experiments of the PMJoin paper."""
 
 from watersmeet.reproduce.experiment import Experiment
-from watersmeet.reproduce.pmjoin import example1, example2, fig5, fig6, fig7, fig8, fig9, fig10, fig11
+from watersmeet.reproduce.pmjoin import example1, example2, fig5, fig6, fig7, fig8, fig9, fig10, fig11, fig11_computed
 
 EXPERIMENTS: tuple[Experiment, ...] = (
     example1.EXPERIMENT,
@@ -13,4 +13,5 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     fig9.EXPERIMENT,
     fig10.EXPERIMENT,
     fig11.EXPERIMENT,
+    fig11_computed.EXPERIMENT,
 )

@@ -78,7 +78,14 @@ def _rows(stream: int, full_us: int, seconds: int) -> pa.Table:
 
 
 def _plot(rows: Sequence[Row], path: Path) -> None:
-    plots.bars(rows, path, label="scheme", series={"published": "published", "measured": "measured"}, logy=True)
+    plots.bars(
+        rows,
+        path,
+        label="scheme",
+        series={"published": "published", "measured": "measured"},
+        ylabel="rows/s",
+        logy=True,
+    )
 
 
 def _verdict(rows: Sequence[Row]) -> list[str]:

@@ -121,7 +121,13 @@ def _plot(rows: Sequence[Row], path: Path) -> None:
         for row in rows
         if row["published"] != ""
     ]
-    plots.bars(known, path, label="figure", series={"published": "published", "measured": "measured"})
+    plots.bars(
+        known,
+        path,
+        label="figure",
+        series={"published": "published", "measured": "measured"},
+        ylabel="rates: rows/s; windows: rows",
+    )
 
 
 def _verdict(rows: Sequence[Row]) -> list[str]:

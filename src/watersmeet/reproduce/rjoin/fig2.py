@@ -44,7 +44,11 @@ def _points(quick: bool) -> tuple[Point, ...]:
 def _plot(rows: Sequence[Row], path: Path) -> None:
     own = [row for row in rows if row["queries"] == max(row["queries"] for row in rows)]
     last = [row for row in own if row["tuples"] == max(row["tuples"] for row in own)]
-    draw(own, path, x="tuples", series="strategy", curves=last, xlabel="tuples", log=True)
+    bands = {
+        "published random: 4 to 5 x rjoin": ("rjoin", 4, 5),
+        "published worst: 10 to 100 x rjoin": ("rjoin", 10, 100),
+    }
+    draw(own, path, x="tuples", series="strategy", curves=last, xlabel="tuples", log=True, bands=bands)
 
 
 def _verdict(rows: Sequence[Row]) -> list[str]:

@@ -46,7 +46,16 @@ def _points(quick: bool) -> tuple[Point, ...]:
 def _plot(rows: Sequence[Row], path: Path) -> None:
     rows = fewest(rows)
     own = [row for row in rows if row["ranking"] == OWN_RANKINGS]
-    draw(rows, path, x="tuples", series="ranking", curves=own, xlabel="tuples", log=True)
+    draw(
+        rows,
+        path,
+        x="tuples",
+        series="ranking",
+        curves=own,
+        xlabel="tuples",
+        log=True,
+        taking_part={"published: 940": 940},
+    )
 
 
 def per_new_tuple(rows: Sequence[Row], figure: str) -> list[tuple[float, float]]:

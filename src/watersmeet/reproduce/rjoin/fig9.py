@@ -24,6 +24,7 @@ from watersmeet.sim.rjoin.workload import ZipfWorkload
 EVERY = 50  # tuples between two rounds of id movement
 AGES = {"refreshed": RATES, "stale": None}  # tuples after which a rate is asked for again
 PUBLISHED = {"highest load": {"without": 4_000, "with": 2_000}}
+NODES = {"published without: 700": 700, "published with: 900": 900}
 HALVED = (0.33, 0.67)  # about the half
 
 
@@ -53,7 +54,7 @@ def _points(quick: bool) -> tuple[Point, ...]:
 
 def _plot(rows: Sequence[Row], path: Path) -> None:
     rows = [row for row in fewest(rows) if row["rates"] == "refreshed"]
-    draw(rows, path, x="movement", series="ranking", xlabel="id movement", published=PUBLISHED)
+    draw(rows, path, x="movement", series="ranking", xlabel="id movement", published=PUBLISHED, taking_part=NODES)
 
 
 def _verdict(rows: Sequence[Row]) -> list[str]:

@@ -43,29 +43,46 @@ def draw(
     log: bool = False,
     totals: Sequence[str] = (*TOTALS, "highest load"),
     published: Mapping[str, Mapping[Any, float]] | None = None,
+    bands: Mapping[str, tuple[str, float, float]] | None = None,
+    taking_part: Mapping[str, int] | None = None,
 ) -> None:
     """Save four panels: traffic and totals over x, a colour for each series; ranked load and storage of `curves`.
 
-    Points are means over draws with 95 % confidence intervals; `published` are values by column and x.
+    Points are means over draws with 95 % confidence intervals. Published are values by column and x; `bands`, by name:
+    multiples of the traffic of a series, from and to; and how many nodes take part, by name.
     """
     figure, axes = new_figure(2, 2, _SIZE)
     names = list(dict.fromkeys(row[series] for row in rows)) if series else [""]
     groups = [(name, [row for row in rows if series is None or row[series] == name]) for name in names]
     _plot_columns(axes[0, 0], groups, x, ("traffic", "grouped traffic", *_RIC))
     _plot_columns(axes[0, 1], groups, x, totals)
+    if published is not None:
+        axes[0, 1].set_yscale("log")  # published totals are far from ours
     for column, values in (published or {}).items():
         axis = axes[0, 0] if "traffic" in column else axes[0, 1]
         axis.plot(list(values), list(values.values()), label=f"published {column}", **PUBLISHED_STYLE)
+    for label, (base, low, high) in (bands or {}).items():
+        own = averaged([row for row in rows if row[series or ""] == base], [x], ["traffic"])
+        xs, ys = [row[x] for row in own], [row["traffic"] for row in own]
+        axes[0, 0].fill_between(
+            xs, [low * y for y in ys], [high * y for y in ys], color="black", alpha=0.15, label=label
+        )
     axes[0, 0].set(title="traffic", xlabel=xlabel, ylabel="messages per node and tuple")
     axes[0, 1].set(title="totals", xlabel=xlabel, ylabel="rewritten queries and tuples")
     for axis in axes[0]:
+        places = list(dict.fromkeys(row[x] for row in rows))
         if log:
             axis.set(xscale="log", yscale="log")
+            axis.set_xticks(places, [f"{place:,}" for place in places])
         else:
-            axis.set_xticks(list(dict.fromkeys(row[x] for row in rows)))
-            start_at_zero(axis)
+            axis.set_xticks(places)
+            if axis.get_yscale() == "linear":
+                start_at_zero(axis)
     for axis, kind in zip(axes[1], TOTALS, strict=True):
         _plot_ranks(axis, rows if curves is None else curves, kind, [key for key in (series, x) if key])
+        for label, nodes in (taking_part or {}).items():
+            axis.axvline(nodes, color="black", ls="--", lw=0.8)
+            axis.annotate(label, (nodes, 0), rotation=90, fontsize=6, ha="right", va="bottom")
     for axis in axes.flat:
         show_grid(axis)
         legend_below(axis)
@@ -85,10 +102,12 @@ def _plot_columns(axis: Any, groups: Sequence[tuple[str, Sequence[Row]]], x: str
 def _plot_ranks(axis: Any, rows: Sequence[Row], kind: str, keys: Sequence[str]) -> None:
     """The load of nodes over their rank, a curve for each point: means over draws."""
     columns = [f"{kind} at {rank}" for rank in RANKS if rows[0][f"{kind} at {rank}"] is not None]
-    for number, row in enumerate(averaged(rows, keys, columns)):
+    means = averaged(rows, keys, columns)
+    for number, row in enumerate(means):
         known = [{"rank": int(column.rsplit(" ", 1)[1]), "load": row[column]} for column in columns]
         label = " ".join(f"{row[key]:,}" if isinstance(row[key], int) else str(row[key]) for key in keys)
-        plot_column(axis, known, "rank", "load", "-", color=f"C{number}", label=label)
+        colour = colour_of(str(row[keys[0]]), number) if len({r[keys[0]] for r in rows}) == len(means) else f"C{number}"
+        plot_column(axis, known, "rank", "load", "-", color=colour, label=label)
     axis.set(title=f"{kind} of nodes", xlabel="rank of the node", ylabel="rewritten queries and tuples")
     axis.set(xscale="log", yscale="symlog")
     axis.set_ylim(bottom=0)

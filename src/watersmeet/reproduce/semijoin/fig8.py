@@ -38,7 +38,13 @@ def row_of(compared: Row) -> Row:
 def _plot(rows: Sequence[Row], path: Path) -> None:
     means = {row["topology"]: row for row in averaged(rows, ["topology"], BINS)}
     bars = [{"ratio": name, **{topology: row[name] for topology, row in means.items()}} for name in BINS]
-    plots.bars(bars, path, label="ratio", series={topology: topology for topology in EDGES if topology in means})
+    plots.bars(
+        bars,
+        path,
+        label="ratio",
+        series={topology: topology for topology in EDGES if topology in means},
+        ylabel="% of queries",
+    )
 
 
 def _verdict(rows: Sequence[Row]) -> list[str]:

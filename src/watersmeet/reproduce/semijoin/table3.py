@@ -176,9 +176,8 @@ def _plot(rows: Sequence[Row], path: Path) -> None:
         {"topology": topology, "published": PUBLISHED[topology][0], "measured": measured[0]}
         for topology, measured in summary(rows).items()
     ]
-    plots.bars(
-        bars, path, label="topology", series={"published": "mean published", "measured": "mean measured, heads share"}
-    )
+    series = {"published": "mean published", "measured": "mean measured, heads share"}
+    plots.bars(bars, path, label="topology", series=series, ylabel="mean T_G / T_E", low=0.95)
 
 
 def _verdict(rows: Sequence[Row]) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from watersmeet.program.pier.sql.plan import JoinMethod, PlanSettings
 from watersmeet.reproduce.experiment import Experiment, Row, finding, mean
-from watersmeet.reproduce.plots import new_figure, save, show_grid
+from watersmeet.reproduce.plots import legend_below, new_figure, save, show_grid
 from watersmeet.sim.internet.hosts import Congestion
 from watersmeet.sim.scenario.compare_systems import SystemFigures, by_pier, by_rjoin, by_sites
 from watersmeet.sim.scenario.model import PierSettings, RJoinSettings, Scenario
@@ -169,7 +169,7 @@ def _plot(rows: Sequence[Row], path: Path) -> None:
         axis.set(ylabel=label, yscale="log")
         axis.set_xticks(range(len(workloads)), workloads, fontsize=7)
         show_grid(axis)
-    axes.flat[0].legend(fontsize=6, ncols=3)
+    legend_below(axes.flat[0])
     save(figure, path)
 
 
