@@ -33,12 +33,22 @@ def recorded() -> Lines:
 
 
 @pytest.fixture
-def serve() -> Iterator[Serve]:
+def serve(serve_watcher: Serve) -> Serve:
     """Serve files or checkpoints in a thread."""
-    running: list[tuple[Server, threading.Thread]] = []
 
     def begin(*paths: Path, host: str = "127.0.0.1", silent_after_s: float = 8.0) -> Server:
-        server = Server(Watcher(paths, silent_after_s=silent_after_s), host)
+        return serve_watcher(Watcher(paths, silent_after_s=silent_after_s), host)
+
+    return begin
+
+
+@pytest.fixture
+def serve_watcher() -> Iterator[Serve]:
+    """Serve in a thread what something follows."""
+    running: list[tuple[Server, threading.Thread]] = []
+
+    def begin(watcher: Watcher, host: str = "127.0.0.1") -> Server:
+        server = Server(watcher, host)
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()
         running.append((server, thread))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from event_lines import of_kind, totals
 
 from watersmeet.dashboard.server import Server
 from watersmeet.sim.scenario.trace import Trace
@@ -52,18 +53,6 @@ def wait(page: Any, condition: str) -> None:
 
 def figure(page: Any, name: str) -> str:
     return str(page.inner_text(f'[data-figure="{name}"] dd'))
-
-
-def of_kind(lines: Lines, kind: str) -> Lines:
-    return [line for line in lines if line["event"] == kind]
-
-
-def totals(lines: Lines) -> tuple[int, int, int]:
-    """Rows, answers and bytes, by the events alone."""
-    batches = of_kind(lines, "micro_batch_completed")
-    sent = {(line["site"], line["to"], line["purpose"]): line["bytes"] for line in of_kind(lines, "link_traffic")}
-    rows = sum(sum(line["rows_in"].values()) for line in batches)
-    return rows, sum(sum(line["answers"].values()) for line in batches), sum(sent.values())
 
 
 def test_the_map(events: Path, recorded: Lines, serve: Serve, open_page: OpenPage) -> None:

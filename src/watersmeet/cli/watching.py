@@ -46,8 +46,7 @@ def watched(options: argparse.Namespace) -> Iterator["Watcher"]:
     places = [path for path in named if path not in given]
     with contextlib.ExitStack() as closing:
         far = [_elsewhere(topology) for topology in topologies]
-        roots = [root for root, _, _ in far if root.is_dir()]
-        watcher = Watcher([*places, *roots], elsewhere=[aside for _, aside, _ in far])
+        watcher = Watcher([*places, *(root for root, _, _ in far)], elsewhere=[aside for _, aside, _ in far])
         for _, _, sites in far:
             if sites is not None:
                 sites.wants_answers = lambda: watcher.wants_answers

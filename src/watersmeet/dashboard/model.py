@@ -25,6 +25,7 @@ from watersmeet.metrics.events import (
 from watersmeet.program.operators import Purpose
 
 SILENT_AFTER_S = 8.0  # without a sign of life, of which there is one every two seconds
+ELSEWHERE, ELSEWHERE_S = "elsewhere/", 7.0  # what names of sources that come over links begin with; how late those are
 SLOW_AFTER_S = 10.0  # that something has waited for a site
 MOST_NOTES = 5_000
 MOST_ANSWERS = 500  # of each query
@@ -231,7 +232,9 @@ class RunModel:
         )
 
     def rate(self, now: float, keys: Iterable[Key]) -> float:
-        """Counts a second of late."""
+        """Counts a second of late; of a run that has ended, over all its time."""
+        if not self.is_live:
+            return sum(self.series[key].total for key in keys) / max(1.0, self.last_at - self.first_at)
         return sum(self.series[key].rate(now, _RATE_S) for key in keys)
 
     def keys(self, name: str) -> list[Key]:
@@ -258,8 +261,10 @@ class RunModel:
         if source.ended is not None:
             return ("failed" if source.ended.reason == "failed" else "ended"), f"run {source.ended.reason}"
         has_signs = any(event.site == site for _, _, event in self.events_of(SiteStatus))
-        age = now - self.seen.get(site, 0.0)
-        if has_signs and age > self.silent_after_s:
+        age, patience_s = now - self.seen.get(site, 0.0), self.silent_after_s
+        if any(one is source and name.startswith(ELSEWHERE) for name, one in self.sources.items()):
+            patience_s += ELSEWHERE_S
+        if has_signs and age > patience_s:
             return "silent", f"no sign of life for {duration_text(age)}"
         status = self.latest(SiteStatus, site)
         if status is not None and status.is_held_back:

@@ -99,7 +99,7 @@ def _site(model: RunModel, now: float, site: str, state: str, why: str) -> dict[
 
 def _links(model: RunModel, now: float) -> list[dict[str, Any]]:
     """Every link that has a flow, and those over which one could go."""
-    expected = model.newest(ShippingExpected)
+    expected = _expected(model)
     seconds = _stream_seconds(model, expected)
     users = {
         (program.site, to, flow): [query for query in queries.split(", ") if query]
@@ -157,6 +157,21 @@ def _links(model: RunModel, now: float) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def _expected(model: RunModel) -> ShippingExpected | None:
+    """What is expected of the plan in force: sites by themselves may know only the plan that they were started with."""
+    shipped = {
+        (program.site, to, flow)
+        for _, _, program in model.events_of(SiteProgramInForce)
+        for to, flow, _, _ in program.shipments
+    }
+    found = [(at, event) for _, at, event in model.events_of(ShippingExpected)]
+
+    def fit(one: tuple[float, ShippingExpected]) -> tuple[int, float]:
+        return len(shipped & {(origin, to, flow) for origin, to, _, flow, _ in one[1].flows}), one[0]
+
+    return max(found, key=fit)[1] if found else None
 
 
 def _stream_seconds(model: RunModel, expected: ShippingExpected | None) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from watersmeet.dashboard.model import SILENT_AFTER_S, RunModel
+from watersmeet.dashboard.model import ELSEWHERE, SILENT_AFTER_S, RunModel
 from watersmeet.dashboard.peers import is_trace
 from watersmeet.dashboard.store import NAME, Store
 from watersmeet.dashboard.tail import Tail
@@ -47,10 +47,10 @@ class Watcher:
         self._thread = threading.Thread(target=self._run, name="dashboard", daemon=True)
 
     def _check(self) -> None:
-        for path in self._paths:
+        for path in () if self._elsewhere else self._paths:  # else what is not there may still come
             if not path.exists():
                 raise InputError(f"{path}: there is no such file or directory; name a checkpoint or an event file")
-            if path.is_dir() and not self._elsewhere and not self._files(path) and not any(path.glob("**/ledger.json")):
+            if path.is_dir() and not self._files(path) and not any(path.glob("**/ledger.json")):
                 raise InputError(f"{path}: neither a checkpoint nor a directory with {KEPT}; start a run first")
 
     def _files(self, path: Path) -> list[Path]:
@@ -69,6 +69,7 @@ class Watcher:
         for path in (*self._paths, *self._elsewhere):
             for file in self._files(path):
                 name = file.name if path.is_file() else str(file.relative_to(path))
+                name = f"{ELSEWHERE}{name}" if path in self._elsewhere else name
                 if name not in self._tails:
                     self._tails[name] = Tail(file, self._positions.get(name))
 

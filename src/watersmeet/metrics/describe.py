@@ -104,7 +104,9 @@ def shipping_event(
     topology: Topology, costs: Mapping[str, Cost], programs: Mapping[str, SiteProgram]
 ) -> ShippingExpected | None:
     """What plans are expected to ship; None where nothing is estimated, or no rate is known."""
-    streams = {scan.stream for program in programs.values() for scan in program.sources}
+    parts = [part for program in programs.values() for part in program.parts if part.is_in_force]
+    streams = {view.stream for part in parts for view in part.views.values()}  # also those of other sites
+    streams |= {scan.stream for program in programs.values() for scan in program.sources}
     rates = [rate.value for name in streams if (rate := topology.stats.stream(name).rate) is not None]
     flows = expected_flows(costs, programs)
     if not costs or not flows or not sum(rates):

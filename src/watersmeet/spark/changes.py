@@ -12,7 +12,7 @@ from watersmeet.metrics.events import ChangeRefused, Event, PlanInForce, QueryAd
 from watersmeet.plan.explain import explain_text
 from watersmeet.plan.nodes import join_plan_of, join_plans_of
 from watersmeet.program.finish.model import Finish
-from watersmeet.program.site.agreement import Takeover
+from watersmeet.program.site.agreement import Takeover, Versions
 from watersmeet.program.site.deployment import Deployment
 from watersmeet.program.site.ledger import FORMAT
 from watersmeet.program.site.program import SiteProgram
@@ -142,6 +142,12 @@ def without_select(query: JoinQuery) -> JoinQuery:
 
 def _listed(columns: Iterable[tuple[str, str | None]]) -> str:
     return ", ".join(f"{name} {kind}" if kind else name for name, kind in columns)
+
+
+def plans_in_force(versions: Versions) -> dict[str, PlanInForce]:
+    """By query whose plan has changed since its checkpoint began: the plan that it goes on with."""
+    events = (event for entry in versions.log for event in change_events(entry, versions.deployment))
+    return {event.query: event for event in events if isinstance(event, PlanInForce)}
 
 
 def change_events(entry: Takeover, deployment: Deployment) -> Iterator[Event]:

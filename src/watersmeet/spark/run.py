@@ -37,7 +37,7 @@ from watersmeet.spark.adapting import Observations, PlanAdapter
 from watersmeet.spark.apply import Applier
 from watersmeet.spark.binding import Bound
 from watersmeet.spark.catalogue import Catalogue
-from watersmeet.spark.changes import identity_of
+from watersmeet.spark.changes import identity_of, plans_in_force
 from watersmeet.spark.checkpoint import Checkpoint, kept_columns, refuse_old_forms
 from watersmeet.spark.deliver.sinks import FileWriter, check_sink, open_sink
 from watersmeet.spark.deliver.writer import Writer
@@ -429,10 +429,13 @@ class _Launch:
         asked = tuple(query.name for query in self.topology.queries)
         self.events.publish(RunStarted(tuple(sites), asked, __version__))
         self.events.publish(topology_event(self.topology))
+        running = latest(self.known)
+        in_force = {} if running is None else plans_in_force(running)
         for name, chosen in self.plans.items():
             self.events.publish(query_event(self.topology, name, chosen.plan))
             expected = None if chosen.cost is None else chosen.cost.bytes_s
-            self.events.publish(PlanInForce(name, chosen.planner, explain_text(chosen.plan), expected, 1))
+            begun = PlanInForce(name, chosen.planner, explain_text(chosen.plan), expected, 1)
+            self.events.publish(in_force.get(name, begun))
         for query in self.topology.queries:
             is_watched = self.decisions is not None and query.name in self.decisions.joins
             if query.name in self.plans and self.topology.adapt_of(query).is_on and not is_watched:

@@ -923,6 +923,8 @@ class SiteJob:
                     ledger = self._released(self.ledger)
                     if ledger is not self.ledger:
                         self._checkpoint.commit(ledger)
+                with contextlib.suppress(Exception):  # nothing depends on it
+                    self._report_status()
                 self._links.close()
                 self._late_watch.conclude(self.ledger.streams)
                 self._keep_observed()

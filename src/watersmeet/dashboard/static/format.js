@@ -45,7 +45,7 @@ export function change(before, after) {
   return before ? `${after >= before ? "+" : "−"}${percent(Math.abs(after - before), before)}` : none;
 }
 export const money = (value) => value === null || value === undefined ? none
-  : value === 0 ? "0" : value < 0.01 ? value.toPrecision(2) : value.toLocaleString("en", { maximumFractionDigits: 2 });
+  : value === 0 ? "0" : value < 0.01 ? "< 0.01" : value.toLocaleString("en", { maximumFractionDigits: 2 });
 
 const two = (value) => String(value).padStart(2, "0");
 export function clock(at) {

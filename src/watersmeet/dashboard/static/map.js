@@ -10,7 +10,7 @@ const BOX = { width: 168, height: 70 };
 function places(sites) {
   const count = sites.length;
   const narrow = innerWidth < 560;
-  const width = narrow ? 420 : 860, height = narrow ? Math.max(420, 130 * count) : Math.max(380, 300 + 26 * count);
+  const width = narrow ? 420 : 860, height = narrow ? Math.max(460, 150 * count) : Math.max(380, 300 + 26 * count);
   if (count === 1) return { width, height: 200, at: new Map([[sites[0].name, [width / 2, 100]]]) };
   const at = new Map();
   sites.forEach((site, place) => {
@@ -27,7 +27,17 @@ function curve([x1, y1], [x2, y2], shift) {
   const bend = Math.min(46, length * 0.13) + shift;
   const middle = [(x1 + x2) / 2 + nx * bend * 2, (y1 + y2) / 2 + ny * bend * 2];
   const [a, b] = [edge([x1, y1], middle), edge([x2, y2], middle)];
-  return { path: `M${a[0].toFixed(1)} ${a[1].toFixed(1)}Q${middle[0].toFixed(1)} ${middle[1].toFixed(1)} ${b[0].toFixed(1)} ${b[1].toFixed(1)}`, middle: [(a[0] + 2 * middle[0] + b[0]) / 4, (a[1] + 2 * middle[1] + b[1]) / 4], end: b, from: middle };
+  const at = (t) => [0, 1].map((n) => (1 - t) ** 2 * a[n] + 2 * t * (1 - t) * middle[n] + t ** 2 * b[n]);
+  return { path: `M${a[0].toFixed(1)} ${a[1].toFixed(1)}Q${middle[0].toFixed(1)} ${middle[1].toFixed(1)} ${b[0].toFixed(1)} ${b[1].toFixed(1)}`, at, end: b, from: middle };
+}
+
+// Where on its curve a tag covers no site and no other tag, as near to the middle as can be.
+function spot(base, wide, high, taken) {
+  const rects = [0.5, 0.42, 0.58, 0.34, 0.66, 0.26, 0.74].map((t) => base.at(t)).map(([x, y]) => ({ x, y, wide, high }));
+  const hits = (one, other) => Math.abs(one.x - other.x) * 2 < one.wide + other.wide + 4 && Math.abs(one.y - other.y) * 2 < one.high + other.high + 4;
+  const found = rects.find((rect) => !taken.some((other) => hits(rect, other))) ?? rects[0];
+  taken.push(found);
+  return found;
 }
 
 function edge([x, y], [tx, ty]) {
@@ -67,14 +77,15 @@ export class MapPanel {
 
   draw(now, used, at, width, height, answering) {
     const focused = document.activeElement?.getAttribute?.("data-id");
-    const links = used.filter((link) => at.has(link.from) && at.has(link.to)).map((link) => this.link(link, at));
+    const taken = [...at.values()].map(([x, y]) => ({ x, y, wide: BOX.width, high: BOX.height }));
+    const links = used.filter((link) => at.has(link.from) && at.has(link.to)).sort((a, b) => b.bytes - a.bytes).map((link) => this.link(link, at, taken));
     const sites = now.sites.map((site) => this.site(site, at.get(site.name), answering.has(site.name)));
     const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "Map of sites and links" }, links.map(([lines]) => lines), sites, links.map(([, tag]) => tag));
     if (focused) queueMicrotask(() => svg.querySelector(`[data-id="${CSS.escape(focused)}"]`)?.focus());
     return svg;
   }
 
-  link(link, at) {
+  link(link, at, taken) {
     const [from, to] = [at.get(link.from), at.get(link.to)];
     const id = idOf(link), purposes = Object.entries(link.purposes).filter(([, one]) => one.bytes_s > 0).sort((a, b) => b[1].bytes_s - a[1].bytes_s);
     const base = curve(from, to, 0);
@@ -91,11 +102,12 @@ export class MapPanel {
     const text = link.bytes_s > 0 ? format.bytesRate(link.bytes_s) : format.bytes(link.bytes);
     const waiting = link.backlog > 0 ? `${format.bytes(link.backlog)} wait` : "";
     const wide = 7 * Math.max(text.length, waiting.length) + 16, high = waiting ? 34 : 20;
+    const place = link.isQuiet ? null : spot(base, wide, high, taken);
     const attributes = { class: `link${link.is_stuck ? " stuck" : ""}`, "data-id": id };
     return [
       s("g", { ...attributes, "aria-hidden": "true", onclick: () => this.choose({ link: id }) }, lines),
       link.isQuiet ? null : s("g", { ...attributes, role: "button", tabindex: "0", "aria-pressed": String(this.chosen?.link === id), ...onPress(() => this.choose({ link: id })) },
-        s("g", { class: "tag", transform: `translate(${base.middle[0].toFixed(1)} ${base.middle[1].toFixed(1)})` },
+        s("g", { class: "tag", transform: `translate(${place.x.toFixed(1)} ${place.y.toFixed(1)})` },
           s("text", { class: "unseen" }, `link ${id} `), s("rect", { x: -wide / 2, y: -high / 2, width: wide, height: high, rx: 5 }),
           s("text", { "text-anchor": "middle", y: waiting ? -2 : 4 }, text),
           waiting ? s("text", { "text-anchor": "middle", y: 12, class: "soft" }, waiting) : null)),
@@ -133,7 +145,7 @@ export class MapPanel {
       attributes: { class: "clickable", onclick: () => this.choose({ link: idOf(link) }) },
       cells: [h("button", { type: "button", class: "name", onclick: (event) => { event.stopPropagation(); this.choose({ link: idOf(link) }); } }, idOf(link)), format.bytesRate(link.bytes_s), format.bytes(link.bytes), link.backlog ? format.bytes(link.backlog) : format.none, format.money(link.bytes * link.price_per_gb / 1e9)],
     }));
-    return [h("h2", {}, "Links"), rows.length ? table(["link", "#now", "#sent", "#backlog", "#price"], rows, "Links") : h("p", { class: "empty" }, "Nothing is shipped between sites."),
+    return [h("h2", {}, "Links"), rows.length ? table(["link", this.when("#"), "#sent", "#backlog", "#price"], rows, "Links") : h("p", { class: "empty" }, "Nothing is shipped between sites."),
       h("p", { class: "soft" }, "Choose a site or a link for its details.")];
   }
 
@@ -149,13 +161,15 @@ export class MapPanel {
   }
 
   linkDetail(link) {
-    const facts = [["now", format.bytesRate(link.bytes_s)], ["sent", format.bytes(link.bytes)], ["waits", format.bytes(link.backlog)], ["latency, as given", format.seconds(link.latency_ms / 1000)],
+    const facts = [[this.when(), format.bytesRate(link.bytes_s)], ["sent", format.bytes(link.bytes)], ["waits", format.bytes(link.backlog)], ["latency, as given", format.seconds(link.latency_ms / 1000)],
       ["until durable there", format.seconds(link.measured_latency_s)], ["price", `${format.money(link.bytes * link.price_per_gb / 1e9)} (${format.money(link.price_per_gb)} a GB)`]];
     const purposes = Object.entries(link.purposes).map(([name, one]) => ({ cells: [[h("i", { class: "swatch", colour: PURPOSES[name] ?? colourOf(0) }), name], format.bytesRate(one.bytes_s), format.bytes(one.bytes), format.count(one.tuples)] }));
     const flows = link.flows.map((one) => ({ cells: [one.flow, one.purpose, format.bytes(one.bytes), format.bytes(one.expected)] }));
-    return [this.back(`Link ${idOf(link)}`), factList(facts), h("h3", {}, "By purpose"), table(["purpose", "#now", "#sent", "#tuples"], purposes, "Purposes"),
+    return [this.back(`Link ${idOf(link)}`), factList(facts), h("h3", {}, "By purpose"), table(["purpose", this.when("#"), "#sent", "#tuples"], purposes, "Purposes"),
       h("h3", {}, "Flows"), table(["flow", "purpose", "#sent", "#expected"], flows, "Flows")];
   }
+
+  when(mark = "") { return mark + (this.app.now.is_live ? "now" : "mean"); } // rates of a run that has ended are over all its time
 
   back(title) {
     return h("h2", {}, h("button", { type: "button", class: "quiet", "aria-label": "Back to all links", onclick: () => this.choose(this.chosen) }, "←"), ` ${title}`);

@@ -39,7 +39,7 @@ export class QueriesPanel {
         format.seconds(query.delay_median_s), format.seconds(query.delay_p99_s), format.count(query.late), format.count(query.malformed), format.bytes(query.shipped), format.percent(query.shipped, query.central),
       ],
     }));
-    return [h("h2", {}, "Queries"), table(["query", "", "planner", "#plan", "#rows in", "#answers", "#now", "#delay, median", "#99 %", "#late", "#malformed", "#shipped", "#of central"], rows, "Queries")];
+    return [h("h2", {}, "Queries"), table(["query", "", "planner", "#plan", "#rows in", "#answers", this.app.now.is_live ? "#now" : "#mean", "#delay, median", "#99 %", "#late", "#malformed", "#shipped", "#of central"], rows, "Queries")];
   }
 
   detail(query) {
