@@ -211,7 +211,7 @@ def main() -> None:
                 str(options.seed + repeat),
             ]
             command += ["--seconds", str(options.seconds), "--rate", str(options.rate)]
-            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
                 raise SystemExit(done.stderr[-3000:])
             told = done.stdout
