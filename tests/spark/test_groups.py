@@ -17,7 +17,7 @@ SECOND_US = 1_000_000
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64()), ("price", pa.decimal128(10, 2)), ("ts", STAMP)])
 SQL = """
 SELECT k, count(*) AS n, sum(v) AS total, avg(price) AS mean_price, sum(price) AS prices, max(price) AS most,
-       stddev_samp(v) AS spread, window_start, window_end
+       stddev_samp(v) AS spread, bool_or(v > 4) AS some_high, every(v < 9) AS all_low, window_start, window_end
 FROM a GROUP BY k, TUMBLE(10 SECONDS)
 """
 
@@ -61,7 +61,8 @@ def test_groups_outlive_a_restart_and_have_the_types_of_spark(spark: Any, tmp_pa
     # ('x', 5) of second 4 is late: the watermark was 9 seconds when it came.
     expected = spark.sql("""
         SELECT k, count(*) AS n, sum(v) AS total, avg(price) AS mean_price, sum(price) AS prices, max(price) AS most,
-               stddev_samp(v) AS spread, window.start AS window_start, window.end AS window_end
+               stddev_samp(v) AS spread, bool_or(v > 4) AS some_high, every(v < 9) AS all_low,
+               window.start AS window_start, window.end AS window_end
         FROM (SELECT * FROM rows WHERE price <> 7.77) GROUP BY k, window(ts, '10 seconds')
         HAVING window.end <= TIMESTAMP '1970-01-01 00:00:40Z'
     """)

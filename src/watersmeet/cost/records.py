@@ -93,6 +93,8 @@ def _state(
             return _COUNT_BYTES, 1
         case "sum" | "avg":
             return _COUNT_BYTES + _SUM_BYTES, 3
+        case "bool_and" | "bool_or":
+            return 1.0, 1
         case "min" | "max":
             return each, 1
         case "count" | "approx_count_distinct" | "approx_percentile" | "approx_top_k":

@@ -163,6 +163,7 @@ def _bound_grouping(analyser: Analyser, rows: Rows, query: JoinQuery, grouping: 
         kind = "" if aggregate.item is None else query.select[aggregate.item].expression.type
         ordered = aggregate.distinct or aggregate.function not in ("count", "sum", "avg")
         takes_any = aggregate.function in ("count", "min", "max", "approx_count_distinct", "approx_top_k")
+        takes_any |= kind == "boolean" and aggregate.function in ("bool_and", "bool_or")
         takes_times = aggregate.function == "approx_percentile" and kind in DATE_TYPES
         if (ordered and (kind.startswith(("array", "struct", "map", "interval", "variant")) or is_collated(kind))) or (
             not takes_any and not takes_times and not _is_number(kind)

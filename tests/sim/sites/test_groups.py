@@ -76,6 +76,19 @@ def test_records_of_one_stream_travel_instead_of_its_rows() -> None:
     assert {name: sum(segment.rows for segment in some) for name, some in kept.items()} == {"here": 1, "hub": 0}
 
 
+@pytest.mark.parametrize("site", ["here", "hub"])
+def test_conditions_of_groups_are_answered_as_by_the_oracle(site: str) -> None:
+    tables = {"a": rows_of(2)}
+    columns = {"a": tables["a"].column_names}
+    items = "bool_and(a.v > 5) AS all_high, every(a.k <> 7) AS none, bool_or(a.v > 990) AS some_high"
+    query = parse_query(f"SELECT a.g, {items} FROM a GROUP BY a.g, HOP(2 MINUTES, 1 MINUTE)", columns)
+    expected = answer(query, tables, TIMES, watermark_us=3_600 * SECOND_US)
+    found = run(local(query, columns, "here", site), tables)
+    assert bag_of(pa.concat_tables(found.answers())) == bag_of(expected)
+    for name in ("all_high", "none", "some_high"):
+        assert set(expected.column(name).to_pylist()) == {True, False}
+
+
 @pytest.mark.parametrize("tail", [TAIL, "GROUP BY a.g, HOP(4 MINUTES, 1 MINUTE) ORDER BY n DESC LIMIT 5"])
 def test_records_of_a_join_travel_to_the_site_of_the_query(tail: str) -> None:
     tables = {"a": rows_of(1), "b": rows_of(2)}

@@ -110,7 +110,7 @@ class Function:
             return Function(name, types["values"].value_type, parameters=parameters)
         if name == "count":
             return Function(name, types["values"].value_type if distinct else None, distinct)
-        if name in ("min", "max"):
+        if name in ("min", "max", "bool_and", "bool_or"):
             return Function(name, types["value"])
         if "total" in types:
             kind = types["total"]

@@ -51,7 +51,7 @@ def most_records(shape: Shape, fragments: Bools) -> int:
     """k, how many records of a pane and group travel at most for so many possible fragments (rows) and queries."""
     count, queries = len(fragments), int(fragments.shape[1])
     most = min(count, queries)
-    is_idempotent = all(one.function in ("min", "max") for one in shape.aggregates)
+    is_idempotent = all(one.function in ("min", "max", "bool_and", "bool_or") for one in shape.aggregates)
     if is_idempotent and count * queries <= _MOST_COVERED:
         return min(most, rectangle_cover(fragments).size)
     return most
