@@ -7,6 +7,7 @@ so that nodes have rates to tell; they are not counted.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from watersmeet.sim.rjoin.workload import ZipfWorkload
 
 _SINCE_START_US = 1 << 60  # so long that no run ends its first window
 ROUND_US = 10_000  # what a message takes, however many hops it makes: mail goes by rounds
+DRAWN = 2_500  # tuples that are drawn at once, since the generator makes others if it makes more
 GAP_US = 1_000_000  # between tuples: longer than all that one of them causes takes
 
 
@@ -88,7 +90,8 @@ def measure(experiment: RJoinExperiment, progress: Callable[[int], object] = lam
     )
     kernel = Kernel(experiment.seed)
     network = StaticRJoin(kernel, Ring.random(experiment.nodes, experiment.seed), known, settings, delays=_one_round)
-    feeds = list(experiment.workload.tables(experiment.warm_up + most))
+    drawn = experiment.workload.tables(experiment.warm_up + max(most, DRAWN))  # the same whenever a run ends
+    feeds = list(islice(drawn, experiment.warm_up + most))
     for stream, row in feeds[: experiment.warm_up]:
         network.publish(int(chance.integers(experiment.nodes)), stream, row)
         _settle(kernel)
