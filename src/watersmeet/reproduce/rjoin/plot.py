@@ -73,7 +73,7 @@ def draw(
         places = list(dict.fromkeys(row[x] for row in rows))
         if log:
             axis.set(xscale="log", yscale="log")
-            axis.set_xticks(places, [f"{place:,}" for place in places])
+            axis.set_xticks(places, [f"{place:,}" for place in places], fontsize=6)
         else:
             axis.set_xticks(places)
             if axis.get_yscale() == "linear":
