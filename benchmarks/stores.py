@@ -48,10 +48,16 @@ def run(
     checkpoint: str | None = None,
     env: Mapping[str, str] | None = None,
     limit_mb: int | None = None,
+    place: Sequence[str] = (),
 ) -> tuple[Measurement, float, int]:
-    """One run: what it took, the median of its micro-batches in seconds, and its largest state in bytes."""
+    """One run: what it took, the median of its micro-batches in seconds, and its largest state in bytes.
+
+    `place` are options that say where Spark is.
+    """
     shutil.rmtree(directory, ignore_errors=True)
     command, output = ours.prepare(workload, paths, directory)
+    if place:
+        command = [*command[: command.index("--master")], *place]
     if checkpoint is not None:
         command[command.index("--checkpoint") + 1] = checkpoint
     if limit_mb is not None:

@@ -6,20 +6,27 @@ install github.com/versity/versitygw/cmd/versitygw@latest`. Otherwise it is moto
 
 import contextlib
 import http.client
+import ipaddress
 import os
 import shutil
 import socket
+import ssl
 import subprocess
 import threading
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from scenes import wait_for
 
 _KEY, _SECRET, _BUCKET = "watersmeet", "only-for-tests-0", "streams"
@@ -100,7 +107,7 @@ class Faults:
     (it is passed on, and the connection closed without an answer); "stale" (a GET gets the first answer ever).
     """
 
-    def __init__(self, endpoint: str, decide: Callable[[str, str], str]) -> None:
+    def __init__(self, endpoint: str, decide: Callable[[str, str], str], certificate: Path | None = None) -> None:
         self.decide = decide
         self.seen: list[tuple[str, str, str]] = []  # method, path and what became of it
         self._answers: dict[str, tuple[int, list[tuple[str, str]], bytes]] = {}  # the first of each path
@@ -150,7 +157,13 @@ class Faults:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
-        self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
+        scheme = "http"
+        if certificate is not None:  # it speaks TLS with its clients, and without to the server
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+            scheme = "https"
+        self.endpoint = f"{scheme}://127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
 
@@ -160,6 +173,27 @@ class Faults:
     def __exit__(self, *error: object) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+def write_certificates(directory: Path) -> tuple[Path, Path]:
+    """An authority of its own, and a key with its certificate for loopback, for an hour: two files."""
+    authority, certificate = directory / "authority.pem", directory / "loopback.pem"
+    names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in ("tests", "127.0.0.1")]
+    keys = [ec.generate_private_key(ec.SECP256R1()) for _ in names]
+    now, texts = datetime.now(UTC), []
+    for number, (name, key) in enumerate(zip(names, keys, strict=True)):
+        made = x509.CertificateBuilder().subject_name(name).issuer_name(names[0]).public_key(key.public_key())
+        made = made.serial_number(x509.random_serial_number())
+        made = made.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + timedelta(hours=1))
+        made = made.add_extension(x509.BasicConstraints(ca=number == 0, path_length=None), critical=True)
+        if number:
+            address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+            made = made.add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        texts.append(made.sign(keys[0], hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+    form, secret = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    authority.write_bytes(texts[0])
+    certificate.write_bytes(texts[1] + keys[1].private_bytes(serialization.Encoding.PEM, form, secret))
+    return authority, certificate
 
 
 _HOP_BY_HOP = ("connection", "transfer-encoding", "keep-alive")

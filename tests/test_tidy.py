@@ -131,6 +131,21 @@ def test_programs_do_no_io_and_read_no_clock() -> None:
         assert not {name.split(".")[0] for name in imports(path)} & banned, path
 
 
+def test_nothing_is_unpickled_from_a_link_or_a_checkpoint() -> None:
+    """Only results of tasks are, within a session of Spark Connect: see spark/connect/backend.py."""
+    banned = {"pickle", "cloudpickle", "_pickle", "dill", "joblib", "marshal", "shelve", "pyspark.serializers"}
+    users = {path for path in MODULES if any(name in banned or name.split(".")[0] in banned for name in imports(path))}
+    assert users == {SOURCE / "spark" / "connect" / "backend.py"}
+    readers = [path for path in MODULES if path.relative_to(SOURCE).parts[0] in ("spark", "metrics", "dashboard")]
+    readers += [path for path in MODULES if path.parent.name in ("storage", "site")]
+    for path in readers:
+        calls = [node.func for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call)]
+        called = {function.id for function in calls if isinstance(function, ast.Name)}
+        assert not called & {"eval", "exec", "compile", "__import__"}, path
+        keywords = {node.arg for node in ast.walk(tree_of(path)) if isinstance(node, ast.keyword)}
+        assert "allow_pickle" not in keywords, path
+
+
 def test_everything_public_has_a_docstring() -> None:
     missing = []
     for path in MODULES:

@@ -135,3 +135,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     if not near:
         return listing
     return f"did you mean {' or '.join(repr(by_folded[folded]) for folded in near)}? {listing}"
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says, or the name of its kind."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

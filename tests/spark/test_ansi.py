@@ -9,7 +9,8 @@ import watersmeet as wm
 from watersmeet.query.dialect import to_duckdb
 from watersmeet.query.model import Expression
 from watersmeet.sim.sites.rows import _tried, _tried_rows
-from watersmeet.spark.binding import bind, tried_sql
+from watersmeet.spark.backend.protocol import backend_of
+from watersmeet.spark.binding import bind
 
 COLUMNS: dict[str, tuple[str, pa.DataType, list[Any]]] = {
     "s": ("string", pa.string(), ["12", " -7 ", "1.5", "x", "", None]),
@@ -52,7 +53,9 @@ def by_spark(spark: Any) -> list[list[Any]]:
     bind(spark, wm.Topology((stream,), (query,)), query)  # gives Spark the function that tries
     ddl = ", ".join(f"{name} {kind}" for name, (kind, _, _) in COLUMNS.items())
     rows = spark.createDataFrame(list(zip(*(values for _, _, values in COLUMNS.values()), strict=True)), ddl)
-    found = rows.selectExpr(*(f"{tried_sql(sql)} AS e{number}" for number, sql in enumerate(EXPRESSIONS))).collect()
+    found = rows.selectExpr(
+        *(f"{backend_of(spark).tried_sql(sql)} AS e{number}" for number, sql in enumerate(EXPRESSIONS))
+    ).collect()
     return [["fails" if value is None else value["v"] for value in row] for row in found]
 
 

@@ -99,6 +99,12 @@ def run_options() -> argparse.ArgumentParser:
         default=[],
         help="a Spark setting, such as spark.driver.memory=4g; repeatable",
     )
+    parser.add_argument(
+        "--remote",
+        metavar="URL",
+        help="a Spark Connect server, such as sc://host:15002, in the place of --master; the checkpoint and the files "
+        "of streams and sinks must be where the server sees them too",
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress line and no summary")
     parser.add_argument(
         "--log",
@@ -115,6 +121,12 @@ def run_options() -> argparse.ArgumentParser:
         type=int,
         const=0,
         help="show the run on a web page at http://127.0.0.1:PORT/ as long as it goes on (default: any free port)",
+    )
+    parser.add_argument(
+        "--health-port",
+        metavar="PORT",
+        type=int,
+        help="say at http://127.0.0.1:PORT/livez and /readyz whether the run is alive and ready; 0 picks a free port",
     )
     parser.add_argument(
         "--metrics-port",

@@ -73,15 +73,22 @@ def run(options: argparse.Namespace) -> int:
         raise InputError("--drain is for runs that end with their input; add --once")
     check_file("--events", options.events)
     check_port("--metrics-port", options.metrics_port)
+    check_port("--health-port", options.health_port)
     check_port("--dashboard", options.dashboard)
     console = Console(stderr=False, highlight=False)
     with contextlib.ExitStack() as readers:
         stop = readers.enter_context(stop_on_signals())
+        bus = EventBus()
+        if options.health_port is not None:  # while Spark starts it is alive, and not ready
+            from watersmeet.metrics.health import serve_health
+
+            server = serve_health(bus, options.health_port)
+            readers.callback(server.stop)
+            print(f"watersmeet: health at {server.url}/livez and /readyz", file=sys.stderr)
         spark = readers.enter_context(spark_session(options, topology))
         readers.enter_context(stop_on_signals(stop))
         if stop.is_set():  # while Spark started; nothing has begun
             return 0
-        bus = EventBus()
         readers.enter_context(_watch(bus, options))
         quiet = options.quiet or options.log == "json"
         if options.fresh:

@@ -42,8 +42,14 @@ def spark_session(options: argparse.Namespace, topology: Topology | None = None)
         if not options.debug:
             _silence_loggers()
         with _child_stderr_to(log) if not options.debug else contextlib.nullcontext():
+            remote = getattr(options, "remote", None)
             has_rows = topology is not None and has_rows_in_java(topology.sources)
-            spark = start_session(options.master, settings=settings or None, has_rows=has_rows)
+            if remote is not None:
+                from watersmeet.spark.connect.session import connect
+
+                spark = connect(remote, settings)
+            else:
+                spark = start_session(options.master, settings=settings or None, has_rows=has_rows)
         try:
             yield spark
         finally:

@@ -27,7 +27,7 @@ from watersmeet.query.model import (
 from watersmeet.query.outer import OWN_COLUMNS
 from watersmeet.query.sql import parse_query
 from watersmeet.query.windows import Changes
-from watersmeet.spark.analyser import DATE_TYPES, TRY, Analyser, Rows, readable, type_of
+from watersmeet.spark.analyser import DATE_TYPES, Analyser, Rows, readable, type_of
 from watersmeet.spark.session import empty_frame
 from watersmeet.topology.model import Query, Stream, Topology
 
@@ -281,15 +281,6 @@ def _key_value(side: Expression, common: str) -> Expression:
     if _MONTHS.match(common):
         return Expression(f"CAST(CAST({value.sql} AS INTERVAL MONTH) AS BIGINT)", side.columns, "bigint")
     return value
-
-
-def tried_sql(sql: str) -> str:
-    """A struct with the value `v` of an expression; NULL where it fails.
-
-    Behind a condition that Spark does not know the value of: it would evaluate what comes twice in the expression
-    ahead of the attempt, and the attempt again wherever its result is used.
-    """
-    return f"{TRY}(IF(spark_partition_id() < 0, NULL, named_struct('v', {sql})))"
 
 
 def is_collated(kind: str) -> bool:

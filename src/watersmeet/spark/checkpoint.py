@@ -24,7 +24,7 @@ from watersmeet.program.site.engine import read_versions
 from watersmeet.program.site.ledger import FORMAT, SiteLedger
 from watersmeet.spark.durable import UNFLUSHED, Disk, lock, sealed, unsealed
 from watersmeet.spark.files import FileShelf
-from watersmeet.spark.spark_log import SparkLog
+from watersmeet.spark.spark_log import CLIENT, SparkLog
 from watersmeet.spark.store.held import HeldStore
 from watersmeet.spark.store.mirror import origin_of, shelf_of
 from watersmeet.spark.store.object_store import is_url
@@ -153,6 +153,26 @@ class Checkpoint:
     def _revision(self) -> int:
         ledger = read_ledger(self.directory)
         return read_versions(self.shelf, ledger).deployment.revision if ledger.versions else 0
+
+    @property
+    def is_in_store(self) -> bool:
+        """Whether what counts is in an object store, and the directory a copy of it."""
+        return self._held is not None
+
+    def number_batches(self, *, by_client: bool) -> None:
+        """Say who numbers the micro-batches, this process or Spark; refused if it was the other one before."""
+        log = SparkLog(Path(self.spark), self.ledger.ingested_batch)
+        if by_client and not log.is_clients and self.ledger.ingested_batch < 0:
+            self._disk.make(self.spark)
+            self._disk.replace(log.directory / CLIENT, "")
+        elif by_client != log.is_clients:
+            was, cure = "with a Spark of its own", "--master"
+            if log.is_clients:
+                was, cure = "over Spark Connect", "--remote"
+            raise CheckpointMismatch(
+                f"checkpoint {self.directory} was made {was}, whose micro-batches are numbered differently; go on with "
+                f"{cure}, or begin anew with --fresh"
+            )
 
     def commit(self, ledger: SiteLedger) -> None:
         """Make a ledger the state: what it names is flushed first, and of Spark's log what it relies on."""

@@ -6,12 +6,13 @@ the middle of a run with a stack trace of a worker.
 
 import platform
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 from pyspark.sql import SparkSession
 
 from watersmeet.errors import RunError
+from watersmeet.spark.backend.protocol import backend_of
 
 LIBRARIES = ("pyarrow", "numpy", "pandas", "numba", "sqlglot", "datasketches")  # that tasks import
 _MAY_DIFFER = ("sqlglot",)  # in which version it is there does not matter to tasks
@@ -32,8 +33,8 @@ def versions_here() -> dict[str, str]:
 class ReportVersions:
     """A task that reports its machine and what is there; it imports nothing that may be missing."""
 
-    def __call__(self, numbers: Iterable[int]) -> Iterator[tuple[str, dict[str, str]]]:
-        yield platform.node(), versions_here()
+    def __call__(self, number: int) -> list[tuple[str, dict[str, str]]]:
+        return [(platform.node(), versions_here())]
 
 
 def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
@@ -56,20 +57,19 @@ def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]
 
 def check_executors(session: SparkSession) -> None:
     """Refuse executors that could not run our tasks, with what they lack."""
-    context = session.sparkContext
-    count = max(2, context.defaultParallelism) * 2
+    backend = backend_of(session)
     try:
-        found = context.parallelize(range(count), count).mapPartitions(ReportVersions()).collect()
+        found = backend.run_tasks(ReportVersions(), max(2, backend.parallelism) * 2)
     except Exception as error:
         cause = next((line.strip() for line in str(error).splitlines() if "rror" in line), type(error).__name__)
         raise RunError(
-            f"no task of ours can run on the executors of {context.master}: {cause}; let PYSPARK_PYTHON (or --conf "
+            f"no task of ours can run on the executors of {backend.name}: {cause}; let PYSPARK_PYTHON (or --conf "
             "spark.pyspark.python) name a Python there like this one"
         ) from None
     wrong = {(host, text) for host, theirs in found for text in differences(versions_here(), theirs)}
     if wrong:
         listed = "; ".join(f"{host} has {text}" for host, text in sorted(wrong))
         raise RunError(
-            f"the executors of {context.master} are not like the driver: {listed}. Install the same there, or let "
+            f"the executors of {backend.name} are not like the driver: {listed}. Install the same there, or let "
             "PYSPARK_PYTHON (or --conf spark.pyspark.python) name a Python that has it"
         )

@@ -20,7 +20,7 @@ _WRAPPERS = ("STREAM_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR", "PYTHON_EXCEP
 
 def refusal(error: Exception, *queries: str) -> WatersmeetError:
     """The error to show for what kept queries from starting: it is bad input, unless Java has ended."""
-    if isinstance(error, WatersmeetError) or _is_due_to_javas_end(error):
+    if isinstance(error, WatersmeetError) or _is_due_to_javas_end(error) or _is_servers_end(error):
         return explain(error, *queries)
     return InputError(f"{name_queries(queries)} cannot start: {readable(error)}")
 
@@ -39,9 +39,23 @@ def _is_javas_end(error: BaseException) -> bool:
     return type(error) is Py4JError and "Trace:" not in str(error)  # half an answer; a whole one says what went wrong
 
 
+def _is_servers_end(error: BaseException) -> bool:
+    """Whether a session of Spark Connect is lost; its library need not be installed, so classes go by their names."""
+    is_connects = type(error).__module__.startswith(("grpc", "pyspark.errors.exceptions.connect"))
+    return is_connects and any(sign in str(error) for sign in _LOST_SESSION)
+
+
+_LOST_SESSION = ("StatusCode.UNAVAILABLE", "SESSION_CHANGED", "SESSION_NOT_FOUND", "SESSION_CLOSED", "RETRIES_EXCEEDED")
+
+
 def explain(error: BaseException, *queries: str) -> WatersmeetError:
     """The error to show for anything that ended queries."""
     what = name_queries(queries)
+    if _is_servers_end(error):
+        return RunError(
+            f"{what}: the Spark Connect server cannot be reached or has been started again; start the run again to "
+            "resume it"
+        )
     if _is_due_to_javas_end(error):
         return RunError(f"{what}: Spark's Java process ended unexpectedly; start the run again to resume it")
     if isinstance(error, WatersmeetError):

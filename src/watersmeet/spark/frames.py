@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 from watersmeet.errors import InputError
 from watersmeet.plan.explain import explain_text
 from watersmeet.query.windows import Changes
+from watersmeet.spark.backend.protocol import backend_of
 from watersmeet.spark.handle import StreamingRun
 from watersmeet.spark.live_table import LiveTable
 from watersmeet.spark.outputs import answer_type
@@ -38,6 +39,7 @@ def sql(spark: SparkSession, text: str, /, **frames: DataFrame) -> "JoinedStream
         raise InputError(
             'name the DataFrames of the query, as in wm.sql(spark, "... FROM orders [RANGE ...]", orders=df)'
         )
+    backend_of(spark).prepare()
     streams = tuple(stream_of(name, frame) for name, frame in frames.items() if frame.isStreaming)
     tables = tuple(Table(name, frame=frame) for name, frame in frames.items() if not frame.isStreaming)
     # A name of its own, and the same at each start: Spark lets only one query of a name run at a time.

@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from watersmeet.spark.backend.protocol import backend_of
 from watersmeet.spark.files import FileShelf
 from watersmeet.spark.session import empty_frame
-from watersmeet.spark.tasks import REPORT, Batches, Named, OnEach, ReadRows
+from watersmeet.spark.tasks import REPORT, Batches, Named, ReadRows
 
 Result = TypeVar("Result")
 
@@ -22,13 +23,14 @@ class TaskRunner:
     """Runs tasks by number over so many rows; all they return.
 
     With a local master the tasks of Spark would run on this machine, each a trip to another process: threads do the
-    same sooner, since the kernels and Arrow run without Python's lock. On a cluster they are jobs of Spark.
+    same sooner, since the kernels and Arrow run without Python's lock. On a cluster, or a server of
+    Spark Connect, they are jobs of Spark.
     """
 
     def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
-        self.parallelism = max(1, int(spark.sparkContext.defaultParallelism))
-        self._is_local = str(spark.sparkContext.master).startswith("local")
+        self._backend = backend_of(spark)
+        self.parallelism = self._backend.parallelism
+        self._is_local = self._backend.is_local
 
     @cached_property
     def _threads(self) -> ThreadPoolExecutor:
@@ -39,9 +41,7 @@ class TaskRunner:
             return [result for number in range(count) for result in task(number)]
         if self._is_local:
             return [result for results in self._threads.map(task, range(count)) for result in results]
-        context = self._spark.sparkContext
-        # A plain job: planning a query takes Spark SQL longer than most of these tasks run.
-        return context.parallelize(range(count), count).mapPartitions(OnEach(task)).collect()
+        return self._backend.run_tasks(task, count)
 
 
 def numbers(spark: SparkSession, count: int) -> DataFrame:

@@ -35,10 +35,13 @@ from watersmeet.query.model import Column
 from watersmeet.query.windows import parse_duration
 from watersmeet.spark.adapting import Observations, PlanAdapter
 from watersmeet.spark.apply import Applier
+from watersmeet.spark.backend.protocol import backend_of
 from watersmeet.spark.binding import Bound
 from watersmeet.spark.catalogue import Catalogue
 from watersmeet.spark.changes import identity_of, plans_in_force
 from watersmeet.spark.checkpoint import Checkpoint, kept_columns, refuse_old_forms
+from watersmeet.spark.connect.batches import ClientBatches
+from watersmeet.spark.connect.offered import OfferedBatches
 from watersmeet.spark.deliver.sinks import FileWriter, check_sink, open_sink
 from watersmeet.spark.deliver.writer import Writer
 from watersmeet.spark.durable import Disk
@@ -55,9 +58,9 @@ from watersmeet.spark.links.board import Shown, open_board
 from watersmeet.spark.links.transport import default_links, open_transport, remove_links, seal_of
 from watersmeet.spark.outputs import bind_outputs
 from watersmeet.spark.resume import current_definitions, known_versions, latest, note_topology, resumed
-from watersmeet.spark.session import start_session, use_our_python
+from watersmeet.spark.session import start_session
 from watersmeet.spark.site_job import SiteJob, SiteSettings
-from watersmeet.spark.site_query import SiteQuery
+from watersmeet.spark.site_query import SiteQuery, SparkQuery
 from watersmeet.spark.store.mirror import local_root
 from watersmeet.topology.model import Query, Topology
 from watersmeet.topology.views import Asked
@@ -271,7 +274,7 @@ def _start(
         known = known_versions(root, topology.site_names if site is None else [site], at_start=True)
     settings = connector_settings(topology) or None
     session = spark or start_session(settings=settings, has_rows=has_rows_in_java(topology.sources))
-    use_our_python(session)
+    backend_of(session).prepare()
     topology = with_table_schemas(session, topology)
     topology = resumed(topology, known, root)
     asked, given = topology.queries, topology
@@ -520,7 +523,7 @@ class _Launch:
 
     def _start_site(self, site: str) -> SiteQuery:
         queries = tuple(self.plans)
-        is_shared = not str(self.spark.sparkContext.master).startswith("local")
+        is_shared = not backend_of(self.spark).is_local
         with ExitStack() as undo, _refusing(queries):
             held = Checkpoint(self.root / site, self._identity(site), self._disk, is_shared=is_shared)
             undo.callback(held.close)
@@ -598,21 +601,34 @@ class _Launch:
             job.close()
             raise
 
-    def _query_over(
-        self, job: SiteJob, held: Checkpoint, handle: SiteQuery, gone: Sequence[str] = ()
-    ) -> StreamingQuery:
+    def _query_over(self, job: SiteJob, held: Checkpoint, handle: SiteQuery, gone: Sequence[str] = ()) -> SparkQuery:
         """Start Spark's query over the streams of a site, as they are read now."""
         handle.start_again = lambda: self._query_over(job, held, handle)
-        stream = job.frame().writeStream.option("checkpointLocation", held.spark).queryName(self._name(job.site))
-        stream = stream.foreachBatch(handle.run_batch)
-        # Spark counts in milliseconds, and does not know the short units.
-        has_links = job.has_links
-        shortest_ms = _MIN_INTERVAL_MS if has_links and not self.once else 0
-        interval = f"{max(-(-self.trigger_us // 1_000), shortest_ms)} milliseconds"
-        ends = self.once and not job.lists_files  # then the job ends it
-        stream = stream.trigger(availableNow=True) if ends else stream.trigger(processingTime=interval)
+        is_remote = backend_of(self.spark).is_remote
+        held.number_batches(by_client=is_remote and job.lists_files)
         self.spark.conf.set("spark.sql.files.ignoreMissingFiles", "true" if gone else "false")
-        return stream.start()
+        # Spark counts in milliseconds, and does not know the short units.
+        interval_ms = max(-(-self.trigger_us // 1_000), _MIN_INTERVAL_MS if job.has_links and not self.once else 0)
+        if is_remote and job.lists_files:
+            job.frame()  # what is wrong with options of streams is said now
+            first = job.ledger.ingested_batch + 1
+            return ClientBatches(handle.run_batch, first, interval_ms / 1_000, self._name(job.site))
+
+        def begin(run_batch: Callable[[Any, int], None]) -> StreamingQuery:
+            stream = job.frame().writeStream.option("checkpointLocation", held.spark).queryName(self._name(job.site))
+            stream = stream.foreachBatch(run_batch)
+            if self.once and not job.lists_files:  # otherwise the job ends it
+                return stream.trigger(availableNow=True).start()
+            return stream.trigger(processingTime=f"{interval_ms} milliseconds").start()
+
+        if is_remote:
+            if held.is_in_store:
+                raise InputError(
+                    "over Spark Connect with a checkpoint in a store only files can be streams, since the server keeps "
+                    "the offsets of others in the checkpoint; give --checkpoint a directory that both have mounted"
+                )
+            return OfferedBatches(Path(held.spark).with_name("offers"), begin, handle.run_batch)
+        return begin(handle.run_batch)
 
     def _name(self, site: str) -> str:
         """The name of a site's streaming query: the first of its queries, and the site where there are several."""

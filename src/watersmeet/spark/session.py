@@ -19,7 +19,8 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from watersmeet.errors import RunError
+from watersmeet.errors import RunError, first_line
+from watersmeet.spark.backend.protocol import backend_of
 from watersmeet.spark.class_archive import archive_flags
 from watersmeet.spark.executors import check_executors
 from watersmeet.topology.secrets import resolved
@@ -150,20 +151,6 @@ def start_session(
     return session
 
 
-def use_our_python(session: SparkSession) -> None:
-    """Let the workers of a session that others have started run this very Python, where nobody has said which.
-
-    PySpark takes the first `python3` of PATH, which knows nothing of an environment that is not activated.
-    """
-    context = session.sparkContext
-    settings = session._jsc.sc().conf()  # what Java asks for its own workers, as those of data sources
-    if "PYSPARK_PYTHON" in os.environ or settings.contains("spark.pyspark.python"):
-        return
-    if str(context.master).startswith("local"):
-        context.pythonExec = sys.executable
-        settings.set("spark.pyspark.python", sys.executable)
-
-
 _java: list[subprocess.Popen[bytes]] = []  # what we have started
 
 
@@ -235,26 +222,24 @@ def ship_package(session: SparkSession) -> None:
     context = session.sparkContext
     if str(context.master).startswith("local"):
         return
+    context.addPyFile(str(zip_package(Path(context._temp_dir))))
+
+
+def zip_package(place: Path) -> Path:
+    """The package as an archive that Python imports from."""
     package = Path(__file__).resolve().parent.parent
-    archive = Path(context._temp_dir) / "watersmeet.zip"
+    archive = place / "watersmeet.zip"
     with zipfile.ZipFile(archive, "w") as zipped:
         for file in sorted(package.rglob("*.py")):
             zipped.write(file, file.relative_to(package.parent))
-    context.addPyFile(str(archive))
+    return archive
 
 
 def empty_frame(spark: SparkSession, schema: StructType) -> DataFrame:
-    """A frame without rows; PySpark would have Python's workers make none of them."""
-    java: Any = spark._jsparkSession
-    return DataFrame(java.createDataFrame(spark._jvm.java.util.ArrayList(), java.parseDataType(schema.json())), spark)  # type: ignore[union-attr]
+    """A frame without rows."""
+    return backend_of(spark).empty_frame(schema)
 
 
 def option_values(spark: SparkSession, options: Mapping[str, str], what: str) -> dict[str, str]:
     """Options of a source or sink as Spark gets them: with the values that references stand for."""
     return resolved(options, what, lambda name: spark.conf.get(name, None))
-
-
-def first_line(error: BaseException) -> str:
-    """The first line that says something."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

@@ -162,7 +162,7 @@ class SiteJob:
             judge=self.cause_against,
         )
         watermarks_path = settings.checkpoint.watermarks_path
-        self._program_path = checkpoint.directory / "program.pickle"
+        self._program_path = checkpoint.directory / "program.json"
         self._write_program()
         self._intake = Intake(
             *(spark, settings.topology, program, catalogue.schemas, shelf, watermarks_path, run_tasks),
@@ -235,7 +235,7 @@ class SiteJob:
         return f"{self.program.site}-{self._checkpoint.run_id}"
 
     def _write_program(self) -> None:
-        write_program(self._program_path, self.program)
+        write_program(self._program_path, self.versions)
         self._checkpoint.written_for_tasks(self._program_path.name)
 
     # -- what comes and goes with queries

@@ -10,8 +10,12 @@ from py4j.protocol import Py4JError
 from pyspark.sql.streaming.query import StreamingQuery
 
 from watersmeet.errors import WatersmeetError
+from watersmeet.spark.connect.batches import ClientBatches
+from watersmeet.spark.connect.offered import OfferedBatches
 from watersmeet.spark.failures import explain, raise_explained
 from watersmeet.spark.site_job import FrameChanged, InputEnded, SiteJob
+
+SparkQuery = StreamingQuery | ClientBatches | OfferedBatches  # what calls for micro-batches
 
 
 class _Stopped(WatersmeetError):
@@ -30,19 +34,20 @@ class SiteQuery:
         self._is_stopping = False
         self._has_read_all = False
         self._is_closed = False
-        self._query: StreamingQuery | None = None
+        self._query: SparkQuery | None = None
         self._is_restarting = False
-        self.start_again: Callable[[], StreamingQuery] | None = None  # Spark's query, over streams as they are read now
+        # Starts Spark's query over streams as they are read now.
+        self.start_again: Callable[[], SparkQuery] | None = None
         self.failure: BaseException | None = None
 
-    def attach(self, query: StreamingQuery) -> None:
+    def attach(self, query: SparkQuery) -> None:
         """Spark's query has started."""
         self._query = query
         if self.failure is not None:
             query.stop()
 
     @property
-    def query(self) -> StreamingQuery:
+    def query(self) -> SparkQuery:
         assert self._query is not None, "the handle is given out only once the query has started"
         return self._query
 

@@ -14,6 +14,7 @@ from typing import Any
 from watersmeet.errors import damaged
 from watersmeet.spark.durable import tree
 
+CLIENT = "client"  # a file in the place of the log, where a client numbers the micro-batches
 _OFFSETS_LINES, _COMMITS_LINES = 3, 2  # at least: a version, metadata, and of offsets one line a source
 
 
@@ -24,8 +25,16 @@ class SparkLog:
     directory: Path
     ingested: int
 
+    @property
+    def is_clients(self) -> bool:
+        """Whether a client of Spark Connect numbers the micro-batches, and Spark has no log of them."""
+        return (self.directory / CLIENT).exists()
+
     def needed(self) -> Iterator[str]:
         """What must be there at the next start: offsets, and what sources have written down."""
+        if self.is_clients:
+            yield from map(str, (self.directory, self.directory / CLIENT))
+            return
         offsets = self.directory / "offsets"
         numbers = range(max(0, self.ingested - 1), self.ingested + 1)
         yield from map(str, (self.directory, self._metadata, offsets, *(offsets / str(number) for number in numbers)))
@@ -34,6 +43,8 @@ class SparkLog:
 
     def check(self) -> None:
         """Refuse a log that does not belong to the ledger."""
+        if self.is_clients:
+            return
         offsets, commits = dict(self._entries("offsets")), dict(self._entries("commits"))
         numbers = range(max(0, self.ingested - 1), self.ingested + 1)
         needed = [(self.directory / "offsets" / str(number), _OFFSETS_LINES) for number in numbers]

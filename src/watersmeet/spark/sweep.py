@@ -8,8 +8,7 @@ from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
-from watersmeet.errors import RunError
-from watersmeet.spark.session import first_line
+from watersmeet.errors import RunError, first_line
 
 Result = TypeVar("Result")
 

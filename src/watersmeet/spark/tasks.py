@@ -6,10 +6,9 @@ written once, sorted, and the same file serves as the exchange and as the state.
 
 import json
 import os
-import pickle
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -19,6 +18,8 @@ from pyspark import TaskContext
 from watersmeet.errors import damaged
 from watersmeet.program.finish.failed import set_failing_aside
 from watersmeet.program.finish.model import Finish
+from watersmeet.program.site.adoption import program_in
+from watersmeet.program.site.agreement import Versions
 from watersmeet.program.site.ingest import Ingest, first_row_id, has_event_time
 from watersmeet.program.site.ledger import Ingested
 from watersmeet.program.site.program import SiteProgram
@@ -44,17 +45,6 @@ def report(values: Sequence[Any]) -> pa.RecordBatch:
 
 
 @dataclass(frozen=True)
-class OnEach:
-    """Run a task of the site programs for the numbers of a partition and hand out all it returns."""
-
-    task: Callable[[int], list[Any]]
-
-    def __call__(self, numbers: Iterable[int]) -> Iterator[Any]:
-        for number in numbers:
-            yield from self.task(number)
-
-
-@dataclass(frozen=True)
 class Named:
     """Give the columns of incoming batches their names: PySpark cannot pass a name with a dot in it."""
 
@@ -65,27 +55,21 @@ class Named:
         return self.task(batch.rename_columns(self.names) for batch in batches)
 
 
-def write_program(path: Path, program: SiteProgram) -> None:
-    """Keep the program of a site where tasks find it; made from the ledger, and replaced whole."""
+def write_program(path: Path, versions: Versions) -> None:
+    """Keep what the program of a site follows from where tasks find it; made from the ledger, and replaced whole."""
     fresh = path.with_suffix(".tmp")
-    fresh.write_bytes(pickle.dumps(program))
+    fresh.write_text(versions.to_json(), encoding="utf-8")
     os.replace(fresh, path)
 
 
-def read_program(path: str, shelf: object = None) -> SiteProgram:
-    """The program of a site as it is now."""
-    if _is_elsewhere(shelf):
-        data = _beside(shelf, path)
-        stamp: object = zlib.crc32(data)
-    else:
-        found = os.stat(path)
-        stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
-    if path not in _programs or _programs[path][0] != stamp:
-        _programs[path] = stamp, pickle.loads(_beside(shelf, path))
-    return _programs[path][1]
+def read_program(path: str, site: str, shelf: object = None) -> SiteProgram:
+    """The program of a site as it is now: JSON that is parsed and compiled again, so nothing in it is ever run."""
+    return _compiled(_beside(shelf, path), site)
 
 
-_programs: dict[str, tuple[object, SiteProgram]] = {}  # by path, as last read
+@lru_cache(8)
+def _compiled(text: bytes, site: str) -> SiteProgram:
+    return program_in(Versions.from_json(text.decode()), site)
 
 
 def _is_elsewhere(shelf: object) -> TypeGuard[StoreShelf]:
@@ -114,7 +98,7 @@ class IngestRows:
     def __call__(self, batches: Batches, task: int | None = None) -> Batches:
         """Ingest rows; `task` is the number of the task among those that read files themselves."""
         if self.program_path:
-            program = read_program(self.program_path, self.ingest.shelf)
+            program = read_program(self.program_path, self.ingest.program.site, self.ingest.shelf)
             current = replace(self, ingest=replace(self.ingest, program=program), program_path="")
             yield from current(batches, task)
             return

@@ -1,16 +1,14 @@
 """Checkpoints in an object store: runs that go on elsewhere, die at any request, and are run twice."""
 
 import contextlib
-import json
 import os
 import random
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -19,6 +17,7 @@ from pyspark.sql import SparkSession
 from s3 import Faults, new_url
 from scenes import Scene, by_arrow, make_batches, wait_for
 from seeds import FreshSeeds, scaled
+from store_scene import StoreScene
 
 import watersmeet as wm
 from watersmeet.cli.main import run_command
@@ -34,27 +33,6 @@ from watersmeet.spark.store.object_store import open_store
 from watersmeet.testing import bag
 
 SQL = "SELECT a.id AS a_id, b.id AS b_id, b.s FROM a [RANGE 9 SECONDS], b [RANGE 9 SECONDS] WHERE a.k = b.k"
-
-
-@dataclass(frozen=True, eq=False)
-class StoreScene(Scene):
-    """A scene whose checkpoint is in a store."""
-
-    url: str = ""
-
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        return {"checkpoint": self.url}
-
-    def ledger(self, site: str) -> SiteLedger:
-        stored = open_store(self.url).get(f"{site}/ledger.json")
-        if stored is None:
-            return SiteLedger()
-        data = json.loads(stored.data)
-        return SiteLedger.from_json(json.dumps({name: data[name] for name in data if name not in ("crc32", "lease")}))
-
-    def kept_state(self, site: str) -> set[str]:
-        return {key.rpartition("/")[2] for key in open_store(self.url).sizes(f"{site}/state/")}
 
 
 def make_scene(directory: Path, url: str, count: int = 4, late: Sequence[str] = ("a",)) -> StoreScene:

@@ -1,12 +1,15 @@
 """What is asked of an object store, from an S3 server, also where answers are lost, refused, slow or old."""
 
 import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
-from s3 import Faults, new_url
+from s3 import Faults, new_url, write_certificates
 from scenes import wait_for
 
 from watersmeet.errors import CheckpointMismatch, InputError
@@ -157,3 +160,36 @@ def test_a_lease_is_kept_while_the_store_fails_for_a_while(faults: Faults, monke
     assert stored is not None
     held = json.loads(stored.data)
     assert held["is_over"] and held["epoch"] == 1
+
+
+_AT_TLS = """
+import sys
+from datetime import timedelta
+from watersmeet.spark.store import object_store
+from watersmeet.spark.store.protocol import StoreFailed, check_conditions
+
+object_store._RETRY.update(max_retries=0, retry_timeout=timedelta(seconds=5))
+store = object_store.open_store(sys.argv[1])
+try:
+    check_conditions(store)
+    store.put("a", b"over TLS")
+    print(store.get("a").data.decode())
+except StoreFailed as error:
+    print("refused:", error)
+"""
+
+
+def test_a_store_is_reached_over_tls_if_its_certificate_is_trusted(s3_url: str, tmp_path: Path) -> None:
+    authority, certificate = write_certificates(tmp_path)
+    with Faults(os.environ["AWS_ENDPOINT_URL"], lambda method, path: "pass", certificate) as proxy:
+        settings = {**os.environ, "AWS_ENDPOINT_URL": proxy.endpoint}
+
+        def told(**trust: str) -> str:
+            command = [sys.executable, "-c", _AT_TLS, s3_url]
+            asked = subprocess.run(command, env={**settings, **trust}, capture_output=True, text=True, check=True)
+            return asked.stdout.strip()
+
+        assert told(SSL_CERT_FILE=str(authority)) == "over TLS"
+        seen = len(proxy.seen)
+        assert told().startswith("refused: ")
+        assert len(proxy.seen) == seen, "nothing is sent to a server that cannot show who it is"

@@ -82,7 +82,11 @@ def _corrected(given: Finish | None, known: Finish) -> Finish:
 
 def program_of(shelf: Shelf, ledger: SiteLedger, site: str) -> SiteProgram:
     """What a site does by its ledger."""
-    versions = read_versions(shelf, ledger)
+    return program_in(read_versions(shelf, ledger), site)
+
+
+def program_in(versions: Versions, site: str) -> SiteProgram:
+    """What a site does by what it knows of versions."""
     return program_at(versions.deployment, site, versions.gone, versions.numbering)
 
 

@@ -12,13 +12,13 @@ _GENERATORS = names(
     "explode explode_outer posexplode posexplode_outer inline inline_outer stack json_tuple variant_explode "
     "variant_explode_outer collations sql_keywords"
 )
-_NON_DETERMINISTIC = names(
+NON_DETERMINISTIC = names(
     "rand randn random randstr uniform uuid shuffle now current_timestamp current_date curdate current_time "
     "localtimestamp localtime current_user session_user user current_database current_schema current_catalog "
     "current_timezone version"
 )
-_NEVER = names("reflect java_method try_reflect")  # they call any static method of Java
-_BY_PARTITION = names(
+NEVER = names("reflect java_method try_reflect")  # they call any static method of Java
+BY_PARTITION = names(
     "monotonically_increasing_id spark_partition_id input_file_name input_file_block_start input_file_block_length"
 )
 _DATE_LITERALS = names("date timestamp timestamp_ntz timestamp_ltz")
@@ -65,11 +65,11 @@ def refuse_functions(
             raise text.error(token, f"{name}() is not supported; write the window after the stream, in brackets")
         if name in _AGGREGATES and not quantifies:
             raise text.error(token, _refused_aggregate(name, exact_clause))
-        if name in _NEVER:
+        if name in NEVER:
             raise text.error(token, calls_java(name))
-        if name in _BY_PARTITION:
+        if name in BY_PARTITION:
             raise text.error(token, tells_of_partitions(name))
-        if exact_clause and (name in _NON_DETERMINISTIC or is_clock):
+        if exact_clause and (name in NON_DETERMINISTIC or is_clock):
             raise text.error(token, not_deterministic(name, exact_clause))
     for node in nodes if stars else ():
         if (star := node.find(exp.Star)) and star is not node and not isinstance(star.parent, exp.Column):

@@ -13,7 +13,8 @@ from watersmeet.program.finish.model import Evaluated, Finish, answer_column
 from watersmeet.program.storage.codec import decode
 from watersmeet.program.storage.segments import class_column
 from watersmeet.program.storage.shelf import Part
-from watersmeet.spark.binding import Bound, is_collated, tried_sql
+from watersmeet.spark.backend.protocol import backend_of
+from watersmeet.spark.binding import Bound, is_collated
 from watersmeet.spark.failures import explain, raise_explained
 from watersmeet.spark.files import FileShelf
 from watersmeet.spark.jobs import map_rows, numbers, reports
@@ -71,10 +72,11 @@ class SparkEvaluator:
 
     def _tried(self, finish: Finish, paths: Sequence[str]) -> Evaluated:
         """The combinations for which no expression fails, and the others."""
+        tried = backend_of(self._spark).tried_sql
         number = first_failing(
             finish,
-            lambda one: f"{tried_sql(one.sql)} IS NULL",
-            lambda one: f"coalesce({tried_sql(one.sql)}.v, false)",
+            lambda one: f"{tried(one.sql)} IS NULL",
+            lambda one: f"coalesce({tried(one.sql)}.v, false)",
         )
         combinations = self._combinations(finish, paths)
         judged = combinations.withColumn(FAILING, F.expr(f"CAST({number} AS INT)"))

@@ -15,19 +15,18 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from watersmeet.errors import CheckpointMismatch, InputError, RunError
-from watersmeet.spark.analyser import readable
+from watersmeet.errors import CheckpointMismatch, InputError, RunError, first_line
+from watersmeet.spark.backend.protocol import backend_of
 from watersmeet.spark.deliver.kafka import KafkaWriter, check_kafka_sink
 from watersmeet.spark.deliver.storage import ObjectStorage, open_storage
 from watersmeet.spark.deliver.writer import Writer
 from watersmeet.spark.durable import FLUSHED, Disk
 from watersmeet.spark.ingest.new_files import FILE_FORMATS
-from watersmeet.spark.session import first_line, option_values
+from watersmeet.spark.session import option_values
 from watersmeet.topology.model import BatchFunction, Query, Sink
 
 CONSOLE_ROWS = 20
@@ -49,7 +48,7 @@ class FileWriter(Writer):
         self._storage, self._directory = open_storage(spark, sink.path, disk)
         # A place of this run alone: several queries may write to one directory.
         self._staging = self._storage.staging(self._directory, run_id)
-        self._has_executors_elsewhere = not str(spark.sparkContext.master).startswith("local")
+        self._has_executors_elsewhere = not backend_of(spark).is_local
         if spark.conf.get(_TIMESTAMPS, None) is None:
             spark.conf.set(_TIMESTAMPS, _WITH_ZONE)  # Spark's default, INT96, does not say that it means UTC
         self._writes_zone = spark.conf.get(_TIMESTAMPS) == _WITH_ZONE
@@ -235,12 +234,8 @@ def check_sink(spark: SparkSession, query: Query) -> None:
         if storage.is_local and not (place.is_dir() and os.access(place, os.W_OK)):
             raise _unwritable(sink, os.strerror(errno.EACCES if place.is_dir() else errno.ENOTDIR))
         return
-    jvm: Any = spark._jvm  # there is no other way to ask whether Spark knows a format
-    try:
-        settings = spark._jsparkSession.sessionState().conf()
-        jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource(sink.format, settings)
-    except Exception as error:
-        raise InputError(f"query {query.name!r}: Spark cannot write its sink: {readable(error)}") from None
+    if (cause := backend_of(spark).unknown_format(sink.format)) is not None:
+        raise InputError(f"query {query.name!r}: Spark cannot write its sink: {cause}")
 
 
 def open_sink(

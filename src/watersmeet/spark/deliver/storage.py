@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 from urllib.parse import unquote, urlparse
 
 from pyspark.sql import SparkSession
 
 from watersmeet.errors import RunError
+from watersmeet.spark.backend.protocol import backend_of
 from watersmeet.spark.durable import UNFLUSHED, Disk
 from watersmeet.spark.store.cache import cache_directory
 from watersmeet.spark.store.object_store import ObjectStore, is_installed, is_object_url, open_store
@@ -151,14 +152,10 @@ class HadoopStorage:
     stages_here = False
 
     def __init__(self, spark: SparkSession, root: str) -> None:
-        self._jvm: Any = spark._jvm  # Hadoop's file systems are reached only this way
-        self._files = self._path(root).getFileSystem(spark._jsc.hadoopConfiguration())
+        self._files, self._path = backend_of(spark).hadoop_files(root)
 
     def staging(self, directory: str, run_id: str) -> str:
         return _beside(directory, run_id)
-
-    def _path(self, path: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(path)
 
     def make(self, directory: str, *, lasting: bool = False) -> None:
         if not self._files.mkdirs(self._path(directory)):

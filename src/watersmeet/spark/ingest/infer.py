@@ -8,10 +8,9 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from watersmeet.errors import InputError
+from watersmeet.errors import InputError, first_line
 from watersmeet.spark.analyser import readable
 from watersmeet.spark.ingest.new_files import Listing
-from watersmeet.spark.session import first_line
 from watersmeet.topology.propose import FoundStream, stream_name
 
 _FORMATS = {

@@ -18,11 +18,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructField, StructType
 
-from watersmeet.errors import InputError, TopologyError, did_you_mean
+from watersmeet.errors import InputError, TopologyError, did_you_mean, first_line
 from watersmeet.spark.analyser import readable
-from watersmeet.spark.binding import CORRUPT, CORRUPT_FIELD, tried_sql
+from watersmeet.spark.backend.protocol import backend_of
+from watersmeet.spark.binding import CORRUPT, CORRUPT_FIELD
 from watersmeet.spark.kafka_options import GET_CONNECTOR, spark_options
-from watersmeet.spark.session import first_line, option_values
+from watersmeet.spark.session import option_values
 from watersmeet.topology.model import Stream
 from watersmeet.topology.payload import Payload
 
@@ -137,9 +138,9 @@ class _Messages:
         return self._judged(rows, wrong, "it is not JSON of the stream's schema")
 
     def _avro(self, rows: DataFrame) -> DataFrame:
-        jvm: Any = self.spark._jvm
+        backend = backend_of(self.spark)
         for name, limit in _AVRO_LIMITS.items():  # lengths in a damaged message must not take all memory
-            jvm.java.lang.System.setProperty(f"org.apache.avro.limits.{name}", str(limit))
+            backend.set_property(f"org.apache.avro.limits.{name}", str(limit), f"{self.stream.what}: Avro")
         value = "value" if self.payload.framing == "plain" else f"substring(value, {_MAGIC + 1})"
         text = json.dumps(json.loads(self.payload.schema or "")).replace("\\", "\\\\").replace("'", "\\'")
         read = f"from_avro({value}, '{text}', map('mode', 'FAILFAST'))"
@@ -150,8 +151,8 @@ class _Messages:
             for one in self._inside
         )
         try:
-            rows = rows.withColumn("#avro", F.expr(tried_sql(read)))
-            rows = rows.withColumn("#row", F.expr(f"{tried_sql(f'named_struct({cast})')}.v"))
+            rows = rows.withColumn("#avro", F.expr(backend.tried_sql(read)))
+            rows = rows.withColumn("#row", F.expr(f"{backend.tried_sql(f'named_struct({cast})')}.v"))
         except Exception as error:
             said = readable(error)
             if "AVRO" in said.upper() and ("not found" in said or "deploy" in said.casefold()):

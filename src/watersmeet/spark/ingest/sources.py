@@ -17,7 +17,8 @@ from watersmeet.program.storage.segments import TS, class_column, keep_column
 from watersmeet.query.sql.simple import Kind
 from watersmeet.query.windows import TABLE_US
 from watersmeet.spark.analyser import readable
-from watersmeet.spark.binding import CORRUPT, CORRUPT_FIELD, class_key_sql, micros_sql, tried_sql
+from watersmeet.spark.backend.protocol import backend_of
+from watersmeet.spark.binding import CORRUPT, CORRUPT_FIELD, class_key_sql, micros_sql
 from watersmeet.spark.ingest import generator
 from watersmeet.spark.ingest.kafka import check_topic, open_topic
 from watersmeet.spark.ingest.nanoseconds import read_files
@@ -184,9 +185,10 @@ def laid_out(
     judged = list(tried)
     tried |= {i.name: _guarded(i.expression.sql, scan, i.name) for i in scan.read if not i.expression.is_plain}
     if tried:
+        attempt_sql = backend_of(flat.sparkSession).tried_sql
         found += [F.col(f"`{_attempt(name)}`.v").alias(name) for name in judged]
         found.append(_failures(judged, flat.columns).alias(FAILED))
-        flat = flat.select("*", *(F.expr(tried_sql(sql)).alias(_attempt(name)) for name, sql in tried.items()))
+        flat = flat.select("*", *(F.expr(attempt_sql(sql)).alias(_attempt(name)) for name, sql in tried.items()))
     if malformed is not None:
         found.append(malformed)
     kept = {

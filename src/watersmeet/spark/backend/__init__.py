@@ -1,0 +1,1 @@
+"""What classic Spark and Spark Connect do differently, behind one interface."""

@@ -1,0 +1,1 @@
+"""Sites whose Spark is a server of Spark Connect."""
