@@ -149,8 +149,8 @@ class ConnectBackend:
 
     def set_property(self, name: str, value: str, what: str) -> None:
         raise InputError(
-            f"{what} needs a limit in Java ({name}) that a client of Spark Connect cannot set; run with --master, or use "
-            "another format"
+            f"{what} needs a limit in Java ({name}) that a client of Spark Connect cannot set; run with --master, "
+            "or use another format"
         )
 
     def hadoop_files(self, root: str) -> tuple[Any, Callable[[str], Any]]:
