@@ -138,7 +138,9 @@ class Broker:
         text = "".join(f"{name}={value}\n" for name, value in settings.items())
         self._properties.write_text(text, encoding="utf-8")
         _write_certificate(directory)
-        identity = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        identity = "-"
+        while identity.startswith("-"):  # it would be taken for an option
+            identity = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         done = self._java("kafka.tools.StorageTool", "format", "-t", identity, "-c", str(self._properties))
         if done.wait() != 0:
             raise RuntimeError(f"the broker's directory cannot be made: see {directory}/log")
