@@ -3,7 +3,7 @@ VENV := .venv
 BIN  := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test pytest check format soak bench clean
+.PHONY: setup demo kafka-demo test pytest check format soak bench clean
 
 setup: $(READY)
 
@@ -14,6 +14,10 @@ $(READY): pyproject.toml scripts/setup
 demo: setup
 	@rm -rf examples/routers/out
 	@$(BIN)/watersmeet run examples/routers/topology.yaml --once --checkpoint examples/routers/out/checkpoint
+
+kafka-demo: setup
+	@rm -rf examples/kafka/out
+	@$(BIN)/python scripts/kafka_demo.py
 
 test: setup
 	@$(MAKE) --no-print-directory -j 2 check pytest

@@ -65,7 +65,7 @@ CLASSES = (
             ),
         ),
     ),
-    Class("Kafka", 30, ("tests/spark/links/test_kafka.py",)),
+    Class("Kafka", 30, ("tests/spark/links/test_kafka.py", "tests/spark/test_kafka.py")),
     Class("object stores and clusters", 60, ("tests/spark/store", "tests/spark/test_cluster.py")),
     Class("kills of drivers, workers and executors", 120, ("tests/spark/test_cluster_kills.py",)),
     Class("Spark Connect", 30, ("tests/spark/test_connect.py",)),

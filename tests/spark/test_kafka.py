@@ -18,8 +18,8 @@ import yaml
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
-from kafka_broker import CONNECTOR, PASSWORD, Broker
-from scenes import DDL, SCHEMA, Bag, ledger_of, make_batches
+from kafka_broker import CONNECTOR, PASSWORD, Broker, missing
+from scenes import DDL, SCHEMA, Bag, ledger_of, make_batches, wait_for
 
 import watersmeet as wm
 from watersmeet.errors import CheckpointMismatch, InputError, RunError, without_secrets
@@ -198,7 +198,7 @@ class TopicScene:
     def expected(self, query: str) -> Bag:
         parsed = parse_query(self.queries[query], dict.fromkeys(PAYLOADS, SCHEMA.names))
         tables = {name: pa.concat_tables(some) for name, some in self.batches.items()}
-        return bag(answer(parsed, tables, dict.fromkeys(PAYLOADS, "ts")))
+        return bag(answer(parsed, tables, dict.fromkeys(tables, "ts")))
 
     def check(self) -> None:
         """That topics have every answer once, as values and keys say."""
@@ -259,7 +259,7 @@ def test_every_payload_is_joined_and_answered_as_the_oracle_does(
         scene.produce(name, clean(seed + 10, first=210))
     commit = KafkaWriter._in_transaction
 
-    def crash(writer: KafkaWriter, produce: Callable[[], None], batch: int) -> None:
+    def crash(writer: KafkaWriter, produce: Callable[[Any], None], batch: int) -> None:
         if not writer._is_holding:  # it takes hold of its topic
             commit(writer, produce, batch)
         elif writer._payload.format == "json":
@@ -267,7 +267,7 @@ def test_every_payload_is_joined_and_answered_as_the_oracle_does(
             raise RuntimeError("killed after the commit")
         else:
             writer._producer.begin_transaction()
-            produce()
+            produce(writer._producer)
             raise RuntimeError("killed before the commit")
 
     with monkeypatch.context() as patched:
@@ -290,6 +290,63 @@ def test_every_payload_is_joined_and_answered_as_the_oracle_does(
     shown = [path for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()]
     assert not any(PASSWORD.encode() in path.read_bytes() for path in shown), "a secret is in the checkpoint"
     assert without_secrets(f"x{PASSWORD}y") == "x***y"
+
+
+# Brokers that go away -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.soak
+def test_a_broker_that_is_killed_under_sources_links_and_a_sink_changes_no_answer(spark: Any, tmp_path: Path) -> None:
+    if why := missing():
+        pytest.skip(why)
+    with Broker(tmp_path / "broker") as broker:
+        scene = TopicScene(tmp_path, broker).make()
+        sql = "SELECT a.id AS a_id, c.id AS c_id FROM a [RANGE 5 SECONDS], c [RANGE 5 SECONDS] WHERE a.k = c.k"
+        scene.queries = {"ab": sql}  # type: ignore[misc]
+        reached = {"bootstrap.servers": broker.servers}
+        sink = {"format": "kafka", "options": {"topic": f"{scene.prefix}-ab", **reached}}
+        streams = {
+            name: {
+                "site": site,
+                "schema": DDL,
+                "event_time": "ts",
+                "watermark": "20 seconds",
+                "source": {
+                    "format": "kafka",
+                    "payload": PAYLOADS[name],
+                    "options": {"subscribe": f"{scene.prefix}-{name}", **reached},
+                },
+            }
+            for name, site in (("a", "ams"), ("c", "nyc"))
+        }
+        transport = {"kind": "kafka", "topics": scene.prefix, "options": reached}
+        described = {"sites": ["ams", "nyc"], "durability": "process", "streams": streams, "link_transport": transport}
+        path = tmp_path / "topology.yaml"
+        path.write_text(yaml.safe_dump(described | {"queries": {"ab": {"sql": sql, "site": "nyc", "sink": sink}}}))
+
+        def answers() -> Bag:
+            found = [json.loads(message.value()) for message in committed(broker.servers, f"{scene.prefix}-ab")]
+            return Counter((row["a_id"], row["c_id"]) for row in found)
+
+        handle = wm.start(wm.load_topology(path), spark=spark, checkpoint=tmp_path / "checkpoint", warn=None)
+        try:
+            for kill in range(3):
+                for seed, name in enumerate("ac"):
+                    scene.produce(name, clean(seed + 10 * kill, first=210 * kill))
+                if kill == 0:  # something is under way
+                    wait_for(lambda: bool(answers()), "no answers", lambda: raise_of(handle))
+                broker.kill()
+                broker.start()
+                expected = scene.expected("ab")
+                wait_for(lambda wanted=expected: answers() == wanted, "it does not go on", lambda: raise_of(handle))  # type: ignore[misc]
+        finally:
+            handle.stop()
+        assert answers() == scene.expected("ab") and len(scene.expected("ab")) > 300
+
+
+def raise_of(handle: wm.StreamingRun) -> None:
+    error = handle.exception()
+    assert error is None, error
 
 
 # Sinks ----------------------------------------------------------------------------------------------------------------
@@ -319,7 +376,7 @@ def test_of_two_processes_the_newer_one_writes_and_what_the_topic_has_is_not_wri
     older.resume_after(0)
     older.write(rows[1], 1, replay=False)
     older._producer.begin_transaction()  # killed in the middle of the second micro-batch
-    older._produce(older._messages(rows[2]), 2)
+    older._produce(older._producer, older._messages(rows[2]), 2)
     newer = writer_of(spark, kafka_broker, topic)
     newer.resume_after(2, replay=True)
     assert newer.write(rows[1], 1, replay=True) == 0

@@ -25,7 +25,7 @@ from watersmeet.topology.payload import Payload
 
 HEADER = "watersmeet"  # of every message: the run and the micro-batch
 _WAIT_S = 10.0  # for brokers, before they count as out of reach
-_COMMIT_S = 60.0
+_COMMIT_S = 15.0
 _AGAIN_S = 0.5
 _MICROS = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
 _UNKNOWN = -2  # micro-batch; -1 is before the first
@@ -183,32 +183,54 @@ class KafkaWriter(Writer):
                 )
             written = batch if self._lost == "skip" else written
         self._written = written
-        self._in_transaction(lambda: None, written)
+        self._in_transaction(lambda producer: None, written)
         self._is_holding = True
 
     def _commit(self, messages: pa.Table, batch: int) -> None:
         self._connect()
         if batch > self._written:
-            self._in_transaction(lambda: self._produce(messages, batch), batch)
+            self._in_transaction(lambda producer: self._produce(producer, messages, batch), batch)
             self._written = batch
 
-    def _in_transaction(self, produce: Callable[[], None], batch: int) -> None:
-        self._producer.begin_transaction()
-        produce()
-        place = self._kafka.TopicPartition(self._topic, 0, max(batch, -1) + 1, self._token)
-        self._producer.send_offsets_to_transaction([place], self._group.consumer_group_metadata(), _COMMIT_S)
-        self._producer.commit_transaction(_COMMIT_S)
+    def _in_transaction(self, produce: Callable[[Any], None], batch: int) -> None:
+        """Commit messages and the number of their micro-batch, all or nothing.
 
-    def _produce(self, messages: pa.Table, batch: int) -> None:
+        librdkafka may wait for ever for a coordinator that was killed, whatever the timeout: so this has a thread,
+        which is left behind then. What it still does is over once the next producer of the name is there.
+        """
+        producer, group = self._producer, self._group.consumer_group_metadata()
+        place = self._kafka.TopicPartition(self._topic, 0, max(batch, -1) + 1, self._token)
+        outcome: list[BaseException | None] = []
+
+        def commit() -> None:
+            try:
+                producer.begin_transaction()
+                produce(producer)
+                producer.send_offsets_to_transaction([place], group, _COMMIT_S)
+                producer.commit_transaction(_COMMIT_S)
+                outcome.append(None)
+            except BaseException as error:
+                outcome.append(error)
+
+        thread = threading.Thread(target=commit, name=f"commit-{self._name}", daemon=True)
+        thread.start()
+        thread.join(2 * _COMMIT_S)
+        if not outcome:
+            self._producer = None
+            raise self._kafka.KafkaException(self._kafka.KafkaError(self._kafka.KafkaError._TIMED_OUT))
+        if outcome[0] is not None:
+            raise outcome[0]
+
+    def _produce(self, producer: Any, messages: pa.Table, batch: int) -> None:
         header = [(HEADER, f"{self._run_id} {batch}".encode())]
         for piece in messages.to_batches():
             for key, value in zip(piece.column(0).to_pylist(), piece.column(1).to_pylist(), strict=True):
                 while True:
                     try:
-                        self._producer.produce(self._topic, value, key, headers=header)
+                        producer.produce(self._topic, value, key, headers=header)
                         break
                     except BufferError:
-                        self._producer.poll(0.1)
+                        producer.poll(0.1)
 
     def _trying(self, step: Callable[[], None]) -> None:
         """Do something until brokers have done it: each attempt asks them first whether one before it has succeeded."""
