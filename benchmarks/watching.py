@@ -30,7 +30,7 @@ import yaml
 SECOND_US = 1_000_000
 KEYS = 200_000
 SQL = "SELECT a.k, a.v AS x, c.v AS y FROM a [RANGE 5 SECONDS], b [RANGE 5 SECONDS], c [RANGE 5 SECONDS] "
-_WARM_S = 10
+_WARM_S, _QUIET_S = 10, 5
 CASES = ("no events", "nobody looks", "watched")
 
 
@@ -149,10 +149,13 @@ def run_case(case: str, rate: int, seconds: int, seed: int) -> None:
 
 
 def _await_rows(run: Any, count: int) -> None:
-    """Wait until all rows are joined, so that every case has done the same work."""
-    while run.usage().rows_in < count:
+    """Wait until all rows are joined and no more answers come, so that every case has done the same work."""
+    answers, since = -1, time.monotonic()
+    while run.usage().rows_in < count or time.monotonic() - since < _QUIET_S:
         if run.exception() is not None:
             raise run.exception()
+        if run.usage().rows_out != answers:
+            answers, since = run.usage().rows_out, time.monotonic()
         time.sleep(0.2)
 
 
@@ -175,10 +178,10 @@ def _follow(url: str) -> None:
 
 
 def _ask(url: str) -> None:
-    """What panels ask for: answers and charts every second."""
+    """What panels ask for: answers and charts, every second."""
     while True:
         now = time.time()
-        for what in ("answers", "timeline", f"history?from={now - 300}&to={now}&points=300"):
+        for what in ("answers", f"history?from={now - 300}&to={now}&points=300"):
             try:
                 urllib.request.urlopen(f"{url}api/{what}").read()
             except OSError:

@@ -50,9 +50,12 @@ class Series:
         """The figure on a grid of times: counts a second, or levels where there are any."""
         found: list[float | None] = [0.0 if self.kind == "sum" else None] * grid.count
         step, _ = TIERS[grid.tier]
-        for bucket, value in self.tiers[grid.tier].items():
+        buckets = self.tiers[grid.tier]
+        shown = range(math.ceil(grid.start / step), math.ceil((grid.start + grid.count * grid.step) / step))
+        for bucket in shown if len(shown) < len(buckets) else list(buckets):
+            value = buckets.get(bucket)
             place = (bucket * step - grid.start) // grid.step
-            if 0 <= place < grid.count:
+            if value is not None and 0 <= place < grid.count:
                 if self.kind == "sum":
                     found[place] = (found[place] or 0.0) + value / grid.step
                 else:
