@@ -134,6 +134,7 @@ def links_table(workload: Workload, paths: Sequence[Path], place: Path, rounds: 
     sites = ("sa", "sb", "sc")
     with Broker(place / "broker") as broker:
         spark = wm.start_session(MASTER)
+        spark.sparkContext.setLogLevel("OFF")  # the end of the input is an error to Spark
         for number in range(rounds + 1):  # the first warms up
             for kind in ("directory", "kafka"):
                 directory = place / f"{kind}{number}"

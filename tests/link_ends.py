@@ -74,11 +74,13 @@ class KafkaPlace:
     prefix: str
     seal: Seal = OPEN
     opened: list[Links] = field(default_factory=list)
+    options: dict[str, str] = field(default_factory=dict)
 
     def open(self, site: str) -> Links:
         from watersmeet.spark.links.kafka import KafkaLinks
 
-        self.opened.append(KafkaLinks({"bootstrap.servers": self.servers}, self.prefix, site, self.seal))
+        settings = {"bootstrap.servers": self.servers, **self.options}
+        self.opened.append(KafkaLinks(settings, self.prefix, site, self.seal))
         return self.opened[-1]
 
     def lose(self) -> None:

@@ -174,6 +174,14 @@ def ends_again(place: KafkaPlace) -> Any:
     return links
 
 
+def test_links_travel_by_tls_with_a_password(kafka_broker: Broker, tmp_path: Path) -> None:
+    place = KafkaPlace("", f"t-{uuid.uuid4().hex[:12]}", options=kafka_broker.secure_options)
+    fra, nyc = ends(place)
+    fra.publish("nyc", make_parcels(tmp_path))
+    assert numbers(nyc) == [1, 2, 3]
+    place.close()
+
+
 def test_a_process_that_is_fenced_deletes_nothing(place: KafkaPlace, tmp_path: Path) -> None:
     parcels = make_parcels(tmp_path)
     older, ledger = start(place, "fra")

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from watersmeet.errors import RunError
 from watersmeet.spark.durable import Disk
+from watersmeet.spark.kafka_options import hide_secrets
 from watersmeet.spark.links.directory import DirectoryLinks
 from watersmeet.spark.links.objects import StoreLinks
 from watersmeet.spark.links.protocol import Links
@@ -31,7 +32,9 @@ def open_transport(topology: Topology, site: str, disk: Disk) -> Links:
         return DirectoryLinks(default_links(topology), site, disk, seal)
     from watersmeet.spark.links.kafka import KafkaLinks
 
-    return KafkaLinks(resolved(transport.options, _WHAT), transport.topics, site, seal)
+    options = resolved(transport.options, _WHAT)
+    hide_secrets(options)
+    return KafkaLinks(options, transport.topics, site, seal)
 
 
 def seal_of(transport: LinkTransport) -> Seal:
