@@ -120,7 +120,8 @@ def two_way_join(method: Method, bloom: bool, window: str) -> JoinPlan:
     columns = dict.fromkeys("ab", COLUMNS)
     query = parse_query(f"SELECT a.id AS one, b.id AS other FROM a {window}, b {window} WHERE a.k = b.k", columns)
     hops = {"a": [Hop("b", method, bloom=bloom)], "b": [Hop("a", Method.SP_D)]}
-    return join_plan_of(explicit(query, columns, {"a": "n1", "b": "n2"}, "n0", hops))
+    join = join_plan_of(explicit(query, columns, {"a": "n1", "b": "n2"}, "n0", hops))
+    return replace(join, ships_once=False)  # b goes to n1 whole for the other head
 
 
 def of_head_a(program: JoinProgram) -> list[str]:

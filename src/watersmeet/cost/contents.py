@@ -3,8 +3,20 @@
 from dataclasses import dataclass
 from typing import assert_never
 
-from watersmeet.cost.estimates import Rows, announced, asked, fetched, met, overlapping, wanted
-from watersmeet.cost.workload import Workload
+from watersmeet.cost.estimates import (
+    Rows,
+    announced,
+    asked,
+    fetched,
+    fetched_by_cell,
+    met,
+    overlapping,
+    overlapping_by_cell,
+    wanted,
+    wanted_by_any,
+)
+from watersmeet.cost.formulas import with_false_positives
+from watersmeet.cost.workload import F64, Workload
 from watersmeet.program.operators import Form
 
 
@@ -86,11 +98,19 @@ class Fetched:
 
 
 @dataclass(frozen=True, slots=True)
+class Gathered:
+    """Those rows of a stream that any of several semijoins finds."""
+
+    subject: "Content"
+    found: tuple["Fetched | Overlapping", ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Nothing:
     """No rows at all."""
 
 
-Rate = OfStream | OfHead | OfTree | Announced | Asked | Wanted | Met | Overlapping | Fetched | Nothing
+Rate = OfStream | OfHead | OfTree | Announced | Asked | Wanted | Met | Overlapping | Fetched | Gathered | Nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +146,21 @@ def rate_of(content: Content, workload: Workload) -> float:
         case Fetched(subject, by, spans, slack_s):
             share = fetched(workload, subject.mask, _rows(by, workload), spans=spans, slack_s=slack_s)
             return rate_of(subject, workload) * share
+        case Gathered(subject, found):
+            return rate_of(subject, workload) * wanted_by_any([_chances(one, workload) for one in found])
         case Nothing():
             return 0.0
         case _:
             assert_never(content.rate)
+
+
+def _chances(found: Fetched | Overlapping, workload: Workload) -> tuple[F64, F64]:
+    """How the rows of a stream are spread over the cells of a key, and how likely a semijoin takes them there."""
+    mask = found.subject.mask
+    if isinstance(found, Fetched):
+        return fetched_by_cell(workload, mask, _rows(found.by, workload), spans=found.spans, slack_s=found.slack_s)
+    shares, chance = overlapping_by_cell(workload, mask, found.other, found.slack_s)
+    return shares, with_false_positives(chance, found.false)
 
 
 def _rows(content: Content, workload: Workload) -> Rows:

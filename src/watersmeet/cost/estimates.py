@@ -3,6 +3,7 @@
 Keys of several classes are taken cell by cell in the first, and on average in the others.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -121,24 +122,44 @@ def met(workload: Workload, mask: int, other: int, false: float, slack_s: float 
 
 def overlapping(workload: Workload, mask: int, other: int, false: float, slack_s: float = 0.0) -> float:
     """The share of a tree's rows that meet a row of the other side while they live."""
+    share, there = overlapping_by_cell(workload, mask, other, slack_s)
+    return float(with_false_positives(sum_cells(share, there), false))
+
+
+def overlapping_by_cell(workload: Workload, mask: int, other: int, slack_s: float) -> tuple[F64, F64]:
+    """The shares of a tree's rows over the cells of a key, and the chance to meet the other side, by cell."""
     bound = tie(workload, mask, other)
     time_s = workload.lifetime_s(mask) + slack_s
     there = _there(workload, other, bound, time_s)
     key = workload.shared(mask, other)
     if key:  # combinations come in clumps: there are none unless all of their streams have the value
         there = np.minimum(there, _together(workload, other, key[0], time_s))
-    return float(with_false_positives(sum_cells(bound.share, there), false))
+    return bound.share, there
 
 
 def fetched(workload: Workload, mask: int, left: Rows, *, spans: bool, slack_s: float = 0.0) -> float:
     """The share of a window's rows that are asked for while they are seen."""
+    return float(sum_cells(*fetched_by_cell(workload, mask, left, spans=spans, slack_s=slack_s)))
+
+
+def fetched_by_cell(workload: Workload, mask: int, left: Rows, *, spans: bool, slack_s: float = 0.0) -> tuple[F64, F64]:
+    """The shares of a window's rows over the cells of a key, and the chance to be asked for, by cell."""
     bound = tie(workload, left.mask, mask)
     visits = _visits(workload, left, bound) * bound.agree
     time_s: F64 | float = workload.lifetime_s(mask) + slack_s
     if spans:  # a whole span is wanted, and every row that touches it comes
         per_value, _ = _rate_per_value(workload, mask, workload.shared(left.mask, mask)[:1])
         time_s = time_s + announced_per_value(per_value, workload.lifetime_s(mask))[1]
-    return float(sum_cells(bound.others, seen(visits * time_s)))
+    return bound.others, seen(visits * time_s)
+
+
+def wanted_by_any(chances: Sequence[tuple[F64, F64]]) -> float:
+    """The share of rows that any of several semijoins by one key takes: independent of each other within a cell."""
+    shares = chances[0][0]
+    left = np.ones_like(shares)
+    for _, chance in chances:
+        left = left * (1 - chance)
+    return float(sum_cells(shares, 1 - left))
 
 
 def wanted(workload: Workload, mask: int, left: Rows) -> float:

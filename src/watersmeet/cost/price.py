@@ -17,6 +17,7 @@ from watersmeet.cost.contents import (
     Asked,
     Content,
     Fetched,
+    Gathered,
     Met,
     Nothing,
     OfHead,
@@ -30,10 +31,13 @@ from watersmeet.cost.formulas import bloom_bytes, false_positives, flow_bytes, m
 from watersmeet.cost.workload import TIMESTAMP_SIZES, Workload, size_at
 from watersmeet.plan.nodes import JoinPlan
 from watersmeet.program.compile import compile_sites
+from watersmeet.program.once import is_among
 from watersmeet.program.operators import (
+    ROWLESS,
     Announce,
     Flow,
     Form,
+    Gather,
     Join,
     JoinProgram,
     Operator,
@@ -182,6 +186,9 @@ class _Pricing:
             for site, program in self._programs.items()
             for operator in program.operators
         }
+        for site, gather in list(self._made_at.values()):
+            if isinstance(gather, Gather):
+                self._made_at |= {one.out.name: (site, gather) for one in gather.members}
         self._ships = [(site, ship) for site, program in self._programs.items() for ship in program.ships]
         self._ready: dict[tuple[str, str], float] = {}
         self._made_when: dict[tuple[str, str], frozenset[float]] = {}
@@ -239,8 +246,8 @@ class _Pricing:
             if flow.form is Form.CLOCK:
                 number = self._workload.number(name.removeprefix("clock(").removesuffix(")"))
                 self._contents[name] = Content(Form.CLOCK, 1 << number, OfStream(number))
-            elif flow.form is Form.PACE:
-                self._contents[name] = Content(Form.PACE, 0, Nothing())
+            elif flow.form in ROWLESS:
+                self._contents[name] = Content(flow.form, 0, Nothing())
             else:
                 site, operator = self._made_at[name]
                 self._contents[name] = self._made(site, operator)
@@ -268,14 +275,18 @@ class _Pricing:
                 return Content(operator.out.form, 0, rate, of=rows.mask)
             case Semijoin():
                 return self._reduced(operator)
+            case Gather():
+                return self._gathered(operator)
 
     def _partner(self, asks: Flow) -> int:
         """The aliases that keys are asked about: those of the semijoin that reads them."""
         for program in self._programs.values():
             for operator in program.operators:
-                if isinstance(operator, Semijoin) and _plain(operator.witness) == asks.name:
-                    subject = self.content(operator.subject)
-                    return subject.mask or subject.of
+                own = operator.members if isinstance(operator, Gather) else (operator,)
+                for one in own:
+                    if isinstance(one, Semijoin) and _plain(one.witness) == asks.name:
+                        subject = self.content(one.subject)
+                        return subject.mask or subject.of
         return 0
 
     def _reduced(self, operator: Semijoin) -> Content:
@@ -295,6 +306,19 @@ class _Pricing:
         other = witness.of if witness.of != subject.mask else 0
         return Content(subject.form, subject.mask, Overlapping(subject, other, false, slack_s))
 
+    def _gathered(self, operator: Gather) -> Content:
+        """Rows that any of several semijoins finds; in a tree, those by more streams are among those by fewer."""
+        rates = [self._reduced(one).rate for one in operator.members]
+        found = [one for one in rates if isinstance(one, Fetched | Overlapping)]
+        others = [one.other for one in found if isinstance(one, Overlapping)]
+        found = [
+            one
+            for one in found
+            if not (isinstance(one, Overlapping) and any(o != one.other and o & one.other == o for o in others))
+        ]
+        lead = self.content(operator.members[0].subject)
+        return Content(Form.ROW, lead.mask, Gathered(lead, tuple(dict.fromkeys(found))))
+
     def _asking(self, keys: Content) -> Content:
         """The rows whose keys these are."""
         for content in self._contents.values():
@@ -304,7 +328,7 @@ class _Pricing:
 
     def _ship(self, origin: str, ship: Ship) -> FlowCost:
         flow = ship.arrives_as
-        if flow.form is Form.PACE:
+        if flow.form in ROWLESS or self._is_sent_anyway(origin, ship):
             return FlowCost(origin, ship.to, flow.name, flow.purpose, 0.0, 0.0, 0.0)
         workload, content = self._of(ship.sub_plans), self.content(flow)
         rate = rate_of(content, workload)
@@ -319,6 +343,19 @@ class _Pricing:
         is_table = flow.name in {scan.alias for scan in self._join.scans if isinstance(scan.window, AsOf)}
         purpose = Purpose.TABLES if is_table else flow.purpose
         return FlowCost(origin, ship.to, flow.name, purpose, rate, size, messages)
+
+    def _is_sent_anyway(self, origin: str, ship: Ship) -> bool:
+        """Whether the rows of an alias are among those of another of the same stream that go the same way."""
+        if ship.flow.form is not Form.ROW or ship.flow.name not in self._workload.aliases:
+            return False
+        aliases = [
+            one.flow.name
+            for site, one in self._ships
+            if (site, one.to, one.sub_plans) == (origin, ship.to, ship.sub_plans)
+            and one.flow.form is Form.ROW
+            and one.flow.name in self._workload.aliases
+        ]
+        return any(is_among(self._join, ship.flow.name, other) for other in aliases)
 
     def _as_records(self, costs: Sequence[FlowCost]) -> list[FlowCost]:
         """The flows of a link with records for the answers of a query that has groups, all of a site together."""
@@ -475,6 +512,8 @@ def _leading(operator: Operator) -> tuple[str, ...]:
             return (operator.left.name,)
         case Semijoin() if operator.head and operator.witness.form is Form.ASK:
             return (operator.witness.name,)
+        case Gather():
+            return tuple(dict.fromkeys(name for one in operator.members for name in _leading(one)))
         case _:
             return tuple(flow.name for flow in operator.inputs)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 
-from watersmeet.program.operators import Form
+from watersmeet.program.operators import ROWLESS
 from watersmeet.program.site.ledger import SiteLedger
 from watersmeet.program.site.program import JoinPart, SiteProgram, stored_inputs
 from watersmeet.program.site.streams import clock_flow
@@ -78,5 +78,5 @@ def _relations(part: JoinPart) -> Iterable[str]:
 
 def _shipped(part: JoinPart) -> Iterable[str]:
     for ship in part.program.ships:
-        if ship.flow.form is not Form.PACE:
+        if ship.flow.form not in ROWLESS:
             yield part.flow(ship.arrives_as)

@@ -231,6 +231,7 @@ class JoinPlan:
     output: tuple[str, ...]
     partition: Partition | None = None
     conditions: tuple[Condition, ...] = ()  # comparisons that are applied as soon as their aliases have met
+    ships_once: bool = True  # rows of a stream that several joins need at a site travel there once
 
     def __post_init__(self) -> None:
         aliases = [scan.alias for scan in self.scans]

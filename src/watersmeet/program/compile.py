@@ -17,6 +17,7 @@ from watersmeet.plan.nodes import (
     Symmetric,
     Tree,
 )
+from watersmeet.program.once import ship_once
 from watersmeet.program.operators import (
     Announce,
     Flow,
@@ -61,6 +62,8 @@ def compile_sites(join: JoinPlan, sites: Iterable[str] = (), *, answers: bool = 
                 builder.symmetric(sub_plan)
     if not answers:
         builder.prune()
+    if join.ships_once:
+        builder.ship_once()
     names = {*sites, *join.homes, *builder.sites} | ({join.site} if join.site is not None else set())
     return {site: builder.program(site) for site in sorted(names)}
 
@@ -138,6 +141,10 @@ class _Builder:
             if needed == self._operators:
                 return
             self._operators = needed
+
+    def ship_once(self) -> None:
+        """Let what is the same row travel once on a link."""
+        self._operators, self._ships = ship_once(self._join, self._operators, self._ships)
 
     def _add(self, site: str, operator: Operator) -> None:
         if operator.out.form is Form.RESULT and not self._answers:

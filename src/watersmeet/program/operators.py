@@ -1,11 +1,12 @@
 """What a site does for one join: the node operator set (adaptive paper, 4.1), as values; `compile.py` builds it.
 
-Everything a site does is one of six operators over flows of rows, and shipping a flow to another site:
+Everything a site does is one of seven operators over flows of rows, and shipping a flow to another site:
 
     Probe     new rows of a head look up the windows of the others by one key (delta join): the symmetric multi-way join
     Join      pairs of a left row and a right row whose intervals meet, each exactly once
     Pair      the same for results of a tree, which are intervals themselves: until the first of their rows expires
     Semijoin  a subject row, as soon as a first witness meets it: the reduction step of all semijoins
+    Gather    several semijoins of one stream for one other site, as one flow: each row once, at its first match of any
     Announce  the distinct keys of a window as intervals of presence: V2 of the paper, kept in step by event time
     Project   the distinct keys of new rows, with the time range they are asked for: K1 of the paper
 
@@ -29,7 +30,7 @@ its interval ends before the low watermark of every operator that reads it.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from watersmeet.plan.nodes import JoinPlan, Key
@@ -63,6 +64,7 @@ class Form(StrEnum):
     ASK = "ask"  # a key, for the time range it is asked for
     CLOCK = "clock"  # the timestamps of a stream's rows, in order
     PACE = "pace"  # no rows: only how far those who ask for a window's keys have got
+    REACHED = "reached"  # no rows: only up to when all rows have been sent that one of several semijoins wants
     DELTA = "delta"  # what a stage of a probe has found, for the next stage of the same micro-batch
     RESULT = "result"  # a finished combination
     RECORD = "record"  # a partial state record of a group
@@ -77,6 +79,7 @@ class Flow:
     purpose: Purpose
     bloom: bool = False  # its batches travel, and are kept, as Bloom filters of their keys
     alias: str = ""  # of a pace, whose keys are asked for; of a piece, the alias with the shortest window
+    mark: str = ""  # of rows that are gathered for several: the flow whose watermark holds for this reader
 
     def __str__(self) -> str:
         return self.name
@@ -181,6 +184,50 @@ class Semijoin:
 
 
 @dataclass(frozen=True, slots=True)
+class Copy:
+    """Gathered rows as another alias of their stream sees them, where they arrive."""
+
+    flow: str
+    columns: tuple[tuple[str, str], ...]  # name for this alias, name in what arrives
+    bit: int | None = None  # of the rows that it takes; None is all
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """Rows of a stream that any of several semijoins finds, each once: what is the same row travels once.
+
+    Each of them has a watermark of its own, by its own subject and witness: what one waits for holds up no other.
+    """
+
+    members: tuple[Semijoin, ...]  # the first has all columns that any of them needs; their outputs are the readers'
+    reached: tuple[Flow, ...]  # one for each semijoin
+    out: Flow
+    copies: tuple[Copy, ...] = ()  # where they are of several aliases
+    sub_plans: SubPlans = None
+
+    @property
+    def semijoins(self) -> tuple[Semijoin, ...]:
+        """Its members, each for the sub-plans that it is for."""
+        return tuple(replace(one, sub_plans=self.sub_plans) for one in self.members)
+
+    @property
+    def inputs(self) -> tuple[Flow, ...]:
+        return tuple(dict.fromkeys(flow for one in self.members for flow in one.inputs))
+
+    @property
+    def key(self) -> Key:
+        return self.members[0].key
+
+    @property
+    def alias(self) -> str:
+        return self.members[0].alias
+
+    def of(self, flow: Flow) -> Semijoin:
+        """The semijoin that an input is about."""
+        return next(one for one in self.members if flow in one.inputs)
+
+
+@dataclass(frozen=True, slots=True)
 class Announce:
     """When each key of an alias's window is present.
 
@@ -213,7 +260,8 @@ class Project:
         return (self.rows,)
 
 
-Operator = Probe | Join | Pair | Semijoin | Announce | Project
+Operator = Probe | Join | Pair | Semijoin | Gather | Announce | Project
+ROWLESS = (Form.PACE, Form.REACHED)  # like watermarks, they are not worth a line
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,12 +350,15 @@ def node_operators(program: JoinProgram) -> Iterator[str]:
                         yield f"update({flow})"
             case Semijoin():
                 yield f"semijoin({operator.subject}, {operator.witness}) -> {operator.out}{_for(operator.sub_plans)}"
+            case Gather():
+                several = " or ".join(f"semijoin({one.subject}, {one.witness})" for one in operator.semijoins)
+                yield f"{several} -> {operator.out}{_for(operator.sub_plans)}"
             case Announce():
                 yield f"announce({operator.rows}) -> {operator.out}{_for(operator.sub_plans)}"
             case Project():
                 yield f"project({operator.rows}) -> {operator.out}{_for(operator.sub_plans)}"
     for ship in program.ships:
-        if ship.flow.form is not Form.PACE:  # like a watermark, it is not worth a line
+        if ship.flow.form not in ROWLESS:
             yield f"ship({ship.arrives_as}, {ship.to}){_for(ship.sub_plans)}"
 
 

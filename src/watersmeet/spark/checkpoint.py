@@ -37,6 +37,7 @@ _OLD_FORMS = {
     1: "with one checkpoint a query; this version has one a site for all queries",
     2: "without checksums; this version has them",
     3: "with plans that could not change; this version keeps their versions",
+    5: "with rows that travelled once for each join that needed them; this version sends them once",
     4: "with comparisons of streams left to the end; this version applies them as soon as the streams have met",
 }
 

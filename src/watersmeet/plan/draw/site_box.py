@@ -22,6 +22,7 @@ from watersmeet.program.operators import (
     Announce,
     Flow,
     Form,
+    Gather,
     Join,
     JoinProgram,
     Operator,
@@ -138,7 +139,7 @@ def _kept_flows(operator: Operator) -> tuple[Flow, ...]:
             return tuple(lookup.rows for lookup in operator.lookups)
         case Join():
             return (operator.right,)
-        case Pair() | Semijoin():
+        case Pair() | Semijoin() | Gather():
             return operator.inputs
         case Announce():
             return (operator.rows,)

@@ -73,6 +73,26 @@ def first_meetings(subject: Side, witnesses: Witnesses) -> Iterator[tuple[Relati
             yield subject.old, waiting
 
 
+def first_of_any(meetings: Sequence[tuple[Side, Witnesses]]) -> Iterator[tuple[bool, I64]]:
+    """Rows that meet a witness of any of several semijoins now, and met none of any in an earlier micro-batch.
+
+    Their subjects are the same rows, seen with different intervals; new rows first, then old ones.
+    """
+    fresh = _distinct(
+        [_met(side.new, one.rows.both, (*one.old_filters, *one.new_filters)) for side, one in meetings if len(side.new)]
+    )
+    if len(fresh):
+        yield True, fresh
+    waiting = _distinct([_met_by(side.old, one.rows.new, one.new_filters) for side, one in meetings if len(side.old)])
+    for side, one in meetings:
+        own = np.flatnonzero(side.old.accepts(waiting)) if len(waiting) else waiting
+        if len(own):
+            before = _met(_subset(side.old, waiting[own]), one.rows.old, one.old_filters)
+            waiting = np.delete(waiting, own[before])
+    if len(waiting):
+        yield False, waiting
+
+
 def _met(subject: Relation, witnesses: Relation, filters: Sequence[Filter]) -> I64:
     """The numbers of subject rows that meet anything, by looking up each of them."""
     found = [met.rows[0] for met in join(subject, [Lookup(witnesses)])] if len(witnesses) else []

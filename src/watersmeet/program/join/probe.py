@@ -100,6 +100,15 @@ class Relation:
     def __len__(self) -> int:
         return int(self.offsets[-1])
 
+    def accepts(self, positions: I64) -> npt.NDArray[np.bool_]:
+        """Which of the rows at these positions have the bit that is asked for."""
+        mask = np.ones(len(positions), bool)
+        for run, offset in zip(self.runs, self.offsets, strict=False):
+            if run.bit:
+                here = np.flatnonzero((positions >= offset) & (positions < offset + len(run.keys)))
+                mask[here] = (run.bits[positions[here] - int(offset)] & np.uint64(run.bit)) != 0
+        return mask
+
     def gather(self, positions: I64, names: Sequence[str]) -> list[pa.Array]:
         """The named columns of the rows at these positions, in their order."""
         if not names:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from watersmeet.program.finish.model import Finish, definition_name
 from watersmeet.program.finish.outer import definition_of
-from watersmeet.program.operators import Form, Purpose
+from watersmeet.program.operators import Form, Gather, Purpose
 from watersmeet.program.site.agreement import Form as AgreementForm
 from watersmeet.program.site.agreement import Proposal, Takeover, Versions
 from watersmeet.program.site.deployment import Deployment, program_at
@@ -213,7 +213,7 @@ def finished(program: SiteProgram, ledger: SiteLedger) -> tuple[str, ...]:
     for part in program.parts:
         if part.heads.until_us is None:
             continue
-        flows = {part.flow(flow) for operator in part.program.operators for flow in operator.inputs}
+        flows = {part.mark(flow) for operator in part.program.operators for flow in operator.inputs}
         others = {Form.PACE, Form.RESULT} if part.is_grouped else {Form.PACE}
         flows |= {part.flow(ship.flow) for ship in part.program.ships if ship.flow.form not in others}
         flows |= {part.flow(flow) for _, flow in part.program.inbound if flow.form not in others}
@@ -310,6 +310,7 @@ def _flows(program: SiteProgram) -> set[str]:
     for part in program.parts:
         for operator in part.program.operators:
             found |= {part.flow(operator.out), *(part.flow(flow) for flow in operator.inputs)}
+            found |= {part.flow(flow) for flow in operator.reached} if isinstance(operator, Gather) else set()
         found |= {part.flow(ship.flow) for ship in part.program.ships}
         found |= {part.flow(pace) for pace, _ in part.program.paces}
     found |= {name for scan in program.streams for name in (scan.stream, clock_flow(scan.stream))}

@@ -8,8 +8,10 @@ from watersmeet.plan.nodes import JoinPlan, Plan, join_plan_of
 from watersmeet.program.compile import compile_sites
 from watersmeet.program.finish.model import Finish, finishes_of
 from watersmeet.program.operators import (
+    Copy,
     Flow,
     Form,
+    Gather,
     JoinProgram,
     Operator,
     Purpose,
@@ -355,6 +357,7 @@ def _shipments(deployment: Deployment, parts: Mapping[str, Sequence[JoinPart]], 
                 ship.arrives_as.bloom,
                 part.name,
                 part.route(ship.flow, ship.sub_plans),
+                copies=_copies(part, ship),
             )
     sent = {(one.stream, one.to, one.name): one for one in deployment.sent}
     tables = {scan.stream for scan in deployment.scans if scan.is_table}
@@ -388,6 +391,12 @@ def _shipments(deployment: Deployment, parts: Mapping[str, Sequence[JoinPart]], 
                 has_history=known.has_history or shipment.has_history,
             )
     return tuple(found[name] for name in sorted(found))
+
+
+def _copies(part: JoinPart, ship: Ship) -> tuple[Copy, ...]:
+    """What becomes of gathered rows where they arrive."""
+    made = (one for one in part.program.operators if isinstance(one, Gather) and one.out == ship.flow)
+    return tuple(replace(copy, flow=f"{part.name}:{copy.flow}") for one in made for copy in one.copies)
 
 
 def _readers(part: JoinPart, flow: Flow) -> list[Operator]:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from watersmeet.errors import CheckpointMismatch
 from watersmeet.program.finish.model import Evaluator
 from watersmeet.program.join.axis import Clock
-from watersmeet.program.operators import Form, Operator
+from watersmeet.program.operators import Form, Gather, Operator
 from watersmeet.program.site.agreement import (
     Judge,
     Note,
@@ -445,9 +445,13 @@ class SiteEngine:
             if stream in spread:
                 spread[clock_flow(stream)] = spread[ordered_flow(stream)] = spread[stream]
         for part, operator in self.program.every_operator:
-            reached, out = low_watermark(part, operator, spread), part.flow(operator.out)
-            if reached > spread.get(out, UNKNOWN):
-                spread[out] = reached
+            made = [(operator, operator.out)]
+            if isinstance(operator, Gather):
+                made += zip(operator.semijoins, operator.reached, strict=True)
+            for one, flow in made:
+                reached, out = low_watermark(part, one, spread), part.flow(flow)
+                if reached > spread.get(out, UNKNOWN):
+                    spread[out] = reached
         return spread
 
     def _paced(self, marks: Mapping[str, int], made: Sequence[Made]) -> dict[str, int]:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from watersmeet.plan.nodes import Key
 from watersmeet.plan.partition import sub_plans_of
 from watersmeet.program.join.probe import LATEST, LIMIT
-from watersmeet.program.operators import Form
+from watersmeet.program.operators import Copy, Form
 from watersmeet.program.site.program import Index, JoinPart, Route, Shipment, SiteProgram, Span, Stored
 from watersmeet.program.storage import bloom
 from watersmeet.program.storage.packing import pack_rows
@@ -341,6 +341,16 @@ def arrived(program: SiteProgram, shipment: Shipment, table: pa.Table) -> pa.Tab
             values = pc.fill_null(table.column(source).cast(pa.int64()), 0)  # NULL where another selection needs it not
             table = table.append_column(class_column(number), values)
     return table
+
+
+def copied_rows(table: pa.Table, copy: Copy) -> pa.Table:
+    """Gathered rows as one alias of their stream sees them."""
+    if copy.bit is not None:
+        name, value = selected_column(copy.bit)
+        table = where(table, (column(table, name).view(np.uint64) & value) != 0)
+    own = [(name, name) for name in (TS, ORDINAL) if name in table.column_names]
+    pairs = [*own, *((name, there) for name, there in copy.columns if there in table.column_names)]
+    return table.select([there for _, there in pairs]).rename_columns([name for name, _ in pairs])
 
 
 def derived_classes(

@@ -97,15 +97,21 @@ def _columns(program: SiteProgram, shipment: Shipment, schema: pa.Schema) -> tup
         return set(output_columns(part.join)), set()
     every = {name for scan in part.join.scans for name in scan.columns}
     classes = {class_column(one.number) for one in part.join.classes}
-    return (_read(part, shipment) | set(_TIMES[shipment.form])) - derived, {*every, *classes, ORDINAL}
+    read = _read(part, shipment.arrives_as)
+    for copy in shipment.copies:
+        wanted = _read(part, copy.flow)
+        read |= {there for name, there in copy.columns if name in wanted}
+    if any(copy.bit is not None for copy in shipment.copies):
+        read |= {f"{SELECTED}{number}" for number in range(-(-len(shipment.copies) // 64))}
+    return (read | set(_TIMES[shipment.form])) - derived, {*every, *classes, ORDINAL}
 
 
-def _read(part: JoinPart, shipment: Shipment) -> set[str]:
+def _read(part: JoinPart, name: str) -> set[str]:
     """The columns of a join's flow that operators of this site read."""
     found: set[str] = set()
     for operator in part.program.operators:
         for flow in operator.inputs:
-            if part.flow(flow) != shipment.arrives_as:
+            if part.flow(flow) != name:
                 continue
             bound: tuple[str, ...] = ()
             found |= set(map(class_column, operator.key))

@@ -15,7 +15,7 @@ from watersmeet.program.storage.shelf import Part, Segment
 
 # Of checkpoints: 4 had intermediate results that comparisons had not been applied to, 3 one version of each plan, 2 no
 # checksums, 1 a ledger for one site and another for several.
-FORMAT = 5
+FORMAT = 6
 
 
 @dataclass(frozen=True, slots=True)

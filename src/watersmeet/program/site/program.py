@@ -13,8 +13,10 @@ from watersmeet.program.finish.model import Finish
 from watersmeet.program.finish.shared import Member, Shape
 from watersmeet.program.operators import (
     Announce,
+    Copy,
     Flow,
     Form,
+    Gather,
     Join,
     JoinProgram,
     Operator,
@@ -97,6 +99,7 @@ class Shipment:
     selections: tuple[int, ...] = ()  # and what rows must fulfil one of
     span: Span = ALL_TIMES  # and when they are
     has_history: bool = False  # whether rows that came before it was set up are needed too
+    copies: tuple[Copy, ...] = ()  # of rows that are gathered for several aliases: as each of them sees them
     shape: Shape | None = None  # of records that several queries share
     joins: tuple[str, ...] = ()  # and the joins whose queries do
 
@@ -179,6 +182,10 @@ class JoinPart:
         if view is not None:
             return view.flow
         return self._clocks[flow.name] if flow.form is Form.CLOCK else f"{self.name}:{flow.name}"
+
+    def mark(self, flow: Flow) -> str:
+        """The name of the flow whose watermark holds for a flow."""
+        return f"{self.name}:{flow.mark}" if flow.mark else self.flow(flow)
 
     def clock(self, alias: str) -> str:
         """The name of an alias's row clock."""
@@ -499,6 +506,8 @@ def role(operator: Operator, flow: Flow) -> Form:
     """What the rows of an input stand for in an operator: the rows of a head are points, those of a window are not."""
     if isinstance(operator, Join):
         return Form.POINT if flow == operator.left else Form.ROW
+    if isinstance(operator, Gather):
+        return flow.form
     if isinstance(operator, Semijoin) and operator.head and flow == rows_of(operator.head):
         return Form.POINT
     if isinstance(operator, Project) and not operator.alias:
@@ -552,6 +561,8 @@ def axis_alias(operator: Operator, flow: Flow) -> str:
     match operator:
         case Pair():
             return operator.left_alias if flow == operator.left else operator.right_alias
+        case Gather():
+            return operator.of(flow).alias
         case Probe():
             return next((one.alias for one in operator.lookups if one.rows == flow), operator.head)
         case _:

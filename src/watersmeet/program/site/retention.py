@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from watersmeet.program.join.axis import Axis, Clock
-from watersmeet.program.operators import Announce, Flow, Form, Join, Operator, Pair, Probe, Semijoin, rows_of
+from watersmeet.program.operators import Announce, Flow, Form, Gather, Join, Operator, Pair, Probe, Semijoin, rows_of
 from watersmeet.program.site.program import (
     JoinPart,
     SiteProgram,
@@ -43,6 +43,7 @@ class Need:
     lingers: bool = False  # a witness counts against a row that met it for as long as that row may be met again
     waits_until: int = UNKNOWN  # rows from this instant on have not been joined at all
     is_over: bool = False  # no head is still to come
+    reach: int | None = None  # for how long it lingers; None for ever
 
     def keeps(self, segment: Segment) -> bool:
         if self.is_over:
@@ -53,9 +54,9 @@ class Need:
             return segment.max_ts >= self.low_watermark
         place = self.axis.first(self.low_watermark)
         if self.lingers:
-            if self.axis.reach is None:
+            if self.reach is None:
                 return True
-            place -= self.axis.reach
+            place -= self.reach
         return self._last_place(segment) >= place
 
     def _last_place(self, segment: Segment) -> int:
@@ -103,15 +104,19 @@ def _need_of_operator(part: JoinPart, operator: Operator, flow: Flow, axis: Axis
     if isinstance(operator, Probe):
         return _need_of_probe(part, operator, flow, axis, marks)
     if isinstance(operator, Join | Pair) and not axis.counts_rows:
-        others = [marks.get(part.flow(other), UNKNOWN) for other in operator.inputs if other != flow]
+        others = [marks.get(part.mark(other), UNKNOWN) for other in operator.inputs if other != flow]
         if others and min(others) >= END_US:  # all that it could meet has come
             return Need(role(operator, flow), axis, END_US, is_over=True)
+    if isinstance(operator, Gather):  # what one of its semijoins has sent, the others must not send again
+        lingers = any(flow == one.witness for one in operator.semijoins)
+        reaches = [Axis(part.join.scan(a).window, 0, axis.aliases).reach for a in {s.alias for s in operator.semijoins}]
+        return Need(flow.form, axis, low_watermark(part, operator, marks), lingers, reach=_longest(reaches))
     lingers = (
         isinstance(operator, Semijoin)
         and flow == operator.witness
         and role(operator, operator.subject) is not Form.POINT
     )
-    return Need(role(operator, flow), axis, low_watermark(part, operator, marks), lingers)
+    return Need(role(operator, flow), axis, low_watermark(part, operator, marks), lingers, reach=axis.reach)
 
 
 def _need_of_probe(part: JoinPart, operator: Probe, flow: Flow, axis: Axis, marks: Watermarks) -> Need:
@@ -129,7 +134,7 @@ def readers_of(program: SiteProgram) -> dict[str, list[Reader]]:
     """For each relation whose rows outlive a micro-batch, who looks them up."""
     readers: dict[str, list[Reader]] = {}
     for part, operator in program.operators:
-        if not isinstance(operator, Probe | Join | Pair | Semijoin | Announce):
+        if not isinstance(operator, Probe | Join | Pair | Semijoin | Gather | Announce):
             continue
         for flow in stored_inputs(operator):
             is_carrier = isinstance(operator, Probe) and flow == operator.left and not needs_rows(part)
@@ -177,7 +182,7 @@ def kept_ticks(
             if (count := counted(scan.window)) is None or part.clock(scan.alias) != clock:
                 continue
             if isinstance(operator, Probe) or (
-                isinstance(operator, Join | Pair | Semijoin | Announce) and operator.alias == scan.alias
+                isinstance(operator, Join | Pair | Semijoin | Gather | Announce) and operator.alias == scan.alias
             ):
                 counts.append(count)
                 lowest.append(low_watermark(part, operator, marks))

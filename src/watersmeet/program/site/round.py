@@ -16,7 +16,7 @@ from watersmeet.program.join import kernels
 from watersmeet.program.join.announce import continued, ended_spans, span_run, uncovered
 from watersmeet.program.join.axis import Axis, Clock, instants
 from watersmeet.program.join.conditions import newly_complete, not_rejected
-from watersmeet.program.join.match import Pairs, Side, Witnesses, first_meetings, pairs
+from watersmeet.program.join.match import Pairs, Side, Witnesses, first_meetings, first_of_any, pairs
 from watersmeet.program.join.probe import (
     LATEST,
     LIMIT,
@@ -34,6 +34,7 @@ from watersmeet.program.operators import (
     Announce,
     Flow,
     Form,
+    Gather,
     Join,
     Operator,
     Pair,
@@ -47,6 +48,7 @@ from watersmeet.program.site.filing import (
     alike,
     arrived,
     bucket_rows,
+    copied_rows,
     during,
     file_flow,
     pack_for_others,
@@ -123,8 +125,14 @@ class Unpack:
         if shipment.form in (Form.RESULT, Form.RECORD):
             return [Made(shipment.arrives_as, table.num_rows, results=self.shelf.put("results", table).path)]
         part = self.program.part(shipment.join) if shipment.join else None
-        flow, is_bloom = shipment.arrives_as, shipment.bloom
-        return [file_flow(self.program, self.shelf, flow, table, part=part, travels=False, is_bloom=is_bloom)]
+        if shipment.copies:
+            filed = ((copy.flow, copied_rows(table, copy)) for copy in shipment.copies)
+        else:
+            filed = ((shipment.arrives_as, table) for _ in range(1))
+        return [
+            file_flow(self.program, self.shelf, flow, some, part=part, travels=False, is_bloom=shipment.bloom)
+            for flow, some in filed
+        ]
 
 
 @dataclass(frozen=True)
@@ -253,6 +261,8 @@ class _Bucket:
                 return self._run_pair(part, operator)
             case Semijoin():
                 return self._run_semijoin(part, operator)
+            case Gather():
+                return self._run_gather(part, operator)
             case Announce():
                 return self._announce(part, operator)
             case Project():
@@ -506,12 +516,8 @@ class _Bucket:
 
     def _run_semijoin(self, part: JoinPart, operator: Semijoin) -> pa.Table | None:
         subject = self._side(part, operator, operator.subject)
-        if operator.witness.bloom:
-            witnesses = Witnesses(_NOTHING, *self._filters(part, operator))
-        else:
-            witnesses = Witnesses(self._side(part, operator, operator.witness))
         tables = []
-        for relation, rows in first_meetings(subject, witnesses):
+        for relation, rows in first_meetings(subject, self._witnesses(part, operator)):
             names = relation.runs[0].rows.column_names
             tables.append(pa.table(dict(zip(names, relation.gather(rows, names), strict=True))))
         if not tables:
@@ -519,6 +525,34 @@ class _Bucket:
         table = united(tables)
         spare = {Form.SPAN: [], Form.ROW: [KEY]}.get(operator.out.form, [KEY, ORDINAL])
         return table.drop_columns([name for name in spare if name in table.column_names])
+
+    def _witnesses(self, part: JoinPart, operator: Semijoin) -> Witnesses:
+        if operator.witness.bloom:
+            return Witnesses(_NOTHING, *self._filters(part, operator))
+        return Witnesses(self._side(part, operator, operator.witness))
+
+    def _run_gather(self, part: JoinPart, operator: Gather) -> pa.Table | None:
+        """Rows that any semijoin finds now and none has found before, with the columns of the first of them."""
+        views = {one.alias: part.views[one.alias] for one in operator.semijoins}
+        relation = part.relation(operator.semijoins[0].subject, operator.key, operator.sub_plans)
+
+        def is_seen(table: pa.Table) -> bool:
+            """Rows that some alias cannot see came before its join did, and are for none of them."""
+            return all(self._through(view, relation, table)[0].num_rows == len(table) for view in views.values())
+
+        only = is_seen if self._program.revision > 1 and len(views) > 1 else None
+        sides = {one.alias: self._side(part, one, one.subject, only) for one in operator.semijoins}
+        meetings = [(sides[one.alias], self._witnesses(part, one)) for one in operator.semijoins]
+        tables = []
+        for is_new, rows in first_of_any(meetings):
+            seen = [side.new if is_new else side.old for side in sides.values()]
+            names = seen[0].runs[0].rows.column_names
+            columns = dict(zip(names, seen[0].gather(rows, names), strict=True))
+            table = pa.table(columns).drop_columns([KEY])
+            if any(copy.bit is not None for copy in operator.copies):
+                table = with_selected(table, [relation.accepts(rows) for relation in seen])
+            tables.append(table)
+        return united(tables) if tables else None
 
     def _announce(self, part: JoinPart, operator: Announce) -> pa.Table | None:
         axis = self._axis(part, operator.alias)
@@ -539,7 +573,7 @@ class _Bucket:
 
     def _due(self, part: JoinPart, operator: Announce, axis: Axis, marks: Watermarks) -> int:
         """The place up to which every presence must be announced: watermark and askers have got so far."""
-        mark = marks.get(part.flow(operator.rows), UNKNOWN)
+        mark = marks.get(part.mark(operator.rows), UNKNOWN)
         places = [UNKNOWN if mark == UNKNOWN else axis.first(mark)]
         if not axis.counts_rows:  # ordinals are translated only as far as the watermark anyway
             paces = (marks.get(f"{part.name}:{name}", UNKNOWN) for name in part.program.paces_of(operator.alias))
@@ -569,7 +603,9 @@ class _Bucket:
 
     # -- inputs
 
-    def _side(self, part: JoinPart, operator: Operator, flow: Flow) -> Side:
+    def _side(
+        self, part: JoinPart, operator: Operator, flow: Flow, only: Callable[[pa.Table], bool] | None = None
+    ) -> Side:
         """An input as runs with the intervals that the operator is about."""
         relation = part.relation(flow, operator.key, operator.sub_plans)
         form = role(operator, flow)
@@ -579,6 +615,8 @@ class _Bucket:
         done = low_watermark(part, operator, self._before(part)) if waits else UNKNOWN
         new = [*self._new(part, relation), *self._fresh.get(relation, [])]
         old = self._old(part, relation, done)
+        if only is not None:
+            new, old = ([table for table in tables if only(table)] for tables in (new, old))
         if form is Form.POINT or part.view_of(flow) is not None:  # rows of other versions' heads are not for this one
             span = part.heads if form is Form.POINT else Span(None, part.heads.until_us)
             new, old = ([where(table, during(table, span)) for table in tables] for tables in (new, old))
@@ -742,8 +780,8 @@ def axis_of(part: JoinPart, alias: str, clock: Callable[[str], Clock]) -> Axis:
 def low_watermark(part: JoinPart, operator: Operator, marks: Watermarks) -> int:
     """The lowest watermark of an operator's inputs, the clock of a ROWS window included."""
     inputs = operator.windows if isinstance(operator, Probe) else operator.inputs
-    flows = [part.flow(flow) for flow in inputs]
-    if isinstance(operator, Join | Semijoin) and counted(part.join.scan(operator.alias).window) is not None:
+    flows = [part.mark(flow) for flow in inputs]
+    if isinstance(operator, Join | Semijoin | Gather) and counted(part.join.scan(operator.alias).window) is not None:
         flows.append(part.clock(operator.alias))
     if isinstance(operator, Probe):
         flows += [part.clock(scan.alias) for scan in part.join.scans if counted(scan.window) is not None]

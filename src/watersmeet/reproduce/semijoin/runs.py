@@ -233,7 +233,7 @@ def spent(
     a head, only what this head needs is run, its last join included; else the last joins are left out, which make the
     same answers in every plan. The bandwidth only counts in the figures: nothing waits for a link to be free.
     """
-    join = problem.join((sub_plan,))
+    join = replace(problem.join((sub_plan,)), ships_once=False)  # heads ship for themselves, as in the paper
     steps = Steps()
     tau_us = round(setting.tau_s * _SECOND)
     sites = SimulatedSites(

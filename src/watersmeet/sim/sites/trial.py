@@ -114,6 +114,7 @@ class TrialQuery:
     site: str
     hops: Mapping[str, tuple[Hop, ...]] | None  # by head; None ships everything to the query's site
     symmetric_at: str | None = None  # where all windows are joined by a symmetric multi-way join instead
+    meet: int | None = None  # the seed of a plan in which rows reduced by several others go to one site
     mix: int | None = None  # the seed of several sub-plans, trees among them, that replace the plan's one
     start_us: int | None = None
     is_fresh: bool = False  # of a change: whether the query begins with it
@@ -174,6 +175,9 @@ class Trial:
         if query.symmetric_at is not None:
             sub_plan = symmetric(parsed.aliases, join.classes, query.symmetric_at)
             return with_join(plan, replace(join, sub_plans=(sub_plan,)))
+        if query.meet is not None:
+            met = _meeting(Random(query.meet), join, sorted(self.intervals_us))
+            return with_join(plan, replace(join, sub_plans=(met,)))
         if query.mix is not None:
             return with_join(plan, _mixed(Random(query.mix), join, sorted(self.intervals_us)))
         return plan
@@ -283,6 +287,11 @@ def draw(seed: int, *, size: Size = "small") -> Trial:
     )
     start_us = random.randint(0, 8) * _SECOND if random.random() < 0.1 else None
     first = replace(first, start_us=start_us, mix=seed if random.random() < 0.5 else None)
+    once = Random(f"{seed} once")
+    if once.random() < 0.15:  # often of the same streams
+        some = once.sample(streams, min(len(streams), 2))
+        sql = replace(sql, stream_of={alias: once.choice(some) for alias in aliases})
+        first = replace(first, sql=sql.text, mix=None, meet=seed)
     return _with_more(more, replace(trial, queries=(first,)), sql)
 
 
@@ -293,9 +302,9 @@ def _with_more(random: Random, trial: Trial, sql: "_Sql") -> Trial:
     if random.random() < 0.2:  # everything at one site
         site = random.choice(sites)
         trial = replace(trial, homes=dict.fromkeys(trial.homes, site))
-        first = replace(first, site=site, mix=None, symmetric_at=site if random.random() < 0.8 else None)
+        first = replace(first, site=site, mix=None, meet=None, symmetric_at=site if random.random() < 0.8 else None)
     elif random.random() < 0.15:
-        first = replace(first, mix=None, symmetric_at=random.choice(sites))
+        first = replace(first, mix=None, meet=None, symmetric_at=random.choice(sites))
     if random.random() < 0.25:
         sql = sql.distinct(random)
     drafts = [(replace(first, sql=sql.text), sql)]
@@ -394,6 +403,7 @@ def _replanned(random: Random, trial: Trial, query: TrialQuery) -> TrialQuery:
         hops=None if kind == "central" else _hops(random, aliases, sites),
         symmetric_at=random.choice(sites) if kind == "symmetric" else None,
         mix=random.randrange(10**6) if kind == "mix" else None,
+        meet=random.randrange(10**6) if kind == "hops" and random.random() < 0.3 else None,
     )
 
 
@@ -722,6 +732,22 @@ def _mixed(random: Random, join: JoinPlan, sites: Sequence[str]) -> JoinPlan:
     return replace(join, sub_plans=sub_plans, partition=partition)
 
 
+def _meeting(random: Random, join: JoinPlan, sites: Sequence[str]) -> SubPlan:
+    """All joins at one site, which fetches or is sent rows that are reduced: a tree, or a sequence for each head."""
+    aliases, at = [scan.alias for scan in join.scans], random.choice(sites)
+    if random.random() < 0.5 and not any(counted(scan.window) is not None for scan in join.scans):
+        first, *others = random.sample(aliases, len(aliases))
+        return JoinNode(at, (Input(Leaf(first)), *(_input(random, Leaf(alias)) for alias in others)))
+    heads = []
+    for head in aliases:
+        others = random.sample([alias for alias in aliases if alias != head], len(aliases) - 1)
+        methods = [random.choice([Method.SM_S1, Method.SM_S1, Method.SM_S2, Method.SP_S]) for _ in others]
+        blooms = [method is not Method.SP_S and random.random() < 0.3 for method in methods]
+        hops = (Hop(*one) for one in zip(others, methods, [at] * len(others), blooms, strict=True))
+        heads.append(HeadPlan(head, tuple(hops)))
+    return Linear(tuple(heads))
+
+
 def _partition(random: Random, key: KeyClass, sub_plans: int) -> Partition:
     match random.choice("hrv"):
         case "h":
@@ -807,6 +833,8 @@ def describe(trial: Trial) -> Iterator[str]:
         yield f"{query.name} at {query.site}{start}: {query.sql}"
         if query.symmetric_at is not None:
             yield f"  plan: symmetric join at {query.symmetric_at}"
+        elif query.meet is not None:
+            yield f"  plan: rows that are reduced meet at one site, drawn from {query.meet}"
         elif query.mix is not None:
             yield f"  plan: sub-plans of parts of a key, drawn from {query.mix}"
         elif not query.hops:
