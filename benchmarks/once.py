@@ -51,6 +51,7 @@ def _fetch(alias: str) -> Hop:
     return Hop(alias, Method.SM_S1, "hq")
 
 
+_WINDOW = "[RANGE 2 SECONDS]"
 _STAR = (
     "FROM s [RANGE 2 SECONDS] AS a, t [RANGE 2 SECONDS] AS b, u [RANGE 2 SECONDS] AS c WHERE a.k = b.k AND a.k = c.k"
 )
@@ -72,6 +73,11 @@ CASES = (
                 _head("c", _fetch("a"), _fetch("b")),
             )
         ),
+    ),
+    Case(
+        "head fetched from, and reduced",
+        f"SELECT a.note AS x, b.note AS y FROM s {_WINDOW} AS a, t {_WINDOW} AS b WHERE a.k = b.k",
+        Linear((_head("a", Hop("b", Method.SM_D1)), _head("b", Hop("a", Method.SM_S1)))),
     ),
     Case(
         "self-join, both inputs reduced", f"SELECT a.note AS x, b.note AS y, c.id AS z {_SELF} AND a.id < b.id", _TREE
@@ -118,9 +124,8 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=2000)
     asked = parser.parse_args()
     tables = {name: rows_of(number, asked.rows, asked.keys) for number, name in enumerate(HOMES)}
-    print(
-        f"| case | each for itself | once | less |\n| --- | ---: | ---: | ---: |  ({asked.rows} rows, {asked.keys} keys)"
-    )
+    print(f"{asked.rows} rows a stream, {asked.keys} keys\n")
+    print("| case | each for itself | once | less |\n| --- | ---: | ---: | ---: |")
     for case in CASES:
         read = {name: table for name, table in tables.items() if f" {name} [" in f" {case.sql}"}
         (apart, one), (once, other) = (shipped(case, read, once=once) for once in (False, True))

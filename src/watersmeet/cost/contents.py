@@ -10,6 +10,7 @@ from watersmeet.cost.estimates import (
     fetched,
     fetched_by_cell,
     met,
+    met_by_cell,
     overlapping,
     overlapping_by_cell,
     wanted,
@@ -102,7 +103,7 @@ class Gathered:
     """Those rows of a stream that any of several semijoins finds."""
 
     subject: "Content"
-    found: tuple["Fetched | Overlapping", ...]
+    found: tuple["Fetched | Met | Overlapping", ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +155,13 @@ def rate_of(content: Content, workload: Workload) -> float:
             assert_never(content.rate)
 
 
-def _chances(found: Fetched | Overlapping, workload: Workload) -> tuple[F64, F64]:
+def _chances(found: Fetched | Met | Overlapping, workload: Workload) -> tuple[F64, F64]:
     """How the rows of a stream are spread over the cells of a key, and how likely a semijoin takes them there."""
     mask = found.subject.mask
     if isinstance(found, Fetched):
         return fetched_by_cell(workload, mask, _rows(found.by, workload), spans=found.spans, slack_s=found.slack_s)
-    shares, chance = overlapping_by_cell(workload, mask, found.other, found.slack_s)
+    by_cell = met_by_cell if isinstance(found, Met) else overlapping_by_cell
+    shares, chance = by_cell(workload, mask, found.other, found.slack_s)
     return shares, with_false_positives(chance, found.false)
 
 

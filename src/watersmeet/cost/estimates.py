@@ -115,9 +115,13 @@ def _there(workload: Workload, other: int, bound: Tie, time_s: float) -> F64:
 
 def met(workload: Workload, mask: int, other: int, false: float, slack_s: float = 0.0) -> float:
     """The share of partial combinations whose key is in a window, or was within the slack of a filter's time."""
+    return float(with_false_positives(sum_cells(*met_by_cell(workload, mask, other, slack_s)), false))
+
+
+def met_by_cell(workload: Workload, mask: int, other: int, slack_s: float) -> tuple[F64, F64]:
+    """The shares of partial combinations over the cells of a key, and the chance that it is in a window, by cell."""
     bound = tie(workload, mask, other)
-    share = sum_cells(bound.share, _there(workload, other, bound, slack_s))
-    return float(with_false_positives(share, false))
+    return bound.share, _there(workload, other, bound, slack_s)
 
 
 def overlapping(workload: Workload, mask: int, other: int, false: float, slack_s: float = 0.0) -> float:

@@ -309,7 +309,7 @@ class _Pricing:
     def _gathered(self, operator: Gather) -> Content:
         """Rows that any of several semijoins finds; in a tree, those by more streams are among those by fewer."""
         rates = [self._reduced(one).rate for one in operator.members]
-        found = [one for one in rates if isinstance(one, Fetched | Overlapping)]
+        found = [one for one in rates if isinstance(one, Fetched | Met | Overlapping)]
         others = [one.other for one in found if isinstance(one, Overlapping)]
         found = [
             one

@@ -153,37 +153,45 @@ class _Work:
         """One flow for semijoins that send rows of one stream to one site by the same key."""
         groups: dict[tuple[str, str, tuple[object, ...], frozenset[int]], list[tuple[Semijoin, Ship]]] = {}
         for site, operator, ship, sub_plans in self._reducing():
-            if operator.out.form is Form.ROW:
+            if self._is_timed(operator) and all(
+                isinstance(one, Join | Pair) for one in self.operators.get(ship.to, ()) if operator.out in one.inputs
+            ):
                 slot = (site, ship.to, self._family(operator), frozenset(sub_plans))
                 groups.setdefault(slot, []).append((operator, ship))
         taken: set[str] = set()
         for (site, to, _, _), found in groups.items():
             for some in self._together(found):
-                aliases = dict.fromkeys(one.alias for one, _ in some)
+                aliases = dict.fromkeys(one.subject.name for one, _ in some)
                 name = f"gathered({' '.join(aliases)},{to})"
                 while name in taken:
                     name += "'"
                 taken.add(name)
                 self._gather(site, to, name, some)
 
+    def _is_timed(self, operator: Semijoin) -> bool:
+        """Whether all windows that it is about are on one axis: its subject's, and that of the keys its rows meet."""
+        is_window = operator.out.form is Form.ROW
+        return is_window or not (self._seen[operator.alias].is_counted or self._seen[operator.subject.name].is_counted)
+
     def _family(self, operator: Semijoin) -> tuple[object, ...]:
         """What semijoins must have in common to be done together."""
-        seen = self._seen[operator.alias]
-        own: object = operator.alias if seen.is_counted or self._join.partition is not None else seen.stream
+        alias = operator.subject.name
+        seen = self._seen[alias]
+        own: object = alias if seen.is_counted or self._join.partition is not None else seen.stream
         return own, operator.key, tuple(seen.keys[number] for number in operator.key)
 
     def _together(self, found: Iterable[tuple[Semijoin, Ship]]) -> Iterator[list[tuple[Semijoin, Ship]]]:
         """Those of a family that share: one of them has the columns of all."""
-        left = sorted(found, key=lambda one: -len(self._seen[one[0].alias].columns))
+        left = sorted(found, key=lambda one: -len(self._seen[one[0].subject.name].columns))
         while left:
-            lead = self._seen[left[0][0].alias]
-            some = [one for one in left if lead.has_columns_of(self._seen[one[0].alias])]
+            lead = self._seen[left[0][0].subject.name]
+            some = [one for one in left if lead.has_columns_of(self._seen[one[0].subject.name])]
             left = [one for one in left if one not in some]
             if len(some) > 1:
                 yield some
 
     def _gather(self, site: str, to: str, name: str, some: list[tuple[Semijoin, Ship]]) -> None:
-        aliases = tuple(dict.fromkeys(one.alias for one, _ in some))
+        aliases = tuple(dict.fromkeys(one.subject.name for one, _ in some))
         lead, differ = self._seen[aliases[0]], len({self._seen[alias].selection for alias in aliases}) > 1
         names = {alias: name if len(aliases) == 1 else f"{name} as {alias}" for alias in aliases}
         copies = tuple(
@@ -193,7 +201,7 @@ class _Work:
         semijoins, reached, instead = [], [], {}
         for one, ship in some:
             mark = Flow(f"reached({one.out.name},{to})", Form.REACHED, Purpose.WATERMARKS)
-            reader = replace(one.out, name=names[one.alias], mark=mark.name)
+            reader = Flow(names[one.subject.name], Form.ROW, Purpose.TUPLES, mark=mark.name)
             semijoins.append(replace(one, out=reader))
             reached.append(mark)
             instead[one.out] = reader

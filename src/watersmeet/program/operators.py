@@ -220,11 +220,17 @@ class Gather:
 
     @property
     def alias(self) -> str:
-        return self.members[0].alias
+        return self.aliases[0]
 
-    def of(self, flow: Flow) -> Semijoin:
-        """The semijoin that an input is about."""
-        return next(one for one in self.members if flow in one.inputs)
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """The aliases whose rows it finds: they are of one stream."""
+        return tuple(dict.fromkeys(one.subject.name for one in self.members))
+
+    def alias_of(self, flow: Flow) -> str:
+        """The alias whose window an input is about."""
+        found = (one.alias for one in self.members if flow == one.witness)
+        return flow.name if flow.name in self.aliases else next(found)
 
 
 @dataclass(frozen=True, slots=True)

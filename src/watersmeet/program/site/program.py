@@ -562,7 +562,7 @@ def axis_alias(operator: Operator, flow: Flow) -> str:
         case Pair():
             return operator.left_alias if flow == operator.left else operator.right_alias
         case Gather():
-            return operator.of(flow).alias
+            return operator.alias_of(flow)
         case Probe():
             return next((one.alias for one in operator.lookups if one.rows == flow), operator.head)
         case _:

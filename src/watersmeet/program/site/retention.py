@@ -109,7 +109,8 @@ def _need_of_operator(part: JoinPart, operator: Operator, flow: Flow, axis: Axis
             return Need(role(operator, flow), axis, END_US, is_over=True)
     if isinstance(operator, Gather):  # what one of its semijoins has sent, the others must not send again
         lingers = any(flow == one.witness for one in operator.semijoins)
-        reaches = [Axis(part.join.scan(a).window, 0, axis.aliases).reach for a in {s.alias for s in operator.semijoins}]
+        concerned = {*operator.aliases, *(one.alias for one in operator.members)}
+        reaches = [Axis(part.join.scan(alias).window, 0, axis.aliases).reach for alias in concerned]
         return Need(flow.form, axis, low_watermark(part, operator, marks), lingers, reach=_longest(reaches))
     lingers = (
         isinstance(operator, Semijoin)

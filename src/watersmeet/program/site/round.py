@@ -533,19 +533,22 @@ class _Bucket:
 
     def _run_gather(self, part: JoinPart, operator: Gather) -> pa.Table | None:
         """Rows that any semijoin finds now and none has found before, with the columns of the first of them."""
-        views = {one.alias: part.views[one.alias] for one in operator.semijoins}
-        relation = part.relation(operator.semijoins[0].subject, operator.key, operator.sub_plans)
+        views = {alias: part.views[alias] for alias in operator.aliases}
+        relation = part.relation(operator.members[0].subject, operator.key, operator.sub_plans)
 
         def is_seen(table: pa.Table) -> bool:
             """Rows that some alias cannot see came before its join did, and are for none of them."""
             return all(self._through(view, relation, table)[0].num_rows == len(table) for view in views.values())
 
-        only = is_seen if self._program.revision > 1 and len(views) > 1 else None
-        sides = {one.alias: self._side(part, one, one.subject, only) for one in operator.semijoins}
-        meetings = [(sides[one.alias], self._witnesses(part, one)) for one in operator.semijoins]
+        needs_check = self._program.revision > 1 and len(views) > 1
+        meetings = [
+            (self._side(part, one, one.subject, is_seen if needs_check else _every), self._witnesses(part, one))
+            for one in operator.semijoins
+        ]
+        sides = {one.subject.name: side for one, (side, _) in zip(operator.members, meetings, strict=True)}
         tables = []
         for is_new, rows in first_of_any(meetings):
-            seen = [side.new if is_new else side.old for side in sides.values()]
+            seen = [(sides[alias].new if is_new else sides[alias].old) for alias in operator.aliases]
             names = seen[0].runs[0].rows.column_names
             columns = dict(zip(names, seen[0].gather(rows, names), strict=True))
             table = pa.table(columns).drop_columns([KEY])
@@ -604,21 +607,25 @@ class _Bucket:
     # -- inputs
 
     def _side(
-        self, part: JoinPart, operator: Operator, flow: Flow, only: Callable[[pa.Table], bool] | None = None
+        self, part: JoinPart, operator: Operator, flow: Flow, gathered: Callable[[pa.Table], bool] | None = None
     ) -> Side:
-        """An input as runs with the intervals that the operator is about."""
+        """An input as runs with the intervals that the operator is about.
+
+        Semijoins that are done together see the same rows of the tables that are `gathered`, each in its own way.
+        """
         relation = part.relation(flow, operator.key, operator.sub_plans)
         form = role(operator, flow)
         axis = self._axis(part, axis_alias(operator, flow))
-        waits = form is Form.POINT and flow == operator.inputs[0]
+        waits = form is Form.POINT and flow == operator.inputs[0] and gathered is None
         # Points before the low watermark have met all they can: nothing that comes now is for them.
         done = low_watermark(part, operator, self._before(part)) if waits else UNKNOWN
         new = [*self._new(part, relation), *self._fresh.get(relation, [])]
         old = self._old(part, relation, done)
-        if only is not None:
-            new, old = ([table for table in tables if only(table)] for tables in (new, old))
+        if gathered is not None:
+            new, old = ([table for table in tables if gathered(table)] for tables in (new, old))
         if form is Form.POINT or part.view_of(flow) is not None:  # rows of other versions' heads are not for this one
-            span = part.heads if form is Form.POINT else Span(None, part.heads.until_us)
+            is_head = form is Form.POINT and gathered is None
+            span = part.heads if is_head else Span(None, part.heads.until_us)
             new, old = ([where(table, during(table, span)) for table in tables] for tables in (new, old))
         if waits and isinstance(operator, Semijoin):  # what they met is forgotten: a wide filter might seem the first
             old = [where(table, column(table, TS) >= done) for table in old]
@@ -899,6 +906,10 @@ def _in_span(span: Span, latest_us: I64, *, is_last: bool) -> I64 | None:
     if span.from_us is not None and is_last:
         own &= latest_us >= span.from_us
     return np.flatnonzero(own)
+
+
+def _every(table: pa.Table) -> bool:
+    return True
 
 
 def _without_rows(table: pa.Table, names: Sequence[str]) -> pa.Table:

@@ -741,7 +741,8 @@ def _meeting(random: Random, join: JoinPlan, sites: Sequence[str]) -> SubPlan:
     heads = []
     for head in aliases:
         others = random.sample([alias for alias in aliases if alias != head], len(aliases) - 1)
-        methods = [random.choice([Method.SM_S1, Method.SM_S1, Method.SM_S2, Method.SP_S]) for _ in others]
+        some = [Method.SM_S1, Method.SM_S1, Method.SM_S2, Method.SP_S, Method.SM_D1, Method.SM_D2]
+        methods = [random.choice(some) for _ in others]
         blooms = [method is not Method.SP_S and random.random() < 0.3 for method in methods]
         hops = (Hop(*one) for one in zip(others, methods, [at] * len(others), blooms, strict=True))
         heads.append(HeadPlan(head, tuple(hops)))
