@@ -292,6 +292,12 @@ def draw(seed: int, *, size: Size = "small") -> Trial:
         some = once.sample(streams, min(len(streams), 2))
         sql = replace(sql, stream_of={alias: once.choice(some) for alias in aliases})
         first = replace(first, sql=sql.text, mix=None, meet=seed)
+        read = set(sql.stream_of.values())
+        trial = replace(
+            trial,
+            tables={name: table for name, table in tables.items() if name in read},
+            feeds=tuple(feed for feed in trial.feeds if feed.stream in read),
+        )
     return _with_more(more, replace(trial, queries=(first,)), sql)
 
 
