@@ -43,7 +43,7 @@ class Need:
     lingers: bool = False  # a witness counts against a row that met it for as long as that row may be met again
     waits_until: int = UNKNOWN  # rows from this instant on have not been joined at all
     is_over: bool = False  # no head is still to come
-    reach: int | None = None  # for how long it lingers; None for ever
+    others: tuple[int | None, ...] = ()  # how far rows of other windows reach that it lingers for
 
     def keeps(self, segment: Segment) -> bool:
         if self.is_over:
@@ -54,9 +54,10 @@ class Need:
             return segment.max_ts >= self.low_watermark
         place = self.axis.first(self.low_watermark)
         if self.lingers:
-            if self.reach is None:
+            reach = _longest([self.axis.reach, *self.others])
+            if reach is None:
                 return True
-            place -= self.reach
+            place -= reach
         return self._last_place(segment) >= place
 
     def _last_place(self, segment: Segment) -> int:
@@ -111,13 +112,13 @@ def _need_of_operator(part: JoinPart, operator: Operator, flow: Flow, axis: Axis
         lingers = any(flow == one.witness for one in operator.semijoins)
         concerned = {*operator.aliases, *(one.alias for one in operator.members)}
         reaches = [Axis(part.join.scan(alias).window, 0, axis.aliases).reach for alias in concerned]
-        return Need(flow.form, axis, low_watermark(part, operator, marks), lingers, reach=_longest(reaches))
+        return Need(flow.form, axis, low_watermark(part, operator, marks), lingers, others=tuple(reaches))
     lingers = (
         isinstance(operator, Semijoin)
         and flow == operator.witness
         and role(operator, operator.subject) is not Form.POINT
     )
-    return Need(role(operator, flow), axis, low_watermark(part, operator, marks), lingers, reach=axis.reach)
+    return Need(role(operator, flow), axis, low_watermark(part, operator, marks), lingers)
 
 
 def _need_of_probe(part: JoinPart, operator: Probe, flow: Flow, axis: Axis, marks: Watermarks) -> Need:
