@@ -4,10 +4,7 @@ Traffic is that of the query alone: bytes sent while it runs, less those of a ru
 executed. A run ends when all results are on their way to whoever asked; latency is that of the hundredth result there.
 """
 
-import gc
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +25,7 @@ from watersmeet.program.pier.values import key_text
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.dht.settings import DhtSettings
+from watersmeet.sim.garbage import without_cycles_collected
 from watersmeet.sim.internet.hosts import Congestion
 from watersmeet.sim.internet.latency import King
 from watersmeet.sim.kernel import Kernel
@@ -139,7 +137,7 @@ def measure_join(run: JoinRun) -> JoinMeasured:
     """Run it, and its baseline."""
     tables = tables_of(run)
     expected = expected_results(run, tables).total()
-    with _without_cycles_collected():
+    with without_cycles_collected():
         pier, client, before = _started(run, tables, executes=True)
         inbound = pier.traffic.inbound_bytes
         sent = _finish(pier, expected)
@@ -239,15 +237,3 @@ def _pads() -> tuple[int, int, int]:
     r_pad = R_BYTES - Schema.of("R", {**_R, **_ADDED}).fixed_bytes - 2
     s_pad = RESULT_BYTES - Schema.of("answers", _RESULT).fixed_bytes - 4 - r_pad
     return r_pad, s_pad, S_BYTES - Schema.of("S", {**_S, **_ADDED}).fixed_bytes - 4 - s_pad
-
-
-@contextmanager
-def _without_cycles_collected() -> Iterator[None]:
-    """Millions of living objects make each search for dead cycles long, and there are next to none to be found."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

@@ -13,6 +13,7 @@ from watersmeet.program.aggregate.functions import Function
 from watersmeet.program.aggregate.records import Layout
 from watersmeet.program.pier.algorithms import EPOCH_US, Algorithm
 from watersmeet.sim.dht.node import Dht
+from watersmeet.sim.garbage import without_cycles_collected
 from watersmeet.sim.internet.hosts import Congestion, Internet
 from watersmeet.sim.internet.latency import King
 from watersmeet.sim.internet.retransmission import Retransmission
@@ -89,6 +90,11 @@ def mean_latency(epochs: Sequence[EpochMeasured]) -> float | None:
 
 def measure_aggregation(run: AggregationRun) -> AggregationMeasured:
     """Run it."""
+    with without_cycles_collected():
+        return _measured(run)
+
+
+def _measured(run: AggregationRun) -> AggregationMeasured:
     kernel, latency = Kernel(run.seed), King(run.nodes, seed=run.seed)
     net = Internet(
         kernel,

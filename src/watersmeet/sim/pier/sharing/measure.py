@@ -12,6 +12,7 @@ from watersmeet.program.pier.algorithms import Algorithm, Routing, Structure, Wa
 from watersmeet.sharing.bits import Bools
 from watersmeet.sharing.decomposition import Decomposition, identity
 from watersmeet.sim.dht.node import Dht
+from watersmeet.sim.garbage import without_cycles_collected
 from watersmeet.sim.internet.hosts import Congestion, Internet
 from watersmeet.sim.internet.latency import King
 from watersmeet.sim.kernel import Kernel
@@ -52,6 +53,11 @@ class SharingMeasured:
 
 def measure_sharing(run: SharingRun) -> SharingMeasured:
     """Run it."""
+    with without_cycles_collected():
+        return _measured(run)
+
+
+def _measured(run: SharingRun) -> SharingMeasured:
     kernel, latency = Kernel(run.seed), King(run.nodes, seed=run.seed)
     net = Internet(kernel, latency, access_bps=ACCESS_BPS, congestion=Congestion.FIFO)
     routers = bamboo.converged(kernel, net, Prefixes.random(run.nodes, run.seed, latency), timers=False)
