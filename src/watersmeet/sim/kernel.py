@@ -5,7 +5,8 @@ run is a function of the seed and the program alone.
 """
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from heapq import heapify, heappop, heappush
 from random import Random
 from typing import Any, TypeAlias
@@ -217,3 +218,15 @@ class Kernel:
         heapify(self._ranked)
         # The next one when as much can be dropped as is kept now: then sweeping costs each cancelled event O(1).
         self._cancelled, self._sweep_at = 0, _SWEEP_AT + left + len(self._ranked)
+
+
+@contextmanager
+def without_cycles_collected() -> Iterator[None]:
+    """Millions of living objects make each search for dead cycles long, and there are next to none to be found."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

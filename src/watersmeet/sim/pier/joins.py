@@ -25,10 +25,9 @@ from watersmeet.program.pier.values import key_text
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.dht.settings import DhtSettings
-from watersmeet.sim.garbage import without_cycles_collected
 from watersmeet.sim.internet.hosts import Congestion
 from watersmeet.sim.internet.latency import King
-from watersmeet.sim.kernel import Kernel
+from watersmeet.sim.kernel import Kernel, without_cycles_collected
 from watersmeet.sim.overlays.prefixes import Prefixes
 from watersmeet.sim.pier.client import ClientQuery
 from watersmeet.sim.pier.network import PierNetwork

@@ -13,11 +13,10 @@ from watersmeet.program.aggregate.functions import Function
 from watersmeet.program.aggregate.records import Layout
 from watersmeet.program.pier.algorithms import EPOCH_US, Algorithm
 from watersmeet.sim.dht.node import Dht
-from watersmeet.sim.garbage import without_cycles_collected
 from watersmeet.sim.internet.hosts import Congestion, Internet
 from watersmeet.sim.internet.latency import King
 from watersmeet.sim.internet.retransmission import Retransmission
-from watersmeet.sim.kernel import Kernel
+from watersmeet.sim.kernel import Kernel, without_cycles_collected
 from watersmeet.sim.overlays import bamboo
 from watersmeet.sim.overlays.identifiers import identifier_of
 from watersmeet.sim.overlays.node import OverlayNode

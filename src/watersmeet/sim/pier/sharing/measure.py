@@ -12,10 +12,9 @@ from watersmeet.program.pier.algorithms import Algorithm, Routing, Structure, Wa
 from watersmeet.sharing.bits import Bools
 from watersmeet.sharing.decomposition import Decomposition, identity
 from watersmeet.sim.dht.node import Dht
-from watersmeet.sim.garbage import without_cycles_collected
 from watersmeet.sim.internet.hosts import Congestion, Internet
 from watersmeet.sim.internet.latency import King
-from watersmeet.sim.kernel import Kernel
+from watersmeet.sim.kernel import Kernel, without_cycles_collected
 from watersmeet.sim.overlays import bamboo
 from watersmeet.sim.overlays.node import OverlayNode
 from watersmeet.sim.overlays.prefixes import Prefixes
