@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from watersmeet.cost.formulas import (
+    advances,
     announced_per_value,
+    any_of,
     bloom_bytes,
     clump,
     clumped_rate,
@@ -101,7 +103,25 @@ def test_formulas_of_bytes_give_the_same_for_arrays_and_for_numbers() -> None:
 
 
 def test_sizes_lie_between_those_known() -> None:
-    sizes = np.array([[8.0, 4.0, 2.0], [1.0, 1.0, 3.0]])
+    sizes = np.array([[9.0, 8.0, 4.0, 2.0, 2.0], [1.0, 1.0, 1.0, 3.0, 3.0]])
     assert size_at(sizes, [100.0, 1_000.0]).tolist() == [4.0, 3.0]
     assert size_at(sizes[0], 10**1.5) == pytest.approx(6.0)
-    assert size_at(sizes[0], [0.0, 1e9]).tolist() == [8.0, 2.0]
+    assert size_at(sizes[0], [0.0, 1e9]).tolist() == [9.0, 2.0]
+
+
+def test_the_low_watermark_of_slow_streams_advances_as_often_as_in_a_run() -> None:
+    chance = np.random.default_rng(5)
+    for rates, interval_s in (((0.05, 0.01), 1.0), ((0.3, 0.3, 0.1), 1.0), ((2.0, 0.5, 4.0), 1.0), ((1.0, 1.0), 30.0)):
+        last, advanced, intervals = np.zeros(len(rates)), 0, 20_000
+        counts = chance.poisson(np.array(rates) * interval_s, (intervals, len(rates)))
+        for number, came in enumerate(counts > 0):
+            before = last.min()
+            last[came] = (number + chance.random(int(came.sum()))) * interval_s
+            advanced += last.min() > before
+        assert advances(rates, interval_s) == pytest.approx(advanced / intervals, rel=0.1), (rates, interval_s)
+
+
+def test_any_of_several_events_within_another_one() -> None:
+    assert any_of([0.1], 0.4) == pytest.approx(0.1)
+    assert any_of([0.2, 0.2], 0.4) == pytest.approx(0.3)
+    assert any_of([0.4, 0.2], 0.4) == pytest.approx(0.4) and any_of([0.1], 0.0) == 0.0

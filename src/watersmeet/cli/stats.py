@@ -97,12 +97,12 @@ def _stream_table(name: str, stream: StreamStats) -> Table:
         facts.append(f"{stream.row_bytes.value:,.4g} bytes a row")
     table = Table(title=", ".join(facts), title_justify="left")
     table.add_column("column")
-    sizes_by_batch = ("bytes a value in 10", "100", "1,000 rows")
+    sizes_by_batch = ("bytes a value in 1", "100", "10,000 rows")
     for heading in ("distinct", "confidence", *sizes_by_batch, "most frequent", "bins", "confidence"):
         table.add_column(heading, justify="right")
     for key, column in stream.columns.items():
         distinct = ("", "") if column.distinct is None else _with_confidence(column.distinct)
-        sizes = ("", "", "") if column.sizes is None else tuple(f"{size:,.1f}" for size in column.sizes)
+        sizes = ("", "", "") if column.sizes is None else tuple(f"{size:,.1f}" for size in column.sizes[::2])
         table.add_row(key, *distinct, *sizes, *_distribution(column.histogram))
     return table
 

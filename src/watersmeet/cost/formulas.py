@@ -11,6 +11,7 @@ What the methods of the semijoin paper send follows from these:
     SM-D2  distinct keys of a batch, announcements found by them, then as SM-D1
 """
 
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -148,6 +149,40 @@ def distinct_keys(rows_per_value: F64, batch_interval_s: float, *, together: F64
 def clumped_rate(rate: F64, chance: F64, lifetime_s: F64 | float) -> F64:
     """The rate of combinations, which come in clumps: at most that of a stream that is there as often as they are."""
     return np.minimum(rate, expected_where_seen(chance) / np.maximum(lifetime_s, _TINY))
+
+
+# Watermarks and parcels
+
+
+def advances(rates: Sequence[float], batch_interval_s: float) -> float:
+    """The chance that the low watermark of some streams advances in a batch interval.
+
+    It does when rows come of the stream whose last row is the oldest. That is stream i with the chance that all others
+    have come since: the integral over i's age t of  rate_i exp(-rate_i t) * product of 1 - exp(-rate_j t)  over them.
+    """
+    rate = np.asarray(rates, float)
+    if len(rate) == 0 or rate.min() <= 0:
+        return 0.0
+    comes = seen(rate * batch_interval_s)
+    if len(rate) == 1:
+        return float(comes[0])
+    age = (_AGES / rate[:, None])[:, :, None]  # by stream and quantile of its age
+    younger = seen(rate * age)  # of every other one
+    place = np.arange(len(rate))
+    younger[place, :, place] = 1.0
+    oldest = younger.prod(axis=2).mean(axis=1)
+    return float((oldest * comes).sum() / max(oldest.sum(), _TINY))
+
+
+_AGES = -np.log1p(-(np.arange(200) + 0.5) / 200)  # quantiles of an exponential age
+
+
+def any_of(chances: Sequence[float], within: float) -> float:
+    """The chance of any of several events, each of which may only happen with another one of chance `within`."""
+    if within <= 0:
+        return 0.0
+    missing = np.prod([1 - min(chance / within, 1.0) for chance in chances])
+    return float(within * (1 - missing))
 
 
 # Bytes

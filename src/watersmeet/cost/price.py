@@ -27,7 +27,16 @@ from watersmeet.cost.contents import (
     Wanted,
     rate_of,
 )
-from watersmeet.cost.formulas import bloom_bytes, false_positives, flow_bytes, messages_per_s, rows_per_message
+from watersmeet.cost.formulas import (
+    advances,
+    any_of,
+    bloom_bytes,
+    false_positives,
+    flow_bytes,
+    messages_per_s,
+    rows_per_message,
+    seen,
+)
 from watersmeet.cost.workload import TIMESTAMP_SIZES, Workload, size_at
 from watersmeet.plan.nodes import JoinPlan
 from watersmeet.program.compile import compile_sites
@@ -192,15 +201,16 @@ class _Pricing:
         self._ships = [(site, ship) for site, program in self._programs.items() for ship in program.ships]
         self._ready: dict[tuple[str, str], float] = {}
         self._made_when: dict[tuple[str, str], frozenset[float]] = {}
+        self._tables = {scan.alias for scan in join.scans if isinstance(scan.window, AsOf)}
+        self._behind: dict[tuple[str, str], frozenset[int]] = {}
+        self._started: dict[str, Sequence[float]] = {}
 
     def cost(self) -> Cost:
         flows, overhead = [], {}
         for (origin, to), ships in sorted(self._by_link().items()):
             costs = self._as_records([self._ship(origin, ship) for ship in ships])
             flows += costs
-            moments = {moment for ship in ships for moment in self._moments(ship.flow.name, origin)}
-            parcels = self._batches(moments, origin) / self._batch_interval_s[origin]
-            quiet = sum(max(parcels - flow.messages_s, 0.0) for flow in costs)
+            parcels, quiet = self._parcels(origin, ships, costs)
             overhead[origin, to] = (parcels * PARCEL_BYTES + quiet * MESSAGE_BYTES, parcels)
         operators = [
             self._operator(site, operator) for site, program in self._programs.items() for operator in program.operators
@@ -216,6 +226,68 @@ class _Pricing:
             {site: self._batch_cpu(program) for site, program in self._programs.items()},
         )
         return replace(cost, busiest=self._busiest(cost))
+
+    def _parcels(self, origin: str, ships: Sequence[Ship], costs: Sequence[FlowCost]) -> tuple[float, float]:
+        """Parcels a second on a link, and messages in them that only tell how far a flow has come.
+
+        A parcel goes where any of its flows has rows or a watermark that advances, and both only where rows came of the
+        streams that it is made of.
+        """
+        interval_s = self._batch_interval_s[origin]
+        batches = [self._when_made(ship.flow.name, origin) for ship in ships]
+        parcels = quiet = 0.0
+        for batch in sorted({one for some in batches for one in some}):
+            sources: set[int] = set()
+            told: dict[frozenset[int], float] = {}
+            rows = []
+            for ship, cost, some in zip(ships, costs, batches, strict=True):
+                if batch in some:
+                    behind = self._sources(ship.flow.name, origin)
+                    comes = self._comes(behind, interval_s)
+                    sources |= behind
+                    has_rows = cost.messages_s * interval_s / len(some)
+                    if behind not in told:
+                        told[behind] = advances(self._workload.arrivals[sorted(behind)], interval_s) / len(some)
+                    rows.append(has_rows)
+                    quiet += max(told[behind] - told[behind] * has_rows / max(comes, 1e-300), 0.0)
+            parcels += any_of([*rows, *told.values()], self._comes(frozenset(sources), interval_s))
+        return parcels / interval_s, quiet / interval_s
+
+    def _comes(self, aliases: frozenset[int], interval_s: float) -> float:
+        """The chance that a batch has rows of any of some streams."""
+        return float(seen(self._workload.arrivals[sorted(aliases)].sum() * interval_s))
+
+    def _sources(self, flow: str, site: str) -> frozenset[int]:
+        """The streams that a flow's watermark follows."""
+        if (flow, site) in self._behind:
+            return self._behind[flow, site]
+        self._behind[flow, site] = frozenset()
+        plain = flow.removeprefix("bloom ")
+        found: frozenset[int]
+        if plain in self._workload.aliases:
+            found = frozenset() if plain in self._tables else frozenset({self._workload.number(plain)})
+        elif plain in self._made_at:
+            made_at, operator = self._made_at[plain]
+            found = frozenset().union(*(self._sources(one.name, made_at) for one in operator.inputs))
+        elif flow.startswith("clock("):
+            found = frozenset({self._workload.number(flow.removeprefix("clock(").removesuffix(")"))})
+        else:
+            found = frozenset(range(len(self._workload.aliases)))
+        self._behind[flow, site] = found
+        return found
+
+    def _when_made(self, flow: str, site: str) -> frozenset[int]:
+        """In which micro-batches of an interval a site ships something of a flow, by number."""
+        starts = self._starts(site)
+        moments = {moment % self._batch_interval_s[site] for moment in self._moments(flow, site)}
+        return frozenset(max(int(np.searchsorted(starts, moment, side="right")) - 1, 0) for moment in moments)
+
+    def _starts(self, site: str) -> Sequence[float]:
+        """When the micro-batches of an interval begin at a site."""
+        if site not in self._started:
+            moments = {moment for origin, ship in self._ships if origin == site for moment in self._moments(ship.flow.name, site)}
+            self._started[site] = self._batches(moments, site)
+        return self._started[site]
 
     def _by_link(self) -> dict[tuple[str, str], list[Ship]]:
         found: dict[tuple[str, str], list[Ship]] = {}
@@ -332,7 +404,7 @@ class _Pricing:
             return FlowCost(origin, ship.to, flow.name, flow.purpose, 0.0, 0.0, 0.0)
         workload, content = self._of(ship.sub_plans), self.content(flow)
         rate = rate_of(content, workload)
-        batches = self._batches(self._moments(ship.flow.name, origin), origin)
+        batches = len(self._batches(self._moments(ship.flow.name, origin), origin))
         messages = float(messages_per_s(rate, self._batch_interval_s[origin] / batches))
         rows = float(rows_per_message(rate, messages))
         if flow.bloom:
@@ -340,8 +412,7 @@ class _Pricing:
         else:
             each, columns = self._row_bytes(workload, content, flow, rows)
             size = float(flow_bytes(rate, each, messages, columns))
-        is_table = flow.name in {scan.alias for scan in self._join.scans if isinstance(scan.window, AsOf)}
-        purpose = Purpose.TABLES if is_table else flow.purpose
+        purpose = Purpose.TABLES if flow.name in self._tables else flow.purpose
         return FlowCost(origin, ship.to, flow.name, purpose, rate, size, messages)
 
     def _is_sent_anyway(self, origin: str, ship: Ship) -> bool:
@@ -455,14 +526,14 @@ class _Pricing:
         self._ready[flow, site] = ready
         return ready
 
-    def _batches(self, moments: Iterable[float], site: str) -> int:
-        """In how many micro-batches of an interval a site does what happens at some moments: what is close, in one."""
+    def _batches(self, moments: Iterable[float], site: str) -> list[float]:
+        """When a site begins micro-batches for what happens at some moments of an interval: what is close, in one."""
         interval_s = self._batch_interval_s[site]
-        last, batches = -inf, 0
+        starts: list[float] = []
         for moment in sorted(moment % interval_s for moment in moments):
-            if moment > last + self._reaction_s:
-                last, batches = moment, batches + 1
-        return max(1, min(batches, int(interval_s / max(self._reaction_s, 1e-3))))
+            if not starts or moment > starts[-1] + self._reaction_s:
+                starts.append(moment)
+        return starts[: max(1, int(interval_s / max(self._reaction_s, 1e-3)))] or [0.0]
 
     def _moments(self, flow: str, site: str) -> frozenset[float]:
         """How long after the rows of an interval something is made in a flow at a site: each time is a message."""

@@ -25,20 +25,20 @@ from watersmeet.plan.partition import sub_plans_of
 from watersmeet.query.comparisons import Condition
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.windows import AsOf, Range, Rows, Tumble, Unbounded, Window, counted
-from watersmeet.stats.model import ColumnStats, Histogram, Stats
+from watersmeet.stats.model import BATCH_ROWS, BytesByBatch, ColumnStats, Histogram, Stats
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
-BytesByBatch = tuple[float, float, float]  # of a value in batches of 10, 100 and 1,000 rows
-_OWN_BYTES: BytesByBatch = (4.0, 3.0, 2.0)  # of numbers that ascend
 
 UNBOUNDED_S = 3_600.0  # an unbounded window is priced as if it held this long
 TABLE_S = 86_400.0  # what it takes to ship a table is spread over so long: a day
 DEFAULTS = {"rate": 100.0, "number of rows": 10_000.0, "distinct values": 1_000.0, "bytes a value": 8.0}
 _MARK_BYTES = 0.6  # of a value that is in the batch before
-TIMESTAMP_SIZES = (3.6, 2.1, 1.7)  # measured, rows of a second
-PLACE_SIZES = (3.4, 3.0, 2.8)  # the same in another order than that of time
+TIMESTAMP_SIZES = (7.0, 3.6, 2.1, 1.7, 1.6)  # measured, rows of a second
+PLACE_SIZES = (7.0, 3.4, 3.0, 2.8, 2.8)  # the same in another order than that of time
 _LEAST_KEY_BYTES = 0.2
+_HASH_SIZES: BytesByBatch = (8.0, 8.0, 8.0, 8.0, 8.0)
+_BATCHES = len(BATCH_ROWS)
 
 
 class MissingStatistic(InputError):
@@ -84,6 +84,7 @@ class Workload:
     hidden: tuple[tuple[int, ...], ...] = ()  # classes of each alias whose key travels beside what is kept of a row
     in_order: tuple[tuple[BytesByBatch, ...], ...] = ()  # like `sizes`, of rows in the order of their time
     records: Records | None = None  # what answers travel as, with GROUP BY
+    before_filters: F64 | None = None  # rows a second, also those that filters leave out: their times count
     dropped: tuple[tuple[int, int, BytesByBatch], ...] = ()  # alias, the set without which a value is not needed, size
     _memory: dict[tuple[int, int | None], Any] = field(default_factory=dict, repr=False, compare=False)
 
@@ -91,6 +92,11 @@ class Workload:
     def window(self) -> F64:
         """Rows in each window."""
         return self.rate * self.window_s
+
+    @property
+    def arrivals(self) -> F64:
+        """Rows a second that come of each alias, whether or not they pass its filters."""
+        return self.rate if self.before_filters is None else self.before_filters
 
     def number(self, alias: str) -> int:
         return self.aliases.index(alias)
@@ -178,7 +184,7 @@ class Workload:
         if answers:
             owners = self.answer_owners or (0,) * len(self.answer_sizes)
             shares = self._first_times((1 << len(self.aliases)) - 1, batch_rows)[list(owners)]
-            sizes = np.array(self.answer_sizes).reshape(-1, 3)
+            sizes = np.array(self.answer_sizes).reshape(-1, _BATCHES)
             return float(size_at(shares @ sizes + (1 - shares) @ _mark(sizes), batch_rows))
         members = members_of(mask)
         total = times * np.array(TIMESTAMP_SIZES if times == 1 else PLACE_SIZES)
@@ -248,7 +254,7 @@ class Workload:
     @cached_property
     def _marked(self) -> F64:
         """What the values of each alias take together where they are in the batch before."""
-        return _summed([_mark(np.array(of).reshape(-1, 3)) for of in self.sizes])
+        return _summed([_mark(np.array(of).reshape(-1, _BATCHES)) for of in self.sizes])
 
     def keys_bytes(self, key: tuple[int, ...], batch_rows: float, *, asked: bool = False) -> float:
         """Bytes that a key with the time it stands for takes on a link, in batches of so many rows.
@@ -256,7 +262,7 @@ class Workload:
         Keys are in order, so that a batch of n takes log2(n!) bits less. Those that are asked for are often those of
         one row, and stand for no time but its own.
         """
-        sizes = self.key_sizes[key[0]] if len(key) == 1 and self.key_sizes else (8.0, 8.0, 8.0)
+        sizes = self.key_sizes[key[0]] if len(key) == 1 and self.key_sizes else _HASH_SIZES
         rows = max(batch_rows, 1.0)
         in_order = float(size_at(sizes, rows)) - lgamma(rows + 1) / log(2) / rows / 8
         return max(in_order, _LEAST_KEY_BYTES) + (1.5 if asked else 2) * float(size_at(PLACE_SIZES, rows))
@@ -280,7 +286,7 @@ class Workload:
         domains[partition.key_class] = Domain(
             domain.low[cells], domain.high[cells], domain.size[cells], inside, domain.members, domain.is_known
         )
-        return replace(self, rate=self.rate * mass, domains=tuple(domains), _memory={})
+        return replace(self, rate=self.rate * mass, domains=tuple(domains), before_filters=self.arrivals, _memory={})
 
     def sub_plan_of_cells(self, partition: Partition) -> I64:
         """The sub-plan of each cell of the partition's key class."""
@@ -289,7 +295,7 @@ class Workload:
 
 
 def _summed(sizes: Sequence[ArrayLike]) -> F64:
-    return np.array([np.reshape(of, (-1, 3)).sum(axis=0) for of in sizes]).reshape(-1, 3)
+    return np.array([np.reshape(of, (-1, _BATCHES)).sum(axis=0) for of in sizes]).reshape(-1, _BATCHES)
 
 
 def _mark(sizes: F64) -> F64:
@@ -307,15 +313,16 @@ def members_of(mask: int) -> list[int]:
 
 
 def size_at(sizes: ArrayLike, batch_rows: ArrayLike) -> F64:
-    """Bytes in batches of so many rows, between those known for 10, 100 and 1,000 rows, which are the last axis.
+    """Bytes in batches of so many rows, between those known for `BATCH_ROWS`, which are the last axis.
 
-    >>> size_at((4.0, 2.0, 1.0), [1.0, 10.0, 1_000.0, 1e6]).tolist()
-    [4.0, 4.0, 1.0, 1.0]
+    >>> size_at((8.0, 4.0, 2.0, 1.0, 1.0), [1.0, 10.0, 1_000.0, 1e6]).tolist()
+    [8.0, 4.0, 1.0, 1.0]
     """
     known = np.asarray(sizes, float)
-    place = np.log10(np.maximum(batch_rows, 1.0)) - 1.0
-    first, second = np.minimum(np.maximum(place, 0.0), 1.0), np.minimum(np.maximum(place - 1.0, 0.0), 1.0)
-    found: F64 = known[..., 0] + (known[..., 1] - known[..., 0]) * first + (known[..., 2] - known[..., 1]) * second
+    place = np.log10(np.maximum(batch_rows, 1.0))
+    found: F64 = known[..., 0] + np.zeros_like(place)
+    for number in range(_BATCHES - 1):
+        found = found + (known[..., number + 1] - known[..., number]) * np.minimum(np.maximum(place - number, 0.0), 1.0)
     return found
 
 
@@ -333,9 +340,10 @@ def workload_of(
 ) -> Workload:
     """The figures of a query; a figure that nobody gave is an error, or a stated default if those are asked for."""
     gather = _Gather(stats, defaults)
-    rates, windows = [], []
+    rates, windows, arrivals = [], [], []
     for scan in scans:
         rate = gather.rate(scan)
+        arrivals.append(rate)
         for filtered in scan.filters:
             rate *= gather.selectivity(filtered.sql)
         rates.append(rate)
@@ -378,6 +386,7 @@ def workload_of(
         tuple(tuple(number for number in scan.classes if _is_hidden(scan, classes[number])) for scan in scans),
         in_order,
         records,
+        np.array(arrivals, float),
         tuple(_dropped(scans, output, conditions, gather)),
     )
 
@@ -500,7 +509,7 @@ class _Gather:
             each = stream.row_bytes.value / kept
         else:
             each = self._missing(f"for column {name!r} of stream {scan.stream!r}", "bytes a value")
-        return each, each, each
+        return each, each, each, each, each
 
 
 def _travelling_sizes(
@@ -524,7 +533,7 @@ def _is_hidden(scan: Scan, key_class: KeyClass) -> bool:
 def _key_sizes(key_class: KeyClass, scans: Sequence[Scan], gather: _Gather) -> BytesByBatch:
     """Bytes of a key on a link: of the first member, or of a hash."""
     if not key_class.exact:
-        return 8.0, 8.0, 8.0
+        return _HASH_SIZES
     scan, member = next((scan, member) for scan in scans if (member := key_class.member(scan.alias)) is not None)
     return gather.sizes(scan, member.columns[0].name)
 

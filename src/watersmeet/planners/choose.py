@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from watersmeet.cost.price import BATCH_INTERVAL_S, DEFAULT_UNITS, Cost, price
+from watersmeet.cost.price import BATCH_INTERVAL_S, DEFAULT_UNITS, REACTION_S, Cost, price
 from watersmeet.cost.units import default_units_path, load_units
 from watersmeet.cost.workload import MissingStatistic
 from watersmeet.errors import InputError, did_you_mean
@@ -38,13 +38,16 @@ class Chosen:
         return BATCH_INTERVAL_S if self.problem is None else self.problem.batch_interval_s
 
 
-def choose(topology: Topology, query: Query, parsed: JoinQuery, *, every: bool = False) -> Chosen:
+def choose(
+    topology: Topology, query: Query, parsed: JoinQuery, *, every: bool = False, reaction_s: float = REACTION_S
+) -> Chosen:
     """The plan of a query; `every` asks every planner, to compare.
 
-    It depends on the topology alone, not on the machine: every site plans by itself.
+    It depends on the topology alone, not on the machine: every site plans by itself. `reaction_s` is how soon sites of
+    the runtime take what has come over a link.
     """
     if parsed.outer is not None:
-        return _outer(topology, query, parsed, every=every)
+        return _outer(topology, query, parsed, every=every, reaction_s=reaction_s)
     homes = topology.homes
     site = topology.query_site(query)
     check_planner(query)
@@ -62,12 +65,12 @@ def choose(topology: Topology, query: Query, parsed: JoinQuery, *, every: bool =
             for steps in query.plan
         }
         plan = explicit(parsed, topology.columns, homes, site, asked)
-        return _estimated(topology, query, parsed, plan, "as given", every=every)
+        return _estimated(topology, query, parsed, plan, "as given", every=every, reaction_s=reaction_s)
     if query.planner == "central":
         plan = central(parsed, topology.columns, homes, site)
-        return _estimated(topology, query, parsed, plan, "central", every=every)
+        return _estimated(topology, query, parsed, plan, "central", every=every, reaction_s=reaction_s)
     try:
-        problem = problem_for(topology, query, parsed)
+        problem = problem_for(topology, query, parsed, reaction_s)
     except MissingStatistic as error:
         if query.planner is not None:
             raise
@@ -136,10 +139,12 @@ def _all(problem: Problem, *, must: bool) -> Sequence[Tried]:
         raise
 
 
-def _estimated(topology: Topology, query: Query, parsed: JoinQuery, plan: Plan, planner: str, *, every: bool) -> Chosen:
+def _estimated(
+    topology: Topology, query: Query, parsed: JoinQuery, plan: Plan, planner: str, *, every: bool, reaction_s: float
+) -> Chosen:
     """A plan that needs no figures, with an estimate where they are known."""
     try:
-        problem = problem_for(topology, query, parsed)
+        problem = problem_for(topology, query, parsed, reaction_s)
     except MissingStatistic as error:
         return Chosen(plan, planner, note=f"no estimate: {error}")
     cost = problem.cost(join_plan_of(plan))
@@ -158,7 +163,7 @@ def batch_interval_s(topology: Topology, streams: Iterable[str]) -> float:
     return max(min(known, default=0.0), BATCH_INTERVAL_S)
 
 
-def problem_for(topology: Topology, query: Query, parsed: JoinQuery) -> Problem:
+def problem_for(topology: Topology, query: Query, parsed: JoinQuery, reaction_s: float = REACTION_S) -> Problem:
     """The question that a query of a topology asks of planners, by the statistics of the topology."""
     limits = Limits(
         None if query.max_delay is None else parse_duration(query.max_delay) / 1e6,
@@ -177,10 +182,11 @@ def problem_for(topology: Topology, query: Query, parsed: JoinQuery) -> Problem:
         parts=query.parts,
         partition=query.partition,
         defaults=query.assume_defaults,
+        reaction_s=reaction_s,
     )
 
 
-def _outer(topology: Topology, query: Query, parsed: JoinQuery, *, every: bool) -> Chosen:
+def _outer(topology: Topology, query: Query, parsed: JoinQuery, *, every: bool, reaction_s: float) -> Chosen:
     """The plan of an outer join: every inner join that it is made of is planned by itself."""
     expanded = branches_of(parsed)
     judged = {alias for one in expanded.relations if one.kind in JUDGING for alias in one.aliases}
@@ -190,7 +196,7 @@ def _outer(topology: Topology, query: Query, parsed: JoinQuery, *, every: bool) 
         asked = query if number == 0 else replace(query, plan=None)
         if counts_rows:  # rows end with those after them: their order must be known where they are judged
             asked = replace(query, plan=None, planner="central")
-        one = choose(topology, asked, branch.query, every=every and number == 0)
+        one = choose(topology, asked, branch.query, every=every and number == 0, reaction_s=reaction_s)
         chosen.append(one)
     plan: Plan = OuterJoin(tuple(one.plan for one in chosen), matching_of(parsed, expanded), parsed.grouping)
     return replace(chosen[0], plan=plan if parsed.into is None else Into(plan, parsed.into))

@@ -82,8 +82,8 @@ class ByValue:
         times = np.where(alone, 1, 2)
         self._bytes = np.where(
             alone,
-            has @ workload.alone[:, 1] + TIMESTAMP_SIZES[1],
-            has @ workload.combined[:, 1] + 2 * PLACE_SIZES[1],
+            has @ workload.alone[:, 2] + TIMESTAMP_SIZES[2],
+            has @ workload.combined[:, 2] + 2 * PLACE_SIZES[2],
         )
         self._columns = has @ np.array([len(of) for of in workload.sizes]) + times
         self._key_bytes = workload.keys_bytes((number,), 100.0)

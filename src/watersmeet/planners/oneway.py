@@ -1,8 +1,8 @@
 """The one-way joins of a head's sequence as hops with a price: the plan space of `greedy` and `exhaustive`.
 
 A hop costs something of its own, and may need things that other heads' hops share: the rows of a stream at a site, the
-announcements of its keys there, and links, on which a parcel goes every batch interval whatever is in it. Those are
-paid once. The formulas are those of `cost.formulas`.
+announcements of its keys there, and links, on which a parcel goes in every batch interval in which rows come. Those
+are paid once. The formulas are those of `cost.formulas`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -11,7 +11,7 @@ from functools import cached_property
 from math import inf
 
 from watersmeet.cost.estimates import Rows, announced, asked, fetched, met, wanted
-from watersmeet.cost.formulas import false_positives
+from watersmeet.cost.formulas import false_positives, messages_per_s
 from watersmeet.plan.nodes import HeadPlan, Hop, Linear, Method
 from watersmeet.planners.problem import NoPlan, Problem
 from watersmeet.planners.sizes import FlowSizes
@@ -93,7 +93,8 @@ class OneWay:
             if kind == "link":
                 pair = (self._problem.sites[alias], site)
                 weight = PARCEL_BYTES * self._problem.byte_weight[pair] + self._problem.trip_weight[pair]
-                self._prices[shared] = weight / self._batch_interval_s
+                parcels = messages_per_s(self._workload.arrivals.sum(), self._batch_interval_s)  # at most
+                self._prices[shared] = weight * float(parcels)
                 return self._prices[shared]
             home = self._problem.homes[alias]
             if kind == "rows":

@@ -196,6 +196,7 @@ def problem_of(
     parts: int = 16,
     partition: str | None = None,
     defaults: bool = False,
+    reaction_s: float = REACTION_S,
 ) -> Problem:
     """The question that a query asks; a figure that is missing is an error, or a stated default if asked for."""
     for barred in limits.barred:
@@ -222,7 +223,9 @@ def problem_of(
         query=query,
     )
     return Problem(
-        query, shape, workload, topology, objective, limits, units, batch_interval_s, parts=parts, partition=partition
+        *(query, shape, workload, topology, objective, limits, units, batch_interval_s, reaction_s),
+        parts=parts,
+        partition=partition,
     )
 
 

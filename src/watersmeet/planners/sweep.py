@@ -26,6 +26,7 @@ from watersmeet.cost.formulas import (
     with_false_positives,
 )
 from watersmeet.cost.workload import F64, I64, TIMESTAMP_SIZES, Domain, size_at
+from watersmeet.stats.model import BATCH_ROWS
 from watersmeet.plan.nodes import HeadPlan, Hop, Linear, Method
 from watersmeet.planners.problem import NoPlan, Problem
 
@@ -317,7 +318,7 @@ class Sweep:
         answers = state.rate[heads] * self.window[aliases] * state.factor[heads, aliases]
         everything = self.left_by_conditions(np.array([(1 << len(problem.aliases)) - 1]))
         answers = answers * everything / np.maximum(state.left[heads], 1e-300)
-        sizes = np.array(problem.workload.answer_sizes).reshape(-1, 3)
+        sizes = np.array(problem.workload.answer_sizes).reshape(-1, len(BATCH_ROWS))
         messages = messages_per_s(answers, self._batch_interval_s)
         if (records := problem.workload.records) is not None:
             messages = records.messages(messages)

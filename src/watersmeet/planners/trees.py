@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 
 from watersmeet.cost.workload import F64, I64, Workload, members_of, size_at
 from watersmeet.errors import InputError
+from watersmeet.stats.model import BATCH_ROWS as ROWS_KNOWN
+from watersmeet.stats.model import BytesByBatch
 from watersmeet.plan.nodes import Input, JoinNode, Leaf, Tree, leaves_of
 
 MOST_STREAMS = 16  # of an exact optimum: its work grows with three to the power of their number
@@ -38,8 +40,8 @@ def _bytes(workload: Workload, mask: int) -> float:
 
 
 @lru_cache(maxsize=64)
-def _alias_bytes(sizes: tuple[tuple[tuple[float, float, float], ...], ...]) -> tuple[float, ...]:
-    return tuple(float(size_at(np.reshape(own, (-1, 3)), BATCH_ROWS).sum()) for own in sizes)
+def _alias_bytes(sizes: tuple[tuple[BytesByBatch, ...], ...]) -> tuple[float, ...]:
+    return tuple(float(size_at(np.reshape(own, (-1, len(ROWS_KNOWN))), BATCH_ROWS).sum()) for own in sizes)
 
 
 def _same(origin: str, to: str) -> float:

@@ -104,7 +104,7 @@ def workload_of_sources(sources: Sequence[Source]) -> Workload:
         np.array([source.rate for source in sources], float),
         np.array([source.window_s for source in sources], float),
         tuple(domains),
-        (((8.0, 8.0, 8.0),),) * len(sources),
+        (((8.0, 8.0, 8.0, 8.0, 8.0),),) * len(sources),
     )
 
 

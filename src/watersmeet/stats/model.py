@@ -8,6 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+BATCH_ROWS = (1, 10, 100, 1_000, 10_000)  # the batches for which it is known what a value takes on a link
+
+BytesByBatch = tuple[float, float, float, float, float]  # of a value in batches of so many rows
+
 
 class Origin(StrEnum):
     """Where a figure comes from."""
@@ -69,14 +73,14 @@ class Histogram:
 class ColumnStats:
     """One column: its different values, how they spread, and the bytes a value takes on a link.
 
-    `sizes` are for batches of 10, 100 and 1,000 rows: larger batches compress better. They are those of rows in any
-    order; `in_order` those of rows as they come, which are smaller where values rise with time.
+    `sizes` are for batches of 1 to 10,000 rows: larger batches compress better. They are those of rows in any order;
+    `in_order` those of rows as they come, which are smaller where values rise with time.
     """
 
     distinct: Number | None = None
     histogram: Histogram | None = None
-    sizes: tuple[float, float, float] | None = None
-    in_order: tuple[float, float, float] | None = None
+    sizes: BytesByBatch | None = None
+    in_order: BytesByBatch | None = None
 
 
 @dataclass(frozen=True, slots=True)

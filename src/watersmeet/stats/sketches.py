@@ -20,12 +20,11 @@ from numpy.typing import NDArray
 
 from watersmeet.program.storage.packing import pack_rows
 from watersmeet.program.storage.wire import COLUMN_BYTES
-from watersmeet.stats.model import Bin, ColumnStats, Histogram, Number, Origin, StreamStats
+from watersmeet.stats.model import BATCH_ROWS, Bin, BytesByBatch, ColumnStats, Histogram, Number, Origin, StreamStats
 
 I64 = NDArray[np.int64]
 U64 = NDArray[np.uint64]
 
-BATCH_ROWS = (10, 100, 1_000)  # the batches in which wire sizes are measured
 EXACT_VALUES = 2_000  # up to so many different values, each has a bin of its own
 HEAVY_SHARE = 0.005  # a value of so large a share of the rows has a bin of its own always
 RANGES = 64  # bins for all the others
@@ -33,6 +32,8 @@ _HEAVY_ROWS = 10  # fewer rows than that are chance
 _COVERED = 0.9  # from this coverage on, the values seen are taken to be all of them
 _TELLING = 10  # so many values seen twice tell of those not seen yet
 _SAMPLED_VALUES = 2_048
+_MIXED_ROWS = 1_000  # rows that are mixed up with each other, like in a window
+_SINGLE_ROWS = 10  # so many rows are measured one by one
 _DRIFT_ROWS = 30  # fewer say nothing about a change
 _DRIFT_ERRORS = 4.0  # standard errors that chance may explain
 _DRIFT_SHARE = 0.05  # of the rows, beyond that
@@ -309,23 +310,25 @@ class ColumnSketch:
 
 
 class Sizes:
-    """What rows take on a link in batches of 10, 100 and 1,000, without what an empty batch takes."""
+    """What rows take on a link in batches of 1 to 10,000, without what an empty batch takes."""
 
     def __init__(self, measured: Iterable[Sequence[int]] = ((0, 0),) * len(BATCH_ROWS)) -> None:
         self._measured = [(int(size), int(rows)) for size, rows in measured]  # bytes and rows so far
+        if len(self._measured) == 3:  # as it was written by earlier releases: of 10, 100 and 1,000
+            self._measured = [(0, 0), *self._measured, (0, 0)]
 
     def measure(self, table: pa.Table, slices: int, *, mixed_up: bool = False) -> None:
         """Pack up to so many slices of every size, of rows as they come or of a thousand mixed up, like in a window.
 
-        Of a small table, all of it counts as the smallest.
+        Of a small table, all of it counts as ten.
         """
         if mixed_up:
             chance = np.random.default_rng(table.num_rows).random(table.num_rows)
-            table = table.take(np.lexsort((chance, np.arange(table.num_rows) // BATCH_ROWS[-1])))
+            table = table.take(np.lexsort((chance, np.arange(table.num_rows) // _MIXED_ROWS)))
         for number, batch_rows in enumerate(BATCH_ROWS):
-            if number and table.num_rows < batch_rows:
+            if number > 1 and table.num_rows < batch_rows:
                 break
-            count = max(1, min(slices, table.num_rows // batch_rows))
+            count = max(1, min(max(slices, _SINGLE_ROWS // batch_rows), table.num_rows // batch_rows))
             for place in range(count):
                 piece = table.slice(place * (table.num_rows // count), batch_rows)
                 if piece.num_rows:
@@ -341,18 +344,19 @@ class Sizes:
             self._add(number, size, rows)
 
     @property
-    def each(self) -> tuple[float, float, float] | None:
+    def each(self) -> BytesByBatch | None:
         """Bytes of one; a size that was never measured is as the one before it."""
         found: list[float] = []
+        known = [(size, rows) for size, rows in self._measured if rows]
         for size, rows in self._measured:
             if rows:
                 found.append(size / rows)
-            elif found:
-                found.append(found[-1])
+            elif known:
+                found.append(found[-1] if found else known[0][0] / known[0][1])
         if len(found) != len(BATCH_ROWS):
             return None
-        ten, hundred, thousand = (round(one, 3) for one in found)
-        return ten, hundred, thousand
+        one, ten, hundred, thousand, most = (round(size, 3) for size in found)
+        return one, ten, hundred, thousand, most
 
     @property
     def rows(self) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from watersmeet.errors import InputError, did_you_mean
-from watersmeet.stats.model import Bin, ColumnStats, Histogram, Number, Origin, Stats, StreamStats
+from watersmeet.stats.model import Bin, BytesByBatch, ColumnStats, Histogram, Number, Origin, Stats, StreamStats
 from watersmeet.topology.yaml_tree import SIZE_BYTES, Entry, dump, parse_amount, read
 
 _FILE_KEYS = ("streams", "selectivities")
@@ -21,7 +21,7 @@ _EITHER_KEYS = ("rows", *_STREAM_KEYS)
 _COLUMN_KEYS = ("distinct", "bytes", "sizes", "in_order", "histogram")
 _ABOUT_KEYS = ("origin", "confidence", "taken_at")
 _BIN_KEYS = ("low", "high", "value", "share", "distinct")
-_SIZES_EXAMPLE = "sizes: [9.5, 6, 4.2]"
+_SIZES_EXAMPLE = "sizes: [14, 9.5, 6, 4.2, 4]"
 _BINS_EXAMPLE = "histogram: [{low: 1, high: 10, share: 0.5}, {value: 11, share: 0.5}]"
 
 
@@ -130,7 +130,7 @@ def _column(entry: Entry, what: str) -> ColumnStats:
         if "sizes" in keys:
             raise keys["bytes"].fail(f"{what} has both bytes and sizes; keep one of them")
         each = _amount(keys["bytes"], f"bytes of {what}", is_size=True)
-        sizes = (each, each, each)
+        sizes = (each, each, each, each, each)
     if "sizes" in keys:
         sizes = _sizes(keys["sizes"], what)
     if "in_order" in keys:
@@ -145,14 +145,17 @@ def _column(entry: Entry, what: str) -> ColumnStats:
     )
 
 
-def _sizes(entry: Entry, what: str) -> tuple[float, float, float]:
+def _sizes(entry: Entry, what: str) -> BytesByBatch:
     listed = entry.sequence(f"sizes of {what}", _SIZES_EXAMPLE)
-    if len(listed) != 3:
+    if len(listed) not in (3, 5):
         raise entry.fail(
-            f"sizes of {what} must be three, for batches of 10, 100 and 1,000 rows, such as {_SIZES_EXAMPLE}"
+            f"sizes of {what} must be five, for batches of 1, 10, 100, 1,000 and 10,000 rows, such as {_SIZES_EXAMPLE}"
         )
-    ten, hundred, thousand = (_amount(one, f"a size of {what}", is_size=True) for one in listed)
-    return ten, hundred, thousand
+    sizes = [_amount(one, f"a size of {what}", is_size=True) for one in listed]
+    if len(sizes) == 3:  # as files had them: for batches of 10, 100 and 1,000 rows
+        sizes = [sizes[0], *sizes, sizes[-1]]
+    one, ten, hundred, thousand, most = sizes
+    return one, ten, hundred, thousand, most
 
 
 def _amount(entry: Entry, what: str, *, is_size: bool = False, most: float | None = None) -> float:

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from watersmeet.errors import InputError
+from watersmeet.plan.nodes import Plan
 from watersmeet.planners.choose import NAMES
 from watersmeet.sim.scenario.model import SitesScenario
-from watersmeet.sim.scenario.sites import simulate_sites
+from watersmeet.sim.scenario.sites import plan_queries, simulate_sites
 from watersmeet.sim.scenario.sites_outcome import SitesSummary
 from watersmeet.sim.scenario.sources import check_source, read_arrivals
 from watersmeet.stats.model import Origin, Stats
@@ -30,7 +31,8 @@ class PlannerRun:
 
     planner: str
     summary: SitesSummary | None
-    cpu_s: float = 0.0
+    cpu_s: float = 0.0  # of the simulation
+    planning_s: float = 0.0  # CPU time
     reason: str = ""
 
     @property
@@ -41,21 +43,32 @@ class PlannerRun:
 def compare_planners(
     scenario: SitesScenario, planners: Sequence[str] = NAMES, *, progress: Progress = lambda name, done, total: None
 ) -> Iterator[PlannerRun]:
-    """Run all queries by one planner after the other."""
+    """Run all queries by one planner after the other; plans that are the same are run once."""
     if len(scenario.topology.sites) < 2:
         raise InputError("there is nothing to compare: all streams arrive at one site, and nothing is shipped")
+    ran: dict[tuple[Plan, ...], tuple[SitesSummary, float]] = {}
     for planner in planners:
 
         def tell(done: int, total: int, planner: str = planner) -> None:
             progress(planner, done, total)
 
+        asked = replace(scenario, planner=planner)
         began = time.process_time()
         try:
-            outcome = simulate_sites(replace(scenario, planner=planner), progress=tell)
+            planned = plan_queries(asked)
+            planning_s = time.process_time() - began
+            plans = tuple(one.chosen.plan for _, one in sorted(planned.items()))
+            if plans not in ran:
+                outcome = simulate_sites(asked, progress=tell, planned=planned)
+                ran[plans] = outcome.summary, time.process_time() - began - planning_s
         except InputError as error:
             yield PlannerRun(planner, None, reason=str(error))
             continue
-        yield PlannerRun(planner, outcome.summary, time.process_time() - began)
+        summary, cpu_s = ran[plans]
+        made_by = {
+            name: replace(figures, planner=planned[name].chosen.planner) for name, figures in summary.queries.items()
+        }
+        yield PlannerRun(planner, replace(summary, queries=made_by), cpu_s, planning_s)
 
 
 def with_sampled_statistics(topology: Topology, most_rows: int = SAMPLED_ROWS) -> Topology:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from watersmeet import __version__
 from watersmeet.adapt.decisions import Decider, decisions_of
-from watersmeet.cost.price import DEFAULT_UNITS, Cost, price
+from watersmeet.cost.price import DEFAULT_UNITS, REACTION_S, Cost, price
 from watersmeet.errors import InputError, TypeMismatch
 from watersmeet.metrics.bus import Reader
 from watersmeet.metrics.describe import (
@@ -62,7 +62,7 @@ Progress = Callable[[int, int], object]  # rows that have arrived, of how many
 
 
 @dataclass(frozen=True)
-class _Asked:
+class PlannedQuery:
     """A query that can be simulated: parsed, typed and planned."""
 
     query: Query
@@ -90,20 +90,24 @@ def simulate_sites(
     decider: Decider | None = None,
     crashes: Sequence[Crash] = (),
     form: Form = Form.POINT_TO_POINT,
+    planned: "Mapping[str, PlannedQuery] | None" = None,
 ) -> SitesOutcome:
-    """Run all queries of a topology to their end, in one deployment; `decider` in place of what `adapt` says."""
+    """Run all queries of a topology to their end, in one deployment; `decider` in place of what `adapt` says.
+
+    `planned` is what `plan_queries` gave for the scenario.
+    """
     topology = replace(scenario.topology, batch_interval_us=scenario.trigger_us)
     if not topology.queries:
         raise InputError("there is nothing to simulate: the topology has no queries")
     for one in topology.tables:
         check_source(one)
-    asked = {query.name: _asked(topology, query) for query in scenario.queries}
+    asked = dict(planned or plan_queries(scenario))
     used = sorted({source.stream for one in asked.values() for source in one.parsed.sources})
     tables = {name: read_table(table) for name in used if isinstance(table := topology.stream(name), Table)}
     used = [name for name in used if name not in tables]
     streams, epoch_us = _read(scenario, used)
-    planned = {name: (one.query, one.typed, join_plan_of(one.chosen.plan)) for name, one in asked.items()}
-    decisions = decider or decisions_of(topology, planned, scenario.trigger_us)
+    by_query = {name: (one.query, one.typed, join_plan_of(one.chosen.plan)) for name, one in asked.items()}
+    decisions = decider or decisions_of(topology, by_query, scenario.trigger_us)
     if decisions is not None:
         for name, join in decisions.joins.items():
             chosen = asked[name].chosen
@@ -160,7 +164,13 @@ def simulate_sites(
 # Queries and streams
 
 
-def _asked(topology: Topology, query: Query) -> _Asked:
+def plan_queries(scenario: SitesScenario) -> dict[str, PlannedQuery]:
+    """The queries of a scenario, parsed, typed and planned."""
+    topology = replace(scenario.topology, batch_interval_us=scenario.trigger_us)
+    return {query.name: _planned(topology, query) for query in scenario.queries}
+
+
+def _planned(topology: Topology, query: Query) -> PlannedQuery:
     with _naming(query):
         parsed = parse_query(
             query.sql,
@@ -175,8 +185,8 @@ def _asked(topology: Topology, query: Query) -> _Asked:
         schemas = {stream.name: schema_of(stream) for stream in streams}
         schema = _evaluated(parsed, schemas)
         known = typed(parsed, schemas, topology.event_times)
-        chosen = choose(topology, query, known)
-        return _Asked(query, parsed, known, chosen, schema, topology.query_site(query))
+        chosen = choose(topology, query, known, reaction_s=(topology.batch_interval_us or 0) / 1e6 or REACTION_S)
+        return PlannedQuery(query, parsed, known, chosen, schema, topology.query_site(query))
 
 
 def _evaluated(parsed: JoinQuery, schemas: Mapping[str, pa.Schema]) -> pa.Schema:
@@ -268,7 +278,7 @@ class _Report:
     events: Reader | None
     epoch_us: int
     trigger_us: int
-    asked: Mapping[str, _Asked]
+    asked: Mapping[str, PlannedQuery]
     decisions: Decider | None = None
     sites: SimulatedSites | None = None
     completed_us: dict[tuple[str, int], int] = field(default_factory=dict)  # by site and number
@@ -412,7 +422,7 @@ class _Report:
             self.events((self.epoch_us + now_us) / 1e6, event)
 
 
-def _answers(sites: SimulatedSites, asked: _Asked, report: _Report) -> tuple[pa.Table, Longs]:
+def _answers(sites: SimulatedSites, asked: PlannedQuery, report: _Report) -> tuple[pa.Table, Longs]:
     """The answers of a query as they were delivered, and when each was."""
     delivered = sites.sites[asked.site].answers.get(asked.query.name, {}) if asked.site in sites.sites else {}
     tables = [asked.schema.empty_table(), *(table.cast(asked.schema) for _, table in sorted(delivered.items()))]
@@ -421,7 +431,7 @@ def _answers(sites: SimulatedSites, asked: _Asked, report: _Report) -> tuple[pa.
 
 
 def _query_figures(
-    asked: _Asked,
+    asked: PlannedQuery,
     streams: Mapping[str, StreamRows],
     tables: Mapping[str, pa.Table],
     answers: pa.Table,
@@ -439,7 +449,7 @@ def _site_figures(site: SimulatedSite) -> SiteFigures:
     return SiteFigures(rows_in, late, site.micro_batches, site.peak_rows)
 
 
-def _traffic(topology: Topology, sites: SimulatedSites, asked: Mapping[str, _Asked], trigger_us: int) -> LinkTraffic:
+def _traffic(topology: Topology, sites: SimulatedSites, asked: Mapping[str, PlannedQuery], trigger_us: int) -> LinkTraffic:
     """Bytes by link and purpose, with what plans foresaw for as many rows at the rates that are known."""
     ran = {name: (site.engine.program, site.ledger) for name, site in sites.sites.items()}
     read = {name: state.rows for _, ledger in ran.values() for name, state in ledger.streams.items()}
