@@ -33,7 +33,7 @@ from watersmeet.planners.grouping import groupings, in_order
 from watersmeet.planners.ordering import MOST_STREAMS as MOST_TREE
 from watersmeet.planners.ordering import tree
 from watersmeet.planners.partition import METHODS, Parts, parts_of, pmjoin_plan, rate_parts
-from watersmeet.planners.problem import NoPlan, Problem, check_connected
+from watersmeet.planners.problem import NoPlan, Problem, check_connected, is_connected
 from watersmeet.planners.reduce import Carrier, reduced
 from watersmeet.planners.sited import central_heads
 from watersmeet.planners.trees import MOST_STREAMS as MOST_OPTIMAL
@@ -166,9 +166,11 @@ def plan_with(problem: Problem, name: str) -> Tried:
 
 def try_all(problem: Problem) -> list[Tried]:
     """The cost by planner, and `auto` last: the cheapest of them and of parts with the best sub-plan each."""
-    check_connected(problem)
     tried = [plan_with(problem, name) for name in PLANNERS if not _too_many(problem, name)]
-    mixed = [_priced(problem, "auto", sub_plans) for sub_plans in (*_whole_plans(problem), *partitioned_plans(problem))]
+    mixed = []
+    if is_connected(problem):
+        plans = (*_whole_plans(problem), *partitioned_plans(problem))
+        mixed = [_priced(problem, "auto", sub_plans) for sub_plans in plans]
     allowed = [result for result in (*tried, *mixed) if result.join is not None]
     if not allowed:
         raise NoPlan(
@@ -204,7 +206,7 @@ def _too_many(problem: Problem, name: str) -> bool:
     count = len(problem.aliases)
     most = {"exhaustive": MOST_EXHAUSTIVE, "tree": MOST_TREE, "optimal": MOST_OPTIMAL}
     needs_time = name in ("tree", "pmjoin", "simple", "local-first", "optimal")
-    return count > most.get(name, count) or (needs_time and problem.in_order)
+    return count > most.get(name, count) or (needs_time and (problem.in_order or not is_connected(problem)))
 
 
 def _need_time(problem: Problem, name: str) -> None:

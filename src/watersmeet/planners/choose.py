@@ -72,10 +72,12 @@ def choose(
     try:
         problem = problem_for(topology, query, parsed, reaction_s)
     except MissingStatistic as error:
-        if query.planner is not None:
+        if query.planner not in (None, "auto"):
             raise
-        note = f"central, since not enough is known to plan: {error}"
-        return Chosen(central(parsed, topology.columns, homes, site), "central", note=note)
+        if any(topology.stats.stream(source.stream).rate is None for source in parsed.sources):
+            note = f"central, since not enough is known to plan: {error}"
+            return Chosen(central(parsed, topology.columns, homes, site), "central", note=note)
+        problem = problem_for(topology, replace(query, assume_defaults=True), parsed, reaction_s)
     if query.planner in (None, "auto") or every:
         tried = tuple(_all(problem, must=query.planner not in (None, "auto")))
         chosen = next(result for result in tried if result.planner == (query.planner or "auto"))

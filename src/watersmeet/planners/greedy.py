@@ -9,7 +9,7 @@ import numpy as np
 
 from watersmeet.plan.nodes import Linear
 from watersmeet.planners.oneway import OneWay, Shared, best_sequence, greedy_sequence, improved
-from watersmeet.planners.problem import Problem, check_connected
+from watersmeet.planners.problem import Problem
 from watersmeet.planners.sweep import Sweep
 
 FEW_STREAMS = 6
@@ -18,7 +18,6 @@ _SOME_STREAMS = 40
 
 def greedy(problem: Problem, prices: OneWay | None = None) -> Linear:
     """The best plan that the greedy rule comes to from any of its starts; prices that are known need not be found."""
-    check_connected(problem)
     return _with_care(problem, prices or OneWay(problem)) if len(problem.aliases) <= FEW_STREAMS else _at_once(problem)
 
 

@@ -229,18 +229,29 @@ def problem_of(
     )
 
 
+def is_connected(problem: Problem) -> bool:
+    """Whether equalities tie all streams together."""
+    return not _apart(problem)
+
+
 def check_connected(problem: Problem) -> None:
-    """Refuse streams that no equality ties to the others: products are only run as asked."""
+    """Refuse streams that no equality ties to the others, where a planner does not make products."""
+    if apart := _apart(problem):
+        raise InputError(
+            f"no equality ties {', '.join(apart)} to the other streams; add one, or use auto, greedy or central"
+        )
+
+
+def _apart(problem: Problem) -> list[str]:
+    """The streams that no equality ties to the first one."""
     workload = problem.workload
     reached, rest = 1, (1 << len(problem.aliases)) - 2
     while rest:
         left = [number for number in range(len(problem.aliases)) if rest >> number & 1]
         tied = [number for number in left if workload.shared(reached, 1 << number)]
         if not tied:
-            apart = [problem.aliases[number] for number in left]
-            raise InputError(
-                f"no equality ties {', '.join(apart)} to the other streams; add one, or use the planner central"
-            )
+            return [problem.aliases[number] for number in left]
         for number in tied:
             reached |= 1 << number
             rest &= ~(1 << number)
+    return []
