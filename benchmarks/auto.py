@@ -125,7 +125,7 @@ INTEL = {
 
 def recorded(data: Path) -> Iterator[Case]:
     """Joins of recordings, each stream at a site of its own, the answers at another one."""
-    for directory, cases, share in (("zeek_wrccdc", ZEEK, 1.0), ("intel_lab", INTEL, 0.02)):
+    for directory, cases, share in (("zeek_wrccdc", ZEEK, 0.1), ("intel_lab", INTEL, 0.002)):
         for name, (froms, where, columns, selective) in cases.items():
             streams = []
             for number, item in enumerate(froms.split(", ")):

@@ -157,12 +157,12 @@ def test_sizes_are_those_of_packed_batches() -> None:
     sizes = Sizes()
     sizes.measure(table, 3)
     assert sizes.each is not None
-    for each, rows in zip(sizes.each, (10, 100, 1_000), strict=True):
+    for each, rows in zip(sizes.each[1:4], (10, 100, 1_000), strict=True):
         starts = [0, 1_000, 2_000]
         empty = len(pack_rows(table.slice(0, 1))) - body_bytes(table.slice(0, 1))
         packed = [(len(pack_rows(table.slice(start, rows))) - empty) / rows for start in starts]
         assert each == pytest.approx(sum(packed) / 3, abs=0.01)
-    assert sizes.each[0] > sizes.each[2] > 8
+    assert sizes.each[1] > sizes.each[3] > 8 and sizes.each[4] == sizes.each[3]
 
 
 def test_sizes_of_few_rows() -> None:
@@ -170,7 +170,7 @@ def test_sizes_of_few_rows() -> None:
     assert few.each is None
     few.measure(pa.table({"k": [1, 2, 3]}), 5)
     assert few.each is not None
-    assert len(set(few.each)) == 1
+    assert len(set(few.each[1:])) == 1
 
 
 def test_a_stream_has_a_rate_and_shares_of_predicates() -> None:

@@ -57,8 +57,8 @@ def test_every_key_of_a_stream_is_read(tmp_path: Path) -> None:
     assert stats.rate == Number(250.0)
     assert stats.row_bytes == Number(500.0)
     bins = (Bin(1, 10, 10.0, 0.75), Bin(11, 11, 1.0, 0.25))
-    assert stats.columns["k"] == ColumnStats(Number(2000.0), Histogram(bins), (9.0, 6.0, 4.5), (1.0, 0.5, 0.1))
-    assert stats.columns["host"].sizes == (12.0, 12.0, 12.0)
+    assert stats.columns["k"] == ColumnStats(Number(2000.0), Histogram(bins), (9.0, 9.0, 6.0, 4.5, 4.5), (1.0, 1.0, 0.5, 0.1, 0.1))
+    assert stats.columns["host"].sizes == (12.0,) * 5
     assert stats.columns["host"].distinct == Number(60.0, Origin.OBSERVED, 0.5, 1738321200.0)
     assert topology.stats.stream("b") == StreamStats()
 
@@ -79,8 +79,8 @@ def test_every_key_of_a_stream_is_read(tmp_path: Path) -> None:
         ("\n      columns:\n        hst: {distinct: 1}", 8, ["unknown column 'hst'", "did you mean 'host'"]),
         ("\n      columns:\n        k: {distinct: 1}\n        K: {distinct: 2}", 9, ["given twice"]),
         (" {columns: {k: {bytes: 8, sizes: [1, 1, 1]}}}", 6, ["both bytes and sizes"]),
-        (" {columns: {k: {sizes: [1, 1]}}}", 6, ["must be three"]),
-        (" {columns: {k: {sizes: [1, 1, 1], in_order: [1]}}}", 6, ["must be three"]),
+        (" {columns: {k: {sizes: [1, 1]}}}", 6, ["must be five"]),
+        (" {columns: {k: {sizes: [1, 1, 1], in_order: [1]}}}", 6, ["must be five"]),
         (" {columns: {k: {in_order: [1, 1, 1]}}}", 6, ["has in_order without sizes; give both, or bytes"]),
         (" {columns: {k: {histogram: 7}}}", 6, ["must be a list"]),
         (" {columns: {k: {histogram: [{low: 1, share: 1}]}}}", 6, ["either a value or both low and high"]),
@@ -116,7 +116,7 @@ def test_a_file_fills_the_gaps_and_overrides_nothing(tmp_path: Path) -> None:
     stats = topology.stats
     assert stats.stream("a").rate == Number(250.0)
     assert stats.stream("a").row_bytes == Number(30.0)
-    assert stats.stream("a").columns["k"] == ColumnStats(Number(7.0), None, (8.0, 8.0, 8.0))
+    assert stats.stream("a").columns["k"] == ColumnStats(Number(7.0), None, (8.0, 8.0, 8.0, 8.0, 8.0))
     assert stats.stream("b").rate == Number(2.0)
     assert stats.selectivities == {"`a.k` > 3": Number(0.25)}
 
@@ -169,7 +169,7 @@ def histograms(draw: st.DrawFn) -> Histogram:
     return Histogram(tuple(bins), draw(ORIGINS), draw(SHARES), draw(INSTANTS))
 
 
-SIZES = st.tuples(AMOUNTS, AMOUNTS, AMOUNTS)
+SIZES = st.tuples(AMOUNTS, AMOUNTS, AMOUNTS, AMOUNTS, AMOUNTS)
 COLUMN = st.builds(
     lambda distinct, histogram, sizes: ColumnStats(distinct, histogram, *sizes),
     st.none() | NUMBERS,

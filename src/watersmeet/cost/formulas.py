@@ -154,8 +154,8 @@ def clumped_rate(rate: F64, chance: F64, lifetime_s: F64 | float) -> F64:
 # Watermarks and parcels
 
 
-def advances(rates: Sequence[float], batch_interval_s: float) -> float:
-    """The chance that the low watermark of some streams advances in a batch interval.
+def advances(rates: F64 | Sequence[float], comes: F64 | Sequence[float]) -> float:
+    """The chance that the low watermark of some streams advances in a batch interval, which has rows of each with one.
 
     It does when rows come of the stream whose last row is the oldest. That is stream i with the chance that all others
     have come since: the integral over i's age t of  rate_i exp(-rate_i t) * product of 1 - exp(-rate_j t)  over them.
@@ -163,7 +163,6 @@ def advances(rates: Sequence[float], batch_interval_s: float) -> float:
     rate = np.asarray(rates, float)
     if len(rate) == 0 or rate.min() <= 0:
         return 0.0
-    comes = seen(rate * batch_interval_s)
     if len(rate) == 1:
         return float(comes[0])
     age = (_AGES / rate[:, None])[:, :, None]  # by stream and quantile of its age
@@ -171,10 +170,15 @@ def advances(rates: Sequence[float], batch_interval_s: float) -> float:
     place = np.arange(len(rate))
     younger[place, :, place] = 1.0
     oldest = younger.prod(axis=2).mean(axis=1)
-    return float((oldest * comes).sum() / max(oldest.sum(), _TINY))
+    return float((oldest * np.asarray(comes)).sum() / max(oldest.sum(), _TINY))
 
 
 _AGES = -np.log1p(-(np.arange(200) + 0.5) / 200)  # quantiles of an exponential age
+
+
+def has_rows(rate: float, batch_interval_s: float, comes: float) -> float:
+    """The chance that a batch interval has rows of a flow, which only may where rows of its streams come."""
+    return comes * float(seen(rate * batch_interval_s / max(comes, _TINY)))
 
 
 def any_of(chances: Sequence[float], within: float) -> float:

@@ -33,9 +33,9 @@ from watersmeet.cost.formulas import (
     bloom_bytes,
     false_positives,
     flow_bytes,
+    has_rows,
     messages_per_s,
     rows_per_message,
-    seen,
 )
 from watersmeet.cost.workload import TIMESTAMP_SIZES, Workload, size_at
 from watersmeet.plan.nodes import JoinPlan
@@ -245,17 +245,21 @@ class _Pricing:
                     behind = self._sources(ship.flow.name, origin)
                     comes = self._comes(behind, interval_s)
                     sources |= behind
-                    has_rows = cost.messages_s * interval_s / len(some)
+                    some_rows = cost.messages_s * interval_s / len(some)
                     if behind not in told:
-                        told[behind] = advances(self._workload.arrivals[sorted(behind)], interval_s) / len(some)
-                    rows.append(has_rows)
-                    quiet += max(told[behind] - told[behind] * has_rows / max(comes, 1e-300), 0.0)
+                        told[behind] = self._advances(behind, interval_s) / len(some)
+                    rows.append(some_rows)
+                    quiet += max(told[behind] - told[behind] * some_rows / max(comes, 1e-300), 0.0)
             parcels += any_of([*rows, *told.values()], self._comes(frozenset(sources), interval_s))
         return parcels / interval_s, quiet / interval_s
 
     def _comes(self, aliases: frozenset[int], interval_s: float) -> float:
         """The chance that a batch has rows of any of some streams."""
-        return float(seen(self._workload.arrivals[sorted(aliases)].sum() * interval_s))
+        return 1 - float(np.prod(1 - self._workload.busy(interval_s)[sorted(aliases)]))
+
+    def _advances(self, aliases: frozenset[int], interval_s: float) -> float:
+        some = sorted(aliases)
+        return advances(self._workload.arrivals[some], self._workload.busy(interval_s)[some])
 
     def _sources(self, flow: str, site: str) -> frozenset[int]:
         """The streams that a flow's watermark follows."""
@@ -405,7 +409,12 @@ class _Pricing:
         workload, content = self._of(ship.sub_plans), self.content(flow)
         rate = rate_of(content, workload)
         batches = len(self._batches(self._moments(ship.flow.name, origin), origin))
-        messages = float(messages_per_s(rate, self._batch_interval_s[origin] / batches))
+        interval_s = self._batch_interval_s[origin]
+        comes = self._comes(self._sources(ship.flow.name, origin), interval_s)
+        if isinstance(content.rate, OfStream) and rate >= 0.999 * self._workload.arrivals[content.rate.alias]:
+            messages = comes / interval_s
+        else:
+            messages = has_rows(rate / batches, interval_s, comes) * batches / interval_s
         rows = float(rows_per_message(rate, messages))
         if flow.bloom:
             size = messages * bloom_bytes(rows)

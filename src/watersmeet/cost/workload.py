@@ -85,6 +85,7 @@ class Workload:
     in_order: tuple[tuple[BytesByBatch, ...], ...] = ()  # like `sizes`, of rows in the order of their time
     records: Records | None = None  # what answers travel as, with GROUP BY
     before_filters: F64 | None = None  # rows a second, also those that filters leave out: their times count
+    busy_shares: tuple[Mapping[float, float], ...] = ()  # of each alias: intervals with rows, by their length
     dropped: tuple[tuple[int, int, BytesByBatch], ...] = ()  # alias, the set without which a value is not needed, size
     _memory: dict[tuple[int, int | None], Any] = field(default_factory=dict, repr=False, compare=False)
 
@@ -97,6 +98,20 @@ class Workload:
     def arrivals(self) -> F64:
         """Rows a second that come of each alias, whether or not they pass its filters."""
         return self.rate if self.before_filters is None else self.before_filters
+
+    def busy(self, interval_s: float) -> F64:
+        """The chance that an interval has rows of each alias, whether or not they pass its filters.
+
+        Where nobody has seen how rows come, by a Poisson process; else between the lengths for which it was seen.
+        """
+        found: F64 = -np.expm1(-self.arrivals * interval_s)
+        for number, known in enumerate(self.busy_shares):
+            if known and interval_s <= max(known):
+                lengths = np.array(sorted(known))
+                shares = np.maximum([known[length] for length in lengths], 1e-12)
+                share = float(np.exp(np.interp(np.log(interval_s), np.log(lengths), np.log(shares))))
+                found[number] = min(share * min(interval_s / lengths[0], 1.0), 1.0)
+        return found
 
     def number(self, alias: str) -> int:
         return self.aliases.index(alias)
@@ -387,6 +402,7 @@ def workload_of(
         in_order,
         records,
         np.array(arrivals, float),
+        tuple(stats.stream(scan.stream).busy for scan in scans),
         tuple(_dropped(scans, output, conditions, gather)),
     )
 

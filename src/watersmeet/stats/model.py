@@ -88,6 +88,7 @@ class StreamStats:
     """One stream: rows a second, bytes a row takes on a link, and its columns by name; of a table, its rows.
 
     `batch_interval` is the event time in seconds that its rows arrive together for: files of ten minutes have 600.
+    `busy` tells how rows come: by the length of an interval in seconds, the share of intervals that have any.
     """
 
     rate: Number | None = None
@@ -95,6 +96,7 @@ class StreamStats:
     columns: Mapping[str, ColumnStats] = field(default_factory=dict)
     batch_interval: Number | None = None
     rows: Number | None = None  # how many a table has
+    busy: Mapping[float, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

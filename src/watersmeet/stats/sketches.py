@@ -34,6 +34,8 @@ _TELLING = 10  # so many values seen twice tell of those not seen yet
 _SAMPLED_VALUES = 2_048
 _MIXED_ROWS = 1_000  # rows that are mixed up with each other, like in a window
 _SINGLE_ROWS = 10  # so many rows are measured one by one
+_FINEST_US = 100_000
+INTERVALS = tuple(step * 10**power for power in range(5) for step in (1, 2, 5))  # whose rows are told of, in 0.1 s
 _DRIFT_ROWS = 30  # fewer say nothing about a change
 _DRIFT_ERRORS = 4.0  # standard errors that chance may explain
 _DRIFT_SHARE = 0.05  # of the rows, beyond that
@@ -382,6 +384,7 @@ class StreamSketch:
         self.sketched = 0  # rows whose values were taken
         self.batches = 0  # in which the rows came, such as files; 0 if nobody knows
         self._first, self._last = 2**63 - 1, -(2**63)
+        self._intervals = np.zeros(len(INTERVALS), np.int64)  # of each length, those with rows
         self._columns: dict[str, ColumnSketch] = {}
         self._sizes: dict[str, Sizes] = {}
         self._in_order: dict[str, Sizes] = {}
@@ -393,6 +396,8 @@ class StreamSketch:
         if len(ts):
             self.rows += len(ts)
             self._first, self._last = min(self._first, int(ts.min())), max(self._last, int(ts.max()))
+            finest = np.unique(ts // _FINEST_US)
+            self._intervals += [len(np.unique(finest // length)) for length in INTERVALS]
 
     def passed(self, predicate: str, rows: int, asked: int) -> None:
         """So many of the rows that were asked satisfy a predicate."""
@@ -438,6 +443,7 @@ class StreamSketch:
         self.rows += other.rows
         self.sketched += other.sketched
         self._first, self._last = min(self._first, other._first), max(self._last, other._last)
+        self._intervals += other._intervals
         for name, column in other._columns.items():
             self._columns.setdefault(name, ColumnSketch(exact=column.exact)).merge(column)
         for own, others in ((self._sizes, other._sizes), (self._in_order, other._in_order)):
@@ -468,7 +474,13 @@ class StreamSketch:
             )
             for name in (*self._columns, *(name for name in self._sizes if name not in self._columns))
         }
-        return StreamStats(rate, row_bytes, columns, interval)
+        return StreamStats(rate, row_bytes, columns, interval, busy=self._busy(span_s))
+
+    def _busy(self, span_s: float) -> dict[float, float]:
+        """The share of intervals with rows, by length: those that parts of the rows share are counted more than once."""
+        lengths_s = [length * _FINEST_US / 1e6 for length in INTERVALS]
+        known = [(length_s, int(many)) for length_s, many in zip(lengths_s, self._intervals, strict=True)]
+        return {s: round(min(1.0, many / (span_s / s + 1)), 6) for s, many in known if many and s * 2 < span_s}
 
     def selectivities(self, origin: Origin, taken_at: float | None = None, seen: float = 0.0) -> dict[str, Number]:
         """The share of rows that pass each predicate."""
@@ -485,6 +497,7 @@ class StreamSketch:
             "sketched": self.sketched,
             "first": self._first,
             "last": self._last,
+            "intervals": self._intervals.tolist(),
             "columns": {name: column.to_data() for name, column in self._columns.items()},
             "sizes": {name: sizes.to_data() for name, sizes in self._sizes.items()},
             "in_order": {name: sizes.to_data() for name, sizes in self._in_order.items()},
@@ -498,6 +511,7 @@ class StreamSketch:
         made = StreamSketch()
         made.rows, made.sketched = data["rows"], data["sketched"]
         made._first, made._last = data["first"], data["last"]
+        made._intervals = np.array(data.get("intervals", [0] * len(INTERVALS)), np.int64)
         made._columns = {name: ColumnSketch.from_data(one) for name, one in data["columns"].items()}
         made._sizes = {name: Sizes(one) for name, one in data["sizes"].items()}
         made._in_order = {name: Sizes(one) for name, one in data["in_order"].items()}

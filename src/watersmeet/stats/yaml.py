@@ -6,7 +6,7 @@ What is written can be read back with nothing lost (times to the microsecond).
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from watersmeet.stats.model import Bin, BytesByBatch, ColumnStats, Histogram, Nu
 from watersmeet.topology.yaml_tree import SIZE_BYTES, Entry, dump, parse_amount, read
 
 _FILE_KEYS = ("streams", "selectivities")
-_STREAM_KEYS = ("rate", "row_bytes", "batch_interval", "columns")
+_STREAM_KEYS = ("rate", "row_bytes", "batch_interval", "busy", "columns")
 _TABLE_KEYS = ("rows", "row_bytes", "columns")
 _EITHER_KEYS = ("rows", *_STREAM_KEYS)
 _COLUMN_KEYS = ("distinct", "bytes", "sizes", "in_order", "histogram")
@@ -43,6 +43,7 @@ def read_stream_stats(
         row_bytes=_number(keys["row_bytes"], f"row_bytes in {what}", is_size=True) if "row_bytes" in keys else None,
         columns=_columns(keys["columns"], what, columns) if "columns" in keys else {},
         batch_interval=None if interval is None else _number(interval, f"batch_interval (seconds) in {what}"),
+        busy=_busy(keys["busy"], what) if "busy" in keys else {},
     )
 
 
@@ -86,6 +87,7 @@ def filled(first: Stats, second: Stats) -> Stats:
             columns,
             one.batch_interval or other.batch_interval,
             one.rows or other.rows,
+            one.busy or (other.busy if one.rate is None else {}),
         )
     return Stats(streams, {**second.selectivities, **first.selectivities})
 
@@ -103,6 +105,20 @@ def stats_data(stats: Stats) -> dict[str, Any]:
     if stats.selectivities:
         data["selectivities"] = {sql: _number_data(one) for sql, one in stats.selectivities.items()}
     return data
+
+
+def _busy(entry: Entry, what: str) -> dict[float, float]:
+    """The share of intervals with rows, by their length in seconds."""
+    found = {}
+    for length, share in entry.mapping(f"busy in {what}").items():
+        try:
+            seconds = float(length)
+        except ValueError:
+            seconds = 0.0
+        if not 0 < seconds < inf:
+            raise share.fail(f"busy in {what}: {length!r} is no length in seconds; write it like {{1: 0.2, 10: 0.9}}")
+        found[seconds] = _amount(share, f"busy of {length} s in {what}", most=1.0)
+    return dict(sorted(found.items()))
 
 
 def _columns(entry: Entry, what: str, known: Sequence[str]) -> dict[str, ColumnStats]:
@@ -267,6 +283,8 @@ def _stream_data(stats: StreamStats) -> dict[str, Any]:
         data["row_bytes"] = _number_data(stats.row_bytes)
     if stats.batch_interval is not None:
         data["batch_interval"] = _number_data(stats.batch_interval)
+    if stats.busy:
+        data["busy"] = {_plain(length): _plain(share) for length, share in stats.busy.items()}
     if stats.columns:
         data["columns"] = {name: _column_data(one) for name, one in stats.columns.items()}
     return data
