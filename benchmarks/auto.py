@@ -147,7 +147,7 @@ def recorded(data: Path) -> Iterator[Case]:
 
 
 def schema_of(path: Path) -> str:
-    rows = duckdb.sql(f"DESCRIBE SELECT * FROM read_parquet('{path}')").fetchall()
+    rows = duckdb.execute(f"DESCRIBE SELECT * FROM read_parquet('{path}')").fetchall()
     kinds = {
         "BIGINT": "long",
         "INTEGER": "int",
@@ -164,7 +164,8 @@ def print_flows(runs: list[PlannerRun]) -> None:
         assert run.summary is not None
         for row in run.summary.traffic.rows:
             foreseen = row.estimated_bytes or 0.0
-            print(f"    {run.planner:12} {row.origin} to {row.to} {row.purpose:12} {row.traffic.bytes:>10,} {foreseen:>12,.0f}")
+            where = f"{row.origin} to {row.to} {row.purpose:12}"
+            print(f"    {run.planner:12} {where} {row.traffic.bytes:>10,} {foreseen:>12,.0f}")
 
 
 def flow_errors(runs: list[PlannerRun]) -> list[float]:
@@ -197,7 +198,9 @@ def main() -> None:
         auto = next(one for one in runs if one.planner == "auto")
         best = min(shipped, key=lambda planner: (shipped[planner], planner))
         ratio, of_central = (shipped["auto"] / max(shipped[other], 1) for other in (best, "central"))
-        print(f"{case.name:44} x{ratio:5.2f} of {best}, x{of_central:5.2f} of central, planned in {auto.planning_s:.1f} s")
+        print(
+            f"{case.name:44} x{ratio:5.2f} of {best}, x{of_central:5.2f} of central, planned in {auto.planning_s:.1f} s"
+        )
         sums = {one.planner: one.summary.traffic.estimated_bytes or 0.0 for one in runs if one.summary is not None}
         print("  " + ", ".join(f"{name} {size:,} ({sums[name]:,.0f})" for name, size in shipped.items()), flush=True)
         if options.flows:

@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from watersmeet.errors import TopologyError
 from watersmeet.stats.model import Bin, ColumnStats, Histogram, Number, Origin, Stats, StreamStats
+from watersmeet.stats.sketches import StreamSketch
 from watersmeet.stats.yaml import filled, read_stats, write_stats
 from watersmeet.topology.load import load_topology
 from watersmeet.topology.model import Source, Stream, Topology
@@ -57,7 +59,9 @@ def test_every_key_of_a_stream_is_read(tmp_path: Path) -> None:
     assert stats.rate == Number(250.0)
     assert stats.row_bytes == Number(500.0)
     bins = (Bin(1, 10, 10.0, 0.75), Bin(11, 11, 1.0, 0.25))
-    assert stats.columns["k"] == ColumnStats(Number(2000.0), Histogram(bins), (9.0, 9.0, 6.0, 4.5, 4.5), (1.0, 1.0, 0.5, 0.1, 0.1))
+    assert stats.columns["k"] == ColumnStats(
+        Number(2000.0), Histogram(bins), (9.0, 9.0, 6.0, 4.5, 4.5), (1.0, 1.0, 0.5, 0.1, 0.1)
+    )
     assert stats.columns["host"].sizes == (12.0,) * 5
     assert stats.columns["host"].distinct == Number(60.0, Origin.OBSERVED, 0.5, 1738321200.0)
     assert topology.stats.stream("b") == StreamStats()
@@ -124,7 +128,6 @@ def test_a_file_fills_the_gaps_and_overrides_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "fragment"),
     [
-        ("streams: {c: {rate: 1}}", "line 1: unknown stream 'c' in the topology; known: a, b"),
         ("streams: {a: {rate: 1}, A: {rate: 1}}", "given twice"),
         ("rates: {}", "line 1: unknown key 'rates' in a file of statistics"),
         ("selectivities: {x: 1.5}", "selectivity 'x' must be from 0 to 1, not 1.5"),
@@ -209,3 +212,19 @@ def test_filling_keeps_what_there_is(first: Stats, second: Stats) -> None:
     for name in COLUMNS:
         assert both.stream(name).rate == (first.stream(name).rate or second.stream(name).rate)
     assert both.selectivities.items() >= first.selectivities.items()
+
+
+def test_streams_of_a_file_that_the_topology_does_not_have_are_left_out_and_named(tmp_path: Path) -> None:
+    (tmp_path / "stats.yaml").write_text("streams: {c: {rate: 1}, b: {rate: 2}}", encoding="utf-8")
+    stats = load(tmp_path, " {}", "stats_file: stats.yaml\n").stats
+    assert (stats.stream("b").rate, stats.unknown) == (Number(2.0), ("c",))
+
+
+def test_how_rows_come_is_written_and_read(tmp_path: Path) -> None:
+    sketch = StreamSketch()
+    sketch.count(np.arange(100) * 2_000_000)  # a row every two seconds
+    came = sketch.stats(Origin.ESTIMATED)
+    assert came.busy[0.5] == pytest.approx(0.25, 0.02) and came.busy[1.0] == pytest.approx(0.5, 0.02)
+    assert came.busy[5.0] == 1.0
+    (tmp_path / "stats.yaml").write_text(write_stats(Stats({"b": came})), encoding="utf-8")
+    assert load(tmp_path, " {}", "stats_file: stats.yaml\n").stats.stream("b").busy == came.busy

@@ -22,6 +22,17 @@ if TYPE_CHECKING:
     from watersmeet.spark.run import Planned
 
 
+_METHODS = {
+    "SP-S": "all rows of the stream are shipped to where the combinations are",
+    "SP-D": "the combinations are shipped to where the stream arrives",
+    "SM-S1": "keys of new combinations are shipped to the stream, and its rows with these keys come back",
+    "SM-S2": "the stream announces its keys, those that are wanted are asked for, and their rows come back",
+    "SM-D1": "the stream announces its keys, and combinations with one of them are shipped to it",
+    "SM-D2": "keys of new combinations are shipped to the stream, those that it has come back, and combinations with "
+    "one of them are shipped to it",
+}
+
+
 def add_parser(subparsers: Subparsers) -> None:
     """Declare the command and its options."""
     parser = subparsers.add_parser(
@@ -137,7 +148,9 @@ def _text(title: str, chosen: "Chosen", cost: "Cost | None") -> str:
 
     estimated = estimate_text(chosen.planner, cost, chosen.batch_interval_s, chosen.note, chosen.tried)
     estimated = estimated.replace("\n", "\n  ")
-    return f"{title}\n{explain_text(chosen.plan)}\n  {estimated}"
+    shown = explain_text(chosen.plan)
+    used = [f"  {name}: {words}" for name, words in _METHODS.items() if f"by {name}" in shown]
+    return "\n".join([title, shown, f"  {estimated}", *used])
 
 
 def _draw(file: str, name: str, chosen: "Chosen", cost: "Cost | None") -> None:

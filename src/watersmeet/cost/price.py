@@ -289,7 +289,12 @@ class _Pricing:
     def _starts(self, site: str) -> Sequence[float]:
         """When the micro-batches of an interval begin at a site."""
         if site not in self._started:
-            moments = {moment for origin, ship in self._ships if origin == site for moment in self._moments(ship.flow.name, site)}
+            moments = {
+                moment
+                for origin, ship in self._ships
+                if origin == site
+                for moment in self._moments(ship.flow.name, site)
+            }
             self._started[site] = self._batches(moments, site)
         return self._started[site]
 

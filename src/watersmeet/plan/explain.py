@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import fields, is_dataclass
-from math import floor, isfinite, log10
+from math import floor, inf, isfinite, log10
 from typing import Any, assert_never
 
 from watersmeet.cost.price import Cost
@@ -89,6 +89,8 @@ def estimate_text(
         origin, to, used = cost.busiest
         if used > 1:
             lines.append(f"  too much for the link {origin} -> {to}: {_figure(100 * used)} % of its bandwidth")
+    if cost is not None:
+        lines += _why(cost, tried)
     if tried:
         lines.append("cost by planner:")
         lines += [
@@ -96,6 +98,32 @@ def estimate_text(
             for result in sorted(tried, key=lambda result: (result.value, result.planner))
         ]
     return "\n".join(lines)
+
+
+def _why(cost: Cost, tried: Sequence[Tried]) -> list[str]:
+    """Why the plan with this cost, of those that were tried: what the next one would ship, and what it has more of."""
+    others = [one for one in tried if one.cost is not None and one.join is not None and one.planner != "auto"]
+    dearer = [one for one in others if one.cost is not None and one.cost.bytes_s > cost.bytes_s * (1 + 1e-9)]
+    if not dearer:
+        return []
+    runner = min(dearer, key=lambda one: (one.value, one.planner))
+    assert runner.cost is not None
+    own, theirs = _bytes_by_purpose(cost), _bytes_by_purpose(runner.cost)
+    more = {name: theirs.get(name, 0.0) - own.get(name, 0.0) for name in {*own, *theirs}}
+    most = max(sorted(more), key=lambda name: more[name])
+    times = runner.cost.bytes_s / cost.bytes_s if cost.bytes_s else inf
+    return [
+        f"why: the next best, {runner.planner}, would ship {_figure(runner.cost.bytes_s)} bytes/s, {_figure(times)} "
+        f"times as much, above all more {most}: {_figure(theirs.get(most, 0.0))} instead of "
+        f"{_figure(own.get(most, 0.0))} bytes/s"
+    ]
+
+
+def _bytes_by_purpose(cost: Cost) -> dict[str, float]:
+    found = {"watermarks and what parcels take": sum(size for size, _ in cost.overhead.values())}
+    for flow in cost.flows:
+        found[flow.purpose.value] = found.get(flow.purpose.value, 0.0) + flow.bytes_s
+    return found
 
 
 def estimate_data(

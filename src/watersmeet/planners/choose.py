@@ -87,6 +87,11 @@ def choose(
     if chosen.join is None:
         raise NoPlan(f"the plan of {chosen.planner} breaks a limit: {chosen.reason}")
     note = f"the plan of {chosen.reason}" if chosen.planner == "auto" and chosen.reason else ""
+    if topology.stats.unknown:
+        unknown = (
+            f"statistics of streams that are not in the topology are left out: {', '.join(topology.stats.unknown)}"
+        )
+        note = "; ".join(filter(None, [note, unknown]))
     if problem.workload.defaults:
         note = "; ".join(filter(None, [note, f"assumed: {', '.join(problem.workload.defaults)}"]))
     return Chosen(problem.plan(chosen.join), chosen.planner, chosen.cost, problem, tried, note)

@@ -26,9 +26,9 @@ from watersmeet.cost.formulas import (
     with_false_positives,
 )
 from watersmeet.cost.workload import F64, I64, TIMESTAMP_SIZES, Domain, size_at
-from watersmeet.stats.model import BATCH_ROWS
 from watersmeet.plan.nodes import HeadPlan, Hop, Linear, Method
 from watersmeet.planners.problem import NoPlan, Problem
+from watersmeet.stats.model import BATCH_ROWS
 
 _BATCH = 100.0
 Bits = NDArray[np.bool_]

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from watersmeet.cost.workload import F64, I64, Workload, members_of, size_at
 from watersmeet.errors import InputError
+from watersmeet.plan.nodes import Input, JoinNode, Leaf, Tree, leaves_of
 from watersmeet.stats.model import BATCH_ROWS as ROWS_KNOWN
 from watersmeet.stats.model import BytesByBatch
-from watersmeet.plan.nodes import Input, JoinNode, Leaf, Tree, leaves_of
 
 MOST_STREAMS = 16  # of an exact optimum: its work grows with three to the power of their number
 BATCH_ROWS = 100.0

@@ -105,6 +105,7 @@ class Stats:
 
     streams: Mapping[str, StreamStats] = field(default_factory=dict)
     selectivities: Mapping[str, Number] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()  # streams of a file of statistics that the topology does not have
 
     def stream(self, name: str) -> StreamStats:
         return self.streams.get(name, StreamStats())

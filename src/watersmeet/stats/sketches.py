@@ -474,13 +474,18 @@ class StreamSketch:
             )
             for name in (*self._columns, *(name for name in self._sizes if name not in self._columns))
         }
-        return StreamStats(rate, row_bytes, columns, interval, busy=self._busy(span_s))
+        return StreamStats(rate, row_bytes, columns, interval, busy=self._busy())
 
-    def _busy(self, span_s: float) -> dict[float, float]:
-        """The share of intervals with rows, by length: those that parts of the rows share are counted more than once."""
-        lengths_s = [length * _FINEST_US / 1e6 for length in INTERVALS]
-        known = [(length_s, int(many)) for length_s, many in zip(lengths_s, self._intervals, strict=True)]
-        return {s: round(min(1.0, many / (span_s / s + 1)), 6) for s, many in known if many and s * 2 < span_s}
+    def _busy(self) -> dict[float, float]:
+        """The share of intervals with rows, by their length in seconds; one that several parts have counts for each."""
+        found = {}
+        for length, many in zip(INTERVALS, self._intervals.tolist(), strict=True):
+            length_us = length * _FINEST_US
+            if many and 2 * length_us < self._last - self._first:
+                found[length_us / 1e6] = round(
+                    min(1.0, many / (self._last // length_us - self._first // length_us + 1)), 6
+                )
+        return found
 
     def selectivities(self, origin: Origin, taken_at: float | None = None, seen: float = 0.0) -> dict[str, Number]:
         """The share of rows that pass each predicate."""

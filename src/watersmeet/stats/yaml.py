@@ -48,19 +48,24 @@ def read_stream_stats(
 
 
 def read_stats(path: Path, columns: Mapping[str, Sequence[str]]) -> Stats:
-    """A file of statistics; `columns` are those of every stream of the topology."""
+    """A file of statistics; `columns` are those of every stream of the topology, and others are left out."""
     root = read(path, "it needs `streams` or `selectivities`")
     keys = root.mapping("a file of statistics", _FILE_KEYS)
     streams: dict[str, StreamStats] = {}
+    unknown: list[str] = []
     if "streams" in keys:
         given = keys["streams"].mapping("streams")
         for name, entry in given.items():
-            known = _spelled(entry, "stream", name, "the topology", list(columns))
+            known = next((one for one in columns if one.casefold() == name.casefold()), None)
+            if known is None:
+                unknown.append(name)
+                continue
             if known in streams:
                 raise entry.fail(f"stream {name!r} is given twice (case does not count); remove one")
             streams[known] = read_stream_stats(entry, known, columns[known], known=_EITHER_KEYS)
     selectivities = keys["selectivities"].mapping("selectivities") if "selectivities" in keys else {}
-    return Stats(streams, {sql: _number(one, f"selectivity {sql!r}", most=1.0) for sql, one in selectivities.items()})
+    shares = {sql: _number(one, f"selectivity {sql!r}", most=1.0) for sql, one in selectivities.items()}
+    return Stats(streams, shares, tuple(unknown))
 
 
 def filled(first: Stats, second: Stats) -> Stats:
@@ -89,7 +94,8 @@ def filled(first: Stats, second: Stats) -> Stats:
             one.rows or other.rows,
             one.busy or (other.busy if one.rate is None else {}),
         )
-    return Stats(streams, {**second.selectivities, **first.selectivities})
+    unknown = tuple(dict.fromkeys((*first.unknown, *second.unknown)))
+    return Stats(streams, {**second.selectivities, **first.selectivities}, unknown)
 
 
 def write_stats(stats: Stats) -> str:

@@ -449,7 +449,9 @@ def _site_figures(site: SimulatedSite) -> SiteFigures:
     return SiteFigures(rows_in, late, site.micro_batches, site.peak_rows)
 
 
-def _traffic(topology: Topology, sites: SimulatedSites, asked: Mapping[str, PlannedQuery], trigger_us: int) -> LinkTraffic:
+def _traffic(
+    topology: Topology, sites: SimulatedSites, asked: Mapping[str, PlannedQuery], trigger_us: int
+) -> LinkTraffic:
     """Bytes by link and purpose, with what plans foresaw for as many rows at the rates that are known."""
     ran = {name: (site.engine.program, site.ledger) for name, site in sites.sites.items()}
     read = {name: state.rows for _, ledger in ran.values() for name, state in ledger.streams.items()}
