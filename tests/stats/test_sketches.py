@@ -198,3 +198,11 @@ def test_a_stream_has_a_rate_and_shares_of_predicates() -> None:
 def test_an_empty_stream_has_nothing_to_tell() -> None:
     stats = StreamSketch().stats(Origin.ESTIMATED)
     assert (stats.rate, stats.row_bytes, dict(stats.columns)) == (None, None, {})
+
+
+def test_a_column_that_was_read_whole_has_as_many_values_as_were_seen() -> None:
+    sketch = ColumnSketch(exact=True)
+    sketch.add(np.concatenate([np.arange(600), np.arange(100)]))  # most of them once, which tells of more to come
+    partly, whole = (sketch.stats(Origin.ESTIMATED, None, seen).distinct for seen in (0.5, 1.0))
+    assert partly is not None and partly.value > 1_000
+    assert whole is not None and (whole.value, whole.confidence) == (600, 1.0)

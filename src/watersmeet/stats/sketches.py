@@ -189,6 +189,10 @@ class ColumnSketch:
         once = float(np.sum(self._counts == 1))
         return float(round(self.seen + once**2 / (2 * self._twice) * self.seen / len(self._values)))
 
+    def _foretold(self, seen: float) -> float:
+        """How many different values there are: as many as were seen if all rows were."""
+        return self.seen if seen >= 1.0 else self.distinct
+
     @property
     def _twice(self) -> int:
         """How many values of the sample were seen exactly twice."""
@@ -244,12 +248,12 @@ class ColumnSketch:
             return tuple(Bin(value, value, 1.0, count / self.rows) for value, count in pairs)
         heavy = self.heavy
         bins = [Bin(value, value, 1.0, share) for value, share in heavy.items()]
-        bins += self._ranges(list(heavy), max(1.0 - sum(heavy.values()), 0.0))
+        bins += self._ranges(list(heavy), max(1.0 - sum(heavy.values()), 0.0), self._foretold(seen))
         total = sum(one.share for one in bins)
         bins.sort(key=lambda one: one.low)
         return tuple(Bin(one.low, one.high, round(one.distinct, 1), round(one.share / total, 9)) for one in bins)
 
-    def _ranges(self, heavy: Sequence[int], share: float) -> list[Bin]:
+    def _ranges(self, heavy: Sequence[int], share: float, distinct: float) -> list[Bin]:
         """The values that are not heavy in ranges of about equally many rows, from the sample of them."""
         light = ~np.isin(self._values, np.array(heavy, np.int64))
         values, counts = self._values[light], self._counts[light]
@@ -259,7 +263,7 @@ class ColumnSketch:
         cell = before * RANGES // counts.sum() + (RANGES + 1) * np.searchsorted(np.array(heavy, np.int64), values)
         starts = np.flatnonzero(np.diff(cell, prepend=-1)).tolist()
         ends = [*starts[1:], len(values)]
-        distinct = max(self.distinct - len(heavy), float(len(values)))
+        distinct = max(distinct - len(heavy), float(len(values)))
         bins: list[Bin] = []
         for start, end in zip(starts, ends, strict=True):
             first, last = int(values[start]), int(values[end - 1])
@@ -278,7 +282,7 @@ class ColumnSketch:
         covered = max(self.coverage, seen)
         error = 0.0 if self.is_whole else _DISTINCT_ERROR
         foretold = max(covered, 1.0 - 1.0 / sqrt(self._twice) if self._twice >= _TELLING else 0.0)
-        distinct = Number(self.distinct, origin, _rounded(foretold * (1.0 - error)), taken_at)
+        distinct = Number(self._foretold(seen), origin, _rounded(foretold * (1.0 - error)), taken_at)
         bins = self.bins(seen)
         if not bins:
             return ColumnStats(distinct)
@@ -464,7 +468,7 @@ class StreamSketch:
             rate = Number(float(f"{(self.rows - 1) / span_s:.6g}"), origin, confidence_of(self.rows, seen), taken_at)
         whole = self._row_sizes.each
         if whole is not None:
-            row_bytes = Number(whole[-1], origin, confidence_of(self._row_sizes.rows, seen), taken_at)
+            row_bytes = Number(whole[BATCH_ROWS.index(1_000)], origin, confidence_of(self._row_sizes.rows, seen), taken_at)
         values_seen = seen * self.sketched / self.rows if self.rows else 0.0
         columns = {
             name: replace(
