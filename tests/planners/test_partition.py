@@ -48,7 +48,7 @@ def workload(rates: Sequence[float], homes: str, window_s: float, *domains: Doma
         np.array(rates, float),
         np.full(count, window_s),
         domains,
-        (((1.0, 1.0, 1.0),),) * count,
+        (((1.0, 1.0, 1.0, 1.0, 1.0),),) * count,
     )
 
 

@@ -56,7 +56,7 @@ def workload(homes: str, rates: Sequence[float], window_s: Sequence[float], *dom
         np.array(rates, float),
         np.array(window_s, float),
         domains,
-        (((1.0, 1.0, 1.0),),) * len(homes),
+        (((1.0, 1.0, 1.0, 1.0, 1.0),),) * len(homes),
     )
 
 

@@ -468,7 +468,9 @@ class StreamSketch:
             rate = Number(float(f"{(self.rows - 1) / span_s:.6g}"), origin, confidence_of(self.rows, seen), taken_at)
         whole = self._row_sizes.each
         if whole is not None:
-            row_bytes = Number(whole[BATCH_ROWS.index(1_000)], origin, confidence_of(self._row_sizes.rows, seen), taken_at)
+            row_bytes = Number(
+                whole[BATCH_ROWS.index(1_000)], origin, confidence_of(self._row_sizes.rows, seen), taken_at
+            )
         values_seen = seen * self.sketched / self.rows if self.rows else 0.0
         columns = {
             name: replace(
