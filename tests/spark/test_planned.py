@@ -87,11 +87,11 @@ def mixed_batches(stream: int, batches: int = 3, rows: int = 70, first: int = 0)
 def figures(rate: float, shares: Iterable[float], load_bytes: float = 2_000.0) -> StreamStats:
     """Statistics of one of the streams, given by hand."""
     bins = tuple(Bin(value, value, 1, float(share)) for value, share in enumerate(shares))
-    load = (load_bytes,) * 3
+    load = (load_bytes, load_bytes, load_bytes, load_bytes, load_bytes)
     columns = {
-        "k": ColumnStats(Number(len(bins)), Histogram(bins), (5.0, 3.0, 2.0)),
-        "m": ColumnStats(Number(6), None, (3.0, 1.5, 1.0)),
-        "id": ColumnStats(Number(1e6), None, (8.0, 4.0, 3.0)),
+        "k": ColumnStats(Number(len(bins)), Histogram(bins), (5.0, 5.0, 3.0, 2.0, 2.0)),
+        "m": ColumnStats(Number(6), None, (3.0, 3.0, 1.5, 1.0, 1.0)),
+        "id": ColumnStats(Number(1e6), None, (8.0, 8.0, 4.0, 3.0, 3.0)),
         "s": ColumnStats(Number(KEYS), None, load),
     }
     return StreamStats(Number(rate), None, columns)

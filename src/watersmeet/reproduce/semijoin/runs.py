@@ -38,7 +38,7 @@ WORK = Objective.named("work")
 # model's defaults: a probe is 20 times as dear here, packing 7.5 times, a match 3 times, an operator a third.
 UNITS = Units(micro_batch_s=3e-3, operator_s=4e-4, row_s=2.5e-7, probe_s=4e-7, match_s=1.5e-7, pack_s=3e-7)
 _SECOND = 1_000_000
-_KEY_SIZES = (1.0, 0.9, 0.7)  # of a join attribute with tens of values, as measured
+_KEY_SIZES = (1.0, 1.0, 0.9, 0.7, 0.7)  # of a join attribute with tens of values, as measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,9 @@ def problem_for(setting: Setting) -> Problem:
         )
         load = float(setting.load_bytes(number))
         known = {key: ColumnStats(Number(stream.distinct), sizes=_KEY_SIZES) for key in keys}
-        stats[name] = StreamStats(Number(stream.rate), columns={**known, "load": ColumnStats(sizes=(load,) * 3)})
+        stats[name] = StreamStats(
+            Number(stream.rate), columns={**known, "load": ColumnStats(sizes=(load, load, load, load, load))}
+        )
     topology = Topology(
         tuple(streams),
         sites=tuple(Site(stream.site) for stream in streams),
