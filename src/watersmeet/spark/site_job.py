@@ -909,7 +909,7 @@ class SiteJob:
         """Let the micro-batch under way finish although other sites or sinks do not take what waits for them."""
         self._closing.set()
 
-    def close(self) -> None:
+    def close(self, *, has_failed: bool = False) -> None:
         """Give up links, sinks and checkpoint; what sinks have is left out of the ledger."""
         self._closing.set()
         if self._watcher is not None:
@@ -923,8 +923,9 @@ class SiteJob:
                     ledger = self._released(self.ledger)
                     if ledger is not self.ledger:
                         self._checkpoint.commit(ledger)
-                with contextlib.suppress(Exception):  # nothing depends on it
-                    self._report_status()
+                if not has_failed:  # else the end was told already
+                    with contextlib.suppress(Exception):  # nothing depends on it
+                        self._report_status()
                 self._links.close()
                 self._late_watch.conclude(self.ledger.streams)
                 self._keep_observed()

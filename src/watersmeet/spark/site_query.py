@@ -193,6 +193,6 @@ class SiteQuery:
             if not self._is_closed:
                 self._is_closed = True
                 try:
-                    self.job.close()
+                    self.job.close(has_failed=self.failure is not None)
                 except Exception as error:
                     raise_explained(error, *self._queries)
