@@ -41,11 +41,14 @@ def _is_javas_end(error: BaseException) -> bool:
 
 def _is_servers_end(error: BaseException) -> bool:
     """Whether a session of Spark Connect is lost; its library need not be installed, so classes go by their names."""
-    is_connects = type(error).__module__.startswith(("grpc", "pyspark.errors.exceptions.connect"))
+    is_connects = type(error).__module__.startswith(("grpc", "pyspark.errors"))
     return is_connects and any(sign in str(error) for sign in _LOST_SESSION)
 
 
-_LOST_SESSION = ("StatusCode.UNAVAILABLE", "SESSION_CHANGED", "SESSION_NOT_FOUND", "SESSION_CLOSED", "RETRIES_EXCEEDED")
+_LOST_SESSION = (
+    *("StatusCode.UNAVAILABLE", "SESSION_CHANGED", "SESSION_NOT_FOUND", "SESSION_CLOSED", "RETRIES_EXCEEDED"),
+    "NO_ACTIVE_SESSION",  # what PySpark says once it has given a session up
+)
 
 
 def explain(error: BaseException, *queries: str) -> WatersmeetError:
