@@ -135,12 +135,12 @@ class Tripwire:
 
         return around
 
-    def _around_close(self, function: Callable[[SiteJob], None]) -> Callable[[SiteJob], None]:
-        def around(job: SiteJob) -> None:
+    def _around_close(self, function: Callable[..., None]) -> Callable[..., None]:
+        def around(job: SiteJob, **how: bool) -> None:
             if self.is_dead:
                 give_up(job)
             else:
-                function(job)
+                function(job, **how)
 
         return around
 
