@@ -6,7 +6,7 @@ group gets the best sub-plan of its own: an optimal tree with its inputs reduced
 PMJoin's partitions are tried likewise. One cost model decides, over whole plans.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -41,6 +41,7 @@ from watersmeet.planners.trees import local_first, optimal, simple, stream_join_
 
 PartitionedPlan = tuple[tuple[SubPlan, ...], Partition | None]  # several sub-plans, and which values each is for
 
+_ALIKE = 0.02  # of a plan's price: less than estimates are wrong by
 _PLANNED_ANEW = 4
 _MOST_ASKED = 200  # groups of values that are planned one by one; more are put together by their rates first
 
@@ -176,8 +177,15 @@ def try_all(problem: Problem) -> list[Tried]:
         raise NoPlan(
             "no plan keeps to the limits; " + "; ".join(f"{result.planner}: {result.reason}" for result in tried)
         )
-    best = min(allowed, key=lambda result: result.value)
+    best = _best(allowed)
     return [*tried, Tried("auto", best.join, best.cost, best.value, "" if best.planner == "auto" else best.planner)]
+
+
+def _best(allowed: Sequence[Tried]) -> Tried:
+    """The cheapest; of plans that the estimates cannot tell apart, the one with the fewest flows to be wrong about."""
+    least = min(result.value for result in allowed)
+    alike = [result for result in allowed if result.value <= least * (1 + _ALIKE)]
+    return min(alike, key=lambda result: (len(result.cost.flows) if result.cost else 0, result.value))
 
 
 def auto(problem: Problem) -> Tried:
