@@ -202,7 +202,8 @@ class Workload:
             sizes = np.array(self.answer_sizes).reshape(-1, _BATCHES)
             return float(size_at(shares @ sizes + (1 - shares) @ _mark(sizes), batch_rows))
         members = members_of(mask)
-        total = times * np.array(TIMESTAMP_SIZES if times == 1 else PLACE_SIZES)
+        least = times * np.array(TIMESTAMP_SIZES if times == 1 else PLACE_SIZES)
+        total = least
         if len(members) == 1:
             total = total + self.alone[members[0]]
         else:
@@ -214,7 +215,8 @@ class Workload:
                     total = total - first * np.array(gone) - (1 - first) * _mark(np.array(gone))
         for number, spare in self._spare(mask).items():
             total = total - spare * np.array(self.key_sizes[number])
-        return float(size_at(total, batch_rows))
+        # A key that is there once too often is mostly a mark in large batches, and less than is taken off for it here.
+        return float(size_at(np.maximum(total, least), batch_rows))
 
     def _first_times(self, mask: int, batch_rows: float) -> F64:
         """Of each alias, the share of combinations in a batch whose row of it is there for the first time.

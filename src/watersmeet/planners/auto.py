@@ -183,9 +183,9 @@ def try_all(problem: Problem) -> list[Tried]:
 
 def _best(allowed: Sequence[Tried]) -> Tried:
     """The cheapest; of plans that the estimates cannot tell apart, the one with the fewest flows to be wrong about."""
-    least = min(result.value for result in allowed)
-    alike = [result for result in allowed if result.value <= least * (1 + _ALIKE)]
-    return min(alike, key=lambda result: (len(result.cost.flows) if result.cost else 0, result.value))
+    cheapest = min(allowed, key=lambda result: result.value)
+    alike = [result for result in allowed if result.value <= cheapest.value * (1 + _ALIKE)]
+    return min(alike or [cheapest], key=lambda result: (len(result.cost.flows) if result.cost else 0, result.value))
 
 
 def auto(problem: Problem) -> Tried:
