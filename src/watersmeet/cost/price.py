@@ -238,7 +238,7 @@ class _Pricing:
         parcels = quiet = 0.0
         for batch in sorted({one for some in batches for one in some}):
             sources: set[int] = set()
-            told: dict[frozenset[int], float] = {}
+            advancing: dict[frozenset[int], float] = {}
             rows = []
             for ship, cost, some in zip(ships, costs, batches, strict=True):
                 if batch in some:
@@ -246,11 +246,11 @@ class _Pricing:
                     comes = self._comes(behind, interval_s)
                     sources |= behind
                     some_rows = cost.messages_s * interval_s / len(some)
-                    if behind not in told:
-                        told[behind] = self._advances(behind, interval_s) / len(some)
+                    if behind not in advancing:
+                        advancing[behind] = self._advances(behind, interval_s) / len(some)
                     rows.append(some_rows)
-                    quiet += max(told[behind] - told[behind] * some_rows / max(comes, 1e-300), 0.0)
-            parcels += any_of([*rows, *told.values()], self._comes(frozenset(sources), interval_s))
+                    quiet += max(advancing[behind] - advancing[behind] * some_rows / max(comes, 1e-300), 0.0)
+            parcels += any_of([*rows, *advancing.values()], self._comes(frozenset(sources), interval_s))
         return parcels / interval_s, quiet / interval_s
 
     def _comes(self, aliases: frozenset[int], interval_s: float) -> float:
