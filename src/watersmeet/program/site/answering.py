@@ -23,9 +23,9 @@ from watersmeet.program.finish.shared import Shape, split_by_member
 from watersmeet.program.operators import Form
 from watersmeet.program.site.filing import Made, pack_for_others
 from watersmeet.program.site.grouping import GroupRecords
+from watersmeet.program.site.inputs import read_clock
 from watersmeet.program.site.ledger import Answers, SiteLedger
 from watersmeet.program.site.program import JoinPart, SiteProgram
-from watersmeet.program.site.round import read_clock
 from watersmeet.program.site.shared_groups import (
     MEMBER_ITEM,
     SharedGroups,

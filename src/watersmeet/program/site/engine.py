@@ -29,9 +29,11 @@ from watersmeet.program.site.agreement import (
     unpack_notes,
 )
 from watersmeet.program.site.answering import Answering
+from watersmeet.program.site.arrivals import Packed, Release, Unpack
 from watersmeet.program.site.derived import DeriveRows, no_derived_rows
 from watersmeet.program.site.filing import Made, shelve
 from watersmeet.program.site.inbound import check_columns
+from watersmeet.program.site.inputs import Segments, low_watermark, read_clock
 from watersmeet.program.site.ledger import (
     Answers,
     Ingested,
@@ -41,11 +43,12 @@ from watersmeet.program.site.ledger import (
     Traffic,
     watermark,
 )
+from watersmeet.program.site.merge import Merge
 from watersmeet.program.site.outbox import send
 from watersmeet.program.site.probe_groups import ProbeGroup, probe_groups
 from watersmeet.program.site.program import Shipment, SiteProgram
 from watersmeet.program.site.retention import axes_of, axis_for, kept_ticks, merging, need_of, readers_of
-from watersmeet.program.site.round import Merge, Packed, Release, Round, Segments, Unpack, low_watermark, read_clock
+from watersmeet.program.site.round import Round
 from watersmeet.program.site.streams import StreamScan, clock_flow, ordered_flow
 from watersmeet.program.site.tasks import RunTasks
 from watersmeet.program.site.versions import Change, cause_against

@@ -7,6 +7,7 @@ import numpy as np
 
 from watersmeet.program.join.axis import Axis, Clock
 from watersmeet.program.operators import Announce, Flow, Form, Gather, Join, Operator, Pair, Probe, Semijoin, rows_of
+from watersmeet.program.site.inputs import Watermarks, axis_of, low_watermark
 from watersmeet.program.site.program import (
     JoinPart,
     SiteProgram,
@@ -16,7 +17,6 @@ from watersmeet.program.site.program import (
     role,
     stored_inputs,
 )
-from watersmeet.program.site.round import Watermarks, axis_of, low_watermark
 from watersmeet.program.storage.segments import ORDINAL, TS
 from watersmeet.program.storage.shelf import Segment
 from watersmeet.program.storage.wire import UNKNOWN
