@@ -61,33 +61,44 @@ def write_stream(tmp_path: Path) -> Callable[[str, Sequence[pa.Table]], Path]:
 
 _MIN_CASES = 3  # of each test in a long run that is shortened
 
-# By what they take, most first.
+# By what they took in a run of all, most first.
 _LONG = (
-    "test_recovery.py",
-    "test_site_faults.py",
-    "test_kills.py",
-    "test_queries.py",
-    "test_sites.py",
-    "test_cli.py",
+    "cli/test_cli.py",
+    "spark/test_recovery.py",
+    "spark/test_queries.py",
+    "spark/test_views.py",
+    "sim/scenario/test_simulate_sites.py",
+    "spark/store/test_checkpoints.py",
+    "sim/sites/test_sites.py",
+    "spark/test_sites.py",
+    "spark/test_site_faults.py",
+    "spark/test_kills.py",
+    "spark/test_outer_joins.py",
+    "spark/test_tables.py",
+    "reproduce/test_semijoin.py",
+    "spark/test_planned.py",
+    "spark/test_apply.py",
+    "spark/ingest/test_generator.py",
     "test_readme.py",
-    "test_errors.py",
-    "test_answers.py",
-    "test_statistics.py",
-    "test_durability.py",
-    "test_spark.py",
-    "test_planned.py",
-    "test_simulate_sites.py",
-    "test_planners.py",
-    "test_simulated.py",
-    "test_power_cuts.py",
-    "test_keys.py",
-    "test_pmjoin.py",
-    "test_observed.py",
     "test_benchmarks.py",
-    "test_program.py",
-    "test_handle.py",
-    "test_trial.py",
-    "test_recordings.py",
+    "spark/test_api.py",
+    "spark/ingest/test_late.py",
+    "sim/sites/test_trial.py",
+    "sim/pier/aggregation/test_continuous.py",
+    "sim/sites/test_view_changes.py",
+    "spark/test_handle.py",
+    "spark/test_answers.py",
+    "sim/sites/test_changes.py",
+    "spark/test_errors.py",
+    "spark/test_keys.py",
+    "sim/sites/test_outer_changes.py",
+    "planners/test_planners.py",
+    "program/site/test_program.py",
+    "reproduce/test_pmjoin.py",
+    "spark/test_shared_groups.py",
+    "sim/sites/test_shared_groups.py",
+    "equivalence/test_spark.py",
+    "spark/test_first_hour.py",
 )
 
 
@@ -102,8 +113,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason="long; run by `make soak`"))
     else:
         _keep_a_fraction(config, items)
-    ranks = {name: rank for rank, name in enumerate(_LONG)}
-    items.sort(key=lambda item: ranks.get(item.path.name, len(ranks)))
+    ranks = {ROOT / "tests" / name: rank for rank, name in enumerate(_LONG)}
+    items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
 
 
 def _test_of(item: pytest.Item) -> str:
