@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from math import inf, log, sqrt
 from typing import TypeAlias, assert_never
 
+from watersmeet.adapt.chance import stream_without_chance
 from watersmeet.stats.model import Number, Origin, Stats, StreamStats
 from watersmeet.stats.sketches import StreamSketch, confidence_of
 from watersmeet.stats.yaml import filled
@@ -267,7 +268,7 @@ def statistics(
             whole = state.sketches[stream].whole
             if whole.rows >= LEAST_ROWS:
                 known_values = (reported or {}).get(stream)
-                found = known_values or whole.stats(Origin.OBSERVED, taken_at)
+                found = stream_without_chance(known_values or whole.stats(Origin.OBSERVED, taken_at), whole.sketched)
                 selectivities |= whole.selectivities(Origin.OBSERVED, taken_at)
         if (rate := rows.mean) is not None:
             confidence = confidence_of(max(round(rows.total), 0), 0.0)
