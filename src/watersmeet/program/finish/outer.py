@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from watersmeet.plan.nodes import Matching
-from watersmeet.program.finish.kernels import are_among, first_places
+from watersmeet.program.finish.kernels import are_among, first_places, matched_now
 from watersmeet.program.finish.model import Finish, answer_column
 from watersmeet.program.join.axis import Clock
 from watersmeet.program.storage.segments import I64, column
@@ -139,13 +139,11 @@ class MatchRows:
         relations = self._matching.relations
         keys, aliases = self._keys(relation.aliases), relation.aliases
         columns = [*keys, *(f"{alias}.{ROW_TIME}" for alias in aliases)]
-        new_rows = [self._with_end(table, relation) for table in decided[relation.of].rows]
-        partners = []
+        new_rows: Sequence[pa.Table] = decided[relation.of].rows
+        partners: Sequence[pa.Table] = []
         for one in relation.by:
             tables = arrived.get(relations[one.relation].branch, ()) if one.is_raw else decided[one.relation].rows
-            partners += [table.select(columns) for table in tables if table.num_rows]
-        found = _united(partners)
-        new_matches = [] if found is None else [self._with_end(_distinct(found, keys), relation)]
+            partners = [*partners, *(table.select(columns) for table in tables if table.num_rows)]
         rows_name, matches_name = self._name(number, "rows"), self._name(number, "matches")
         rows, matches = state.get(rows_name, ()), state.get(matches_name, ())
         result = _Decided(rejected=list(decided[relation.of].rejected))
@@ -159,10 +157,12 @@ class MatchRows:
             and all(one.is_raw for one in relation.by)
             and not any(isinstance(self._windows[alias], Rows) for alias in aliases)
         )
-        if is_last and relation.kind is RelationKind.UNMATCHED and new_rows and new_matches:
-            arrived_now = new_rows
-            new_rows = [_without(table, new_matches, keys) for table in arrived_now]
-            new_matches = [_without(new_matches[0], arrived_now, keys)]  # their rows are decided
+        if is_last and relation.kind is RelationKind.UNMATCHED:
+            new_rows, found = _without_matched(new_rows, partners, keys)
+        else:
+            found = _distinct(_united(partners), keys)
+        new_matches = [] if found is None else [self._with_end(found, relation)]
+        new_rows = [self._with_end(table, relation) for table in new_rows]
         if is_early and new_matches:
             new_matches = [_without(new_matches[0], self._tables(matches), keys)]
         if is_early:
@@ -176,23 +176,23 @@ class MatchRows:
             if not one.is_raw
             for table in self._tables(after.get(self._name(one.relation, "rows"), ()))
         ]
-        if due is not None and waiting_parts:  # a partner of theirs is not decided yet
-            delayed = _is_among(due, waiting_parts, keys)
-            rest = (*rest, *self._appended((), [due.filter(pa.array(delayed))]))
-            due = due.filter(pa.array(~delayed))
+        if due and waiting_parts:  # a partner of theirs is not decided yet
+            parted = [_parted(table, _is_among(table, waiting_parts, keys)) for table in due]
+            rest = (*rest, *self._appended((), [delayed for delayed, _ in parted]))
+            due = [table for _, table in parted]
         old_matches, later_matches = self._due(aliases, matches, new_matches, watermark)
-        if due is not None and due.num_rows and not is_early:
-            known = [] if old_matches is None else [old_matches]
-            known += [] if is_plain else self._tables(later_matches)
-            is_right = _is_among(due, known, keys) == (relation.kind is RelationKind.MATCHED)
-            result.rows.append(due.filter(pa.array(is_right)))
-            if not is_last:
-                result.rejected.append(due.filter(pa.array(~is_right)))
-        if old_matches is not None and not is_plain:
+        if not is_early:
+            known = old_matches if is_plain else [*old_matches, *self._tables(later_matches)]
+            for table in due:
+                is_right = _is_among(table, known, keys) == (relation.kind is RelationKind.MATCHED)
+                result.rows.append(table.filter(pa.array(is_right)))
+                if not is_last:
+                    result.rejected.append(table.filter(pa.array(~is_right)))
+        if old_matches and not is_plain:
             after[rows_name] = rest
             undecided = [table for name in self._chain(number) for table in self._tables(after.get(name, ()))]
-            kept = old_matches.filter(pa.array(_is_among(old_matches, undecided, keys)))
-            later_matches = (*later_matches, *self._appended((), [kept]))
+            kept = [_among(table, undecided, keys) for table in old_matches]
+            later_matches = (*later_matches, *self._appended((), kept))
         after[rows_name], after[matches_name] = self._compact(rest), self._compact(later_matches)
         result.rows = [table for table in result.rows if table.num_rows]
         result.rejected = [table for table in result.rejected if table.num_rows]
@@ -200,7 +200,7 @@ class MatchRows:
 
     def _due(
         self, aliases: Sequence[str], kept: Sequence[Segment], new: Sequence[pa.Table], watermark: int
-    ) -> tuple[pa.Table | None, tuple[Segment, ...]]:
+    ) -> tuple[list[pa.Table], tuple[Segment, ...]]:
         """Rows whose interval has ended by the watermark, and the rest."""
         counts_rows = any(isinstance(self._windows[alias], Rows) for alias in aliases)
         opened = [one for one in kept if counts_rows or one.min_ts < watermark]
@@ -211,15 +211,10 @@ class MatchRows:
         due, rest = [], []
         for table in (*tables, *new):
             # At the end of time nothing follows a row.
-            is_due = (column(table, END) < watermark) | (watermark >= END_US)
-            if is_due.all():
-                due.append(table)
-            elif not is_due.any():
-                rest.append(table)
-            else:
-                due.append(table.filter(pa.array(is_due)))
-                rest.append(table.filter(pa.array(~is_due)))
-        return _united(due), self._appended(closed, rest)
+            ended, lasting = _parted(table, (column(table, END) < watermark) | (watermark >= END_US))
+            due.append(ended)
+            rest.append(lasting)
+        return [table for table in due if table.num_rows], self._appended(closed, rest)
 
     def _chain(self, number: int) -> list[str]:
         """The names under which rows wait that have yet to be judged by a relation, or by one before it."""
@@ -312,33 +307,58 @@ def definition_of(name: str) -> str:
 
 def _united(tables: Sequence[pa.Table]) -> pa.Table | None:
     whole = [table for table in tables if table.num_rows]
-    if not whole:
-        return None
-    return whole[0] if len(whole) == 1 else pa.concat_tables(whole, promote_options="permissive").combine_chunks()
+    if len(whole) < 2:
+        return whole[0] if whole else None
+    is_alike = all(table.schema.equals(whole[0].schema) for table in whole)
+    return pa.concat_tables(whole, promote_options="none" if is_alike else "permissive").combine_chunks()
 
 
-def _distinct(table: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """One row of each key."""
+def _without_matched(
+    rows: Sequence[pa.Table], matches: Sequence[pa.Table], keys: Sequence[str]
+) -> tuple[list[pa.Table], pa.Table | None]:
+    """Rows that have no match yet, and the matches of other rows, each once."""
+    others = _united(matches)
+    if others is None or not rows:
+        return list(rows), _distinct(others, keys)
+    left = []
+    for table in rows:
+        has_match, places = matched_now(_numbers(table, keys), _numbers(others, keys))
+        left.append(table.filter(pa.array(~has_match)))
+        others = others.take(pa.array(places))
+    return [table for table in left if table.num_rows], others if others.num_rows else None
+
+
+def _numbers(table: pa.Table, keys: Sequence[str]) -> I64:
+    """The numbers of rows, a line for each."""
     if len(keys) == 1:
-        return table.take(pa.array(first_places(column(table, keys[0]))))
-    others = [(name, "min") for name in table.column_names if name not in keys]
-    grouped = table.group_by(list(keys), use_threads=False).aggregate(others)
-    return grouped.rename_columns([name.removesuffix("_min") for name in grouped.column_names])
+        return column(table, keys[0]).reshape(-1, 1)
+    return np.column_stack([column(table, key) for key in keys])
+
+
+def _distinct(table: pa.Table | None, keys: Sequence[str]) -> pa.Table | None:
+    """One row of each key."""
+    if table is None:
+        return None
+    return table.take(pa.array(first_places(_numbers(table, keys))))
 
 
 def _is_among(table: pa.Table, others: Sequence[pa.Table], keys: Sequence[str]) -> npt.NDArray[np.bool_]:
     """Which rows have the keys of some row of other tables."""
-    known = _united([other.select(list(keys)) for other in others if other.num_rows])
-    if known is None or not table.num_rows:
+    known = [_numbers(other, keys) for other in others if other.num_rows]
+    if not known or not table.num_rows:
         return np.zeros(table.num_rows, bool)
-    if len(keys) == 1:
-        mask: npt.NDArray[np.bool_] = are_among(column(table, keys[0]), column(known, keys[0]))
-        return mask
-    numbered = table.select(list(keys)).append_column(_ROW_NUMBER, pa.array(np.arange(table.num_rows)))
-    found = numbered.join(known, list(keys), join_type="left semi", use_threads=False)
-    among = np.zeros(table.num_rows, bool)
-    among[column(found, _ROW_NUMBER)] = True
-    return among
+    mask: npt.NDArray[np.bool_] = are_among(
+        _numbers(table, keys), known[0] if len(known) == 1 else np.concatenate(known)
+    )
+    return mask
+
+
+def _parted(table: pa.Table, mask: npt.NDArray[np.bool_]) -> tuple[pa.Table, pa.Table]:
+    """The rows of a mask and the others; rows that are together are not copied."""
+    count = int(np.count_nonzero(mask))
+    if mask[:count].all():
+        return table.slice(0, count), table.slice(count)
+    return table.filter(pa.array(mask)), table.filter(pa.array(~mask))
 
 
 def _among(table: pa.Table, others: Sequence[pa.Table], keys: Sequence[str]) -> pa.Table:
