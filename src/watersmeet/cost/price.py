@@ -466,12 +466,13 @@ class _Pricing:
             case Form.SPAN | Form.ASK:
                 return workload.keys_bytes(self._key_of(flow), batch, asked=flow.form is Form.ASK), 3
             case Form.RESULT:
-                return workload.row_bytes(0, batch, answers=True), max(1, len(workload.answer_sizes))
+                own = workload.row_bytes(0, batch, answers=True, head=content.head)
+                return own, max(1, len(workload.answer_sizes))
             case Form.INTERMEDIATE:
                 own = workload.row_bytes(content.mask, batch, times=2)
                 return own, workload.columns(content.mask, times=2)
             case _:
-                return workload.row_bytes(content.mask, batch), workload.columns(content.mask)
+                return workload.row_bytes(content.mask, batch, head=content.head), workload.columns(content.mask)
 
     def _key_of(self, flow: Flow) -> tuple[int, ...]:
         return self._made_at[_plain(flow)][1].key

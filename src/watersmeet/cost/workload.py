@@ -33,7 +33,7 @@ I64 = NDArray[np.int64]
 UNBOUNDED_S = 3_600.0  # an unbounded window is priced as if it held this long
 TABLE_S = 86_400.0  # what it takes to ship a table is spread over so long: a day
 DEFAULTS = {"rate": 100.0, "number of rows": 10_000.0, "distinct values": 1_000.0, "bytes a value": 8.0}
-_MARK_BYTES = 0.6  # of a value that is in the batch before
+_LEAST_MARK_BYTES, _MOST_MARK_BYTES = 0.02, 3.0  # of a value that is in the batch before
 TIMESTAMP_SIZES = (7.0, 3.6, 2.1, 1.7, 1.6)  # measured, rows of a second
 PLACE_SIZES = (7.0, 3.4, 3.0, 2.8, 2.8)  # the same in another order than that of time
 _LEAST_KEY_BYTES = 0.2
@@ -62,6 +62,15 @@ class Domain:
     @property
     def cells(self) -> int:
         return len(self.size)
+
+
+@dataclass(frozen=True, slots=True)
+class _FirstTimes:
+    """Shares of the combinations of a batch: those in which the row of each alias is new, the head's, another one's."""
+
+    rows: F64
+    heads: float
+    others: float
 
 
 @dataclass(frozen=True)
@@ -191,44 +200,84 @@ class Workload:
         rate = self.combination_rate(mask)
         return self.count(mask) / rate if rate else 0.0
 
-    def row_bytes(self, mask: int, batch_rows: float, *, times: int = 1, answers: bool = False) -> float:
+    def row_bytes(
+        self, mask: int, batch_rows: float, *, times: int = 1, answers: bool = False, head: int | None = None
+    ) -> float:
         """Bytes that a row or combination with so many times takes on a link, in batches of so many rows.
 
-        What a batch takes beside its values is not in it.
+        A row of a stream that is in several combinations of a batch takes its bytes once, and a mark each further
+        time: equal values are numbered, or lie side by side. What a batch takes beside its values is not in it.
+        `head` is the alias whose rows are the latest ones, if it is always the same.
         """
+        everything = (1 << len(self.aliases)) - 1
         if answers:
             owners = self.answer_owners or (0,) * len(self.answer_sizes)
-            shares = self._first_times((1 << len(self.aliases)) - 1, batch_rows)[list(owners)]
-            sizes = np.array(self.answer_sizes).reshape(-1, _BATCHES)
-            return float(size_at(shares @ sizes + (1 - shares) @ _mark(sizes), batch_rows))
+            first = self._first_times(everything, batch_rows, head)
+            return sum(
+                _repeated(size, float(first.rows[owner]), batch_rows)
+                for size, owner in zip(self.answer_sizes, owners, strict=True)
+            )
         members = members_of(mask)
-        least = times * np.array(TIMESTAMP_SIZES if times == 1 else PLACE_SIZES)
-        total = least
+        stamp = TIMESTAMP_SIZES if times == 1 else PLACE_SIZES
         if len(members) == 1:
-            total = total + self.alone[members[0]]
-        else:
-            shares = self._first_times(mask, batch_rows)[members]
-            total = total + shares @ self.combined[members] + (1 - shares) @ self._marked[members]
-            for alias, needed, gone in self.dropped:
-                if mask >> alias & 1 and needed & mask == needed:
-                    first = shares[members.index(alias)]
-                    total = total - first * np.array(gone) - (1 - first) * _mark(np.array(gone))
+            return float(size_at(times * np.array(stamp) + self.alone[members[0]], batch_rows))
+        first = self._first_times(mask, batch_rows, head)
+        total = _repeated(stamp, first.heads, batch_rows)
+        if times > 1:
+            total += (times - 1) * _repeated(stamp, first.others, batch_rows)
+        for alias in members:
+            total += self._of_alias(alias, float(first.rows[alias]), batch_rows)
+        for alias, needed, gone in self.dropped:
+            if mask >> alias & 1 and needed & mask == needed:
+                total -= _repeated(gone, float(first.rows[alias]), batch_rows)
         for number, spare in self._spare(mask).items():
-            total = total - spare * np.array(self.key_sizes[number])
-        # A key that is there once too often is mostly a mark in large batches, and less than is taken off for it here.
-        return float(size_at(np.maximum(total, least), batch_rows))
+            carriers = [alias for alias in members if number in self.hidden[alias]]
+            each = sorted(
+                _repeated(self._hidden_sizes(alias, number), float(first.rows[alias]), batch_rows) for alias in carriers
+            )
+            total -= sum(each[len(each) - spare :])  # the one that is kept has as few different values as any of them
+        return total
 
-    def _first_times(self, mask: int, batch_rows: float) -> F64:
-        """Of each alias, the share of combinations in a batch whose row of it is there for the first time.
+    def _hidden_sizes(self, alias: int, number: int) -> BytesByBatch:
+        """Of a key that travels beside what is kept of a row; these sizes are the last ones of an alias."""
+        hidden = self.hidden[alias]
+        return self.sizes[alias][len(self.sizes[alias]) - len(hidden) + hidden.index(number)]
 
-        A new row makes combinations of all rows of the others that it meets, so that each of those is in many.
+    def _of_alias(self, alias: int, first: float, batch_rows: float) -> float:
+        return sum(_repeated(size, first, batch_rows) for size in self.sizes[alias])
+
+    def _first_times(self, mask: int, batch_rows: float, head: int | None) -> _FirstTimes:
+        """The shares of combinations in a batch that have a row which no combination before them has.
+
+        A head makes combinations of all rows of the others that it meets, one for each choice of them: so its own row
+        is in all of these, and a row of another alias in as many as there are choices of the rest; those rows are
+        drawn from what their window holds in the time of the batch.
         """
-        members, pool, drawn = members_of(mask), np.maximum(self.window, 1.0), np.full(len(self.aliases), batch_rows)
-        if len(members) > 2:
-            met = self._met_at_once(mask)
-            drawn[members] /= (met.prod() / met) ** ((len(members) - 2) / (len(members) - 1))  # any other may be new
-        found: F64 = pool * -np.expm1(-drawn / pool) / max(batch_rows, 1e-9)
-        return np.minimum(found, 1.0)
+        members, rows = members_of(mask), np.ones(len(self.aliases))
+        batch_rows = max(batch_rows, 1.0)
+        met = dict(zip(members, self._met_at_once(mask).tolist(), strict=True))
+        choices = float(np.prod([*met.values()]))
+        heads = members if head is None else [head]
+        shares = np.array([self.head_rate(one, mask) for one in heads])
+        shares = shares / shares.sum() if shares.sum() > 0 else np.full(len(heads), 1 / len(heads))
+        taken_s = batch_rows / max(self.combination_rate(mask) * (1 if head is None else 1 / len(members)), 1e-300)
+        pool = np.maximum(self.window + self.rate * min(taken_s, float(self.window_s.max())), 1.0)
+        new_heads, others = 0.0, []
+        drawn = dict.fromkeys(members, 0.0)  # rows of each alias that are not the head
+        found = dict.fromkeys(members, 0.0)
+        for one, share in zip(heads, shares.tolist(), strict=True):
+            made = batch_rows * share / (choices / met[one])
+            new_heads += made
+            found[one] += made
+            for alias in members:
+                if alias != one:
+                    drawn[alias] += batch_rows * share / (choices / met[one] / met[alias])
+        for alias in members:
+            different = float(pool[alias] * -np.expm1(-drawn[alias] / pool[alias]))
+            others.append(different)
+            rows[alias] = min(max(found[alias] + different, 1.0) / batch_rows, 1.0)
+        rest = sum(others) / max(len(members) - 1, 1)
+        return _FirstTimes(rows, *(min(max(count, 1.0) / batch_rows, 1.0) for count in (new_heads, rest)))
 
     def _met_at_once(self, mask: int) -> F64:
         """How many rows of each member a combination has to choose from, on average, once there are any."""
@@ -267,11 +316,6 @@ class Workload:
     def combined(self) -> F64:
         """The sizes of each alias's values together, in combinations."""
         return _summed(self.sizes)
-
-    @cached_property
-    def _marked(self) -> F64:
-        """What the values of each alias take together where they are in the batch before."""
-        return _summed([_mark(np.array(of).reshape(-1, _BATCHES)) for of in self.sizes])
 
     def keys_bytes(self, key: tuple[int, ...], batch_rows: float, *, asked: bool = False) -> float:
         """Bytes that a key with the time it stands for takes on a link, in batches of so many rows.
@@ -315,9 +359,17 @@ def _summed(sizes: Sequence[ArrayLike]) -> F64:
     return np.array([np.reshape(of, (-1, _BATCHES)).sum(axis=0) for of in sizes]).reshape(-1, _BATCHES)
 
 
-def _mark(sizes: F64) -> F64:
-    """The sizes of a value that is in a batch before: it is little more than a mark then."""
-    return np.minimum(sizes, _MARK_BYTES)
+def _repeated(sizes: BytesByBatch, first: float, batch_rows: float) -> float:
+    """Bytes of a value in a batch in which a share of the values is there for the first time, the rest as marks.
+
+    Measured: where values come again many times a mark is next to nothing, and where they come again once or twice
+    about half of what narrow numbers take is left.
+    """
+    if first >= 1:
+        return float(size_at(sizes, batch_rows))
+    once = float(size_at(sizes, first * batch_rows))
+    mark = _LEAST_MARK_BYTES + min(once, _MOST_MARK_BYTES) * min(0.5, 5 * first**2)
+    return first * once + (1 - first) * min(once, mark)
 
 
 def members_of(mask: int) -> list[int]:
