@@ -91,10 +91,14 @@ def program(kernel: Any, seed: int, share_ranked: float, raises: bool) -> list[t
 
 @pytest.mark.parametrize("share_ranked", [0.0, 0.1, 0.7])
 @pytest.mark.parametrize("raises", [False, True])
-def test_the_kernel_does_as_one_that_sorts(share_ranked: float, raises: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("slot_bits", [1, 2, 20])
+def test_the_kernel_does_as_one_that_sorts(
+    share_ranked: float, raises: bool, slot_bits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("watersmeet.sim.kernel._SWEEP_AT", 3)  # so that sweeps happen in every program
+    monkeypatch.setattr("watersmeet.sim.kernel._SLOT_BITS", slot_bits)  # short slots: events cross them all the time
     lengths = []
-    for seed in range(120):
+    for seed in range(60):
         expected = program(Sorted(), seed, share_ranked, raises)
         assert program(Kernel(seed=0), seed, share_ranked, raises) == expected, f"seed {seed}"
         lengths.append(len(expected))

@@ -33,6 +33,10 @@ _END_OF_TIME = 1 << 256
 # of the time goes into looking for some.
 _COLLECTOR_THRESHOLDS = (200_000, 20, 100)
 
+# Instants of later slots than the one under way wait in lists, one for each slot of 2^20 us. Soft state and timeouts
+# fill the future with events that are nearly all cancelled: in the heap each would make every other event slower.
+_SLOT_BITS = 20
+
 # Below this many cancelled events a sweep costs more than the memory it gives back.
 _SWEEP_AT = 1_024
 
@@ -47,12 +51,28 @@ class Kernel:
     (1, 5)
     """
 
-    __slots__ = ("_cancelled", "_first", "_heap", "_ranked", "_running", "_sequence", "_sweep_at", "now_us", "random")
+    __slots__ = (
+        "_cancelled",
+        "_first",
+        "_heap",
+        "_later",
+        "_near_us",
+        "_ranked",
+        "_running",
+        "_sequence",
+        "_slots",
+        "_sweep_at",
+        "now_us",
+        "random",
+    )
 
     def __init__(self, seed: int) -> None:
         self.now_us = 0
         self.random = Random(seed)
-        self._heap: list[int] = []  # the instants to come
+        self._heap: list[int] = []  # the instants to come before `_near_us`
+        self._near_us = 1 << _SLOT_BITS
+        self._later: dict[int, list[int]] = {}  # the others by slot, in no order
+        self._slots: list[int] = []  # a heap of these slots
         self._first: dict[int, Event] = {}  # of each instant
         # Events of other priorities than 0 as (time, priority, sequence, event). They are few, so the others need not
         # pay for them; where both meet at one instant, those of that instant are put in here too.
@@ -86,7 +106,10 @@ class Kernel:
         time_us = self.now_us + delay_us
         first = self._first.setdefault(time_us, event)
         if first is event:
-            heappush(self._heap, time_us)
+            if time_us < self._near_us:
+                heappush(self._heap, time_us)
+            else:
+                self._put_later(time_us)
         elif first[2] is None:  # a number and not its name: this is run for every event
             first[2] = [event]
         else:
@@ -124,6 +147,8 @@ class Kernel:
         gc.set_threshold(*_COLLECTOR_THRESHOLDS)
         try:
             while True:
+                if not heap and self._slots and self._slots[0] << _SLOT_BITS <= end_us:
+                    self._reach_slot()
                 if ranked and not (heap and heap[0] < ranked[0][0]):
                     if heap and heap[0] == ranked[0][0]:
                         self._rank_all(pop(heap))
@@ -182,6 +207,21 @@ class Kernel:
             self.now_us = until_us
         return executed
 
+    def _put_later(self, time_us: int) -> None:
+        slot = time_us >> _SLOT_BITS
+        if slot in self._later:
+            self._later[slot].append(time_us)
+        else:
+            self._later[slot] = [time_us]
+            heappush(self._slots, slot)
+
+    def _reach_slot(self) -> None:
+        """Nothing is left before the next slot: its instants become those of the heap, in place, since `run` has it."""
+        slot = heappop(self._slots)
+        self._near_us = slot + 1 << _SLOT_BITS
+        self._heap[:] = self._later.pop(slot)
+        heapify(self._heap)
+
     def _rank(self, time_us: int, priority: int, event: Event) -> None:
         self._sequence += 1
         heappush(self._ranked, (time_us, priority, self._sequence, event))
@@ -214,6 +254,14 @@ class Kernel:
                 del firsts[time_us]
         self._heap[:] = [time_us for time_us in self._heap if time_us in firsts]
         heapify(self._heap)
+        for slot, instants in list(self._later.items()):
+            kept = [time_us for time_us in instants if time_us in firsts]
+            if kept:
+                self._later[slot] = kept
+            else:
+                del self._later[slot]
+        self._slots[:] = self._later
+        heapify(self._slots)
         self._ranked[:] = [ranked for ranked in self._ranked if ranked[3][_ACTION] is not None]
         heapify(self._ranked)
         # The next one when as much can be dropped as is kept now: then sweeping costs each cancelled event O(1).

@@ -108,7 +108,10 @@ class SoftStateStore:
 
     def item(self, stored: StoredObject) -> Item:
         """An object for the application, with the lifetime that is left."""
-        return replace(stored.item, lifetime_us=self._lifetime_us(stored))
+        item, lifetime_us = stored.item, self._lifetime_us(stored)
+        if item.lifetime_us == lifetime_us:  # as it is when it has just been stored
+            return item
+        return replace(item, lifetime_us=lifetime_us)
 
     def instance(self, stored: StoredObject) -> Instance:
         """An object for another node."""

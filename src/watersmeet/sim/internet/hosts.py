@@ -364,8 +364,10 @@ class _FifoLink:
 
     def enter(self, transfer: _Transfer, alone_us: float) -> None:
         """Queue a transfer that takes so long; when it is through, `done` gets it."""
-        self._free_us = max(self._free_us, self._kernel.now_us) + alone_us
-        self._kernel.at(round(self._free_us), self._done, transfer)
+        kernel, free_us = self._kernel, self._free_us
+        now_us = kernel.now_us
+        self._free_us = free_us = (free_us if free_us > now_us else now_us) + alone_us
+        kernel.after(round(free_us) - now_us, self._done, transfer)
 
 
 class _FairLink:

@@ -547,11 +547,11 @@ class Bamboo:
     def _next(self, target: int) -> Peer:
         """The next node on the way, or this one if it is responsible."""
         ring, offsets = self._ring, self._offsets
-        offset = distance(ring[0].identifier, target)
+        offset = (target - ring[0].identifier) % SPACE  # `distance` without a call: this is run at every hop
         if offset <= offsets[-1] or len(self._known) <= 2 * self._settings.leaves_a_side:
             place = bisect_left(offsets, offset)
             before, after = ring[place - 1], ring[place if place < len(ring) else 0]
-            is_clockwise = distance(target, after.identifier) <= distance(before.identifier, target)
+            is_clockwise = (after.identifier - target) % SPACE <= (target - before.identifier) % SPACE
             return after if is_clockwise else before
         row = common_digits(self.identifier, target)
         entry = self._table.get(row * BASE + digit_at(target, row))

@@ -16,6 +16,7 @@ from watersmeet.sim.overlays.node import OverlayNode
 from watersmeet.sim.overlays.prefixes import Prefixes
 from watersmeet.sim.overlays.ring import Ring
 from watersmeet.sim.overlays.router import Address, Router
+from watersmeet.sim.pier.indexes.distribution_tree import DistributionSettings
 from watersmeet.sim.pier.node import PierNode
 
 ACCESS_BPS = 1_500_000.0
@@ -53,6 +54,7 @@ class PierNetwork:
     ) -> None:
         """Without `upkeep` the overlay sends no messages of its own, and nobody may come or go."""
         self.kernel, self._overlay, self._dht = kernel, overlay, dht
+        self._distribution = DistributionSettings(follows_routes=upkeep)
         self.net = Internet(kernel, latency, access_bps=access_bps, congestion=congestion, loss=loss)
         self.churn: Churn | None = None
         self._clock_offset_us = 0
@@ -105,7 +107,7 @@ class PierNetwork:
 
     def _node(self, router: Router, directory: Callable[[int], Address] | None) -> PierNode:
         dht = Dht(self.kernel, OverlayNode(self.kernel, self.net, router), self._dht)
-        return PierNode(self.kernel, dht, owner_address=directory)
+        return PierNode(self.kernel, dht, owner_address=directory, distribution=self._distribution)
 
     def _owner_address(self, point: int) -> Address:
         return int(self._overlay.addresses[self._overlay.owner(point)])

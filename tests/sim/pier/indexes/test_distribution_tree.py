@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -95,6 +96,20 @@ def test_the_tree_is_the_union_of_the_routes_and_a_broadcast_needs_a_message_a_n
             world.run(3)
             world.assert_delivered_once(*(f"query {each}" for each in range(number + 1)))
             assert world.down_total - before == 59
+
+
+def test_where_routes_never_change_looking_at_them_less_changes_no_message() -> None:
+    sent = []
+    for follows_routes in (True, False):
+        world = TreeWorld("bamboo", 5, timers=False, trees=replace(QUICK, trees=2, follows_routes=follows_routes))
+        executed = world.kernel.run(40 * SECOND_US)
+        world.trees[3].broadcast("query", 500, HOUR_US)
+        executed += world.kernel.run(100 * SECOND_US)
+        world.assert_delivered_once("query")
+        internet = world.internet
+        sent.append((internet.messages_sent, internet.bytes_sent, internet.bytes_received, executed))
+    assert sent[0][:3] == sent[1][:3]
+    assert sent[1][3] < 0.8 * sent[0][3]
 
 
 def test_chord_and_bamboo_give_trees_of_several_levels_and_the_ideal_overlay_a_star() -> None:

@@ -37,6 +37,7 @@ class DistributionSettings:
     trees: int = 1
     renew_us: int = 30_000_000  # how often a node announces itself
     check_us: int = 5_000_000  # how often it looks whether its parent is another, without a message
+    follows_routes: bool = True  # False: routes never change, so it looks only when it has to announce itself
     child_lifetime_us: int = 75_000_000  # since its last announcement
     settle_us: int = 3_000_000  # a broadcast that is known for so long should have reached the children
     retry_us: int = 10_000_000  # after which the origin sends again what has not come back
@@ -230,10 +231,12 @@ class DistributionTree:
         if not self._dht.node.is_up:
             self.stop()
             return
-        self._timer = self._kernel.after(self._settings.check_us, self._check)
-        if not self._dht.node.router.is_ready:
-            return
         now_us, settings = self._kernel.now_us, self._settings
+        is_ready = self._dht.node.router.is_ready
+        if settings.follows_routes or not is_ready:
+            self._timer = self._kernel.after(settings.check_us, self._check)
+        if not is_ready:
+            return
         for tree in range(settings.trees):
             parent = self._dht.node.router.next_hop(settings.root(tree))
             if parent == self._announced_to[tree] and now_us - self._announced_us[tree] < settings.renew_us:
@@ -246,6 +249,11 @@ class DistributionTree:
                 self._announce(tree)
         if self._known:
             self._forget_expired(now_us)
+        if not settings.follows_routes:
+            # Networks at rest are the large ones: with a look of each node every few seconds, the cost of a run would
+            # grow with nodes times time, and the time that one node needs to take all results grows with the nodes.
+            due_us = min(self._announced_us) + settings.renew_us - now_us
+            self._timer = self._kernel.after(-(-due_us // settings.check_us) * settings.check_us, self._check)
 
     def _announce(self, tree: int) -> None:
         settings, here = self._settings, self._dht.node.address
