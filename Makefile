@@ -24,7 +24,7 @@ test: setup
 
 pytest: export PYTHONDONTWRITEBYTECODE :=  # 600 modules are compiled once, and not by every process that a test starts
 pytest: setup
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 20 --durations-min 8
 
 check: setup
 	$(BIN)/ruff check

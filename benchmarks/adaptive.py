@@ -5,7 +5,7 @@ Bytes are all that is shipped over links, migration included; answers are compar
 
 python benchmarks/adaptive.py                      phases: adaptive (cnu, dnu, planner), informed, and fixed plans
 python benchmarks/adaptive.py --table steady       an hour in which nothing changes: migrations, CPU of adaptivity
-                              --seed 1  --phase-s 240  --rate 400  --times 10  --keys 1000
+                              --seed 1  --phase-s 240  --phases 4  --rate 400  --times 10  --keys 1000
 """
 
 import argparse
@@ -24,8 +24,9 @@ from watersmeet.adapt.controller import ControllerState, GoOver
 from watersmeet.adapt.decide import first_plan
 from watersmeet.adapt.decisions import Decider, Decisions, Timetable, decisions_of
 from watersmeet.metrics.events import Event, LinkCounts, PlanDecision
-from watersmeet.plan.nodes import JoinPlan, join_plan_of
+from watersmeet.plan.nodes import JoinPlan
 from watersmeet.planners.choose import choose, problem_for
+from watersmeet.program.site.matches import Matched
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.scenario.load import load_simulated
@@ -146,6 +147,10 @@ class Recorded(Decisions):
         self.calls.append(("transferred", (sender, receiver, size, seconds, now_us)))
         super().transferred(sender, receiver, size, seconds, now_us)
 
+    def matched(self, counts: Mapping[Matched, int], seconds: float, now_us: int) -> None:
+        self.calls.append(("matched", (counts, seconds, now_us)))
+        super().matched(counts, seconds, now_us)
+
     def decide(self, now_us: int) -> tuple[tuple[GoOver, ...], tuple[Event, ...]]:
         self.calls.append(("decide", (now_us,)))
         return super().decide(now_us)
@@ -231,7 +236,7 @@ def adaptive(scenario: SitesScenario, mode: str) -> Decider:
     query = topology.query("q")
     parsed = typed_query(topology)
     chosen = choose(topology, query, parsed)
-    found = decisions_of(topology, {"q": (query, parsed, join_plan_of(chosen.plan))}, scenario.trigger_us)
+    found = decisions_of(topology, {"q": (query, parsed, chosen.plan)}, scenario.trigger_us)
     assert found is not None
     return Recorded(found.controller, found.state, found.trigger_us)
 
@@ -270,6 +275,7 @@ def main() -> None:
     parser.add_argument("--table", choices=["phases", "steady"], default="phases")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--phase-s", type=int, default=0, help="240 by default, an hour if steady")
+    parser.add_argument("--phases", type=int, default=4, help="3: no plan is right for two of them")
     parser.add_argument("--rate", type=float, default=400.0)
     parser.add_argument("--times", type=float, default=10.0, help="how many times as busy as the others one stream is")
     parser.add_argument("--keys", type=int, default=KEYS, help="fewer answers with more")
@@ -283,7 +289,9 @@ def main() -> None:
         # Statistics are right where nothing changes: with others, the first plan would be the wrong one.
         rate = options.rate / 3 if is_steady else 50
         (directory / "topology.yaml").write_text(TOPOLOGY.replace("rate: 50", f"rate: {rate:g}"))
-        phases = [Phase((options.rate / 3,) * 3)] if is_steady else phases_of(options.rate, options.times)
+        phases = (
+            [Phase((options.rate / 3,) * 3)] if is_steady else phases_of(options.rate, options.times)[: options.phases]
+        )
         phase_s = options.phase_s or (3_600 if is_steady else 240)
         made = made_rows(directory, phases, phase_s, options.seed, options.keys)
         loaded = load_simulated(directory / "topology.yaml")

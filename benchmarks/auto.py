@@ -1,7 +1,6 @@
 """What `auto` ships against the best planner by hindsight, by running all planners in the simulator.
 
 python benchmarks/auto.py                         generated streams: 0.05 to 5,000 rows/s, 2 to 6 of them
-python benchmarks/auto.py --data DIR              joins of recordings instead: DIR has intel_lab and zeek_wrccdc
                       --cases N --seed S          how many are drawn, and from which seed
                       --flows                     every plan's traffic by link and purpose, beside its estimate
 
@@ -11,8 +10,7 @@ CPU time of planning, and how many of the flows that matter are foreseen within 
 
 import argparse
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import exp, log
 from pathlib import Path
 
@@ -20,13 +18,15 @@ import duckdb
 import numpy as np
 
 from watersmeet.planners.choose import NAMES
-from watersmeet.sim.scenario.compare import PlannerRun, compare_planners, with_sampled_statistics
+from watersmeet.sim.scenario.compare import PlannerRun, compare_planners
 from watersmeet.sim.scenario.model import SitesScenario
+from watersmeet.sim.scenario.statistics import with_sampled_statistics
 from watersmeet.topology.model import EVERY_PAIR, Link, Query, Site, Source, Stream, Topology
 
 RATES = (0.05, 0.5, 5, 50, 500, 5_000)
-INTERVALS_S = (1, 10, 60, 600)
+INTERVALS_S = (1.0, 10.0, 60.0, 600.0)
 INTERVALS, LEAST_ROWS, MOST_ROWS = 30, 100, 20_000  # micro-batches of a run, and rows of its fastest stream
+LEAST_INTERVALS = 5  # of a run: the model is of a steady state, not of one micro-batch with all there is
 MOST_ANSWERS = 10_000
 MATTERS = 0.05  # a flow with so large a share of a plan's bytes
 
@@ -42,7 +42,7 @@ class Case:
     share: float | None = None  # of the input
 
     def run(self) -> list[PlannerRun]:
-        topology = with_sampled_statistics(self.topology)
+        topology = with_sampled_statistics(self.topology, share=self.share)
         scenario = SitesScenario(topology, trigger_us=round(self.interval_s * 1e6), share=self.share)
         return list(compare_planners(scenario, NAMES))
 
@@ -58,6 +58,7 @@ def generated(seed: int) -> Case:
     chance = random.Random(seed)
     count, base, interval_s = chance.randint(2, 6), chance.choice(RATES), chance.choice(INTERVALS_S)
     length_s = min(max(INTERVALS * interval_s, LEAST_ROWS / base), MOST_ROWS / base)
+    interval_s = min(interval_s, length_s / LEAST_INTERVALS)
     window_s = length_s / chance.choice((4, 8, 20))
     is_selective = chance.random() < 0.5
     values = base * window_s * (chance.uniform(3, 30) if is_selective else chance.uniform(0.3, 2))
@@ -89,7 +90,7 @@ def generated(seed: int) -> Case:
     columns = ", ".join(f"{name}.text AS {name}_text" for name in names)
     site = chance.choice((f"s{chance.randrange(count)}", "hq"))
     kind = "selective" if is_selective else "dense"
-    name = f"{seed}: {count} streams, {base:g} rows/s, {kind}, {interval_s} s"
+    name = f"{seed}: {count} streams, {base:g} rows/s, {kind}, {interval_s:g} s"
     return Case(name, joined(streams, f"SELECT {columns} FROM {froms} WHERE {where}", site), interval_s, is_selective)
 
 
@@ -105,52 +106,13 @@ def expected_answers(
     return float(matching.sum() * len(rates) / window_s * length_s)
 
 
-ZEEK = {
-    "dns-ssl": ("dns d [RANGE 10 SECONDS], ssl s [RANGE 10 SECONDS]",
-        "d.orig_h = s.orig_h", "d.uid AS x, s.uid AS y", True),
-    "dns-weird": ("dns d [RANGE 1 SECONDS], weird w [RANGE 1 SECONDS]",
-        "d.uid = w.uid", "d.uid AS x, w.name AS y", True),
-    "ssl-rdp-dns": ("ssl s [RANGE 5 SECONDS], rdp r [RANGE 1 MINUTES], dns d [RANGE 5 SECONDS]",
-        "s.orig_h = r.orig_h AND r.orig_h = d.orig_h", "s.uid AS x, r.uid AS y, d.uid AS z", True),
-    "smtp-ntp-syslog": ("smtp m [RANGE 1 MINUTES], ntp n [RANGE 1 MINUTES], syslog l [RANGE 5 SECONDS]",
-        "m.orig_h = n.orig_h AND n.orig_h = l.orig_h", "m.uid AS x, n.uid AS y, l.uid AS z", True),
-}  # fmt: skip
-INTEL = {
-    "lab-hot": ("temperature t [RANGE 1 MINUTES], light l [RANGE 1 MINUTES]",
-        "t.mote = l.mote AND t.value > 30 AND l.value < 5", "t.value AS x, l.value AS y", True),
-    "lab-three": ("temperature t [RANGE 30 SECONDS], humidity h [RANGE 30 SECONDS], voltage v [RANGE 30 SECONDS]",
-        "t.mote = h.mote AND h.mote = v.mote AND t.value > 28", "t.value AS x, h.value AS y, v.value AS z", True),
-}  # fmt: skip
-
-
-def recorded(data: Path) -> Iterator[Case]:
-    """Joins of recordings, each stream at a site of its own, the answers at another one."""
-    for directory, cases, share in (("zeek_wrccdc", ZEEK, 0.1), ("intel_lab", INTEL, 0.002)):
-        for name, (froms, where, columns, selective) in cases.items():
-            streams = []
-            for number, item in enumerate(froms.split(", ")):
-                stream = item.split()[0]
-                path = data / directory / f"{stream}.parquet"
-                streams.append(
-                    Stream(
-                        stream,
-                        "ts",
-                        schema_of(path),
-                        Source("parquet", str(path)),
-                        watermark="5 seconds",
-                        site=f"s{number}",
-                    )
-                )
-            topology = joined(streams, f"SELECT {columns} FROM {froms} WHERE {where}", "hq")
-            for interval_s in (1, 60):
-                yield Case(f"{name}, {interval_s} s", topology, interval_s, selective, share)
-
-
 def schema_of(path: Path) -> str:
     rows = duckdb.execute(f"DESCRIBE SELECT * FROM read_parquet('{path}')").fetchall()
     kinds = {
         "BIGINT": "long",
         "INTEGER": "int",
+        "SMALLINT": "int",
+        "TINYINT": "int",
         "DOUBLE": "double",
         "FLOAT": "float",
         "VARCHAR": "string",
@@ -182,17 +144,22 @@ def flow_errors(runs: list[PlannerRun]) -> list[float]:
     return list(found.values())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--cases", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--flows", action="store_true")
-    options = parser.parse_args()
-    cases = recorded(options.data) if options.data else (generated(options.seed + n) for n in range(options.cases))
-    to_best, to_central, errors, planning_s = [], [], [], []
-    for case in cases:
-        runs = [one for one in case.run() if one.bytes is not None]
+@dataclass
+class Totals:
+    """What came of all cases so far."""
+
+    to_best: list[float] = field(default_factory=list)
+    to_central: list[float] = field(default_factory=list)
+    errors: list[float] = field(default_factory=list)
+    planning_s: list[float] = field(default_factory=list)
+
+    def add(self, case: Case, *, flows: bool = False) -> None:
+        """Run all planners on a case and print what they ship."""
+        runs = case.run()
+        for one in runs:
+            if one.bytes is None and one.planner in ("auto", "central"):
+                raise AssertionError(f"{case.name}: no plan of {one.planner}: {one.reason}")
+        runs = [one for one in runs if one.bytes is not None]
         assert all(one.summary is not None and one.summary.is_right for one in runs), f"{case.name}: wrong answers"
         shipped = {one.planner: one.bytes or 0 for one in runs}
         auto = next(one for one in runs if one.planner == "auto")
@@ -203,21 +170,37 @@ def main() -> None:
         )
         sums = {one.planner: one.summary.traffic.estimated_bytes or 0.0 for one in runs if one.summary is not None}
         print("  " + ", ".join(f"{name} {size:,} ({sums[name]:,.0f})" for name, size in shipped.items()), flush=True)
-        if options.flows:
+        if flows:
             print_flows(runs)
-        to_best.append(ratio)
-        planning_s.append(auto.planning_s)
-        errors += flow_errors(runs)
+        self.to_best.append(ratio)
+        self.planning_s.append(auto.planning_s)
+        self.errors += flow_errors(runs)
         if case.is_selective:
-            to_central.append(of_central)
-    mean = sum(to_best) / len(to_best)
-    print(f"auto over the best by hindsight: mean {mean:.3f}, at worst {max(to_best):.2f} ({len(to_best)} cases)")
-    if to_central:
-        geometric = exp(sum(map(log, to_central)) / len(to_central))
-        print(f"auto over central, selective: {geometric:.3f} in the geometric mean ({len(to_central)} cases)")
-    close = sum(1 / 1.5 <= error <= 1.5 for error in errors)
-    print(f"flows that matter foreseen within 1.5: {close} of {len(errors)} ({close / len(errors):.0%})")
-    print(f"CPU seconds of planning: at most {max(planning_s):.2f}")
+            self.to_central.append(of_central)
+
+    def print(self) -> None:
+        """Bytes of `auto` over the best and over central, estimates, and time of planning."""
+        mean = sum(self.to_best) / len(self.to_best)
+        print(f"auto over the best by hindsight: mean {mean:.3f}, at worst {max(self.to_best):.2f}", end=" ")
+        print(f"({len(self.to_best)} cases)")
+        if self.to_central:
+            geometric = exp(sum(map(log, self.to_central)) / len(self.to_central))
+            print(f"auto over central, selective: {geometric:.3f} in the geometric mean ({len(self.to_central)} cases)")
+        close = sum(1 / 1.5 <= error <= 1.5 for error in self.errors)
+        print(f"flows that matter foreseen within 1.5: {close} of {len(self.errors)} ({close / len(self.errors):.0%})")
+        print(f"CPU seconds of planning: at most {max(self.planning_s):.2f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--flows", action="store_true")
+    options = parser.parse_args()
+    totals = Totals()
+    for number in range(options.cases):
+        totals.add(generated(options.seed + number), flows=options.flows)
+    totals.print()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import sys
 from dataclasses import replace
 from time import perf_counter, process_time
 
-from watersmeet.program.rjoin.shard import Strategy
+from watersmeet.program.rjoin.settings import Strategy
 from watersmeet.sim.rjoin.measured import RJoinExperiment, measure
 from watersmeet.sim.rjoin.workload import ZipfWorkload
 

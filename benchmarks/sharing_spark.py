@@ -6,7 +6,8 @@
 `spark`: whole processes, start-up included; CPU seconds, since the machine may be busy. The other side is a batch job
 over the cached input (so that only the scan is shared) that unites the aggregations, fifty at a time, and writes them
 once; streaming would cost it more. Answers of some queries are compared with NumPy's. `sites`: bytes on the links from
-two homes to a third site, with sharing and without, in the simulator.
+two homes to a third site, with sharing and without, in the simulator: for ranges, none of which follows from others,
+and for conditions with their ANDs and ORs, beside the rank of these (1 - gain).
 """
 
 import argparse
@@ -53,8 +54,11 @@ def filters(count: int) -> list[tuple[int, int, int]]:
     return [(low, high, number % 5 + 1) for number, (low, high) in enumerate(ranges)]
 
 
-def sql_of(stream: str, low: int, high: int, bound: int) -> str:
-    where = f"a >= {low} AND a < {high} AND b < {bound}"
+def where_of(low: int, high: int, bound: int) -> str:
+    return f"a >= {low} AND a < {high} AND b < {bound}"
+
+
+def sql_of(stream: str, where: str) -> str:
     return f"SELECT count(*) AS n, window_start AS w FROM {stream} WHERE {where} GROUP BY TUMBLE(10 SECONDS)"
 
 
@@ -69,7 +73,10 @@ def expected(table: pa.Table, low: int, high: int, bound: int) -> dict[int, int]
 def by_us(directory: Path, queries: int) -> Measurement:
     """All queries in one job of ours."""
     asked = {
-        f"q{number}": {"sql": sql_of("s", *one), "sink": {"format": "parquet", "path": f"{directory}/out{number}"}}
+        f"q{number}": {
+            "sql": sql_of("s", where_of(*one)),
+            "sink": {"format": "parquet", "path": f"{directory}/out{number}"},
+        }
         for number, one in enumerate(filters(queries))
     }
     for one in asked.values():
@@ -98,7 +105,7 @@ def separate(directory: Path, queries: int) -> None:
     rows = spark.read.parquet(f"{directory}/s").cache()
     whole: DataFrame | None = None
     for number, (low, high, bound) in enumerate(filters(queries)):
-        wanted = rows.where(f"a >= {low} AND a < {high} AND b < {bound}")
+        wanted = rows.where(where_of(low, high, bound))
         one = wanted.groupBy(F.window("ts", "10 seconds")).count().select(F.lit(number).alias("q"), "window", "count")
         whole = one if whole is None else whole.union(one)
         if number % TOGETHER == TOGETHER - 1 or number == queries - 1:
@@ -135,33 +142,50 @@ def spark_table(rows: int, counts: list[int]) -> None:
         shutil.rmtree(directory)
 
 
+def combined(queries: int) -> tuple[list[str], int]:
+    """Conditions with the ANDs and ORs of any two of them, and the rank of F: an OR follows from the others."""
+    conditions = next(n for n in range(2, queries + 2) if n + n * (n - 1) >= queries)
+    chance = np.random.default_rng(2)
+    parts = [f"(a * {p}) % {m} < {m // 3}" for p, m in chance.integers(100, 1_000, (conditions, 2)).tolist()]
+    pairs = [(one, other) for one in range(conditions) for other in range(one)]
+    both = [f"{parts[one]} AND {parts[other]}" for one, other in pairs]
+    either = [f"({parts[one]} OR {parts[other]})" for one, other in pairs]
+    return [*parts, *both, *either], len(parts) + len(pairs)
+
+
 def sites_table(rows: int, counts: list[int]) -> None:
     """Bytes of records from two sites to a third one."""
+    for queries in counts:
+        ranges = [where_of(*one) for one in filters(queries)]
+        _sites_lines(rows, "ranges", ranges, None)
+        _sites_lines(rows, "conditions, ANDs and ORs", *combined(queries))
+
+
+def _sites_lines(rows: int, what: str, conditions: list[str], rank: int | None) -> None:
     tables = {name: rows_of(rows, seed) for seed, name in enumerate("st")}
     columns = {name: table.column_names for name, table in tables.items()}
-    for queries in counts:
-        for kind in ("count(*) AS n", "max(a) AS n"):
-            sent: dict[bool, int] = {}
-            for shares in (True, False):
-                plans: dict[str, Any] = {}
-                for stream in tables:
-                    for number, one in enumerate(filters(queries)):
-                        text = sql_of(stream, *one).replace("count(*) AS n", kind)
-                        query = typed(parse_query(text, columns), {name: tables[name].schema for name in tables})
-                        plans[f"{stream}{number}"] = local(query, columns, f"home of {stream}", "hub")
-                sites = SimulatedSites(plans, dict.fromkeys(tables, "ts"), shares=shares)
-                for number in range(5):
-                    size = -(-rows // 5)
-                    sites.feed(
-                        number * SECOND_US, {name: one.slice(number * size, size) for name, one in tables.items()}
-                    )
-                sites.run()
-                sent[shares] = sum(c[Purpose.RECORDS].bytes for c in sites.traffic.values() if Purpose.RECORDS in c)
-            print(
-                f"{queries:,} queries of {kind} at each of two homes: {sent[True]:,} bytes of records with sharing, "
-                f"{sent[False]:,} without: {sent[True] / sent[False]:.3f}",
-                flush=True,
-            )
+    queries = len(conditions)
+    for kind in ("count(*) AS n",) if rank is not None else ("count(*) AS n", "max(a) AS n"):
+        sent: dict[bool, int] = {}
+        for shares in (True, False):
+            plans: dict[str, Any] = {}
+            for stream in tables:
+                for number, one in enumerate(conditions):
+                    text = sql_of(stream, one).replace("count(*) AS n", kind).replace("10 SECONDS", "1 SECOND")
+                    query = typed(parse_query(text, columns), {name: tables[name].schema for name in tables})
+                    plans[f"{stream}{number}"] = local(query, columns, f"home of {stream}", "hub")
+            sites = SimulatedSites(plans, dict.fromkeys(tables, "ts"), shares=shares)
+            for number in range(5):
+                size = -(-rows // 5)
+                sites.feed(number * SECOND_US, {name: one.slice(number * size, size) for name, one in tables.items()})
+            sites.run()
+            sent[shares] = sum(c[Purpose.RECORDS].bytes for c in sites.traffic.values() if Purpose.RECORDS in c)
+        print(
+            f"{what}: {queries:,} queries of {kind} at each of two homes: {sent[True]:,} bytes of records with "
+            f"sharing, {sent[False]:,} without: {sent[True] / sent[False]:.3f}"
+            + ("" if rank is None else f" (1 - gain: {rank / queries:.3f})"),
+            flush=True,
+        )
 
 
 def main() -> None:

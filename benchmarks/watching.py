@@ -1,16 +1,22 @@
 """What being watched costs a run: CPU seconds (user and system) of its processes, with a dashboard, and without.
 
-    python -m benchmarks.watching [--seconds 60] [--rate 20000] [--repeats 2] [--seed 1]
+    python -m benchmarks.watching [--seconds 30] [--rate 20000] [--repeats 1] [--seed 1]
 
-Three sites in one Spark application join three streams whose files come in real time. In turn the run keeps no events,
-keeps them while nobody looks (what every run does), and is watched by a dashboard with a client that follows
-everything, answers too. Totals of Spark vary by more than a few per cent from run to run, so the time that threads of
-the run spend on events, signs of life and samples is also measured where it is spent. The dashboard is a process of its
-own; its CPU time is given beside.
+Three sites in one Spark application join three streams. In turn the run keeps no events, keeps them while nobody looks
+(what every run does), and is watched by a dashboard with a client that asks for what a page with the time line and one
+with the answers ask for. All do the same work: the same files are there from the beginning of the time that is
+measured, a site reads one of each stream in a micro-batch, and a micro-batch begins every second. It is checked that
+rows, answers and micro-batches are the same.
+
+Totals of Spark vary by more than a few per cent from run to run, so the time that threads of the run spend on events,
+signs of life and samples is also measured where it is spent. The dashboard is a process of its own; its CPU time is
+given beside, and the sum of both as a share of the run's.
 """
 
 import argparse
+import http.client
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -42,7 +48,7 @@ def write_topology(directory: Path, rate: int) -> Path:
             "site": site,
             "schema": "ts timestamp, k long, v long",
             "event_time": "ts",
-            "source": {"format": "parquet", "path": str(directory / name)},
+            "source": {"format": "parquet", "path": str(directory / name), "options": {"maxFilesPerTrigger": "1"}},
             "stats": {"rate": rate, "columns": {"k": {"distinct": KEYS}}},
         }
     sink = {"format": "parquet", "path": str(directory / "out")}
@@ -58,18 +64,24 @@ def write_topology(directory: Path, rate: int) -> Path:
     return path
 
 
-def feed(directory: Path, rate: int, first: int, seconds: int, seed: int) -> None:
-    """A file a second for each stream, in real time, from a second of event time on."""
-    random, began = np.random.default_rng(seed + first), time.monotonic()
-    for second in range(first, first + seconds):
+def write_files(directory: Path, rate: int, seconds: int, seed: int) -> None:
+    """A second of each stream in each file."""
+    random = np.random.default_rng(seed)
+    for name in "abc":
+        (directory / name).mkdir()
+    for second in range(seconds):
         for name in "abc":
             ts = second * SECOND_US + np.arange(rate) * SECOND_US // rate
             times = pa.array(ts).cast(pa.timestamp("us", "UTC"))
             columns = {"ts": times, "k": random.integers(0, KEYS, rate), "v": np.arange(rate)}
-            whole = directory / f".{name}-{second}"
-            pq.write_table(pa.table(columns), whole)
-            whole.rename(directory / name / f"{second:05d}.parquet")
-        time.sleep(max(0.0, began + second + 1 - first - time.monotonic()))
+            pq.write_table(pa.table(columns), directory / name / f"{second:05d}.parquet")
+
+
+def feed(files: Path, directory: Path, first: int, seconds: int) -> None:
+    """Let the files of some seconds come."""
+    for second in range(first, first + seconds):
+        for name in "abc":
+            os.link(files / name / f"{second:05d}.parquet", directory / name / f"{second:05d}.parquet")
 
 
 class Spent:
@@ -103,18 +115,24 @@ def cpu_seconds(process: psutil.Process) -> float:
     return total
 
 
-def run_case(case: str, rate: int, seconds: int, seed: int) -> None:
+def run_case(case: str, files: Path, rate: int, seconds: int) -> None:
     """In a process of its own: the run, and what it took as a line of JSON."""
     import watersmeet as wm
     from watersmeet.metrics.bus import EventBus
-    from watersmeet.spark import run as spark_run
-    from watersmeet.spark.site_reports import SiteReports
+    from watersmeet.metrics.events import MicroBatchCompleted
+    from watersmeet.spark import launch
+    from watersmeet.spark.site.reports import SiteReports
 
-    spent = Spent()
-    EventBus.publish = spent.within(EventBus.publish)  # type: ignore[method-assign]
+    spent, publish, ingested = Spent(), EventBus.publish, [0]
+
+    def counted(bus: EventBus, event: Any) -> None:
+        ingested[0] += isinstance(event, MicroBatchCompleted) and sum(event.rows_in.values()) > 0
+        publish(bus, event)
+
+    EventBus.publish = spent.within(counted)  # type: ignore[method-assign]
     SiteReports.delivered = spent.within(SiteReports.delivered)  # type: ignore[method-assign]
     if case == "no events":
-        spark_run.keep_events = lambda *_, **__: lambda: None
+        launch.keep_events = lambda *_, **__: lambda: None
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         path = write_topology(directory, rate)
@@ -123,13 +141,13 @@ def run_case(case: str, rate: int, seconds: int, seed: int) -> None:
         dashboard = _dashboard(directory / "checkpoint") if case == "watched" else None
         if dashboard is not None:
             watcher = psutil.Process(dashboard.pid)
-        feed(directory, rate, 0, _WARM_S, seed)
+        feed(files, directory, 0, _WARM_S)
         _await_rows(run, 3 * rate * _WARM_S)  # now everything is warm
         before, of_watcher = cpu_seconds(me), 0.0 if watcher is None else cpu_seconds(watcher)
         spent.seconds, spent.calls = 0.0, 0
         if watcher is not None:
             before -= of_watcher
-        feed(directory, rate, _WARM_S, seconds, seed)
+        feed(files, directory, _WARM_S, seconds)
         _await_rows(run, 3 * rate * (_WARM_S + seconds))
         after, at_end = cpu_seconds(me), 0.0 if watcher is None else cpu_seconds(watcher)
         figures = {
@@ -138,7 +156,7 @@ def run_case(case: str, rate: int, seconds: int, seed: int) -> None:
             "events_s": spent.seconds,
             "calls": spent.calls,
             "dashboard_s": at_end - of_watcher,
-            "answers": run.usage().rows_out,
+            "work": [run.usage().rows_in, run.usage().rows_out, ingested[0]],
         }
         run.stop()
         if dashboard is not None:
@@ -178,53 +196,62 @@ def _follow(url: str) -> None:
 
 
 def _ask(url: str) -> None:
-    """What panels ask for: answers and charts, every second."""
+    """What pages ask for over the connection that they keep: new answers every second, all charts every two."""
+    connection, samples, turn = http.client.HTTPConnection(url.split("/")[2]), 0, 0
+
+    def asked(what: str) -> Any:
+        connection.request("GET", f"/api/{what}")
+        return json.load(connection.getresponse())
+
     while True:
         now = time.time()
-        for what in ("answers", f"history?from={now - 300}&to={now}&points=300"):
-            try:
-                urllib.request.urlopen(f"{url}api/{what}").read()
-            except OSError:
-                return
+        try:
+            samples, turn = asked(f"answers?after={samples}")["samples"], turn + 1
+            if turn % 2:
+                asked(f"history?from={now - 300}&to={now}&points=300")
+        except (OSError, http.client.HTTPException):
+            return
         time.sleep(1)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--seconds", type=int, default=30)
     parser.add_argument("--rate", type=int, default=20_000, help="rows a second of each of three streams")
-    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--case", choices=CASES, help=argparse.SUPPRESS)
+    parser.add_argument("--files", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.case is not None:
-        run_case(options.case, options.rate, options.seconds, options.seed)
+        run_case(options.case, options.files, options.rate, options.seconds)
         return
-    print("| case | CPU s of the run | on events, signs of life, samples | of the run | dashboard, CPU s | answers |")
+    print("| case | CPU s of the run | events, signs of life, samples | dashboard | both, of the run | work |")
     print("| --- | --- | --- | --- | --- | --- |")
     for repeat in range(options.repeats):
-        for case in CASES:
-            command = [
-                sys.executable,
-                "-m",
-                "benchmarks.watching",
-                "--case",
-                case,
-                "--seed",
-                str(options.seed + repeat),
-            ]
-            command += ["--seconds", str(options.seconds), "--rate", str(options.rate)]
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode:
-                raise SystemExit(done.stderr[-3000:])
-            told = done.stdout
-            found = json.loads(told.splitlines()[-1])
-            share, events = found["events_s"] / found["cpu_s"], f"{found['events_s']:.3f} s in {found['calls']:,} calls"
-            print(
-                f"| {case} | {found['cpu_s']:.1f} | {events} | {share:.2%} | "
-                f"{found['dashboard_s']:.2f} | {found['answers']:,} |",
-                flush=True,
-            )
+        with tempfile.TemporaryDirectory() as files:
+            write_files(Path(files), options.rate, _WARM_S + options.seconds, options.seed + repeat)
+            done = [_figures(case, files, options.rate, options.seconds) for case in CASES]
+        if any(one["work"] != done[0]["work"] for one in done):
+            raise SystemExit(f"the work was not the same: {[one['work'] for one in done]}")
+
+
+def _figures(case: str, files: str, rate: int, seconds: int) -> dict[str, Any]:
+    """Run a case, and print its line of the table."""
+    command = [sys.executable, "-m", "benchmarks.watching", "--case", case, "--files", files]
+    command += ["--seconds", str(seconds), "--rate", str(rate)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(done.stderr[-3000:])
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    rows, answers, batches = found["work"]
+    print(
+        f"| {case} | {found['cpu_s']:.1f} | {found['events_s']:.3f} s in {found['calls']:,} calls | "
+        f"{found['dashboard_s']:.2f} s | {(found['events_s'] + found['dashboard_s']) / found['cpu_s']:.2%} | "
+        f"{rows:,} rows, {answers:,} answers, {batches:,} micro-batches |",
+        flush=True,
+    )
+    return found
 
 
 if __name__ == "__main__":

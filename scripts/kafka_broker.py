@@ -137,7 +137,7 @@ class Broker:
         }
         text = "".join(f"{name}={value}\n" for name, value in settings.items())
         self._properties.write_text(text, encoding="utf-8")
-        _write_certificate(directory)
+        write_certificate(directory)
         identity = "-"
         while identity.startswith("-"):  # it would be taken for an option
             identity = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
@@ -214,7 +214,7 @@ def _free_ports() -> tuple[int, int, int]:
         return one.getsockname()[1], two.getsockname()[1], three.getsockname()[1]
 
 
-def _write_certificate(directory: Path) -> None:
+def write_certificate(directory: Path) -> None:
     """A key and a certificate that the broker signs itself."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization

@@ -1,6 +1,7 @@
 """What the tests share: one Spark session, and streams as directories of files in arrival order."""
 
 import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -24,6 +25,12 @@ os.environ.setdefault(
     "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=200m -XX:+UseSerialGC -XX:MetaspaceSize=256m",
 )
 
+
+# Runs flush what they write, and a disk takes ten milliseconds for that. What a power cut would leave is tested by
+# recorded flushes, not by the disk. Soak tests write gigabytes, and have the disk.
+MEMORY = Path("/dev/shm")
+if not os.environ.get("WATERSMEET_SOAK") and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 * 2**30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)  # the same examples always, however long
 settings.register_profile("soak", derandomize=False, deadline=None, print_blob=True)  # others each time

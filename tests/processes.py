@@ -13,7 +13,7 @@ import psutil
 from scenes import PATIENCE_S
 
 from watersmeet.spark.deliver.sinks import FileWriter
-from watersmeet.spark.site_job import SiteJob
+from watersmeet.spark.site.job import SiteJob
 
 ORPHANS_S = 60  # how long what a killed process leaves behind may take to notice
 
@@ -88,9 +88,9 @@ class CommandProcess:
         finally:
             self._signal(signal.SIGCONT)
 
-    def finish(self) -> None:
-        """Wait for the end, which must be a good one."""
-        assert self._process.wait(PATIENCE_S) == 0, "\n".join(self.told)
+    def finish(self, code: int = 0) -> None:
+        """Wait for the end, which must be a good one unless another is named."""
+        assert self._process.wait(PATIENCE_S) == code, "\n".join(self.told)
 
     def stop(self) -> None:
         """Ask it to stop, which must be a good end."""
@@ -135,13 +135,12 @@ def _is_alive(process: psutil.Process) -> bool:
 def give_up(job: SiteJob) -> None:
     """End the threads of a site that is taken to be dead, and give up its locks, as a killed process does; no more."""
     job.stop_waiting()
-    if job._watcher is not None:
-        job._watcher.join()
-    job._worker.shutdown()
-    for delivery in job._deliveries:
+    job.watcher.close()
+    job.join.close()
+    for delivery in job.state.deliveries:
         delivery._thread.shutdown()
-    writers = [delivery._writer for delivery in job._deliveries]
-    for writer in (*writers, *(late for late, _ in job._late._writers.values())):
+    writers = [delivery._writer for delivery in job.state.deliveries]
+    for writer in (*writers, *(late for late, _ in job.state.late._writers.values())):
         if isinstance(writer, FileWriter):
             writer.let_go()
-    job._checkpoint.close()
+    job.state.checkpoint.close()

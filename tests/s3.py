@@ -73,12 +73,24 @@ def _moto() -> Iterator[str]:
     )
     server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
+    server._server.app = _one_at_a_time(server._server.app)
     try:
         endpoint = "http://{}:{}".format(*server.get_host_and_port())
         urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{_BUCKET}", method="PUT")).close()
         yield endpoint
     finally:
         server.stop()
+
+
+def _one_at_a_time(app: Callable[..., Any]) -> Callable[..., Any]:
+    """An application whose conditional writes are one step: moto looks at a condition first and writes afterwards."""
+    lock = threading.Lock()
+
+    def locked(environ: Any, start_response: Any) -> list[bytes]:
+        with lock:
+            return list(app(environ, start_response))
+
+    return locked
 
 
 def new_url() -> str:

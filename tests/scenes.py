@@ -35,7 +35,7 @@ Bag: TypeAlias = Counter[tuple[Any, ...]]
 Steps: TypeAlias = Mapping[str, Sequence[Mapping[str, Any]]]  # of a plan: what each head joins, in order
 
 SECOND_US = 1_000_000
-PATIENCE_S = 300  # on a machine that has other things to do
+PATIENCE_S = 1_200 if os.environ.get("WATERSMEET_SOAK") else 300  # on a machine that has other things to do
 FIRST_FILE_S = 1_700_000_000  # Spark takes files in the order of their times
 DDL = "k long, m int, s string, id long, v double, ts timestamp"
 SCHEMA = pa.schema(
@@ -115,11 +115,18 @@ def by_duckdb(directory: Path) -> Bag:
         return bag(connection.sql(f"FROM read_parquet('{directory}/**/*.parquet')").to_arrow_table())
 
 
-def wait_for(is_so: Callable[[], bool], what: str, check: Callable[[], object] = lambda: None) -> None:
-    """Wait until something is so, and check meanwhile that it still can be."""
-    deadline = time.monotonic() + PATIENCE_S
+def wait_for(
+    is_so: Callable[[], bool],
+    what: str,
+    check: Callable[[], object] = lambda: None,
+    progress: Callable[[], object] = lambda: None,
+) -> None:
+    """Wait until something is so, as long as there is progress, and check meanwhile that it still can be."""
+    last, deadline = progress(), time.monotonic() + PATIENCE_S
     while not is_so():
         check()
+        if (now := progress()) != last:
+            last, deadline = now, time.monotonic() + PATIENCE_S
         assert time.monotonic() < deadline, what
         time.sleep(0.02)
 
@@ -336,7 +343,8 @@ class Scene:
         left = sorted(os.listdir(self.directory / "out"))
         assert left == sorted(sinks), f"staging left behind: {left}"
         for path in (self.directory / "out").rglob("*"):
-            assert path.is_dir() or (path.name.startswith("part-") and path.suffix == ".parquet"), path
+            is_answers = path.name.startswith("part-") and path.suffix == ".parquet"
+            assert path.is_dir() or is_answers or path.name.startswith(".writer-"), path
         self.check_ledgers()
 
     def check_ledgers(self) -> None:
@@ -355,6 +363,10 @@ class Scene:
                 if self.transport["kind"] == "directory" and "://" not in self.transport["path"]:
                     left = {path.name.rstrip("0123456789") for path in (self.links / to / site).iterdir()}
                     assert left == {"sender-", "reader-"}, left
+
+    def progress(self) -> dict[str, int]:
+        """Micro-batches of each site so far."""
+        return {name: self.ledger(name).number for name in self.sites}
 
     def is_at_rest(self) -> bool:
         """Whether every row has been joined, every parcel taken, and every answer delivered."""

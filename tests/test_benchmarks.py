@@ -184,6 +184,7 @@ def cells_of(text: str) -> list[list[str]]:
     return [line for line in lines if not line[0].startswith("---")]
 
 
+@pytest.mark.soak
 def test_planning_time_is_measured_for_every_planner_and_join_graph(capsys: pytest.CaptureFixture[str]) -> None:
     planners.time_table(1, 2, greedy_at=(3, 8), optimal_at=(4,), auto_at=(3,), most_in_clique=3, values=20)
     _, *lines = cells_of(capsys.readouterr().out)
@@ -199,6 +200,7 @@ def test_greedy_is_compared_with_the_best_by_their_own_prices(capsys: pytest.Cap
     assert all(1 <= float(line[3]) <= float(line[6]) for line in lines)
 
 
+@pytest.mark.soak
 def test_planners_are_compared_over_values_of_mixed_popularity(capsys: pytest.CaptureFixture[str]) -> None:
     mixed = planners.Mixed(streams=3, values=100, rates=(100.0, 1_000.0), windows_s=(0.1, 0.3))
     assert planners.Mixed(seed=2).drawn[0][0] != planners.Mixed(seed=3).drawn[0][0]

@@ -3,8 +3,9 @@
 import numpy as np
 import pyarrow as pa
 
-from watersmeet.adapt.monitor import MonitorState, StreamObserved, observe
+from watersmeet.adapt.monitor import MonitorState, StreamObserved, observe, statistics
 from watersmeet.adapt.reports import STALE_HALF_LIVES, Report, gathered
+from watersmeet.stats.model import Origin, Stats
 from watersmeet.stats.sketches import StreamSketch
 from watersmeet.topology.model import Site, Source, Stream, Topology
 
@@ -78,3 +79,34 @@ def test_old_values_are_reported_again() -> None:
     site.see(rows=5_000)
     site.report()
     assert site.reports["a"] is not known
+
+
+def test_values_are_judged_by_the_rows_that_they_come_from() -> None:
+    """More rows since then say nothing of how far chance explains the values of before."""
+    site = ReportingSite()
+    site.see()
+    site.report()
+    known = site.reports["a"].values
+    histogram = known.columns["k"].histogram
+    assert histogram is not None and len({one.share for one in histogram.bins}) == 1, "all of it was chance"
+    for _ in range(3):
+        site.see()
+    found = statistics(site.monitor, Stats(), reported={"a": known}).stream("a")
+    assert found.columns == known.columns
+
+
+def test_sizes_are_known_from_when_rows_were_measured_last() -> None:
+    site = ReportingSite()
+    measured = sketched(np.arange(300) % 50)
+    measured.measure(pa.table({"k": np.arange(300) % 50}))
+    site.monitor = observe(site.monitor, StreamObserved("a", 300, 1.0, measured), site.now_s)
+    sizes = measured.stats(Origin.OBSERVED).columns["k"].sizes
+    for first in (0, 1_000, 1_000):  # other values, then a generation after the other
+        for _ in range(25):
+            site.see(first=first)
+        site.report()
+        assert site.reports["a"].values.columns["k"].sizes == sizes is not None
+    wide = sketched(1_000 + np.arange(300) % 50)
+    wide.measure(pa.table({"k": np.arange(300) * 10**15}))
+    site.monitor = observe(site.monitor, StreamObserved("a", 300, 1.0, wide), site.now_s)
+    assert site.monitor.sketches["a"].whole.stats(Origin.OBSERVED).columns["k"].sizes != sizes

@@ -2,7 +2,9 @@
 
 import itertools
 from collections.abc import Mapping
+from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -101,6 +103,23 @@ def test_messages_of_cnu_are_those_of_table_3() -> None:
         assert len(by_coordinator(found.groups)) == 5 * (count - 1)
 
 
+@pytest.mark.parametrize(
+    ("count", "rises", "falls"),
+    [(4, (56, 12), (47, 12)), (8, (437, 25), (279, 25))],  # published: 59 and 283 as the rate falls
+)
+def test_messages_of_dnu_where_streams_that_cost_the_same_stay(
+    count: int, rises: tuple[int, int], falls: tuple[int, int]
+) -> None:
+    low, high = paper(count, "s2", 50.0), paper(count, "s2", 200.0)
+    setting = Setting({name: name for name in low}, clique(low), keeps_ties=True)
+    plan = generate(setting, low)
+    for before, after, expected in ((low, high, rises), (high, low, falls)):
+        found = update_distributed(setting, before, after, plan)
+        assert (found.count(Phase.MODIFICATION), found.count(Phase.MIGRATION)) == expected
+        plan = found.plan
+        assert plan_cost(setting, after, plan) == pytest.approx(plan_cost(setting, after, generate(setting, after)))
+
+
 FIGURES = st.builds(
     StreamFigures,
     rate=st.sampled_from([10.0, 50.0, 100.0, 200.0]) | st.floats(1, 1_000),
@@ -162,6 +181,9 @@ def test_cnu_and_dnu_agree_on_the_greedy_plan(case: tuple[Setting, list[dict[str
         apart = update_distributed(setting, before, after, plan)
         assert apart.plan == central.plan
         assert all(is_greedy(setting, after, one) for one in apart.plan.sequences)
+        tied = replace(setting, keeps_ties=True)
+        kept = update_distributed(tied, before, after, plan).plan
+        assert all(is_greedy(tied, after, one) for one in kept.sequences), "equation 4, whatever the order of equals"
         _check_windows(setting, plan, central.plan, {(move.stream, move.to) for move in central.moves})
         plan = central.plan
 

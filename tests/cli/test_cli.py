@@ -4,6 +4,7 @@ Commands run in this process with the tests' Spark session, which the command li
 processes of their own, to see what really reaches a terminal.
 """
 
+import argparse
 import io
 import json
 import logging
@@ -32,7 +33,7 @@ from pyspark.sql import SparkSession
 from scenes import PATIENCE_S, ledger_of, wait_for
 
 from watersmeet import __version__
-from watersmeet.cli.main import run_command
+from watersmeet.cli.main import COMMANDS, run_command
 
 START = datetime(2025, 1, 31, 12, tzinfo=UTC)
 WINDOW_S = 60
@@ -839,6 +840,22 @@ def process(*arguments: object, **options: Any) -> subprocess.CompletedProcess[s
     return subprocess.run(line, capture_output=True, text=True, check=False, timeout=PATIENCE_S, **options)
 
 
+def test_a_key_is_printed_as_files_of_keys_want_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["key", "2026-11"]) == 0
+    shown = capsys.readouterr()
+    assert re.fullmatch("2026-11 [0-9a-f]{64}\n", shown.out) and shown.err == ""
+    assert run_command(["key", "two words"]) == 2
+    assert capsys.readouterr().err.startswith("watersmeet: the id 'two words' of a key must be one word of up to 64")
+
+
+def test_every_command_can_show_where_it_failed() -> None:
+    """`run_command` looks at the option for all of them."""
+    for command in COMMANDS:
+        parsers = argparse.ArgumentParser().add_subparsers()
+        command.add_parser(parsers)
+        assert all("--debug" in parser.format_help() for parser in parsers.choices.values()), command.__name__
+
+
 def test_version_and_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def helped(*verb: str) -> str:
         with pytest.raises(SystemExit) as ended:
@@ -906,15 +923,20 @@ def test_a_process_that_meets_a_damaged_file_and_a_run_that_goes_on(
     assert place.answers() == expected(without=[("a", 1)])
 
 
-def test_signals_end_a_run_cleanly_and_the_next_one_resumes(spark: SparkSession, tmp_path: Path, command: Run) -> None:
+@pytest.mark.parametrize(
+    "numbers", [(signal.SIGTERM,), pytest.param((signal.SIGINT, signal.SIGTERM), marks=pytest.mark.soak)]
+)
+def test_signals_end_a_run_cleanly_and_the_next_one_resumes(
+    spark: SparkSession, tmp_path: Path, command: Run, numbers: tuple[signal.Signals, ...]
+) -> None:
     place = Place(tmp_path)
-    rows = 3_000  # in ten micro-batches, ten seconds apart in runs that are ended: more than those complete
+    rows = 3_000  # in four micro-batches, a minute apart in runs that are ended: more than those complete
     for name, seed in (("a", "1"), ("b", "2")):
-        options = {"rows": str(rows), "rows_per_second": "100", "pace": "max", "rows_per_batch": str(rows // 10)}
+        options = {"rows": str(rows), "rows_per_second": "100", "pace": "max", "rows_per_batch": str(rows // 4)}
         options |= {"seed": seed, "column.k": "uniform 0 500"}
         place.set(f"streams.{name}.source", {"format": "generator", "options": options})
         place.set(f"streams.{name}.schema", "k long, id long, ts timestamp")
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in numbers:
         end_by_signal(place, tmp_path, command, number)
 
     assert command("run", place.file, "--once", "--quiet") == (0, "", "")
@@ -936,7 +958,7 @@ def end_by_signal(place: Place, directory: Path, command: Run, number: signal.Si
         "run",
         str(place.file),
         "--trigger",
-        "10 seconds",
+        "60 seconds",
         "--master",
         "local[2]",
     ]

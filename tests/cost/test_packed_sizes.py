@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from watersmeet.cost.workload import I64, Domain, Workload
-from watersmeet.stats.model import BytesByBatch
+from watersmeet.cost.workload import I64, Domain, Workload, size_at, thinned
+from watersmeet.stats.model import BATCH_ROWS, BytesByBatch
 from watersmeet.stats.sketches import Sizes, body_bytes
 
 WINDOW_S = 3.0
@@ -110,3 +110,28 @@ def test_no_combination_is_estimated_at_less_than_nothing(batch: int) -> None:
     for mask in (0b011, 0b101, 0b110, 0b111):
         for times in (1, 2):
             assert workload.row_bytes(mask, batch, times=times) > 0
+
+
+@pytest.mark.parametrize("kind", ["regular", "at random", "some a second"])
+@pytest.mark.parametrize("share", [1.0, 0.9, 0.5, 0.125, 0.02])
+def test_times_of_some_rows_are_as_large_as_foreseen_from_those_of_all(kind: str, share: float) -> None:
+    chance = np.random.default_rng(1)
+    count, start = 100_000, 1_700_000_000_000_000
+    ts = (
+        start
+        + {
+            "regular": np.arange(count) * 2_000,
+            "at random": np.cumsum(chance.exponential(2_000, count)).astype(np.int64),
+            "some a second": np.arange(count) // 5 * 1_000_000,
+        }[kind]
+    )
+
+    def each(times: np.ndarray, batch: int) -> float:
+        tables = [pa.table({"#ts": times[place : place + batch]}) for place in range(0, len(times) - batch + 1, batch)]
+        return sum(map(body_bytes, tables[:50])) / batch / len(tables[:50])
+
+    whole = tuple(each(ts, batch) for batch in BATCH_ROWS)
+    some = ts[chance.random(count) < share]
+    for batch in (10, 100, 1_000):
+        foreseen, packed = float(size_at(thinned(whole, share), batch)), each(some, batch)
+        assert packed / 1.35 - 0.2 <= foreseen <= packed * 1.35 + 0.2, batch

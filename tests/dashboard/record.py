@@ -1,4 +1,4 @@
-"""Records the run that tests show: `python tests/dashboard/record.py` writes recorded.jsonl.gz beside this file.
+"""Records the run that tests show: `PYTHONPATH=tests python tests/dashboard/record.py` writes recorded.jsonl.gz here.
 
 Three routers and an office, as in examples/rush: after a minute New York becomes ten times as busy; the plan changes.
 """

@@ -23,7 +23,10 @@ from watersmeet.metrics.events import (
     RunEnded,
     RunStarted,
     RunWarning,
+    ShippingExpected,
+    SiteProgramInForce,
     SiteStatus,
+    TopologyInForce,
     from_json,
     to_json,
 )
@@ -78,6 +81,24 @@ def test_totals_are_those_of_the_events(recorded: Lines) -> None:
         assert link["bytes"] == sum(one["bytes"] for one in link["purposes"].values())
         assert 0.9 * link["bytes"] <= sum(flow["bytes"] for flow in link["flows"]) <= link["bytes"]
     assert any(flow["expected"] for link in shown["links"] for flow in link["flows"])
+
+
+def test_what_is_expected_is_beside_what_was_shipped_since_the_plan_is_in_force() -> None:
+    model = RunModel()
+    program = SiteProgramInForce("ams", (), (("nyc", "a", "full tuples", "q"),))
+
+    def ship(at: float, number: int, rows: int, size: int) -> None:
+        model.read("run", at, batch(number, rows))
+        model.read("run", at, LinkCounts("ams", "nyc", "full tuples", 1, rows, size, flows={"a": size}))
+
+    model.read("run", 0.0, TopologyInForce(("ams", "nyc"), (("ams", "nyc", 0.0, 0.0),), {"a": "ams"}))
+    model.read("run", 0.0, program)
+    model.read("run", 0.0, ShippingExpected(10.0, (("ams", "nyc", "full tuples", "a", 50.0),)))
+    ship(5.0, 1, 100, 500)
+    model.read("run", 20.0, ShippingExpected(10.0, (("ams", "nyc", "full tuples", "a", 20.0),)))
+    ship(25.0, 2, 200, 500 + 410)
+    (flow,) = next(link for link in view.snapshot(model, 26.0)["links"] if link["to"] == "nyc")["flows"]
+    assert (flow["bytes"], flow["since_plan"], flow["expected"]) == (910, 410, 20.0 * 200 / 10.0)
 
 
 def test_counts_of_central_and_their_price(recorded: Lines) -> None:
@@ -268,4 +289,4 @@ def test_a_decision_says_what_was_expected() -> None:
     model = RunModel()
     decision = PlanDecision("q", "planner", 2, True, "saves 40%", "stream s", 10, 100, 2_000, 1_200, 500)
     model.read("run", 1.0, decision)
-    assert "2,000 → 1,200 (-40 %), migration 500" in model.notes[-1].detail
+    assert "2,000 → 1,200 bytes (-40 %), migration 500 bytes" in model.notes[-1].detail

@@ -32,6 +32,7 @@ def append(path: Path, lines: Lines) -> None:
 
 def picture(page: Any, name: str) -> None:
     if IS_DRAWING:
+        wait(page, "watersmeet.panel.charts.every((chart) => chart.node.hidden || chart.plot)")
         page.wait_for_timeout(500)
         page.screenshot(path=IMAGES / f"dashboard-{name}.png")
 
@@ -89,6 +90,12 @@ def test_queries(events: Path, recorded: Lines, serve: Serve, open_page: OpenPag
     assert "[RANGE 10 SECONDS]" in page.locator("pre.sql").inner_text()
     flows = page.locator("#query-details table[aria-label=Flows] tbody tr").all_inner_texts()
     assert any("results" in flow and "office" in flow for flow in flows)
+    last = {line["site"]: line for line in of_kind(recorded, "micro_batch_completed")}
+    states = ", ".join(
+        f"{site} {last[site]['state_bytes'] / 1e3:.{0 if last[site]['state_bytes'] > 1e5 else 1}f} kB"
+        for site in ("ams", "fra", "nyc")
+    )
+    assert states in page.locator("#query-details .facts").inner_text()
     page.wait_for_selector('#panel-queries [data-chart="delay"] canvas')
     picture(page, "queries")
 
@@ -126,6 +133,10 @@ def test_answers_and_their_filter(events: Path, recorded: Lines, serve: Serve, o
     page.wait_for_selector("#answers tbody tr")
     found = page.locator("#answers tbody tr").all_inner_texts()
     assert len(found) == 10 and "<b>9</b>" in found[0], "the latest first, and text is text"
+    more = {"at": at, "event": "answer_sample", "query": "everywhere", "columns": ["dst", "x"], "rows": [[10, "new"]]}
+    append(events, [more])
+    wait(page, "document.querySelectorAll('#answers tbody tr').length === 11")
+    assert "new" in page.locator("#answers tbody tr").first.inner_text(), "what comes later is added"
     page.get_by_label("filter").fill("<b>7")
     wait(page, "document.querySelectorAll('#answers tbody tr').length === 1")
     assert "7" in page.locator("#answers tbody tr").inner_text()
@@ -196,7 +207,7 @@ def shown(page: Any) -> tuple[str, list[str]]:
 
 
 @pytest.mark.few(2)
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (1280, "light"), (390, "dark"), (390, "light")])
 def test_for_everyone(width: int, scheme: str, events: Path, serve: Serve, open_page: OpenPage) -> None:
     """No serious violation that axe finds, nothing wider than the window, and all of it by keyboard."""
     page = open_page(serve(events).url, "map", width=width, scheme=scheme)
@@ -216,18 +227,20 @@ def test_for_everyone(width: int, scheme: str, events: Path, serve: Serve, open_
 def test_peers(serve: Serve, open_page: OpenPage, tmp_path: Path) -> None:
     """Ten thousand peers of a trace, played."""
     path, chance = tmp_path / "peers.jsonl", np.random.default_rng(1)
-    load = np.zeros(10_000, np.int64)
+    load, ranks = np.zeros(10_000, np.int64), chance.permutation(10_000)
     with path.open("w", encoding="utf-8") as file:
         trace = Trace(file)
         places = np.sort(chance.integers(0, 2**63, 10_000).astype(np.uint64) * np.uint64(2))
         trace.start({"network": {"seed": 1, "nodes": 10_000, "overlay": "chord"}}, places, 1_000_000, 0)
         for second in range(1, 31):
-            load[np.minimum(chance.zipf(1.3, 2_000), 10_000) - 1] += 1
-            spread = {"total": int(load.sum()), "highest": int(load.max()), "mean": float(load.mean()), "nodes": 1}
+            load[ranks[np.minimum(chance.zipf(1.3, 2_000), 10_000) - 1]] += 1
+            spread = {"total": int(load.sum()), "highest": int(load.max()), "mean": float(load.mean()), "nodes": 0}
+            spread["nodes"] = int((load > 0).sum())
             figures = {"tuples": second, "answers": 7 * second, "messages": {"tuples": 50 * second}, "load": spread}
             trace.look(second * 1_000_000, figures, load)
-    page = open_page(serve(path).url, "peers")
+    page = open_page(serve(path).url, "")
     page.wait_for_selector("#peer-facts dl")
+    assert page.inner_text("#state") == "trace" and page.locator("#totals").is_hidden(), "no run without figures"
     assert f"{load.max():,}" in page.inner_text("#peer-facts") and "210" in page.inner_text("#peer-facts")
     assert page.evaluate("Array.from(watersmeet.panel.loads)") == load.tolist(), "looks add up to the last loads"
     page.get_by_role("button", name="Play").click()

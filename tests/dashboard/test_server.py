@@ -54,6 +54,21 @@ def test_figures_over_http(events: Path, recorded: Lines, serve: Serve) -> None:
     rows = sum(sum(one["values"]) for one in history["series"]["rows"]) * history["step"]
     assert rows == pytest.approx(rows_of(recorded), rel=1e-3)
     assert len(json.loads(ask(f"{url}api/timeline")[2])) > 3
+    some = json.loads(ask(f"{url}api/history?from={first}&to={last + 1}&points=50&kinds=rows,delay")[2])
+    assert some["series"] == {kind: history["series"][kind] for kind in ("rows", "delay")}
+
+
+def test_answers_that_are_new(recorded: Lines, tmp_path: Path, serve: Serve) -> None:
+    sample = {"at": recorded[-1]["at"], "event": "answer_sample", "query": "everywhere", "columns": ["n"]}
+    url = serve(write(tmp_path / "run.jsonl", [*recorded, *(sample | {"rows": [[n], [n]]} for n in range(3))])).url
+
+    def values(after: str) -> list[int]:
+        answer = json.loads(ask(f"{url}api/answers?after={after}")[2])
+        assert answer["samples"] == 3
+        return [row["values"][0] for row in answer["queries"][0]["rows"]]
+
+    assert (values("0"), values("2"), values("3")) == ([2, 2, 1, 1, 0, 0], [2, 2], [])
+    assert ask(f"{url}api/answers?after=x")[0] == 400
 
 
 @pytest.mark.parametrize("query", ["", "?from=1", "?from=2&to=1", "?from=1&to=2&points=99999", "?from=x&to=2"])

@@ -12,12 +12,13 @@ from watersmeet.plan.nodes import Hop, JoinPlan, Method, OuterJoin, Plan, join_p
 from watersmeet.plan.shape import matching_of
 from watersmeet.planners.local import local, symmetric
 from watersmeet.planners.sited import central, explicit
+from watersmeet.program.site.versions import Change, QueryPlan
 from watersmeet.query.bags import Bag, bag_of
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.oracle import answer, versioned
 from watersmeet.query.outer import branches_of
 from watersmeet.query.sql import parse_query
-from watersmeet.query.windows import AsOf, Rows
+from watersmeet.query.windows import AsOf, Range, Rows, Tumble
 from watersmeet.sim.internet.links import LinkModel
 from watersmeet.sim.sites.rows import typed
 from watersmeet.sim.sites.site import SimulatedSites, TableSource
@@ -260,9 +261,9 @@ def draw(
     return OuterScene(seed, sql, query, tables, homes, random.choice(sites), delay_s * SECOND, lookup)
 
 
-def plan_of(scene: OuterScene) -> OuterJoin:
+def plan_of(scene: OuterScene, version: int = 1) -> OuterJoin:
     """A random plan for each inner join."""
-    random = Random(f"plan {scene.seed}")
+    random = Random(f"plan {scene.seed}" if version == 1 else f"plan {scene.seed} version {version}")
     expanded = branches_of(scene.query)
     plans = tuple(_branch_plan(random, scene, branch.query) for branch in expanded.branches)
     return OuterJoin(plans, matching_of(scene.query, expanded), scene.query.grouping)
@@ -270,7 +271,19 @@ def plan_of(scene: OuterScene) -> OuterJoin:
 
 def run(scene: OuterScene, *, crashes: bool = False, batches: Mapping[str, tuple[pa.Table, ...]] | None = None) -> Bag:
     """The answers of simulated sites; without `batches` the rows come in random ones."""
-    random = Random(f"run {scene.seed}")
+    return answers_of(simulated(scene, crashes=crashes, batches=batches))
+
+
+def simulated(
+    scene: OuterScene,
+    *,
+    crashes: bool = False,
+    batches: Mapping[str, tuple[pa.Table, ...]] | None = None,
+    versions: int = 1,
+) -> SimulatedSites:
+    """Sites that have run to the end of a scene, with so many plans after each other."""
+    random, changing = Random(f"run {scene.seed}"), Random(f"changes {scene.seed}")
+    is_timed = all(isinstance(source.window, Range | Tumble) for source in scene.query.sources)
     sites = SimulatedSites(
         plan_of(scene),
         scene.event_times,
@@ -282,6 +295,9 @@ def run(scene: OuterScene, *, crashes: bool = False, batches: Mapping[str, tuple
         tables={}
         if scene.lookup is None
         else {"t0": TableSource(scene.lookup.read, scene.lookup.refresh_us, _READ_US)},
+        changes=versions > 1,
+        history=not is_timed or changing.random() < 0.7,
+        slack_us=changing.choice([0, SECOND, 5 * SECOND]),
     )
     count = random.randint(1, 8)
     for name, some in sorted((batches or {}).items()):
@@ -295,7 +311,15 @@ def run(scene: OuterScene, *, crashes: bool = False, batches: Mapping[str, tuple
         for _ in range(random.randint(1, 4)):
             site, at = random.choice(sorted(sites.sites)), random.randint(0, count * 2 * SECOND)
             sites.crash(site, at, random.randint(1, 5 * SECOND))
+    for version in range(2, versions + 1):
+        change = Change((QueryPlan("q", plan_of(scene, version)),))
+        sites.change(changing.randint(0, count * 2 * SECOND), change, changing.choice(sorted(sites.sites)))
     sites.run()
+    return sites
+
+
+def answers_of(sites: SimulatedSites) -> Bag:
+    """All answers but those of the last rows."""
     found: Bag = bag_of(pa.table({}))
     for table in sites.answers():
         found += bag_of(table)

@@ -1,7 +1,8 @@
 """Outer joins, EXISTS and NOT EXISTS of simulated sites against the oracle, from seeds."""
 
 import pytest
-from equivalence.outer_scenes import CHAINS, OuterScene, draw, run
+from equivalence.outer_scenes import CHAINS, OuterScene, answers_of, draw, plan_of, run, simulated
+from seeds import scaled
 
 from watersmeet.errors import SqlError
 
@@ -84,3 +85,55 @@ def test_fresh_seeds() -> None:
             assert "its window is UNBOUNDED" in str(error)  # noqa: PT017 - drawn without looking
             continue
         assert run(scene, crashes=seed % 3 == 0) == scene.expected, scene.sql
+
+
+def check_changing(scene: OuterScene, *, crashes: bool) -> None:
+    """Three plans after each other, with the answers of the reference."""
+    sites = simulated(scene, crashes=crashes, versions=3)
+    assert answers_of(sites) == scene.expected, scene.sql
+    assert len(sites.takeovers) == 2
+    assert all("which is refreshed, so its plan cannot change" in one.refused for one in sites.takeovers if one.refused)
+
+
+CHANGING_SEEDS = range(600, 615)
+KINDS = ("rows", "grouped", "distinct", "changes", "table")
+
+
+def some_scene(seed: int, kind: str) -> OuterScene | None:
+    """A scene of a kind; None where it is refused, since rows would wait without end."""
+    try:
+        return draw(
+            seed,
+            grouped=kind == "grouped",
+            distinct=kind == "distinct",
+            changes=kind == "changes",
+            table=kind == "table",
+            most=60,
+        )
+    except SqlError as error:
+        assert "UNBOUNDED" in str(error)  # noqa: PT017 - drawn without looking
+        return None
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("seed", CHANGING_SEEDS)
+def test_plans_change_while_rows_wait_for_partners(seed: int) -> None:
+    scene = some_scene(seed, KINDS[seed % len(KINDS)])
+    if scene is not None:
+        check_changing(scene, crashes=seed % 3 == 0)
+
+
+def test_the_scenes_whose_plans_change_try_everything() -> None:
+    drawn = (some_scene(seed, KINDS[seed % len(KINDS)]) for seed in CHANGING_SEEDS)
+    scenes = [scene for scene in drawn if scene is not None]
+    assert sum(len({plan_of(scene, version) for version in (1, 2, 3)}) == 3 for scene in scenes) > 5
+    wanted = (" LEFT JOIN ", " FULL ", "EXISTS", "[ROWS", "DISTINCT", "EMIT CHANGES", "TUMBLE(", "t0 ")
+    assert [word for word in wanted if not any(word in scene.sql for scene in scenes)] == []
+
+
+@pytest.mark.soak
+def test_fresh_seeds_whose_plans_change() -> None:
+    for seed in range(3_000, 3_000 + scaled(1_000)):
+        scene = some_scene(seed, KINDS[seed % len(KINDS)])
+        if scene is not None:
+            check_changing(scene, crashes=seed % 3 == 0)

@@ -79,17 +79,18 @@ def plans_of(outputs: Sequence[Output], columns: Mapping[str, Sequence[str]], ho
         site = homes[min(output.streams)] if output.target.is_stream else "n0"
         for name, query in output.branches:
             if query.outer is None:
-                plans[name] = _plan(query, columns, homes, site)
+                plans[name] = plan_of(query, columns, homes, site)
                 continue
             expanded = branches_of(query)
-            joins = tuple(_plan(branch.query, columns, homes, site) for branch in expanded.branches)
+            joins = tuple(plan_of(branch.query, columns, homes, site) for branch in expanded.branches)
             plan = OuterJoin(joins, matching_of(query, expanded), query.grouping)
             plans[name] = plan if query.into is None else Into(plan, query.into)
         homes[output.target.name] = site
     return plans
 
 
-def _plan(query: JoinQuery, columns: Mapping[str, Sequence[str]], homes: Mapping[str, str], site: str) -> Plan:
+def plan_of(query: JoinQuery, columns: Mapping[str, Sequence[str]], homes: Mapping[str, str], site: str) -> Plan:
+    """A plan of a SELECT that is an inner join."""
     home, *others = sorted({homes[source.stream] for source in query.sources})
     is_local = len(query.sources) == 1 or (home == site and not others)
     return local(query, columns, home, site) if is_local else central(query, columns, homes, site)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from watersmeet.errors import SqlError, UnknownColumn, UnknownStream
 from watersmeet.query.model import Column, Expression, Grouping, JoinQuery
-from watersmeet.query.sql import canonical_sql, parse_query
+from watersmeet.query.sql import canonical_sql, parse_query, parse_script
 from watersmeet.query.windows import Changes, Hop, Range, Rows, Tumble, Unbounded, Window
 
 COLUMNS = {
@@ -461,6 +461,7 @@ def test_bad_select(select: str, message: str) -> None:
         ("GROUP BY a.ts, TUMBLE(1 DAY) HAVING sum(a.bytes, 1) > 1", "sum takes one argument"),
         ("GROUP BY a.ts, TUMBLE(1 DAY) HAVING approx_percentile(bytes) > 1", "approx_percentile takes (x, 0.5) or"),
         ("GROUP BY a.ts, TUMBLE(1 DAY) HAVING approx_percentile(bytes, 2) > 1", "with shares from 0 to 1"),
+        ("GROUP BY a.ts, TUMBLE(1 DAY) HAVING size(max_k(bytes, 0)) > 1", "max_k takes (x, 3) with how many values"),
         (
             "GROUP BY a.ts, TUMBLE(1 DAY) HAVING approx_top_k(bytes, port) > 1",
             "approx_top_k takes numbers after its first",
@@ -692,6 +693,14 @@ def test_changes_have_their_instant_and_whether_a_group_is_gone() -> None:
     assert query.grouping.window == Changes(((2, Range(60_000_000)), (3, Tumble(300_000_000))), 1)
     named = parse(f"SELECT deleted AS gone, changed_at, count(*) AS n {CHANGES} EMIT CHANGES")
     assert [item.name for item in named.output] == ["gone", "changed_at", "n"]
+
+
+def test_rows_of_a_subquery_expire_by_their_own_time() -> None:
+    sql = "SELECT k, count(*) AS n FROM (SELECT k FROM a) [RANGE 5 SECONDS] v GROUP BY k EMIT CHANGES"
+    *_, output = parse_script("q", sql, {"a": ["k", "ts"]}, event_times={"a": "ts"})
+    ((_, query),) = output.branches
+    assert [item.expression.sql for item in query.select if item.name == "time of v"] == ["`v.#ts`"]
+    assert query.grouping is not None and query.grouping.changes.ends == ((1, Range(5_000_000)),)
 
 
 @pytest.mark.parametrize(

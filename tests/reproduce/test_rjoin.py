@@ -94,7 +94,7 @@ def test_every_look_is_a_row() -> None:
     assert is_rising([row["load"] for row in rows])
 
 
-def test_windows_make_less_load_and_storage_created_is_never_lost() -> None:
+def test_windows_make_less_load_and_storage_created_is_never_lost(tmp_path: Path) -> None:
     rows = []
     for window in (3, 30):
         run = window_run(window, queries=30, tuples=(30,))
@@ -103,6 +103,8 @@ def test_windows_make_less_load_and_storage_created_is_never_lost() -> None:
     assert rows[0]["load"] < rows[1]["load"]
     assert rows[1]["storage created"] == rows[1]["storage"]  # nothing was out of its window
     assert rows[0]["answers"] < rows[1]["answers"]
+    rjoin_fig8.EXPERIMENT.plot(rows, tmp_path / "windows.svg")  # a number is the name of a curve
+    assert ">window 30 load<" in (tmp_path / "windows.svg").read_text("utf-8")
 
 
 def test_figure_2_wants_a_gain_in_traffic_and_load() -> None:

@@ -24,10 +24,10 @@ from watersmeet.program.site.agreement import Takeover, Versions
 from watersmeet.program.site.engine import read_versions
 from watersmeet.program.site.ledger import SiteLedger
 from watersmeet.spark.checkpoint import Checkpoint
-from watersmeet.spark.definitions import read_query
+from watersmeet.spark.definitions import read_definition
+from watersmeet.spark.launch import Launch
 from watersmeet.spark.resume import known_versions, latest
-from watersmeet.spark.run import _Launch
-from watersmeet.spark.site_query import SiteQuery
+from watersmeet.spark.site.query import SiteQuery
 
 PHASES = ("proposed", "promised", "decided", "adopted", "dropped")
 PROPOSER, OTHERS = "ams", ("nyc", "tok")
@@ -80,7 +80,7 @@ def expected_by(scene: Scene, first: dict[str, str], log: Sequence[Takeover]) ->
                 spans[name][-1] = (sql, start_us, entry.at_us)
         for plan in entry.change.plans:
             if plan.is_fresh:
-                sql = read_query(plan.definition, str(scene.directory), {}).sql
+                sql = read_definition(plan.definition, str(scene.directory), {}).query.sql
                 spans.setdefault(plan.query, []).append((sql, entry.at_us, None))
     return {
         name: sum((due(scene, sql, start_us=start, heads_before_us=end) for sql, start, end in some), Bag())
@@ -185,9 +185,9 @@ def test_a_start_with_the_topology_before_a_change_goes_on_with_the_change(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sites finish it while they start: what a query asked for before is not asked for again as another plan of it."""
-    ask = _Launch._ask_for_new_plans
+    ask = Launch._ask_for_new_plans
 
-    def ask_late(launch: _Launch, started: Sequence[SiteQuery]) -> None:
+    def ask_late(launch: Launch, started: Sequence[SiteQuery]) -> None:
         wait_for(lambda: all(one.job.versions.log for one in started), "the change is finished")
         ask(launch, started)
 
@@ -196,7 +196,7 @@ def test_a_start_with_the_topology_before_a_change_goes_on_with_the_change(
         *(spark, monkeypatch, scene, [("tok", "after promised")]),
         seed=2,  # the first start after the crash is with the topology before the change
         first_change=1,
-        before_the_last=lambda: monkeypatch.setattr(_Launch, "_ask_for_new_plans", ask_late),
+        before_the_last=lambda: monkeypatch.setattr(Launch, "_ask_for_new_plans", ask_late),
     )
 
 
@@ -225,15 +225,26 @@ def test_a_crash_in_any_phase_of_a_change_changes_nothing(
     crash_and_go_on(spark, monkeypatch, at_three_sites(tmp_path), crashes, seed)
 
 
+def with_kept_rows(topology: Path) -> Path:
+    """A file whose sites keep rows for plans that are still to come."""
+    topology.write_text("adapt: {mode: planner}\n" + topology.read_text())
+    return topology
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("victim", ["ams", "nyc"])
 @pytest.mark.parametrize("phase", ["promised", "decided", "adopted", "dropped"])
-def test_a_site_is_killed_when_its_ledger_has_a_phase(tmp_path: Path, victim: str, phase: str) -> None:
-    """Real processes: two sites, a query added by the command, and SIGKILL as soon as the ledger shows the phase."""
-    scene = small_scene(tmp_path).write()
-    changed = replace(scene, queries={**scene.queries, "new": f"SELECT a.id AS a_id, b.m AS m {JOIN} AND b.m > 1"})
-    first = scene.topology_path.rename(tmp_path / "first.yaml")
-    later = changed.topology_path
+@pytest.mark.parametrize("what", ["query", "plan"])
+def test_a_site_is_killed_when_its_ledger_has_a_phase(tmp_path: Path, victim: str, phase: str, what: str) -> None:
+    """Real processes: two sites, a query added or a plan changed by the command, SIGKILL when the ledger has the phase.
+
+    With another plan rows of windows move.
+    """
+    scene = small_scene(tmp_path, way=("SM-S1", False) if what == "plan" else None).write()
+    new = {"new": f"SELECT a.id AS a_id, b.m AS m {JOIN} AND b.m > 1"} if what == "query" else {}
+    changed = replace(scene, plan=None, queries={**scene.queries, **new})
+    first = with_kept_rows(scene.topology_path).rename(tmp_path / "first.yaml")
+    later = with_kept_rows(changed.topology_path).rename(tmp_path / "later.yaml")
 
     def command(*words: str) -> list[str]:
         return [*words, "--checkpoint", str(scene.checkpoint), "--master", "local[1]"]
@@ -267,12 +278,16 @@ def test_a_site_is_killed_when_its_ledger_has_a_phase(tmp_path: Path, victim: st
                 "promised": promised or has_gone_over,
                 "decided": now.is_decided or has_gone_over,
                 "adopted": has_gone_over,
-                "dropped": has_gone_over,  # nothing of a query that is added is dropped: when rows come after it
+                # Nothing of a query that is added is dropped: when rows come after it.
+                "dropped": has_gone_over and (bool(now.gone) or what == "query"),
             }
             return now != before and reached[phase]
 
+        if phase == "dropped" and what == "plan":
+            wait_for(lambda: versions()[victim].deployment.revision == 2, "it does not go over", all_run)
+            more(scene, 210)
         wait_for(is_there, f"it does not come to {phase}", all_run)
-        if phase == "dropped":
+        if phase == "dropped" and what == "query":
             more(scene, 210)
         sites[victim].kill()
         asking.finish()
@@ -281,7 +296,8 @@ def test_a_site_is_killed_when_its_ledger_has_a_phase(tmp_path: Path, victim: st
         wait_for(lambda: {one.deployment.revision for one in versions().values()} == {2}, "both go over", all_run)
         more(scene, 350)
         (entry,) = versions()["nyc"].log
-        expected = {"q": scene.expected(), "new": due(scene, changed.queries["new"], start_us=entry.at_us)}
+        expected = {"q": scene.expected()}
+        expected |= {name: due(scene, sql, start_us=entry.at_us) for name, sql in new.items()}
 
         def are_there() -> bool:
             return all(by_arrow(scene.sink(name)) == some for name, some in expected.items())

@@ -52,7 +52,8 @@ def test_executors_and_workers_are_killed(tmp_path: Path) -> None:
             await_progress()
             cluster.executors()[0].kill()
             await_progress()
-            assert any((tmp_path / "worker0").rglob("watersmeet.zip")), "the package is shipped"
+            shipped = [path.parent for path in (tmp_path / "worker0").rglob("watersmeet/program/join/kernels.py")]
+            assert any(any(place.rglob("kernels.*.nbi")) for place in shipped), "the package is shipped, as compiled"
             for child in [one for one in cluster.executors() if one.parent().pid == cluster.workers[1].pid]:
                 child.kill()
             cluster.workers[1].kill()

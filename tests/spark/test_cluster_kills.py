@@ -87,7 +87,7 @@ def test_whatever_is_killed_every_answer_comes_once(
                     await_progress(scene, run)
                     time.sleep(chance.uniform(0, 0.7))
                     victims.kill(what)
-                wait_for(scene.is_at_rest, "it does not come to its end", run.check)
+                wait_for(scene.is_at_rest, "it does not come to its end", run.check, scene.progress)
                 run.stop()
             with CommandProcess([*command, "--once"], directory / "log.txt") as again:
                 again.finish()
@@ -100,4 +100,5 @@ def await_progress(scene: Scene, run: CommandProcess) -> None:
         lambda: scene.ledger("here").ingested_batch > before or scene.is_at_rest(),
         "no micro-batch is ingested",
         run.check,
+        scene.progress,
     )

@@ -121,6 +121,7 @@ def test_two_sites_at_two_servers_of_which_one_is_killed(tmp_path: Path) -> None
                 lambda: scene.ledger("ams").ingested_batch > before or scene.is_at_rest(),
                 "no micro-batch is ingested",
                 lambda: check_all(running),
+                scene.progress,
             )
 
         ams, nyc = site("ams"), site("nyc", "--health-port", "0")
@@ -133,7 +134,7 @@ def test_two_sites_at_two_servers_of_which_one_is_killed(tmp_path: Path) -> None
         with pytest.raises(AssertionError, match=r"Spark Connect server .* start the run again to resume it"):
             nyc.finish()
         nyc = site("nyc", "--health-port", "0")
-        wait_for(scene.is_at_rest, "it does not come to its end", lambda: check_all((ams, nyc)))
+        wait_for(scene.is_at_rest, "it does not come to its end", lambda: check_all((ams, nyc)), scene.progress)
         address = next(line.split()[3] for line in reversed(nyc.told) if "health at" in line)
         with urllib.request.urlopen(address.replace("/livez", "/readyz")) as answer:
             assert json.load(answer)["ok"] is True

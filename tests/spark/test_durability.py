@@ -2,19 +2,26 @@
 
 import json
 import os
+import pickle
 import shutil
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from scenes import Scene, make_batches
 
 import watersmeet as wm
 from watersmeet.cli.main import run_command
-from watersmeet.spark.durable import sealed, unsealed
+from watersmeet.program.site.ledger import FORMAT
+from watersmeet.program.storage.shelf import Part
+from watersmeet.spark import durable
+from watersmeet.spark.checkpoint import Checkpoint
+from watersmeet.spark.durable import FLUSHED, sealed, unsealed
 from watersmeet.spark.files import FileShelf
 from watersmeet.spark.spark_log import SparkLog
 
@@ -220,6 +227,52 @@ def test_a_checkpoint_of_the_form_before_is_refused(site: Path, capsys: pytest.C
 
 
 # The parts ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_replaced_whole_although_a_cut_has_left_it_under_both_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a rename that is half on the disk; writing to the one name would change the other before anything else."""
+    ledger, seen = tmp_path / "ledger.json", []
+    ledger.write_text("old")
+    os.link(ledger, tmp_path / "ledger.json.tmp")
+    monkeypatch.setattr(durable, "flush_path", lambda path: seen.append(ledger.read_text()))
+    for text in ("new", "newer"):
+        FLUSHED.replace(ledger, text, after=[tmp_path])
+    assert seen == ["old", "old", "new", "new", "new", "newer"] and ledger.read_text() == "newer"
+
+
+def test_a_start_that_fails_lets_go_of_its_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def opened() -> Checkpoint:
+        return Checkpoint(tmp_path / "here", {"format": FORMAT, "queries": {}}, FLUSHED)
+
+    def fail(shelf: FileShelf, names: Any) -> None:
+        raise OSError("the disk fails")
+
+    opened().close()
+    with monkeypatch.context() as patch:
+        patch.setattr(FileShelf, "keep_only", fail)
+        with pytest.raises(OSError, match="the disk fails") as failed:
+            opened()
+    opened().close()
+    assert failed.tb is not None  # which has held on to all that was open
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_what_tasks_write_on_other_machines_is_flushed_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_shared: bool
+) -> None:
+    """On a cluster the driver cannot flush what an executor has in memory; here it does so itself before it commits."""
+    checkpoint = Checkpoint(tmp_path / "here", {"format": FORMAT, "queries": {}}, FLUSHED, is_shared=is_shared)
+    shelf: FileShelf = pickle.loads(pickle.dumps(checkpoint.shelf))  # as a task gets it
+    flushed: list[str] = []
+    monkeypatch.setattr(durable, "flush_path", lambda path: flushed.append(os.path.basename(path)))
+    names = [shelf.put("rows", pa.table({"k": [1]})).path, shelf.put_bytes("parcel", b"bytes")]
+    assert flushed.count("state") == len(names) * is_shared and (set(names) <= set(flushed)) is is_shared
+    inputs = tuple(Part(name, 1, 1) for name in names)
+    checkpoint.commit(replace(checkpoint.ledger, inputs=inputs))
+    assert set(names) <= set(flushed) and flushed.index(names[0]) < flushed.index("here")
+    checkpoint.close()
 
 
 def test_a_file_is_verified_once_by_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,13 +14,14 @@ import pytest
 from scenes import Bag, Scene, by_arrow, make_batches
 from sim.sites.streams import SECOND
 
-from watersmeet.errors import CheckpointMismatch, ExpressionFailed
+from watersmeet.errors import CheckpointMismatch, ExpressionFailed, WatersmeetError
 from watersmeet.metrics.bus import EventBus
 from watersmeet.metrics.events import MicroBatchCompleted
 from watersmeet.planners.local import local
 from watersmeet.program.finish.failed import failed_sink
 from watersmeet.sim.sites.rows import typed
 from watersmeet.sim.sites.site import SimulatedSites
+from watersmeet.spark.deliver.delivery import Delivery
 from watersmeet.testing import bag
 
 POISON = 37  # of the rows of stream b, every one so far from the last has text that is no number
@@ -143,6 +144,33 @@ def test_combinations_that_fail_are_left_out(spark: Any, tmp_path: Path, where: 
     else:
         assert not (scene.directory / "out" / "failed").exists()
     check_simulated(scene, SOUND, kept(scene) if errors == "keep" else None)
+
+
+def test_kept_rows_that_their_sink_does_not_have_yet_are_not_dropped(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = replace(make_scene(tmp_path, SELECT), errors="keep")
+    write = Delivery._write
+
+    def fail(delivery: Delivery, *given: Any) -> None:
+        if delivery.query == failed_sink("q"):
+            raise OSError("the sink is away")
+        write(delivery, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Delivery, "_write", fail)
+        with pytest.raises(WatersmeetError, match="the sink is away"):
+            scene.run(spark)
+    waiting = scene.ledger("here").undelivered[failed_sink("q")]
+    assert waiting, "the test tests nothing"
+    for errors in ("drop", None):
+        with pytest.raises(CheckpointMismatch, match=r"^query 'q': \d+ rows .* not in their sink yet; run once with"):
+            replace(scene, errors=errors).run(spark)
+    scene.run(spark)
+    assert len(kept(scene)) == lost(scene, CORRECTED, SOUND)
+    dropping = replace(scene, errors="drop")
+    dropping.run(spark)
+    assert by_arrow(scene.sink()) == expected(scene, SOUND)
 
 
 # A cast, an overflow, and a division by zero.

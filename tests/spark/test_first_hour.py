@@ -80,6 +80,27 @@ def test_answers_that_wait_for_watermarks_are_told_of_and_drained(
         wm.start(scene.topology, spark=spark, drain=True)
 
 
+def test_open_windows_and_rows_without_partner_are_told_of_and_drained(spark: Any, tmp_path: Path) -> None:
+    batches = {name: make_batches(seed, trouble=0) for seed, name in enumerate("ab")}
+    queries = {
+        "grouped": "SELECT k, count(*) AS n FROM a GROUP BY k, TUMBLE(1 HOUR)",
+        "outer": "SELECT a.id, b.k FROM a [RANGE 1 HOUR] LEFT JOIN b [RANGE 1 HOUR] ON a.id = b.id AND a.k = b.k",
+        "plain": JOIN,
+        "running": "SELECT k, count(*) AS n FROM b [RANGE 5 SECONDS] GROUP BY k EMIT CHANGES",
+    }
+    scene = Scene(tmp_path, batches, queries).write()
+    (text,) = warned(lambda **settings: scene.run(spark, **settings))
+    given = {name: by_arrow(scene.sink(name)).total() for name in queries}
+    assert warned(lambda **settings: scene.run(spark, drain=True, **settings)) == []
+    waiting = sum(by_arrow(scene.sink(name)).total() - given[name] for name in ("grouped", "outer"))
+    assert waiting > 10
+    assert text.startswith(
+        f"{waiting:,} answers are not given yet: output windows of 'grouped' end after the watermark; "
+        "rows of 'outer' may still find a partner; "
+    )
+    assert by_arrow(scene.sink("plain")).total() == given["plain"]
+
+
 def test_a_sink_with_answers_is_refused_to_another_run_unless_it_begins_anew(spark: Any, tmp_path: Path) -> None:
     batches = {name: make_batches(seed, batches=2) for seed, name in enumerate("ab")}
     scene = Scene(tmp_path, batches, {"q": JOIN}, late=["a"]).write()

@@ -1,6 +1,7 @@
 """Groups on Spark: types as Spark's own aggregates have them, state that outlives a restart, sums beyond their type."""
 
 import os
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import watersmeet as wm
+from watersmeet.cli.main import run_command
+from watersmeet.query.oracle import answer
+from watersmeet.query.sql import parse_query
+from watersmeet.testing import bag
 
 STAMP = pa.timestamp("us", "UTC")
 SECOND_US = 1_000_000
@@ -102,13 +107,58 @@ def test_sketches_have_the_types_and_values_of_spark(spark: Any, tmp_path: Path)
     values = (
         "approx_count_distinct(v) AS d, approx_percentile(v, 0.5) AS median, "
         "percentile_approx(price, array(0.1, 1.0), 50) AS p, approx_top_k(v, 2) AS t, "
-        "approx_top_k(k) AS keys, approx_percentile(ts, 0.5) AS middle"
+        "approx_top_k(k) AS keys, approx_percentile(ts, 0.5) AS middle, "
     )
-    run(spark, tmp_path, f"SELECT k, {values} FROM a GROUP BY k, TUMBLE(10 SECONDS)")
+    ours = "max_k(v, 3) AS most, min_k(price, 2) AS least"
+    lists = (
+        "slice(sort_array(collect_list(v), false), 1, 3) AS most, slice(sort_array(collect_list(price)), 1, 2) AS least"
+    )
+    run(spark, tmp_path, f"SELECT k, {values + ours} FROM a GROUP BY k, TUMBLE(10 SECONDS)")
     spark.read.parquet(str(tmp_path / "a")).createOrReplaceTempView("sketched")
-    expected = spark.sql(f"SELECT k, {values} FROM sketched WHERE k <> 'z' GROUP BY k, window(ts, '10 seconds')")
+    expected = spark.sql(
+        f"SELECT k, {values + lists} FROM sketched WHERE k <> 'z' GROUP BY k, window(ts, '10 seconds')"
+    )
     found = spark.read.parquet(str(tmp_path / "out"))
     assert found.dtypes == expected.dtypes
     assert sorted(map(repr, found.collect())) == sorted(map(repr, expected.collect()))
     with pytest.raises(wm.InputError, match=r"ORDER BY cannot compare \(group\.value0\) of type array"):
         run(spark, tmp_path / "2", "SELECT approx_top_k(v) AS t FROM a GROUP BY TUMBLE(1 DAY) ORDER BY t LIMIT 1")
+
+
+def test_groups_below_a_join_give_the_same_answers_and_explain_says_what_they_save(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At two sites, from a file, with `group_early`."""
+    rows = [(f"k{number % 3}", number % 10, "1.50", number % 40) for number in range(400)]
+    for name in "ab":
+        for number in range(2):
+            part = sorted(rows[number::2], key=lambda row: row[3])
+            write(tmp_path / name, number, [(k, v, p, second + 40 * number) for k, v, p, second in part])
+    schema = "k string, v long, price decimal(10,2), ts timestamp"
+    stats = "{rate: 10, columns: {k: {distinct: 3}, v: {distinct: 10}}}"
+    sql = (
+        "SELECT a.v, count(*) AS n, sum(b.v) AS s, avg(a.v) AS mean, max(b.price) AS most, window_start "
+        "FROM a [TUMBLE 5 SECONDS], b [TUMBLE 5 SECONDS] WHERE a.k = b.k GROUP BY a.v, TUMBLE(20 SECONDS)"
+    )
+    text = f"""\
+sites: [x, y]
+streams:
+  a: {{site: x, schema: "{schema}", event_time: ts, source: {{format: parquet, path: a}}, stats: {stats}}}
+  b: {{site: y, schema: "{schema}", event_time: ts, source: {{format: parquet, path: b}}, stats: {stats}}}
+queries:
+  q: {{site: x, group_early: true, sql: "{sql}", sink: {{format: parquet, path: out}}}}
+"""
+    path = tmp_path / "topology.yaml"
+    path.write_text(text, encoding="utf-8")
+    handle = wm.start(wm.load_topology(path), spark=spark, checkpoint=tmp_path / "state", once=True, drain=True)
+    handle.awaitTermination()
+    assert {"q", "q_a_early", "q_b_early"} == set(handle.plans)
+    tables = {name: ds.dataset(tmp_path / name, format="parquet").to_table() for name in "ab"}
+    expected = answer(parse_query(sql, dict.fromkeys("ab", SCHEMA.names)), tables, dict.fromkeys("ab", "ts"))
+    found = ds.dataset(tmp_path / "out", format="parquet").to_table()
+    assert bag(found) == bag(expected) and found.num_rows == 20
+    assert run_command(["explain", str(path)]) == 0
+    assert re.search(
+        r"query q: groups of equal rows in place of rows \(group_early\) ship [\d,]+ bytes/s instead of [\d,]+\n",
+        capsys.readouterr().out,
+    )

@@ -18,7 +18,10 @@ from scenes import PATIENCE_S, Bag, Scene, by_arrow, make_batches, wait_for
 import watersmeet as wm
 from watersmeet.metrics.events import RunEnded
 from watersmeet.program.site.round import Round
-from watersmeet.spark.site_job import MAX_UNDELIVERED, SiteJob
+from watersmeet.spark.links.protocol import Link, Sealed
+from watersmeet.spark.site.ingesting import MAX_UNDELIVERED
+from watersmeet.spark.site.job import SiteJob
+from watersmeet.spark.site.state import SiteState
 
 QUERIES = {
     "p": "SELECT a.id AS a_id, b.id AS b_id FROM a [RANGE 3 SECONDS], b [RANGE 3 SECONDS] WHERE a.k = b.k",
@@ -122,17 +125,17 @@ def test_waiting_with_a_timeout_while_all_sites_run(tmp_path: Path, begin: Begin
 def test_a_run_to_the_end_waits_for_parcels_that_are_still_to_be_published(
     tmp_path: Path, begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish, has_waited = SiteJob._publish, threading.Event()
+    publish, has_waited = SiteState.publish, threading.Event()
 
-    def publishing(job: SiteJob) -> None:
+    def publishing(state: SiteState) -> None:
         thread = threading.current_thread().name
         if thread.startswith("join-"):  # not where the end of the run is looked for
             has_waited.set()
             time.sleep(0.5)
         if not thread.startswith("links-"):  # it would help
-            publish(job)
+            publish(state)
 
-    monkeypatch.setattr(SiteJob, "_publish", publishing)
+    monkeypatch.setattr(SiteState, "publish", publishing)
     scene = make_scene(tmp_path, batches=1, homes=APART, site="nyc", plan=PLAN)
     receivers = {"p": Receiver(lambda batch: time.sleep(0.3)), "q": Receiver()}
     begin(scene, receivers).awaitTermination()
@@ -179,7 +182,7 @@ def test_stopping_during_a_delivery_neither_loses_nor_doubles_answers(
 
 
 def waiting_rows(job: SiteJob) -> int:
-    return max(delivery.backlog for delivery in job._deliveries)
+    return max(delivery.backlog for delivery in job.state.deliveries)
 
 
 def test_a_sink_that_fails_while_new_rows_wait_for_it_ends_the_run(tmp_path: Path, begin: Begin) -> None:
@@ -248,16 +251,22 @@ def test_a_parcel_that_is_damaged_again_and_again_in_continuous_mode_ends_the_ru
     spark: Any, tmp_path: Path, begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = make_scene(tmp_path, homes=APART, site="nyc", plan=PLAN)
-    damaged = scene.links / "nyc" / "ams" / f"{2:012d}.parcel"
-    damaged.parent.mkdir(parents=True)
-    damaged.write_bytes(b"something else")
-    for times in (1, 2, 3):
-        damaged.with_suffix(f".damaged-{times}").touch()
-    handle = begin(scene, {}, once=False)
-    told = r"^link ams -> nyc: parcel 2 is damaged \(it is not a parcel\), and was so 3 times before; check"
-    with pytest.raises(wm.WatersmeetError, match=told):
-        handle.awaitTermination(PATIENCE_S)
+    link = Link("ams", "nyc")
+    read = Sealed.read
+
+    def damage(parcel: Sealed, over: Link) -> bytes:
+        data = read(parcel, over)
+        return b"something else" if (over, parcel.number) == (link, 2) else data
+
+    with monkeypatch.context() as context:
+        context.setattr(Sealed, "read", damage)
+        handle = begin(scene, {}, once=False)
+        told = r"^link ams -> nyc: parcel 2 is damaged \(it is not a parcel\), and was so 3 times before; check"
+        with pytest.raises(wm.WatersmeetError, match=told):
+            handle.awaitTermination(PATIENCE_S)
     assert not handle.isActive
+    damaged = [path.name for path in (scene.links / "nyc" / "ams").glob("*.damaged-*")]
+    assert sorted(damaged) == [f"{2:012d}.damaged-{times}" for times in (1, 2, 3, 4)]
     scene.run(spark)
     scene.check()
 

@@ -26,6 +26,7 @@ from watersmeet.errors import CheckpointMismatch, InputError, RunError, without_
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
 from watersmeet.spark import kafka_options
+from watersmeet.spark.deliver.claims import Start
 from watersmeet.spark.deliver.kafka import KafkaWriter
 from watersmeet.spark.kafka_options import client_options, spark_options
 from watersmeet.testing import bag
@@ -359,6 +360,9 @@ def topic(kafka_broker: Broker) -> str:
     return name
 
 
+START = Start("this")  # Kafka itself tells the newer of two producers
+
+
 def writer_of(spark: Any, broker: Broker, topic: str, **options: str) -> KafkaWriter:
     sink = Sink("kafka", options={"topic": topic, "bootstrap.servers": broker.servers, **options})
     return KafkaWriter(spark, sink, f"q-{topic}", lambda text: None)
@@ -373,12 +377,12 @@ def test_of_two_processes_the_newer_one_writes_and_what_the_topic_has_is_not_wri
 ) -> None:
     rows = [spark.range(number, number + 1) for number in range(5)]
     older = writer_of(spark, kafka_broker, topic)
-    older.resume_after(0)
+    older.resume_after(0, 0, START)
     older.write(rows[1], 1, replay=False)
     older._producer.begin_transaction()  # killed in the middle of the second micro-batch
     older._produce(older._producer, older._messages(rows[2]), 2)
     newer = writer_of(spark, kafka_broker, topic)
-    newer.resume_after(2, replay=True)
+    newer.resume_after(2, 1, START)
     assert newer.write(rows[1], 1, replay=True) == 0
     newer.write(rows[2], 2, replay=True)
     with pytest.raises(CheckpointMismatch, match=r"^topic \S+ is written by another process of the same run"):
@@ -389,7 +393,7 @@ def test_of_two_processes_the_newer_one_writes_and_what_the_topic_has_is_not_wri
     assert headers == [f"q-{topic} {batch}".encode() for batch in (1, 2, 3)]
     copied = writer_of(spark, kafka_broker, topic)
     with pytest.raises(CheckpointMismatch, match="up to micro-batch 3, and the checkpoint is of micro-batch 1"):
-        copied.resume_after(1)
+        copied.resume_after(1, 1, START)
     for writer in (older, newer, copied):
         writer.close()
 
@@ -399,9 +403,9 @@ def test_where_brokers_have_forgotten_how_far_a_topic_is_nothing_is_guessed(
 ) -> None:
     refusing = writer_of(spark, kafka_broker, topic)
     with pytest.raises(RunError, match=r"brokers have forgotten .* option lost_offsets: skip if the last answers are"):
-        refusing.resume_after(2, replay=True)
+        refusing.resume_after(2, 1, START)
     skipping = writer_of(spark, kafka_broker, topic, lost_offsets="skip")
-    skipping.resume_after(2, replay=True)
+    skipping.resume_after(2, 1, START)
     assert [skipping.write(spark.range(1), batch, replay=True) for batch in (2, 3)] == [0, 1]
     for writer in (refusing, skipping):
         writer.close()
@@ -414,9 +418,21 @@ def test_a_topic_that_is_not_there_and_brokers_that_are_not_are_said_in_a_senten
     warned: list[str] = []
     sink = Sink("kafka", options={"topic": "t", "bootstrap.servers": "127.0.0.1:1"})
     writer = KafkaWriter(spark, sink, "q", warned.append)
-    writer.give_up()
-    with pytest.raises(RunError, match=r"^the sink, topic t, cannot be written: .*start the brokers"):
-        writer.resume_after(0)
+    monkeypatch.setattr("watersmeet.spark.deliver.kafka._START_S", 1.0)
+    with pytest.raises(RunError, match=r"^the sink, topic t, cannot be written: .*Connection refused.*start the brok"):
+        writer.resume_after(0, 0, START)
+    assert len(warned) == 1 and "it goes on when it can be" in warned[0]
+    writer.close()
+    monkeypatch.setattr("watersmeet.spark.deliver.kafka._WAIT_S", 5.0)
+    monkeypatch.setattr("watersmeet.spark.deliver.kafka._START_S", 60.0)
+    password = {**kafka_broker.secure_options, "sasl.password": "wrong"}
+    writer = KafkaWriter(spark, Sink("kafka", options={"topic": "t", **password}), "q", warned.append)
+    with pytest.raises(RunError, match=r"^the sink, topic t, cannot be written: .*uthentication failed.*correct the"):
+        writer.resume_after(0, 0, START)
+    writer.close()
+    writer = writer_of(spark, kafka_broker, "nowhere")
+    with pytest.raises(RunError, match=r"^the sink, topic nowhere, cannot be written: brokers have no such topic; "):
+        writer.resume_after(0, 0, START)
     writer.close()
 
 

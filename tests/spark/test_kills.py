@@ -47,7 +47,7 @@ def kill_and_resume(scene: Scene, victims: Sequence[str], seed: int) -> None:
 
 
 def test_a_run_whose_java_is_killed_goes_on_at_both_its_sites(tmp_path: Path) -> None:
-    kill_and_resume(make_scene(tmp_path, ["plain"], batches=14, rows=150, seed=1, **TWO_SITES), ("java",), seed=1)
+    kill_and_resume(make_scene(tmp_path, ["plain"], batches=8, rows=150, seed=1, **TWO_SITES), ("java",), seed=1)
 
 
 @pytest.mark.soak

@@ -61,6 +61,42 @@ def test_a_run_is_kept_up_to_date_until_it_ends(checkpoint: Path, monkeypatch: p
     assert "<caption>Flows" in LiveView(checkpoint, lambda: False)._now("everywhere")
 
 
+CELLS = """
+import threading
+from pathlib import Path
+from watersmeet.metrics.jsonl import KEPT
+from watersmeet.spark.notebook import LiveView
+path = Path(r"{path}")
+lines = path.read_bytes().splitlines(keepends=True)
+path.write_bytes(b"".join(lines[:100]))
+active = [True]
+class Run:
+    view = LiveView(path.parent, lambda: active[0])
+    def _repr_html_(self):
+        return self.view.html()
+---
+Run()
+---
+with path.open("ab") as file:
+    file.write(b"".join(lines[100:]))
+active[0] = False
+Run.view._thread.join(60)
+"""
+
+
+def test_in_jupyter(checkpoint: Path) -> None:
+    """A real kernel: what a cell shows is replaced there by what comes later."""
+    for module in ("nbclient", "ipykernel"):
+        pytest.importorskip(module, reason="no Jupyter: pip install nbclient ipykernel")
+    from nbclient import NotebookClient
+    from nbformat import v4
+
+    cells = [v4.new_code_cell(text) for text in CELLS.format(path=checkpoint / KEPT).split("---")]
+    done = NotebookClient(v4.new_notebook(cells=cells), timeout=120, kernel_name="python3").execute()
+    (shown,) = (html for one in done.cells[1].outputs if (html := one["data"]["text/html"]))  # the other is empty
+    assert "22,800 rows in, 6,132 answers" in shown and ">ended<" in shown
+
+
 def test_events_as_a_table(checkpoint: Path) -> None:
     events: Any = RunEvents(EventBus(), checkpoint)
     everything = events()

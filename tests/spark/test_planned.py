@@ -40,7 +40,7 @@ from watersmeet.planners.sited import central
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
-from watersmeet.spark import run as run_module
+from watersmeet.spark import planning
 from watersmeet.stats.model import Bin, ColumnStats, Histogram, Number, Stats, StreamStats
 from watersmeet.stats.sketches import Sizes
 from watersmeet.testing import bag
@@ -277,7 +277,7 @@ def force(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[SubPlan], HashP
             join = replace(join_plan_of(plan), sub_plans=tuple(sub_plans), partition=Partition(0, parts))
             return Chosen(with_join(plan, join), "forced")
 
-        monkeypatch.setattr(run_module, "choose", choose)
+        monkeypatch.setattr(planning, "choose", choose)
 
     return forced
 
@@ -304,6 +304,7 @@ def test_parts_go_their_own_ways_to_the_answers_of_the_law(
 # Going on -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 def test_a_plan_in_parts_goes_on_in_the_middle_with_every_answer_once(
     spark: Any, make_scene: Callable[..., Scene]
 ) -> None:

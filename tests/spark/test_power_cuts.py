@@ -24,7 +24,7 @@ from watersmeet.spark import durable
 from watersmeet.spark.checkpoint import Checkpoint
 from watersmeet.spark.deliver.storage import LocalStorage
 from watersmeet.spark.links.directory import DirectoryLinks
-from watersmeet.spark.site_job import SiteJob
+from watersmeet.spark.site.job import SiteJob
 
 QUERIES = {
     "plain": "SELECT a.id AS a_id, b.id AS b_id, b.s FROM a [RANGE 9 SECONDS], b [RANGE 9 SECONDS] WHERE a.k = b.k",

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from scenes import SECOND_US, Bag, Scene, by_arrow, latest_us, make_batches, wait_for
 
 import watersmeet as wm
-from watersmeet.spark import site_job
+from watersmeet.spark.site import ingesting
 
 # Streams a and b are in all of them: other windows, other filters, the same join with another select list, a self-join.
 QUERIES = {
@@ -182,7 +182,7 @@ def test_a_slow_sink_does_not_hold_up_another(spark: SparkSession, make_scene: C
 def test_new_rows_wait_for_a_sink_that_is_far_behind(
     spark: SparkSession, make_scene: Callable[..., Scene], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(site_job, "MAX_UNDELIVERED", 1)
+    monkeypatch.setattr(ingesting, "MAX_UNDELIVERED", 1)
     scene = make_scene({"fast": PLAIN, "slow": PLAIN}, "ab", count=8)
     waiting: list[int] = []
 
@@ -215,7 +215,7 @@ def test_a_sink_that_fails_ends_the_run_and_nothing_is_lost_or_doubled(
     once: bool,
     most_undelivered: int,
 ) -> None:
-    monkeypatch.setattr(site_job, "MAX_UNDELIVERED", most_undelivered)
+    monkeypatch.setattr(ingesting, "MAX_UNDELIVERED", most_undelivered)
     scene = make_scene({"files": PLAIN, "good": QUERIES["distinct"], "bad": FILTERED}, "ab", count=6)
     broken = True
 

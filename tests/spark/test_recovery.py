@@ -27,7 +27,7 @@ from watersmeet.spark.deliver.storage import LocalStorage
 from watersmeet.spark.files import FileShelf
 from watersmeet.spark.jobs import TaskRunner
 from watersmeet.spark.links.directory import DirectoryLinks
-from watersmeet.spark.site_job import SiteJob
+from watersmeet.spark.site.job import SiteJob
 
 
 class Crash(WatersmeetError):
@@ -49,6 +49,7 @@ INGEST_COMMIT, WATERMARKS, SPARKS_COMMIT, JOIN, JOIN_COMMIT, PUBLISH, ACKNOWLEDG
     "delivered commit",
 )
 INGESTED, LATE, EVALUATE, DELETE = "ingested files", "late rows", "evaluate", "delete"
+START_COMMIT = "start commit"
 SLOW_DELIVERY = "deliver, when a later commit has been made"
 
 
@@ -146,6 +147,8 @@ class Tripwire:
 
 
 def _kind(before: SiteLedger, after: SiteLedger) -> str:
+    if after.writer != before.writer:
+        return START_COMMIT
     if after.ingested_batch > before.ingested_batch:
         return INGEST_COMMIT
     return JOIN_COMMIT if after.number > before.number else DELIVERED_COMMIT

@@ -75,7 +75,7 @@ def check(directory: Path, queries: Sequence[str], rows: pa.Table) -> None:
 
 
 def shapes(handle: wm.StreamingRun) -> set[str]:
-    return {family.shape.name for job in jobs(handle) for family in job._engine.program.families}
+    return {family.shape.name for job in jobs(handle) for family in job.program.families}
 
 
 @pytest.mark.few(1)

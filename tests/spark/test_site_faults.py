@@ -7,6 +7,7 @@ exactly the answers of the law, and meanwhile nothing but answers.
 import contextlib
 import random
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from pathlib import Path
 import duckdb
 import pytest
 from processes import CommandProcess
-from scenes import Scene, Steps, by_duckdb, make_batches, wait_for, write_batch
+from scenes import Scene, Steps, by_duckdb, ledger_of, make_batches, wait_for, write_batch
 from seeds import FreshSeeds, scaled
 
 HOMES = {"a": "ams", "b": "fra", "c": "nyc"}
@@ -48,6 +49,7 @@ class Sites:
     chance: random.Random
     processes: dict[str, CommandProcess] = field(default_factory=dict)
     stage: int = 0
+    also_told: tuple[str, ...] = ()  # beginnings of what processes may say
     _before: dict[str, int] = field(default_factory=dict)  # micro-batches of each site when it was last started
 
     def __post_init__(self) -> None:
@@ -62,13 +64,28 @@ class Sites:
 
     def start(self) -> None:
         self.release()
-        topology = self.scene.topology_path
         for name in self.chance.sample(SITES, len(SITES)):
-            command = ["site", name, str(topology), "--trigger", "200 milliseconds", "--quiet"]
-            command += ["--checkpoint", str(self.scene.checkpoint), "--master", "local[1]"]
-            command += ["--conf", "spark.driver.memory=512m"]
             self._before[name] = self.scene.ledger(name).number
-            self.processes[name] = CommandProcess(command, self.scene.directory / f"{name}.log")
+            self.processes[name] = self.process(name, self.scene.checkpoint)
+
+    def process(self, name: str, checkpoint: Path) -> CommandProcess:
+        """A process that runs a site, on its checkpoint or a copy."""
+        command = ["site", name, str(self.scene.topology_path), "--trigger", "200 milliseconds", "--quiet"]
+        command += ["--checkpoint", str(checkpoint), "--master", "local[1]", "--conf", "spark.driver.memory=512m"]
+        return CommandProcess(command, self.scene.directory / f"{name}-{checkpoint.name}.log")
+
+    def wait_until_quiet(self) -> None:
+        """Until all that has been released is joined: no site has anything to do for a while."""
+
+        def numbers() -> list[int]:
+            return [self.scene.ledger(name).number for name in SITES]
+
+        def are_quiet() -> bool:
+            before = numbers()
+            time.sleep(3)
+            return before == numbers()
+
+        wait_for(are_quiet, "it does not come to rest", self.check)
 
     def wait_for_micro_batches(self, name: str, count: int, since: int | None = None) -> None:
         """Until a site has completed so many micro-batches, since it was started if nobody says."""
@@ -135,7 +152,8 @@ class Sites:
         self.scene.check(least=500)  # no answers too many either: the ledgers say that all rows have been joined
         for process in self.processes.values():
             for line in process.told:
-                assert line.startswith((*TROUBLES, "stopping")) or LATE_ROWS.match(line), line
+                is_known = line.startswith((*TROUBLES, *self.also_told, "stopping"))
+                assert is_known or LATE_ROWS.match(line), line
 
     def _are_answers_there(self) -> bool:
         def count(query: str) -> int:
@@ -206,6 +224,46 @@ def test_a_link_that_is_away_time_and_again(make_sites: MakeSites, fresh_seeds: 
                 time.sleep(sites.chance.uniform(0, 10))
             time.sleep(sites.chance.uniform(0, 3))
         sites.finish()
+
+
+@pytest.mark.soak
+def test_of_two_processes_of_one_site_one_goes_on(make_sites: MakeSites, fresh_seeds: FreshSeeds) -> None:
+    for seed in fresh_seeds.take(1):
+        start_twice(make_sites(stages=4, seed=seed))
+
+
+def start_twice(sites: Sites) -> None:
+    """Start a site on a copy that is behind, then on one that is not: the first is refused, the second takes over."""
+    scene, older, newer = sites.scene, sites.scene.directory / "older", sites.scene.directory / "newer"
+    sites.start()
+    for name in SITES:
+        sites.wait_for_micro_batches(name, 1)
+    sites.wait_until_quiet()
+    shutil.copytree(scene.checkpoint / "nyc", older / "nyc")
+    before = scene.ledger("nyc").number
+    sites.release()
+    sites.wait_for_micro_batches("nyc", 3, since=before)
+    with sites.process("nyc", older) as behind:
+        behind.finish(code=2)
+        assert "an older copy" in behind.told[-1]
+    sites.check()
+    sites.wait_until_quiet()
+    shutil.copytree(scene.checkpoint / "nyc", newer / "nyc")
+    before, first = scene.ledger("nyc").number, sites.processes["nyc"]
+    with sites.process("nyc", newer) as taking_over:
+        first.finish(code=1)
+        assert "another process runs nyc on a copy of its checkpoint" in first.told[-1]
+        sites.release()
+        wait_for(lambda: ledger_of(newer / "nyc").number > before + 3, "it does not go on", taking_over.check)
+        first.start()  # what was fenced is refused while the other one runs
+        first.finish(code=2)
+        taking_over.stop()
+    sites.also_told = ("watersmeet: link ",)
+    shutil.rmtree(scene.checkpoint / "nyc")
+    shutil.move(newer / "nyc", scene.checkpoint / "nyc")
+    first.start()
+    sites.release()
+    sites.finish()
 
 
 @pytest.mark.soak

@@ -29,9 +29,9 @@ from watersmeet.sim.sites.site import SimulatedSites
 from watersmeet.spark.links.directory import DirectoryLinks
 from watersmeet.spark.links.protocol import Fenced, Link, Role, Sealed
 from watersmeet.spark.links.site_links import SiteLinks
-from watersmeet.spark.run import plan_query
-from watersmeet.spark.site_job import SiteJob
-from watersmeet.spark.site_query import SiteQuery
+from watersmeet.spark.planning import plan_query
+from watersmeet.spark.site.job import SiteJob
+from watersmeet.spark.site.query import SiteQuery
 from watersmeet.testing import bag
 
 Way = tuple[str, bool] | None  # method and whether Bloom filters travel; None ships all to the query's site
@@ -213,6 +213,7 @@ def test_the_cases_are_of_every_kind() -> None:
 # Going on -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 def test_a_second_run_goes_on_where_the_first_one_ended(
     spark: Any, tmp_path: Path, published: dict[tuple[str, str, int], int]
 ) -> None:

@@ -10,7 +10,7 @@ from spark.test_sites import jobs, small_scene, with_way
 
 import watersmeet as wm
 from watersmeet.metrics.events import PlanChangeProposed, PlanInForce, VersionDropped
-from watersmeet.spark.run import plan_query
+from watersmeet.spark.planning import plan_query
 from watersmeet.spark.versions_text import running_text
 
 

@@ -28,6 +28,8 @@ QUERIES = {
     "united": """WITH every AS (SELECT k, id FROM a UNION ALL SELECT m, id FROM b WHERE v > 2)
         SELECT e.k, e.id, c.id AS ci FROM every [RANGE 1 SECOND] e, c [RANGE 1 SECOND] WHERE e.k = c.k
         UNION ALL SELECT k, n, 0 FROM busy""",
+    "running": """SELECT p.k, count(*) AS n, max(c.id) AS most FROM pairs [RANGE 1 SECOND] p, c [RANGE 2 SECONDS]
+        WHERE p.k = c.k GROUP BY p.k EMIT CHANGES""",
     "first": "SELECT d.m, d.s, c.id FROM kinds [RANGE 2 SECONDS] d, c [RANGE 2 SECONDS] WHERE d.s = c.s",
 }
 
@@ -55,6 +57,7 @@ def check(scene: Scene) -> None:
     scene.check_ledgers()
 
 
+@pytest.mark.soak
 def test_views_survive_crashes_before_their_rows_are_filed_and_before_they_are_committed(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,13 +166,6 @@ def test_plans_of_views_and_unions_change_at_a_restart_and_while_sites_run(spark
         with_view = wm.Query(
             "more", "SELECT ai FROM pairs", site="nyc", sink=wm.Sink("parquet", str(tmp_path / "more"))
         )
-        with pytest.raises(wm.InputError, match="query 'more' reads views or has several SELECTs, and such queries do"):
-            handle.add(with_view)
-        with pytest.raises(wm.InputError, match="query 'joined' reads views or has several SELECTs"):
-            handle.remove("joined")
-        other = [replace(one, sql=f"{one.sql} AND a.k > 3") if one.name == "pairs" else one for one in planned.views]
-        with pytest.raises(wm.InputError, match="stop and begin anew with --fresh"):
-            handle.apply(replace(planned, views=tuple(other)))
         moved = [replace(one, site="ams") if one.name == "pairs" else one for one in planned.views]
         with pytest.raises(wm.InputError, match="view 'pairs': its site cannot change while queries read it"):
             handle.apply(replace(planned, views=tuple(moved)))

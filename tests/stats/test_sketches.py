@@ -206,3 +206,19 @@ def test_a_column_that_was_read_whole_has_as_many_values_as_were_seen() -> None:
     partly, whole = (sketch.stats(Origin.ESTIMATED, None, seen).distinct for seen in (0.5, 1.0))
     assert partly is not None and partly.value > 1_000
     assert whole is not None and (whole.value, whole.confidence) == (600, 1.0)
+
+
+def test_what_a_copy_takes_the_sketch_does_not() -> None:
+    random, whole = np.random.default_rng(1), StreamSketch()
+    for values in (50, 50, 5_000):  # the same values, and more of them than are counted
+        rows = pa.table({"k": random.integers(0, values, 4_000)})
+        more = StreamSketch()
+        more.count(np.arange(len(rows)))
+        more.add(rows)
+        more.measure(rows)
+        more.passed("k > 1", 3, 4)
+        before, copied = json.dumps(whole.to_data()), whole.copy()
+        copied.merge(more)
+        assert json.dumps(whole.to_data()) == before != json.dumps(copied.to_data())
+        whole.merge(more)
+        assert json.dumps(copied.to_data()) == json.dumps(whole.to_data())

@@ -85,9 +85,6 @@ REFUSED = {
     "cannot move to ams": with_queries(replace(NOW.queries[0], site="ams"), NOW.queries[1]),
     "link_transport: parcels are on their way": changed(link_transport=LinkTransport(path="links")),
     "durability is decided at the start": changed(durability="process"),
-    "reads views or has several SELECTs": with_queries(
-        *NOW.queries, query("u", "SELECT a.v FROM a UNION ALL SELECT b.v FROM b")
-    ),
 }
 
 
@@ -100,10 +97,29 @@ def test_what_nobody_reads_may_change() -> None:
     assert rows(with_stream("c", schema="k int, ts timestamp")) == []
 
 
-def test_queries_over_tables_do_not_begin_while_others_run() -> None:
-    tables = changed(tables=(Table("t", source=wm.Source("csv", "t.csv"), schema="k long, r string", site="nyc"),))
+def test_tables_come_and_go_with_the_queries_that_read_them_and_do_not_change() -> None:
+    table = Table("t", source=wm.Source("csv", "t.csv"), schema="k long, r string", site="nyc")
+    now = changed(tables=(table,))
     new = query("new", "SELECT a.v, t.r FROM a [RANGE 1 SECOND], t WHERE a.k = t.k")
-    assert "reads table 't'" in differences(tables, replace(tables, queries=(*NOW.queries, new))).refused
+    more = replace(now, queries=(*NOW.queries, new))
+    assert ("table", "t", "begins") in {(row.kind, row.name, row.change) for row in differences(now, more).rows}
+    assert ("table", "t", "ends") in {(row.kind, row.name, row.change) for row in differences(more, now).rows}
+    read_again = replace(more, queries=(*NOW.queries, replace(new, read_as=(("t", "t~2"),))))
+    assert differences(read_again, more).rows == (), "how often a table was read is no difference"
+    other = replace(more, tables=(replace(table, schema="k long, r int"),))
+    assert differences(more, other).refused.startswith("table 't' cannot change while queries read it; give it another")
+    assert not differences(now, replace(now, tables=())).rows
+
+
+def test_a_statement_of_several_selects_begins_and_ends_as_a_whole() -> None:
+    union = query("u", "SELECT a.v FROM a UNION ALL SELECT b.v FROM b")
+    found = differences(NOW, with_queries(*NOW.queries, union))
+    assert (found.added, found.begun, found.ended, found.refused) == (("u",), ("u", "u_2"), (), "")
+    gone = differences(with_queries(*NOW.queries, union), NOW)
+    assert (gone.removed, gone.begun, gone.ended) == (("u",), (), ("u", "u_2"))
+    shorter = with_queries(*NOW.queries, replace(union, sql="SELECT a.v FROM a"))
+    found = differences(with_queries(*NOW.queries, union), shorter)
+    assert (found.replaced, found.begun, found.ended) == (("u",), ("u",), ("u_2",))
 
 
 def test_one_query_has_to_be_left() -> None:
@@ -122,7 +138,13 @@ def test_views_are_planned_again_by_their_settings_and_stay_where_they_are() -> 
     moved = differences(now, replace(now, views=(replace(view, site="ams"),)))
     assert moved.refused.startswith("view 'v': its site cannot change while queries read it; ")
     other = differences(now, replace(now, views=(replace(view, sql=f"{SQL} AND a.v > 1"),)))
-    assert other.refused.count("query 'over' reads views or has several SELECTs") == 2
+    assert (other.replaced, other.begun, other.ended, other.refused) == (("over",), ("over", "v"), (), "")
+    assert ("view", "v", "replaced") in {(row.kind, row.name, row.change) for row in other.rows}
+    second = replace(now, queries=(*now.queries, query("third", "SELECT w FROM v WHERE w > 1")))
+    assert differences(now, second).begun == ("third",), "the view goes on"
+    assert differences(second, now).ended == ("third",)
+    without = differences(now, replace(now, queries=now.queries[1:]))
+    assert (without.removed, without.ended) == (("over",), ("over", "v"))
     unread = differences(now, replace(now, views=(view, wm.Query("w", "SELECT v FROM a"))))
     assert not unread.rows
     gone = differences(now, replace(now, queries=now.queries[:1]))

@@ -256,7 +256,8 @@ def test_sites_are_a_list_or_a_mapping(tmp_path: Path, sites: str, names: list[s
          ["line 6: unknown key 'to' in late of stream 'a'; known: format, options, path"]),
         (with_query("    SQL: SELECT"), ["line 8: unknown key 'SQL' in query 'q'; did you mean 'sql'? ",
                                          "known: adapt, allow_cross, assume_defaults, checkpoint, errors, failed, "
-                                         "limits, objective, partition, parts, plan, planner, sink, site, sql, start"]),
+                                         "group_early, limits, objective, partition, parts, plan, planner, sink, "
+                                         "site, sql, start"]),
         (with_query("    sql: SELECT\n    sink: {fromat: parquet}"),
          ["line 9: unknown key 'fromat' in the sink of query 'q'; did you mean 'format' or 'compact'?"]),
         (f"sites:\n  here: {{cores: 4}}\nstreams:\n{STREAM}{QUERIES}",

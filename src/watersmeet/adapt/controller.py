@@ -12,15 +12,17 @@ from watersmeet.adapt.monitor import MonitorState, Observation, observe, statist
 from watersmeet.adapt.reports import Report, gathered
 from watersmeet.adapt.translate import figures_of, sequences_of
 from watersmeet.adapt.trigger import Policy, TriggerState, Verdict, decided, judge, started, watch
+from watersmeet.cost.texts import cost_text
 from watersmeet.cost.workload import MissingStatistic
 from watersmeet.errors import InputError
 from watersmeet.metrics.events import Event, PlanDecision
 from watersmeet.plan.nodes import JoinPlan
 from watersmeet.planners.choose import problem_for
 from watersmeet.planners.problem import NoPlan, Objective, Problem
+from watersmeet.program.site.matches import Matched
 from watersmeet.program.site.versions import Expected
 from watersmeet.query.model import JoinQuery
-from watersmeet.stats.model import Number
+from watersmeet.stats.model import Number, Stats
 from watersmeet.stats.observe import filter_shares
 from watersmeet.topology.model import Adapt, Query, Topology
 
@@ -30,7 +32,10 @@ _LEAST_PHASE_HALF_LIVES = 12.0  # that figures are expected to last, before anyt
 _LOOK_HALF_LIVES = 6  # after which costs are computed again although no figure has changed much
 _LOOK_SHARE = 0.25  # of the threshold: figures that have changed less cannot have changed a cost by all of it
 _LOOK_ERRORS = 2.0  # standard errors beyond that, which chance explains
-_HOLD_STEPS = 4  # for which a decision is put off while figures move
+_FAR = 2.5  # times as many combinations as values tell, or as few, are believed
+_STILL_FAR = 1.5  # and so long as they are so many times as many
+_FEWEST_MATCHES = 1e-3  # of those that values tell, if none are found
+HOLD_STEPS = 4  # for which a decision is put off while figures move
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,7 @@ class ControllerState:
     held: int = 0  # steps that a decision has been put off for
     reports: Mapping[str, Report] = field(default_factory=dict)  # by stream
     reported_bytes: Mapping[str, int] = field(default_factory=dict)  # by site, so far
+    corrected: Mapping[tuple[str, tuple[str, ...]], float] = field(default_factory=dict)  # by query and aliases
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,20 +145,25 @@ class Controller:
         self, state: ControllerState, now_s: float, *, alive: Sequence[str] | None = None
     ) -> tuple[ControllerState, tuple[GoOver, ...], tuple[Event, ...]]:
         """What to do now: plans to go over to, and what was decided and why."""
-        if state.monitor.is_moving(now_s) and state.held < _HOLD_STEPS:
+        if state.monitor.is_moving(now_s) and state.held < HOLD_STEPS:
             return replace(state, held=state.held + 1), (), ()
         figures = state.monitor.figures(self.topology)
-        if not self._is_worth_a_look(state, figures, now_s):
+        if not self.is_due(state, now_s) and not self.has_moved(state.monitor, state.looked, figures):
             return replace(state, held=0), (), ()
         state = self._informed(replace(state, looked=figures, looked_s=now_s, held=0), now_s)
-        seen = self.seen(state, now_s)
+        return self.decide(state, self.seen(state, now_s), now_s, alive=alive)
+
+    def decide(
+        self, state: ControllerState, seen: Topology, now_s: float, *, alive: Sequence[str] | None = None
+    ) -> tuple[ControllerState, tuple[GoOver, ...], tuple[Event, ...]]:
+        """The same for a topology with figures as they are now."""
         actions: list[GoOver] = []
         events: list[Event] = []
         queries = dict(state.queries)
         for one in self.queries:
             name = one.query.name
             try:
-                problem = self._problem(one, seen)
+                problem, state = self._by_matches(state, one, self._problem(one, seen))
                 queries[name], action, event = self._decide(one, queries[name], problem, now_s, alive)
             except (MissingStatistic, NoPlan):
                 continue  # not enough is known yet, or no plan keeps to the limits: the running one stays
@@ -160,17 +171,18 @@ class Controller:
             events += [event] if event is not None else []
         return replace(state, queries=queries), tuple(actions), tuple(events)
 
-    def _is_worth_a_look(self, state: ControllerState, figures: Mapping[str, float], now_s: float) -> bool:
-        """Whether a cost may have changed, or something waits for its time: computing costs takes a while."""
+    def is_due(self, state: ControllerState, now_s: float) -> bool:
+        """Whether costs are to be computed although no figure has moved."""
         if state.looked_s is None or now_s - state.looked_s >= _LOOK_HALF_LIVES * self.half_life_s:
             return True
-        for one in state.queries.values():
-            if one.trigger is None or one.trigger.is_waiting(now_s):
-                return True
+        return any(one.trigger is None or one.trigger.is_waiting(now_s) for one in state.queries.values())
+
+    def has_moved(self, monitor: MonitorState, looked: Mapping[str, float], figures: Mapping[str, float]) -> bool:
+        """Whether figures are so far from those for which costs were last computed that a cost may have changed."""
         share = _LOOK_SHARE * min((one.policy.threshold for one in self.queries), default=0.0)
-        errors = state.monitor.rate_errors
-        return figures.keys() != state.looked.keys() or any(
-            abs(value - state.looked[name]) > (share + _LOOK_ERRORS * errors.get(name, 0.0)) * abs(state.looked[name])
+        errors = monitor.rate_errors
+        return figures.keys() != looked.keys() or any(
+            abs(value - looked[name]) > (share + _LOOK_ERRORS * errors.get(name, 0.0)) * abs(looked[name])
             for name, value in figures.items()
         )
 
@@ -182,14 +194,17 @@ class Controller:
 
     def seen(self, state: ControllerState, now_s: float) -> Topology:
         """The topology with statistics and links as observed."""
-        found = with_links(state.monitor, self.topology)
         values = {stream: one.values for stream, one in state.reports.items()}
         stats = statistics(state.monitor, self.topology.stats, now_s, values)
+        return self.with_observed(state, stats, with_links(state.monitor, self.topology))
+
+    def with_observed(self, state: ControllerState, stats: Stats, topology: Topology) -> Topology:
+        """A topology with statistics, which tell of conditions on streams what shares pass the filters of queries."""
         shares: dict[str, Number] = {}
         for name in sorted(state.queries):
             for scan in state.queries[name].running.join.scans:
                 shares |= filter_shares(scan, stats.selectivities)
-        return replace(found, stats=replace(stats, selectivities={**stats.selectivities, **shares}))
+        return replace(topology, stats=replace(stats, selectivities={**stats.selectivities, **shares}))
 
     def _decide(
         self, one: AdaptiveQuery, state: QueryState, problem: Problem, now_s: float, alive: Sequence[str] | None
@@ -229,11 +244,41 @@ class Controller:
             return replace(state, trigger=decided(trigger, verdict, costs, now_s)), None, event
         costs = watched_costs(problem, one.mode, found.next)
         state = QueryState(found.next, next_version, decided(trigger, verdict, costs, now_s))
-        because = f"the cost of {change.step} went from {change.before:.3g} to {change.now:.3g}; {verdict.reason}"
+        went = f"went from {cost_text(change.before)} to {cost_text(change.now)}"
+        because = f"the cost of {change.step} {went}; {verdict.reason}"
         unit = "bytes" if one.mode == "planner" and problem.objective == Objective() else "cost"
         unit = "seconds of work" if one.mode != "planner" else unit
         expected = Expected(found.offer.current, found.offer.proposed, found.offer.migration, unit)
         return state, GoOver(name, found.next.join, next_version, because, expected), event
+
+    def _by_matches(
+        self, state: ControllerState, one: AdaptiveQuery, problem: Problem
+    ) -> tuple[Problem, ControllerState]:
+        """The problem with as many combinations as joins really find, where those are far from what values tell."""
+        known = state.monitor.known_matches
+        workload, corrected = problem.workload, dict(state.corrected)
+        sets: dict[tuple[str, ...], list[Matched]] = {}
+        for what in known:
+            if what.query == one.query.name and set(what.aliases) <= set(workload.aliases):
+                sets.setdefault(what.aliases, []).append(what)
+        rates = {scan.alias: problem.topology.stats.stream(scan.stream).rate for scan in problem.shape.scans}
+        for aliases in sorted(sets, key=lambda some: (len(some), some)):
+            mask, product = workload.mask(aliases), 1.0
+            for alias in aliases:
+                rate = rates[alias]
+                product *= rate.value if rate is not None else 0.0
+            found = sum(known[what] for what in sets[aliases]) * product
+            expected = sum(
+                workload.head_rate(workload.number(what.head), mask) if what.head else workload.combination_rate(mask)
+                for what in sets[aliases]
+            )
+            times = max(found, _FEWEST_MATCHES * expected) / expected if expected > 0 else 1.0
+            far = _STILL_FAR if (one.query.name, aliases) in corrected else _FAR
+            corrected.pop((one.query.name, aliases), None)
+            if not 1 / far < times < far:
+                corrected[one.query.name, aliases] = times
+                workload = replace(workload, conditions=(*workload.conditions, (mask, times)), _memory={})
+        return replace(problem, workload=workload), replace(state, corrected=corrected)
 
     def _problem(self, one: AdaptiveQuery, topology: Topology) -> Problem:
         return problem_for(topology, one.query, one.parsed)

@@ -9,16 +9,20 @@ from typing import Protocol
 
 from watersmeet.adapt.controller import AdaptiveQuery, Controller, ControllerState, GoOver, adaptive_query
 from watersmeet.adapt.decide import Running
-from watersmeet.adapt.monitor import StreamObserved, TransferObserved
+from watersmeet.adapt.monitor import MatchesObserved, StreamObserved, TransferObserved
+from watersmeet.adapt.reports import Heard
 from watersmeet.cost.workload import MissingStatistic
 from watersmeet.metrics.events import Event
-from watersmeet.plan.nodes import JoinPlan
+from watersmeet.plan.nodes import JoinPlan, Plan, join_plan_of
+from watersmeet.planners.choose import planned_join
+from watersmeet.program.site.matches import Matched
 from watersmeet.query.model import JoinQuery
-from watersmeet.query.windows import AsOf
+from watersmeet.query.windows import AsOf, Range, Tumble
 from watersmeet.stats.sketches import StreamSketch
 from watersmeet.topology.model import Query, Topology
 
 HALF_LIFE_TRIGGERS = 10  # how many triggers the averages look back
+_FILLING_TRIGGERS = 5  # that heads may be late by
 SKETCH_TRIGGERS = 5  # how often values are looked at: sketches cost more than counts
 SKETCH_ROWS = 1_000  # until so many are known of a stream, values are looked at always
 
@@ -38,6 +42,9 @@ class Decider(Protocol):
 
     def transferred(self, sender: str, receiver: str, size: int, seconds: float, now_us: int) -> None:
         """Take note of how long a message was under way."""
+
+    def matched(self, counts: Mapping[Matched, int], seconds: float, now_us: int) -> None:
+        """Take note of the combinations that joins of a site have found in some seconds."""
 
     def decide(self, now_us: int) -> tuple[tuple[GoOver, ...], tuple[Event, ...]]:
         """Plans to go over to, and what was decided and why."""
@@ -69,6 +76,9 @@ class Timetable:
 
     def transferred(self, sender: str, receiver: str, size: int, seconds: float, now_us: int) -> None:
         """Links change nothing."""
+
+    def matched(self, counts: Mapping[Matched, int], seconds: float, now_us: int) -> None:
+        """Nor do combinations."""
 
     def decide(self, now_us: int) -> tuple[tuple[GoOver, ...], tuple[Event, ...]]:
         due = tuple(change for at_us, change in self.changes if at_us <= now_us)
@@ -153,6 +163,25 @@ class Decisions:
         observed = TransferObserved((sender, receiver), size, seconds)
         self.state = self.controller.observe(self.state, [observed], now_us / 1e6)
 
+    def matched(self, counts: Mapping[Matched, int], seconds: float, now_us: int) -> None:
+        """Take note of the combinations that joins of a site have found in some seconds."""
+        watched = {one.query.name: one for one in self.controller.queries}
+        seen = []
+        for what, rows in counts.items():
+            if what.query in watched and what.query in self.state.queries:
+                scans = self.state.queries[what.query].running.join.scans
+                known = {scan.alias: scan for scan in scans}
+                if not set(what.aliases) <= known.keys():
+                    continue
+                lengths = [window.window_us for scan in scans if isinstance(window := scan.window, Range | Tumble)]
+                if len(lengths) < len(scans):
+                    continue  # windows that count rows fill at their own pace
+                filling_s = (max(lengths) + _FILLING_TRIGGERS * self.trigger_us) / 1e6
+                streams = tuple(known[alias].stream for alias in what.aliases)
+                seen.append(MatchesObserved(what, streams, rows, seconds, filling_s))
+        if seen:
+            self.state = self.controller.observe(self.state, seen, now_us / 1e6)
+
     def decide(self, now_us: int) -> tuple[tuple[GoOver, ...], tuple[Event, ...]]:
         """Once a trigger: plans to go over to, and what was decided and why."""
         if self._stepped_us is not None and now_us - self._stepped_us < self.trigger_us:
@@ -161,18 +190,44 @@ class Decisions:
         self.state, changes, events = self.controller.step(self.state, now_us / 1e6)
         return changes, events
 
+    # -- where every site has a part of its own (`adapt.exchange`)
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """A few numbers of what is observed here that differ where plans might have to."""
+        return self.state.monitor.figures(self.controller.topology)
+
+    def has_moved(self, told: Mapping[str, float]) -> bool:
+        """Whether figures have moved since some were told."""
+        return self.controller.has_moved(self.state.monitor, told, self.figures)
+
+    def begin_anew(self) -> None:
+        """This site decides from now on: costs are to be computed soon."""
+        self.state = replace(self.state, looked_s=None)
+
+    def decide_for(self, heard: Heard, now_us: int) -> tuple[tuple[GoOver, ...], tuple[Event, ...]]:
+        """The same by what sites have told."""
+        state, given = replace(self.state, looked_s=now_us / 1e6), self.controller.topology
+        seen = self.controller.with_observed(state, heard.stats(given.stats), heard.topology(given))
+        self.state, changes, events = self.controller.decide(state, seen, now_us / 1e6)
+        return changes, events
+
 
 def decisions_of(
-    topology: Topology, asked: Mapping[str, tuple[Query, JoinQuery, JoinPlan]], trigger_us: int
+    topology: Topology, asked: Mapping[str, tuple[Query, JoinQuery, Plan]], trigger_us: int
 ) -> Decisions | None:
-    """What decides for the queries that ask for it and that planners can plan; None if there are none."""
+    """What decides for the queries that ask for it and that planners can plan; None if there are none.
+
+    Of an outer join, what is decided on is the first of its inner joins; the others keep their plans.
+    """
     half_life_s = HALF_LIFE_TRIGGERS * trigger_us / 1e6
     watched: list[AdaptiveQuery] = []
     running: dict[str, Running] = {}
     derived = {stream.name for stream in topology.streams if stream.is_derived}
     unknown = {name for name in derived if topology.stats.stream(name).rate is None}  # nobody observes their rates
-    for name, (query, parsed, join) in asked.items():
-        found = adaptive_query(query, parsed, topology.adapt_of(query), half_life_s)
+    for name, (query, parsed, plan) in asked.items():
+        join, planned = join_plan_of(plan), planned_join(parsed)
+        found = adaptive_query(query, planned, topology.adapt_of(query), half_life_s) if planned is not None else None
         is_fixed = any(scan.window == AsOf(is_refreshed=True) for scan in join.scans)  # by versions.check_change
         is_fixed |= any(scan.stream in unknown for scan in join.scans)
         if found is None or is_fixed or len(set(join.homes)) == 1:

@@ -25,6 +25,7 @@ from watersmeet.adapt.sequences import (
     Setting,
     StreamFigures,
     StreamPlan,
+    beats,
     head_rows,
     inputs_of,
     joined_rows,
@@ -244,21 +245,21 @@ def handle(node: Node, setting: Setting, letter: Letter) -> Step:
         case Seek() as seek:
             return _seek(node, setting, head, seek)
         case Relay(owner, rows, best):
-            best = min(best, rank(setting, rows, own, node.figures))
-            return node, [_pass_on(node, head, owner, rows, best)]
+            mine = rank(setting, rows, own, node.figures)
+            return node, [_pass_on(node, head, owner, rows, mine if beats(setting, mine, best) else best)]
         case Inform(owner, rows):
             if owner == own:
                 return _settle(node, setting, head, replace(node.positions[head], rows=rows))
             return node, [Letter(head, own, owner, Swap(node.positions[head]))]
         case Swap(theirs):
-            mine = node.positions[head]
+            position = node.positions[head]
             taken = replace(
                 theirs,
                 previous=letter.sender if theirs.previous == own else theirs.previous,
                 following=letter.sender if theirs.following == own else theirs.following,
             )
             node, letters = _take(node, setting, head, taken, letter.sender)
-            return node, [*letters, Letter(head, own, letter.sender, SwapReply(mine))]
+            return node, [*letters, Letter(head, own, letter.sender, SwapReply(position))]
         case SwapReply(theirs):
             taken = replace(
                 theirs,
@@ -310,7 +311,7 @@ def _seek(node: Node, setting: Setting, head: str, seek: Seek) -> Step:
     if seek.seeker == node.stream:  # it beats nobody
         return _settle(node, setting, head, position)
     theirs = rank(setting, position.rows, seek.seeker, seek.figures)
-    if theirs < rank(setting, position.rows, node.stream, node.figures):
+    if beats(setting, theirs, rank(setting, position.rows, node.stream, node.figures)):
         return node, [Letter(head, node.stream, seek.seeker, Inform(node.stream, position.rows))]
     assert position.following is not None, "the seeker is behind"
     return node, [Letter(head, node.stream, position.following, seek)]

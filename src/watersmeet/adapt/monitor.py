@@ -10,10 +10,12 @@ with decaying weights. All pure: (state, observation, now) to state.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import inf, log, sqrt
 from typing import TypeAlias, assert_never
 
 from watersmeet.adapt.chance import stream_without_chance
+from watersmeet.program.site.matches import Matched
 from watersmeet.stats.model import Number, Origin, Stats, StreamStats
 from watersmeet.stats.sketches import StreamSketch, confidence_of
 from watersmeet.stats.yaml import filled
@@ -29,12 +31,14 @@ _LEAST_TRANSFERS = 4.0  # fewer say nothing about a link
 _DIFFERENT = 0.2  # relative standard deviation of sizes from which on they tell the bandwidth from the latency
 _EXPLAINED = 0.5  # of the variance of seconds, by the sizes, so that the slope is no chance
 _SAME = 0.25  # a link that differs less from what is given is as given
+_LEAST_MATCHES = 100.0  # combinations that say how many there are
+_OTHER = 1.5  # times as many, or as few, are others
 _STEP = 1.25  # and others are taken in steps of such a factor
 
 
 @dataclass(frozen=True, slots=True)
 class StreamObserved:
-    """Rows of a stream in some seconds of event time, and a sketch of them."""
+    """Rows of a stream in some seconds of event time, and a sketch of them, which nobody changes any more."""
 
     stream: str
     rows: int
@@ -51,7 +55,18 @@ class TransferObserved:
     seconds: float
 
 
-Observation: TypeAlias = StreamObserved | TransferObserved
+@dataclass(frozen=True, slots=True)
+class MatchesObserved:
+    """Combinations that a join has found in some seconds, of streams whose rates are observed."""
+
+    what: Matched
+    streams: tuple[str, ...]  # of its aliases
+    rows: int
+    seconds: float
+    filling_s: float  # after rates or values have changed it takes so long until windows are as they say
+
+
+Observation: TypeAlias = StreamObserved | TransferObserved | MatchesObserved
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +91,48 @@ class _Rate:
     """Rows a second, and the latest observations if chance explains none of them and all are off in one direction."""
 
     average: _Decayed = _Decayed()
+    since_s: float = 0.0  # since when the past counts
     off: tuple[tuple[float, float], ...] = ()  # rows and seconds
 
     def added(self, rows: float, seconds: float, now_s: float, half_life_s: float) -> "_Rate":
         average, mean = self.average.added(rows, seconds, now_s, half_life_s), self.average.mean
-        if mean is None or seconds <= 0:
-            return _Rate(average, self.off)
+        if mean is None:
+            return _Rate(average, now_s)
+        if seconds <= 0:
+            return _Rate(average, self.since_s, self.off)
         expected = mean * seconds
         error = _OFF_SHARE * expected + _OFF_ERRORS * sqrt(max(expected, 1.0))
         if abs(rows - expected) <= error:
-            return _Rate(average)
+            return _Rate(average, self.since_s)
         is_alike = all((past > mean * length) == (rows > expected) for past, length in self.off)
         off = (*(self.off if is_alike else ()), (rows, seconds))
         if len(off) < _OFF_IN_A_ROW:
-            return _Rate(average, off)
+            return _Rate(average, self.since_s, off)
         total, weight = (sum(part) for part in zip(*off, strict=True))
-        return _Rate(_Decayed(total, weight, now_s))
+        return _Rate(_Decayed(total, weight, now_s), now_s)
+
+
+Past = tuple[tuple[float, ...], tuple[int, ...]]  # since when rates count, and drifts of values
+
+
+@dataclass(frozen=True, slots=True)
+class _Matches:
+    """Combinations a second, averaged as the rates of their streams are, and by the product of these."""
+
+    past: Past  # of its streams: when others count, it begins anew
+    average: _Decayed = _Decayed()
+    counted: float = 0.0  # combinations that it comes from
+    known: float | None = None  # the average by the product of rates, in steps that chance does not make
+
+    def added(self, rows: float, seconds: float, product: float, now_s: float, half_life_s: float) -> "_Matches":
+        """So many combinations at least tell how many there are; fewer do if so many should have come."""
+        average = self.average.added(rows, seconds, now_s, half_life_s)
+        keep = 0.5 ** (max(now_s - self.average.at_s, 0.0) / half_life_s) if self.average.weight else 0.0
+        counted, mean, known = self.counted * keep + rows, (average.mean or 0.0) / product, self.known
+        should = 0.0 if known is None else known * product * average.weight
+        if max(counted, should) >= _LEAST_MATCHES and (known is None or not known / _OTHER <= mean <= known * _OTHER):
+            known = mean
+        return _Matches(self.past, average, counted, known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,27 +196,30 @@ class _Sketches:
     present: StreamSketch
     before: StreamSketch | None = None
     drifts: int = 0  # times that the past was dropped
+    measured: StreamSketch | None = None  # the last before both whose rows were measured: sizes are seldom looked at
 
     def added(self, sketch: StreamSketch, now_s: float, length_s: float) -> "_Sketches":
         if sketch.drifted_from(self.before or self.present):
-            return _Sketches(now_s, _merged(sketch), None, self.drifts + 1)
+            return _Sketches(now_s, sketch, None, self.drifts + 1, self.whole)
         if now_s - self.since_s >= length_s:
             is_next = now_s - self.since_s < 2 * length_s
-            return _Sketches(now_s, _merged(sketch), self.present if is_next else None, self.drifts)
+            return _Sketches(now_s, sketch, self.present if is_next else None, self.drifts, self.whole)
         return replace(self, present=_merged(self.present, sketch))
 
     @property
     def whole_rows(self) -> int:
         return self.present.sketched + (self.before.sketched if self.before is not None else 0)
 
-    @property
+    @cached_property
     def whole(self) -> StreamSketch:
-        return _merged(self.present, *((self.before,) if self.before is not None else ()))
+        """Both generations; not to be changed."""
+        both = self.present if self.before is None else _merged(self.present, self.before)
+        return both if both.has_sizes or self.measured is None else both.with_sizes_of(self.measured)
 
 
-def _merged(*sketches: StreamSketch) -> StreamSketch:
-    whole = StreamSketch()
-    for sketch in sketches:
+def _merged(first: StreamSketch, *others: StreamSketch) -> StreamSketch:
+    whole = first.copy()
+    for sketch in others:
         whole.merge(sketch)
     return whole
 
@@ -188,6 +232,7 @@ class MonitorState:
     rates: Mapping[str, _Rate] = field(default_factory=dict)
     sketches: Mapping[str, _Sketches] = field(default_factory=dict)
     transfers: Mapping[frozenset[str], _Transfers] = field(default_factory=dict)
+    matches: Mapping[Matched, _Matches] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.half_life_s <= 0:
@@ -219,7 +264,36 @@ class MonitorState:
         for pair, transfers in self.transfers.items():
             fitted = transfers.fitted(topology.link(*sorted(pair)))
             found[f"{sorted(pair)}"] = 0.0 if fitted is None else fitted[0] + 8e4 / (fitted[1] or inf)
+        found |= {f"{what}": known for what, known in self.known_matches.items()}
         return found
+
+    @property
+    def known_matches(self) -> dict[Matched, float]:
+        """Combinations a second by the product of the rates of their streams, as far as enough were seen."""
+        return {what: one.known for what, one in self.matches.items() if one.known is not None}
+
+    def with_matches(self, seen: MatchesObserved, now_s: float) -> "MonitorState":
+        """With combinations that were found, unless windows are still of before rates or values have changed."""
+        rates = [self.rates.get(stream) for stream in seen.streams]
+        product = 1.0
+        for rate in rates:
+            if rate is None or rate.off or not rate.average.mean:
+                return self
+            product *= rate.average.mean
+        sketches = [self.sketches[stream] for stream in seen.streams if stream in self.sketches]
+        begins = (
+            *(rate.since_s for rate in rates if rate is not None),
+            *(one.since_s for one in sketches if one.drifts and one.before is None),
+        )
+        if now_s - max(begins) < seen.filling_s:
+            return self
+        drifts = tuple(one.drifts for one in sketches)
+        past = (tuple(rate.since_s for rate in rates if rate is not None), drifts)
+        known = self.matches.get(seen.what, _Matches(past))
+        if known.past != past:  # what was found counts no more, but what is known as long as values are the same
+            known = _Matches(past, known=known.known if known.past[1] == drifts else None)
+        added = known.added(seen.rows, seen.seconds, product, now_s, self.half_life_s)
+        return replace(self, matches={**self.matches, seen.what: added})
 
 
 def observe(state: MonitorState, observation: Observation, now_s: float) -> MonitorState:
@@ -238,13 +312,15 @@ def observe(state: MonitorState, observation: Observation, now_s: float) -> Moni
                 return state
             known = state.sketches.get(stream)
             length_s = HALF_LIVES * state.half_life_s
-            found = _Sketches(now_s, _merged(sketch)) if known is None else known.added(sketch, now_s, length_s)
+            found = _Sketches(now_s, sketch) if known is None else known.added(sketch, now_s, length_s)
             return replace(state, sketches={**state.sketches, stream: found})
         case TransferObserved(between, size, seconds):
             pair = frozenset(between)
             known_transfers = state.transfers.get(pair, _Transfers())
             added = known_transfers.added(size, seconds, now_s, state.half_life_s)
             return replace(state, transfers={**state.transfers, pair: added})
+        case MatchesObserved():
+            return state.with_matches(observation, now_s)
         case _:
             assert_never(observation)
 
@@ -257,7 +333,7 @@ def statistics(
 ) -> Stats:
     """Statistics for planners: what is observed, and where nothing is, what was given.
 
-    `reported` are the values of streams as whoever decides knows them, in place of those of now.
+    `reported` are the values of streams as whoever decides knows them, without chance, in place of those of now.
     """
     streams: dict[str, StreamStats] = {}
     selectivities: dict[str, Number] = {}
@@ -268,7 +344,9 @@ def statistics(
             whole = state.sketches[stream].whole
             if whole.rows >= LEAST_ROWS:
                 known_values = (reported or {}).get(stream)
-                found = stream_without_chance(known_values or whole.stats(Origin.OBSERVED, taken_at), whole.sketched)
+                if known_values is None:
+                    known_values = stream_without_chance(whole.stats(Origin.OBSERVED, taken_at), whole.sketched)
+                found = known_values
                 selectivities |= whole.selectivities(Origin.OBSERVED, taken_at)
         if (rate := rows.mean) is not None:
             confidence = confidence_of(max(round(rows.total), 0), 0.0)
@@ -277,17 +355,33 @@ def statistics(
     return filled(Stats(streams, selectivities), given)
 
 
+FittedLink: TypeAlias = tuple[float, float | None]  # seconds of latency, and bits a second
+
+
+def fitted_links(state: MonitorState, topology: Topology) -> dict[frozenset[str], FittedLink]:
+    """Latency and bandwidth of links as observed, where they are not about as given."""
+    found = {}
+    for pair in sorted(state.transfers, key=sorted):
+        fitted = state.transfers[pair].fitted(topology.link(*sorted(pair)))
+        if fitted is not None:
+            found[pair] = fitted
+    return found
+
+
 def with_links(state: MonitorState, topology: Topology) -> Topology:
     """The topology with latency and bandwidth as observed, where they are not about as given."""
-    links: dict[frozenset[str], Link] = {}
-    for pair in sorted(state.transfers, key=sorted):
-        first, second = sorted(pair, key=topology.site_names.index)
-        link = topology.link(first, second)
-        fitted = state.transfers[pair].fitted(link)
-        if fitted is not None:
-            links[pair] = Link((first, second), round(fitted[0] * 1e6), fitted[1], link.price_per_gb)
-    if not links:
+    return with_fitted(topology, fitted_links(state, topology))
+
+
+def with_fitted(topology: Topology, fitted: Mapping[frozenset[str], FittedLink]) -> Topology:
+    """The topology with other latencies and bandwidths of some links."""
+    if not fitted:
         return topology
+    links: dict[frozenset[str], Link] = {}
+    for pair in sorted(fitted, key=sorted):
+        first, second = sorted(pair, key=topology.site_names.index)
+        latency_s, bits = fitted[pair]
+        links[pair] = Link((first, second), round(latency_s * 1e6), bits, topology.link(first, second).price_per_gb)
     others = [link for link in topology.links if frozenset(link.between) not in links]
     # Where no link is given all sites have one: those that are observed must not cut the others off.
     default = topology.default_link or (Link() if not topology.links else None)

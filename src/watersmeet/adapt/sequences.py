@@ -48,6 +48,7 @@ class Setting:
     units: UnitCosts = UnitCosts()
     default_link: Transfer = Transfer()
     links: Mapping[frozenset[str], Transfer] = field(default_factory=dict)
+    keeps_ties: bool = False  # whether streams that cost the same stay in the order in which they are (DNU)
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -147,6 +148,15 @@ def rank(setting: Setting, rows: Partial, stream: str, figures: StreamFigures) -
     return (not setting.is_tied(rows.joined, stream), cost_s, stream)
 
 
+def beats(setting: Setting, one: Rank, other: Rank) -> bool:
+    """Whether a stream is to come before one that is there.
+
+    By the paper's text ("if the cost is lower") those that cost the same stay in their order, so that two ways to a
+    plan may end with plans that differ where nothing is gained. Names decide between them unless ties are kept.
+    """
+    return one[:2] < other[:2] if setting.keeps_ties else one < other
+
+
 def joined_rows(
     setting: Setting, rows: Partial, stream: str, figures: StreamFigures, *, at_destination: bool
 ) -> Partial:
@@ -220,6 +230,6 @@ def is_greedy(setting: Setting, figures: Mapping[str, StreamFigures], plan: Stre
     for position, rows in enumerate(inputs_of(setting, figures, plan)[:-1]):
         ranks = [rank(setting, rows, stream, figures[stream]) for stream in plan.order[position:]]
         cost = one_way_cost(setting, rows, plan.order[position], figures[plan.order[position]])
-        if min(ranks) != ranks[0] or cost.at_destination != plan.at_destination[position]:
+        if any(beats(setting, one, ranks[0]) for one in ranks) or cost.at_destination != plan.at_destination[position]:
             return False
     return True

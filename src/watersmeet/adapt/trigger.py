@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from math import sqrt
 
+from watersmeet.cost.texts import cost_text
+
 _NEGLIGIBLE = 0.05  # of all costs: changes of a one-way join that is cheaper are measured against this share
 _LARGE = 2.0  # thresholds: so large a change is considered soon, whatever came of smaller ones before
 _MOST_DOUBLINGS = 4
@@ -178,9 +180,11 @@ def judge(state: TriggerState, policy: Policy, offer: Offer, now_s: float) -> Ve
     rest_s = expected_rest_s(state, policy, now_s)
     gain = saving * rest_s
     if gain <= offer.migration:
-        reason = f"saves {gain:.3g} in the {rest_s:.3g} s that figures are expected to last, migration costs "
-        return Verdict(False, f"{reason}{offer.migration:.3g}", is_final=False)
-    return Verdict(True, f"saves {share:.0%}: {gain:.3g} in {rest_s:.3g} s for a migration of {offer.migration:.3g}")
+        reason = f"saves {cost_text(gain)} in the {rest_s:,.0f} s that figures are expected to last, migration costs "
+        return Verdict(False, f"{reason}{cost_text(offer.migration)}", is_final=False)
+    return Verdict(
+        True, f"saves {share:.0%}: {cost_text(gain)} in {rest_s:,.0f} s for a migration of {cost_text(offer.migration)}"
+    )
 
 
 def decided(state: TriggerState, verdict: Verdict, costs: Mapping[str, float], now_s: float) -> TriggerState:

@@ -53,11 +53,13 @@ def run(options: argparse.Namespace) -> int:
     topology = replace(topology, queries=selected_queries(topology, options))
     from watersmeet.spark.definitions import topology_text
     from watersmeet.spark.requests import new_request, put_request
-    from watersmeet.spark.resume import read_deployed, with_known_tables
+    from watersmeet.spark.resume import read_deployed, with_known_tables, with_tables_read
     from watersmeet.spark.run import checkpoint_root
 
     deployed = read_deployed(checkpoint_root(topology, options.checkpoint), topology)
-    topology = with_known_tables(topology, deployed.topology)
+    topology = with_tables_read(with_known_tables(topology, deployed.topology), deployed.topology)
+    if not topology.has_schemas:
+        topology = _with_columns(topology, options)
     check_queries(topology, topology.queries)
     found = differences(deployed.topology, topology)
     if found.rows and not found.refused:
@@ -82,6 +84,14 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _with_columns(topology: Topology, options: argparse.Namespace) -> Topology:
+    """The topology with the columns that Spark finds in tables."""
+    with spark_session(options, topology) as spark:
+        from watersmeet.spark.ingest.tables import with_table_schemas
+
+        return with_table_schemas(spark, topology)
+
+
 def difference_table(rows: Sequence[Difference]) -> Table:
     """What is different, a line each."""
     table = Table(title="what is different", title_justify="left")
@@ -99,17 +109,18 @@ def _with_plans(
     rows = list(found.rows)
     with spark_session(options, topology) as spark:
         from watersmeet.program.site.versions import QueryPlan, plan_changes
-        from watersmeet.spark.run import check_query
+        from watersmeet.spark.planning import check_query
 
         again: dict[str, QueryPlan] = {}  # with views and SELECTs, which have plans of their own
         for name in (*found.added, *found.replaced, *found.replanned):
             query = topology.query(name)
             with errors_naming(query):
                 plans = check_query(spark, topology, query, site=None).plans
-            if name not in found.replanned:
-                rows.append(Difference("plan", name, "new", f"by {plans[name].planner}"))
-            else:
-                again |= {one: QueryPlan(one, chosen.plan, planner=chosen.planner) for one, chosen in plans.items()}
+            rows += [Difference("plan", one, "new", f"by {plans[one].planner}") for one in plans if one in found.begun]
+            if name in found.replanned:
+                others = {one: chosen for one, chosen in plans.items() if one not in found.begun}
+                again |= {one: QueryPlan(one, chosen.plan, planner=chosen.planner) for one, chosen in others.items()}
+        rows = list(dict.fromkeys(rows))
         changed = plan_changes(deployed.versions.deployment, again.values())
         rows += [Difference("plan", one.query, "changed", f"by {one.planner}") for one in changed]
     return replace(found, rows=tuple(rows))

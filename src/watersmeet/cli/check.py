@@ -50,7 +50,7 @@ def _check_topology(options: argparse.Namespace) -> None:
         from watersmeet.spark.ingest.file_columns import unknown_column
         from watersmeet.spark.ingest.sources import check_source, open_stream
         from watersmeet.spark.ingest.tables import open_table, with_table_schemas
-        from watersmeet.spark.run import check_query
+        from watersmeet.spark.planning import check_query
 
         topology = with_table_schemas(spark, topology)
         check_queries(topology, queries)

@@ -87,15 +87,15 @@ def run(options: argparse.Namespace) -> int:
 def _scenario(options: argparse.Namespace) -> "SitesScenario":
     """What is run: the topology with statistics of all its streams."""
     from watersmeet.planners.choose import batch_interval_s
-    from watersmeet.sim.scenario.compare import with_sampled_statistics
     from watersmeet.sim.scenario.model import SitesScenario
+    from watersmeet.sim.scenario.statistics import with_sampled_statistics
 
     topology = topology_of(options)
     if options.query is not None:
         topology = replace(topology, queries=(topology.query(options.query),))
     check_trigger(options.trigger)
     share = _share(options.sample)
-    topology = with_sampled_statistics(topology)
+    topology = with_sampled_statistics(topology, share=share)
     interval_s = batch_interval_s(topology, [stream.name for stream in topology.streams])
     trigger_us = round(interval_s * 1e6) if options.trigger is None else parse_duration(options.trigger)
     return SitesScenario(topology, trigger_us, options.seed, share=share)

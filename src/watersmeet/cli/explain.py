@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +14,16 @@ from watersmeet.cli.options import Subparsers, check_trigger, planner_options, t
 from watersmeet.cli.session import spark_session
 from watersmeet.errors import InputError
 from watersmeet.query.windows import parse_duration
-from watersmeet.topology.model import Topology
-from watersmeet.topology.views import readers_of
+from watersmeet.topology.model import Query, Topology
+from watersmeet.topology.views import outputs_of, readers_of
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from watersmeet.cost.price import Cost
     from watersmeet.planners.choose import Chosen
-    from watersmeet.spark.run import Planned
+    from watersmeet.planners.problem import Problem
+    from watersmeet.spark.planning import Planned
 
 
 _METHODS = {
@@ -31,6 +35,15 @@ _METHODS = {
     "SM-D2": "keys of new combinations are shipped to the stream, those that it has come back, and combinations with "
     "one of them are shipped to it",
 }
+
+
+_REDUCTIONS = {
+    "reduced in one step": "the other side announces its keys, and only rows with one of them are shipped",
+    "reduced in two steps": "keys of new rows are shipped to the other side, those that it has come back, and only "
+    "rows with one of these are shipped",
+    "with Bloom filters": "keys are shipped as Bloom filters: fewer bytes, and now and then a row too many",
+}
+_OLD_S = 86_400.0  # statistics that were taken longer ago are named
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -79,13 +92,14 @@ def run(options: argparse.Namespace) -> int:
     if options.trigger is not None:
         topology = replace(topology, batch_interval_us=parse_duration(options.trigger))
     with spark_session(options) as spark:
-        from watersmeet.spark.run import plan_queries
+        from watersmeet.spark.planning import plan_queries
 
         for query in queries:
             with errors_naming(query):
                 planned = plan_queries(spark, topology, [query], every=options.every)
         if len(queries) > 1:
             planned = plan_queries(spark, topology, queries, every=options.every)
+        early = [line for query in queries if (line := _early(spark, topology, query))]
     priced = [(name, chosen, estimate(chosen)) for name, chosen in planned.plans.items()]
     if options.draw is not None:
         for name, chosen, cost in priced:
@@ -97,8 +111,34 @@ def run(options: argparse.Namespace) -> int:
         readers = dict(readers_of(planned.asked))
         texts = [_text(_title(name, planned, readers), chosen, cost) for name, chosen, cost in priced]
         shared = _shared(planned.topology, planned.plans)
-        print("\n\n".join([*texts, *([shared] if shared else [])]))
+        print("\n\n".join([*texts, *early, *([shared] if shared else [])]))
     return 0
+
+
+def _early(spark: "SparkSession", topology: Topology, query: Query) -> str:
+    """What aggregation below the join would ship, beside what is shipped without; empty where it cannot be."""
+    from watersmeet.planners.choose import estimate
+    from watersmeet.spark.planning import plan_queries
+
+    both = {early: replace(query, group_early=early) for early in (False, True)}
+    try:
+        outputs_of(topology, [both[True]])
+    except InputError:
+        return ""
+    shipped: dict[bool, float] = {}
+    for early, one in both.items():
+        found = plan_queries(spark, replace(topology, queries=(one,)), [one]).plans.values()
+        costs = [estimate(chosen) for chosen in found if chosen.planner != "local"]  # which ships nothing
+        if any(cost is None for cost in costs):
+            return ""
+        shipped[early] = sum(cost.bytes_s for cost in costs if cost is not None)
+    if not any(shipped.values()):
+        return ""
+    verb = "ship" if query.group_early else "would ship"
+    return (
+        f"query {query.name}: groups of equal rows in place of rows (group_early) {verb} {shipped[True]:,.0f} bytes/s "
+        f"instead of {shipped[False]:,.0f}"
+    )
 
 
 def _explain_ufl(options: argparse.Namespace) -> int:
@@ -106,24 +146,29 @@ def _explain_ufl(options: argparse.Namespace) -> int:
     from watersmeet.errors import did_you_mean
     from watersmeet.program.pier.ufl.format import format_ufl
     from watersmeet.sim.scenario.load import load_scenario
-    from watersmeet.sim.scenario.pier.simulate import ufl_of
+    from watersmeet.sim.scenario.pier.simulate import explained
 
-    queries = ufl_of(load_scenario(options.topology))
+    queries = explained(load_scenario(options.topology))
     wanted = options.query
     if wanted is not None:
-        if wanted not in queries:
-            raise InputError(f"unknown query {wanted!r}; {did_you_mean(wanted, queries)}")
-        queries = {wanted: queries[wanted]}
+        found = {name: queries[key] for key in queries for name in key.split(", ")}
+        if wanted not in found:
+            raise InputError(f"unknown query {wanted!r}; {did_you_mean(wanted, found)}")
+        queries = {key: each for key, each in queries.items() if wanted in key.split(", ")}
     if options.format == "json":
-        print(json.dumps({name: format_ufl(graphs) for name, graphs in queries.items()}, indent=2))
-    else:
-        print("\n\n".join(f"# query {name}\n{format_ufl(graphs)}" for name, graphs in queries.items()))
+        print(json.dumps({name: format_ufl(graphs) for name, (graphs, _) in queries.items()}, indent=2))
+        return 0
+    parts = []
+    for name, (graphs, shared) in queries.items():
+        title = f"# query {name}" if shared is None else f"# queries {name}, answered together: {shared}"
+        parts.append(f"{title}\n{format_ufl(graphs)}")
+    print("\n\n".join(parts))
     return 0
 
 
 def _shared(topology: Topology, plans: "Mapping[str, Chosen]") -> str:
     from watersmeet.plan.explain_sites import shared_text
-    from watersmeet.spark.run import site_programs
+    from watersmeet.spark.planning import site_programs
 
     return shared_text(site_programs(plans, topology))
 
@@ -150,7 +195,24 @@ def _text(title: str, chosen: "Chosen", cost: "Cost | None") -> str:
     estimated = estimated.replace("\n", "\n  ")
     shown = explain_text(chosen.plan)
     used = [f"  {name}: {words}" for name, words in _METHODS.items() if f"by {name}" in shown]
-    return "\n".join([title, shown, f"  {estimated}", *used])
+    used += [f"  {name}: {words}" for name, words in _REDUCTIONS.items() if name in shown]
+    old = [] if chosen.problem is None else [f"  {one}" for one in _old_statistics(chosen.problem, time.time())]
+    return "\n".join([title, shown, f"  {estimated}", *used, *old])
+
+
+def _old_statistics(problem: "Problem", now: float) -> list[str]:
+    """The streams whose statistics were taken long ago."""
+    found = []
+    for name in sorted({source.stream for source in problem.query.sources}):
+        known = problem.topology.stats.stream(name)
+        numbers = [known.rate, known.row_bytes, *(one.distinct for one in known.columns.values())]
+        ages = [age for one in numbers if one is not None and (age := one.age_s(now)) is not None]
+        if ages and max(ages) > _OLD_S:
+            days = int(max(ages) // _OLD_S)
+            found.append(
+                f"old: statistics of {name} were taken {days} day{'' if days == 1 else 's'} ago; run `watersmeet stats`"
+            )
+    return found
 
 
 def _draw(file: str, name: str, chosen: "Chosen", cost: "Cost | None") -> None:

@@ -2,7 +2,7 @@
 
 import argparse
 
-from watersmeet.cli.options import Subparsers
+from watersmeet.cli.options import Subparsers, debug_option
 from watersmeet.errors import InputError
 
 
@@ -10,6 +10,7 @@ def add_parser(subparsers: Subparsers) -> None:
     """Declare the command and its options."""
     parser = subparsers.add_parser(
         "key",
+        parents=[debug_option()],
         help="print the line of a new key for encrypted links",
         description="Print one line for the key_file of link_transport: an id and 256 random bits. All sites need the "
         "same file; the first key in it encrypts, every key decrypts.",

@@ -12,6 +12,7 @@ from rich.table import Table
 from watersmeet.cli.live import progress_bar
 from watersmeet.cli.options import Subparsers, spark_options
 from watersmeet.cli.session import spark_session
+from watersmeet.errors import InputError
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -27,6 +28,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--list", action="store_true", dest="show_list", help="list the experiments")
     parser.add_argument("--quick", action="store_true", help="a few points only")
     parser.add_argument("--here", action="store_true", help="one point after the other in this process, no Spark")
+    parser.add_argument("--data", metavar="DIR", help="a recording, for experiments that read one")
     parser.add_argument("--output", metavar="DIR", default="reproduced", help="(default: %(default)s)")
     parser.set_defaults(command=run)
 
@@ -43,6 +45,10 @@ def run(options: argparse.Namespace) -> int:
             console.print(f"{experiment.name:18} {experiment.title}", soft_wrap=True)
         return 0
     experiment = experiment_named(options.name)
+    if options.data is not None:
+        if experiment.with_data is None:
+            raise InputError(f"{experiment.name} reads no recording: leave --data out")
+        experiment = experiment.with_data(Path(options.data))
     points = experiment.points(options.quick)
     with (
         contextlib.nullcontext() if options.here else spark_session(options) as spark,

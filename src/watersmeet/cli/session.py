@@ -38,6 +38,7 @@ def spark_session(options: argparse.Namespace, topology: Topology | None = None)
     is_ours = SparkSession.getActiveSession() is None
     log = Path(tempfile.mkdtemp(prefix="watersmeet-")) / "spark.log"
     keep_log = False
+    os.environ.setdefault("WATERSMEET_QUERY_LOG", "error")
     try:
         if not options.debug:
             _silence_loggers()

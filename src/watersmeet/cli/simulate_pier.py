@@ -16,9 +16,10 @@ from rich.text import Text
 from watersmeet.errors import InputError
 from watersmeet.program.pier.sql.plan import JoinMethod, Transport
 from watersmeet.sim.scenario.model import Scenario, named
-from watersmeet.sim.scenario.pier.outcome import PierQueryFigures, PierSummary
+from watersmeet.sim.scenario.pier.outcome import PierOutcome, PierQueryFigures, PierSummary
 from watersmeet.sim.scenario.pier.simulate import simulate_pier
 
+MOST_REPORTS, MOST_TAPPED = 20, 5  # lines that are shown
 TuplesDone = Callable[[str, argparse.Namespace], AbstractContextManager[Callable[[int, int], None]]]
 
 
@@ -44,6 +45,7 @@ def run_pier(scenario: Scenario, options: argparse.Namespace, tuples_done: Tuple
         for name in outcome.answers:
             written.append(Path(options.out) / f"{name}.parquet")
             outcome.write(name, written[-1])
+        written += outcome.write_taps(Path(options.out))
     summary = outcome.summary
     console = Console(highlight=False)
     if options.format == "json":
@@ -53,6 +55,7 @@ def run_pier(scenario: Scenario, options: argparse.Namespace, tuples_done: Tuple
         console.print(f"seed {summary.seed}: {summary.answers:,} answers{checked}, {summary.bytes:,} bytes")
     else:
         _print(console, summary, wall_s)
+        _print_reports(console, outcome)
         for path in written:
             console.print(f"written to {path}", soft_wrap=True)
     return 1 if options.check and not summary.is_right else 0
@@ -78,6 +81,8 @@ def _print(console: Console, summary: PierSummary, wall_s: float) -> None:
         cells: list[str | Text] = [Text(name), str(query.home), f"{query.answers:,}", f"{query.repeated:,}", *times]
         queries.add_row(*cells, *([_verdict(query)] if is_checked else []))
     console.print(queries)
+    for shared in summary.shared:
+        console.print(f"answered together: {', '.join(shared.queries)}: {shared}", soft_wrap=True)
     network = Table(title="network", title_justify="left", show_header=False)
     network.add_row("tuples", f"{summary.tuples:,}")
     network.add_row("messages", f"{summary.messages:,}")
@@ -85,11 +90,35 @@ def _print(console: Console, summary: PierSummary, wall_s: float) -> None:
     network.add_row("most inbound bytes of a peer", f"{summary.most_inbound_bytes:,}")
     network.add_row("lost messages", f"{summary.lost:,}")
     network.add_row("malformed tuples", f"{summary.malformed:,}")
+    if summary.withheld:
+        network.add_row("withheld beyond limits", f"{summary.withheld:,}")
     if summary.late:
         network.add_row("late for their window", f"{summary.late:,}")
     if summary.joins or summary.failures or summary.leaves:
         network.add_row("churn", f"{summary.joins:,} joined, {summary.failures:,} crashed, {summary.leaves:,} left")
     console.print(network)
+
+
+def _print_reports(console: Console, outcome: PierOutcome) -> None:
+    """Error reports and copies of tuples that operators were asked for."""
+    reports = [(name, error) for name, query in outcome.summary.queries.items() for error in query.errors]
+    if reports:
+        table = Table("query", "operator", "reason", title="error reports", title_justify="left")
+        for heading in ("tuples", "peers"):
+            table.add_column(heading, justify="right")
+        for name, error in reports[:MOST_REPORTS]:
+            cells = (name, error.operator, error.reason)
+            table.add_row(*map(Text, cells), f"{error.tuples:,}", f"{error.nodes:,}")
+        console.print(table)
+        if len(reports) > MOST_REPORTS:
+            console.print(f"and {len(reports) - MOST_REPORTS:,} more; --format json has them all")
+    for (name, operator), tapped in outcome.taps.items():
+        table = Table(
+            *tapped.column_names, title=f"tap of {name}, {operator}: {tapped.num_rows:,}", title_justify="left"
+        )
+        for row in tapped.slice(0, MOST_TAPPED).to_pylist():
+            table.add_row(*(Text(str(value)) for value in row.values()))
+        console.print(table)
 
 
 def _ms(time_us: int | None) -> str:

@@ -134,7 +134,7 @@ class _Prompt:
         """Show the plan and the cost of a query, and its first answers."""
         from watersmeet.plan.explain import estimate_text, explain_text
         from watersmeet.planners.choose import estimate
-        from watersmeet.spark.run import plan_queries
+        from watersmeet.spark.planning import plan_queries
 
         topology = load_topology(self.path, self.parameters)
         site = next((query.site for query in topology.queries if query.site is not None), None)

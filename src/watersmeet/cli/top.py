@@ -6,13 +6,13 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from watersmeet.cli.options import Subparsers, debug_option
-from watersmeet.cli.tables import megabytes
 from watersmeet.cli.watching import add_paths, watched
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _REFRESH_S = 1.0
 _MOST_NOTES = 8
+_FEWEST_LINES = 3  # of links and of what happened, however low the terminal is
+_UNITS = ("B", "kB", "MB", "GB", "TB")
 _STYLES = {"running": "green", "slow": "yellow", "silent": "bold red", "failed": "bold red", "ended": "dim"}
 
 
@@ -55,7 +57,7 @@ def _show(watcher: "Watcher", *, is_once: bool) -> int:
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
                 shown, notes = watcher.look(view.snapshot), watcher.look(lambda model, now: view.timeline(model))
-                live.update(_screen(shown, notes), refresh=True)
+                live.update(_screen(shown, notes, console.height), refresh=True)
                 time.sleep(_REFRESH_S)
     except KeyboardInterrupt:
         return 0
@@ -63,36 +65,42 @@ def _show(watcher: "Watcher", *, is_once: bool) -> int:
         watcher.stop()
 
 
-def _screen(now: dict[str, Any], notes: list[dict[str, Any]]) -> RenderableType:
-    parts: list[RenderableType] = [_title(now), _sites(now)]
-    if any(link["bytes"] for link in now["links"]):
-        parts.append(_links(now))
-    parts.append(_queries(now))
+def _screen(now: dict[str, Any], notes: list[dict[str, Any]], height: int | None = None) -> RenderableType:
+    """Everything, in as many lines as the terminal has: links that carry little and what happened long ago are cut."""
+    links = sorted((link for link in now["links"] if link["bytes"]), key=lambda link: -link["bytes"])
+    most_links, most_notes = len(links), _MOST_NOTES
+    if height is not None:
+        room = height - 1 - sum(3 + len(now[name]) for name in ("queries", "sites")) - (3 if links else 0) - 3
+        most_notes = min(most_notes, max(_FEWEST_LINES, room - len(links), room // 2))
+        most_links = max(_FEWEST_LINES, room - min(most_notes, len(notes)))
+    parts: list[RenderableType] = [_title(now), "", _queries(now), "", _sites(now)]
+    if links:
+        parts += ["", _links(links, most_links)]
     if notes:
-        parts.append(_notes(notes))
+        parts += ["", _notes(notes[-most_notes:], is_cut=height is not None)]
     return Group(*parts)
 
 
 def _title(now: dict[str, Any]) -> Text:
-    totals, text = now["totals"], Text()
+    totals, text = now["totals"], Text(no_wrap=True, overflow="ellipsis")
     text.append(f" {now['state']} ", style=f"reverse {_STYLES.get(now['state'], '')}")
-    text.append(f"  rows {totals['rows']:,.0f} ({totals['rows_s']:,.0f}/s)  answers {totals['answers']:,.0f}")
-    text.append(f" ({totals['answers_s']:,.0f}/s)  shipped {megabytes(int(totals['bytes']))}")
+    text.append(f" rows {totals['rows']:,.0f} ({totals['rows_s']:,.0f}/s), answers {totals['answers']:,.0f}")
+    text.append(f" ({totals['answers_s']:,.0f}/s), sent {_size(totals['bytes'])}")
     if totals["central"]:
         text.append(f", {totals['bytes'] / totals['central']:.0%} of central")
     return text
 
 
-def _table(title: str, *columns: str) -> Table:
+def _table(*columns: str) -> Table:
     """A table whose columns marked with # are numbers."""
-    table = Table(title=title, title_justify="left", expand=False)
+    table = Table(box=box.SIMPLE_HEAD, expand=False, pad_edge=False, show_edge=False)
     for name in columns:
         table.add_column(name.removeprefix("#"), justify="right" if name.startswith("#") else "left")
     return table
 
 
 def _sites(now: dict[str, Any]) -> Table:
-    table = _table("sites", "site", "state", "#rows/s", "#rows", "#late", "#micro-batch", "#took", "#state")
+    table = _table("site", "state", "#rows/s", "#rows", "#late", "#micro-batch", "#took", "#state")
     for site in now["sites"]:
         streams = site["streams"]
         state = Text(site["why"] if site["state"] in ("silent", "slow") else site["state"])
@@ -105,25 +113,28 @@ def _sites(now: dict[str, Any]) -> Table:
             f"{sum(one['late'] for one in streams):,.0f}",
             _or_none(site["batch"], ","),
             _or_none(site["batch_seconds"], ".2f", " s"),
-            "-" if site["state_bytes"] is None else megabytes(site["state_bytes"]),
+            "-" if site["state_bytes"] is None else _size(site["state_bytes"]),
         )
     return table
 
 
-def _links(now: dict[str, Any]) -> Table:
-    table = _table("links", "link", "#bytes/s", "#sent", "#backlog", "mostly")
-    for link in sorted(now["links"], key=lambda link: -link["bytes"]):
-        if link["bytes"]:
-            most = max(link["purposes"], key=lambda name: link["purposes"][name]["bytes"])
-            backlog = Text(f"{link['backlog']:,}", style="yellow" if link["is_stuck"] else "")
-            table.add_row(
-                f"{link['from']} -> {link['to']}", f"{link['bytes_s']:,.0f}", f"{link['bytes']:,.0f}", backlog, most
-            )
+def _links(links: list[dict[str, Any]], most: int) -> Table:
+    """Those that carry most; the last line counts the others."""
+    table = _table("link", "#now", "#sent", "#backlog", "mostly")
+    shown = links if len(links) <= most else links[: most - 1]
+    for link in shown:
+        purpose = max(link["purposes"], key=lambda name: link["purposes"][name]["bytes"])
+        backlog = Text(_size(link["backlog"]), style="yellow" if link["is_stuck"] else "")
+        name = f"{link['from']} -> {link['to']}"
+        table.add_row(Text(name), f"{_size(link['bytes_s'])}/s", _size(link["bytes"]), backlog, purpose)
+    if others := links[len(shown) :]:
+        total = {name: _size(sum(link[name] for link in others)) for name in ("bytes_s", "bytes", "backlog")}
+        table.add_row(f"{len(others)} more", f"{total['bytes_s']}/s", total["bytes"], total["backlog"], "")
     return table
 
 
 def _queries(now: dict[str, Any]) -> Table:
-    table = _table("queries", "query", "planner", "#plan", "#rows in", "#answers", "#median", "#99 %", "#shipped")
+    table = _table("query", "planner", "#plan", "#rows in", "#answers", "#median", "#99 %", "#shipped")
     for query in now["queries"]:
         table.add_row(
             Text(query["name"]),
@@ -133,17 +144,34 @@ def _queries(now: dict[str, Any]) -> Table:
             f"{query['answers']:,.0f}",
             _or_none(query["delay_median_s"], ".2f", " s"),
             _or_none(query["delay_p99_s"], ".2f", " s"),
-            f"{query['shipped']:,.0f} B",
+            _size(query["shipped"]),
         )
     return table
 
 
-def _notes(notes: list[dict[str, Any]]) -> Table:
-    table = _table("what happened", "when (UTC)", "what", "why")
-    for note in notes[-_MOST_NOTES:]:
+def _notes(notes: list[dict[str, Any]], *, is_cut: bool) -> Table:
+    """What happened; where lines are few, each thing has one, cut at the edge."""
+    table = _table("when (UTC)", "what happened", "why")
+    table.columns[0].no_wrap = True
+    for note in notes:
         at = datetime.fromtimestamp(note["at"], UTC).strftime("%H:%M:%S")
-        table.add_row(at, Text(note["title"], style="red" if note["is_bad"] else ""), Text(note["detail"], style="dim"))
+        title = Text(note["title"], style="red" if note["is_bad"] else "", no_wrap=is_cut, overflow="ellipsis")
+        table.add_row(at, title, Text(note["detail"], style="dim", no_wrap=is_cut, overflow="ellipsis"))
     return table
+
+
+def _size(count: float) -> str:
+    """Bytes with three digits that count.
+
+    >>> _size(0), _size(812), _size(40_512), _size(2_345_678)
+    ('0 B', '812 B', '40.5 kB', '2.35 MB')
+    """
+    for unit in _UNITS:
+        if abs(count) < 999.5 or unit == _UNITS[-1]:
+            break
+        count /= 1000
+    digits = 0 if unit == "B" or abs(count) >= 99.95 else 1 if abs(count) >= 9.995 else 2
+    return f"{count:.{digits}f} {unit}"
 
 
 def _or_none(value: float | None, spec: str, unit: str = "") -> str:

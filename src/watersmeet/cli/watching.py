@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,9 +64,5 @@ def _elsewhere(topology: Topology) -> tuple[Path, Path, "Elsewhere | None"]:
     aside.mkdir(parents=True, exist_ok=True)
     if len(topology.site_names) == 1:
         return root, aside, None
-    board = open_board(topology)
-    if board is None:
-        text = "links over Kafka do not show sites that run elsewhere; name their checkpoints"
-        print(f"watersmeet: {text}", file=sys.stderr)
-        return root, aside, None
+    board = open_board(topology, "events")
     return root, aside, Elsewhere(topology, board, aside, lambda site: (root / site / KEPT).exists())

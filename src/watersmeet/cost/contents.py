@@ -1,7 +1,10 @@
 """What the rows of a flow are, as values, and how many a second they are for a workload or a part of it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
+
+import numpy as np
 
 from watersmeet.cost.estimates import (
     Rows,
@@ -148,7 +151,9 @@ def rate_of(content: Content, workload: Workload) -> float:
             share = fetched(workload, subject.mask, _rows(by, workload), spans=spans, slack_s=slack_s)
             return rate_of(subject, workload) * share
         case Gathered(subject, found):
-            return rate_of(subject, workload) * wanted_by_any([_chances(one, workload) for one in found])
+            counted = _counted(found, workload)
+            share = wanted_by_any([_chances(one, workload) for one in found]) if counted is None else counted
+            return rate_of(subject, workload) * share
         case Nothing():
             return 0.0
         case _:
@@ -163,6 +168,31 @@ def _chances(found: Fetched | Met | Overlapping, workload: Workload) -> tuple[F6
     by_cell = met_by_cell if isinstance(found, Met) else overlapping_by_cell
     shares, chance = by_cell(workload, mask, found.other, found.slack_s)
     return shares, with_false_positives(chance, found.false)
+
+
+def _counted(found: Sequence[Fetched | Met | Overlapping], workload: Workload) -> float | None:
+    """The share of a stream's rows that any of several semijoins takes in a sample, if there is one."""
+    if workload.sampled is None:
+        return None
+    taken, others = [], []
+    for one in found:
+        mask, other = one.subject.mask, one.by.mask if isinstance(one, Fetched) else one.other
+        if not other or not (workload.is_counted(mask) and workload.is_counted(other)):
+            return None
+        if not workload.shared(mask, other):
+            return None
+        if isinstance(one, Fetched):
+            head = one.by.head
+            bits = workload.sampled.which_fetched(mask, other, head, spans=one.spans, slack_s=one.slack_s)
+        else:
+            kind = "met" if isinstance(one, Met) else "overlapping"
+            bits = workload.sampled.which(kind, mask, other, one.slack_s)
+            others.append(one.false)
+        taken.append((mask, bits))
+    share, of = workload.sampled.gathered(taken)
+    estimated = wanted_by_any([_chances(one, workload) for one in found])
+    share = (share * of + min(estimated, 1.0)) / (of + 1)
+    return float(with_false_positives(np.asarray(share), max(others, default=0.0)))
 
 
 def _rows(content: Content, workload: Workload) -> Rows:

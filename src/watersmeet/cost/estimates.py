@@ -93,6 +93,20 @@ def _rate_per_value(workload: Workload, mask: int, key: tuple[int, ...]) -> tupl
 
 def announced(workload: Workload, mask: int, key: tuple[int, ...]) -> float:
     """Announcements a second of the keys that a window, or the intermediate results of a tree, hold."""
+    estimated = _announced(workload, mask, key)
+    if workload.sampled is None or not key or not workload.is_counted(mask):
+        return estimated
+    rate = workload.combination_rate(mask)
+    each = _one_more(workload.sampled.announced(mask, key), workload.sampled.count(mask), estimated / max(rate, 1e-300))
+    return rate * each
+
+
+def _one_more(found: float, of: int, estimated: float) -> float:
+    """A share that was counted in a sample: with one more that does what is estimated."""
+    return (found + min(estimated, 1.0)) / (of + 1)
+
+
+def _announced(workload: Workload, mask: int, key: tuple[int, ...]) -> float:
     per_value, size = _rate_per_value(workload, mask, key)
     often, _ = announced_per_value(per_value, workload.lifetime_s(mask))
     return float((often * size).sum())
@@ -115,7 +129,19 @@ def _there(workload: Workload, other: int, bound: Tie, time_s: float) -> F64:
 
 def met(workload: Workload, mask: int, other: int, false: float, slack_s: float = 0.0) -> float:
     """The share of partial combinations whose key is in a window, or was within the slack of a filter's time."""
-    return float(with_false_positives(sum_cells(*met_by_cell(workload, mask, other, slack_s)), false))
+    share = float(sum_cells(*met_by_cell(workload, mask, other, slack_s)))
+    if _is_sampled(workload, mask, other):
+        assert workload.sampled is not None
+        counted, of = workload.sampled.met(mask, other, slack_s)
+        share = _one_more(counted * of, of, share)
+    return float(with_false_positives(np.asarray(share), false))
+
+
+def _is_sampled(workload: Workload, mask: int, other: int) -> bool:
+    """Whether a sample tells how two sets of aliases meet."""
+    return (
+        bool(other) and workload.is_counted(mask) and workload.is_counted(other) and bool(workload.shared(mask, other))
+    )
 
 
 def met_by_cell(workload: Workload, mask: int, other: int, slack_s: float) -> tuple[F64, F64]:
@@ -126,8 +152,12 @@ def met_by_cell(workload: Workload, mask: int, other: int, slack_s: float) -> tu
 
 def overlapping(workload: Workload, mask: int, other: int, false: float, slack_s: float = 0.0) -> float:
     """The share of a tree's rows that meet a row of the other side while they live."""
-    share, there = overlapping_by_cell(workload, mask, other, slack_s)
-    return float(with_false_positives(sum_cells(share, there), false))
+    share = float(sum_cells(*overlapping_by_cell(workload, mask, other, slack_s)))
+    if _is_sampled(workload, mask, other):
+        assert workload.sampled is not None
+        counted, of = workload.sampled.overlapping(mask, other, slack_s)
+        share = _one_more(counted * of, of, share)
+    return float(with_false_positives(np.asarray(share), false))
 
 
 def overlapping_by_cell(workload: Workload, mask: int, other: int, slack_s: float) -> tuple[F64, F64]:
@@ -143,7 +173,12 @@ def overlapping_by_cell(workload: Workload, mask: int, other: int, slack_s: floa
 
 def fetched(workload: Workload, mask: int, left: Rows, *, spans: bool, slack_s: float = 0.0) -> float:
     """The share of a window's rows that are asked for while they are seen."""
-    return float(sum_cells(*fetched_by_cell(workload, mask, left, spans=spans, slack_s=slack_s)))
+    share = float(sum_cells(*fetched_by_cell(workload, mask, left, spans=spans, slack_s=slack_s)))
+    if _is_sampled(workload, mask, left.mask):
+        assert workload.sampled is not None
+        counted, of = workload.sampled.fetched(mask, left.mask, left.head, spans=spans, slack_s=slack_s)
+        share = _one_more(counted * of, of, share)
+    return share
 
 
 def fetched_by_cell(workload: Workload, mask: int, left: Rows, *, spans: bool, slack_s: float = 0.0) -> tuple[F64, F64]:
@@ -169,6 +204,17 @@ def wanted_by_any(chances: Sequence[tuple[F64, F64]]) -> float:
 def wanted(workload: Workload, mask: int, left: Rows) -> float:
     """Announcements a second that partial combinations ask for."""
     key = workload.shared(left.mask, mask)
+    if _is_sampled(workload, mask, left.mask):
+        assert workload.sampled is not None
+        every = announced(workload, mask, key)
+        share = _wanted(workload, mask, left) / max(_announced(workload, mask, key), 1e-300)
+        found = workload.sampled.wanted(mask, left.mask, left.head)
+        return every * _one_more(found, workload.sampled.announced(mask, key), share)
+    return _wanted(workload, mask, left)
+
+
+def _wanted(workload: Workload, mask: int, left: Rows) -> float:
+    key = workload.shared(left.mask, mask)
     per_value, size = _rate_per_value(workload, mask, key)
     often, length = announced_per_value(per_value, workload.lifetime_s(mask))
     bound = tie(workload, left.mask, mask)
@@ -180,6 +226,16 @@ def wanted(workload: Workload, mask: int, left: Rows) -> float:
 
 def asked(workload: Workload, rows: Rows, partner: int, batch_interval_s: float) -> float:
     """Distinct keys a second that rows ask for, batch by batch."""
+    estimated = _asked(workload, rows, partner, batch_interval_s)
+    if not _is_sampled(workload, rows.mask, partner):
+        return estimated
+    assert workload.sampled is not None
+    found = workload.sampled.asked(rows.mask, rows.head, partner)
+    each = _one_more(found, workload.sampled.count(rows.mask, rows.head), estimated / max(rows.rate, 1e-300))
+    return rows.rate * each
+
+
+def _asked(workload: Workload, rows: Rows, partner: int, batch_interval_s: float) -> float:
     bound = tie(workload, rows.mask, partner)
     key = workload.shared(rows.mask, partner)
     many = _values_of(workload, rows.mask, key[1:])

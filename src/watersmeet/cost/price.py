@@ -37,7 +37,7 @@ from watersmeet.cost.formulas import (
     messages_per_s,
     rows_per_message,
 )
-from watersmeet.cost.workload import TIMESTAMP_SIZES, Workload, size_at
+from watersmeet.cost.workload import Workload, size_at
 from watersmeet.plan.nodes import JoinPlan
 from watersmeet.program.compile import compile_sites
 from watersmeet.program.once import is_among
@@ -418,16 +418,26 @@ class _Pricing:
         comes = self._comes(self._sources(ship.flow.name, origin), interval_s)
         if isinstance(content.rate, OfStream) and rate >= 0.999 * self._workload.arrivals[content.rate.alias]:
             messages = comes / interval_s
+        elif (often := self._counted_batches(workload, content)) is not None:
+            messages = often * batches
         else:
             messages = has_rows(rate / batches, interval_s, comes) * batches / interval_s
         rows = float(rows_per_message(rate, messages))
         if flow.bloom:
             size = messages * bloom_bytes(rows)
         else:
-            each, columns = self._row_bytes(workload, content, flow, rows)
+            each, columns = self._row_bytes(workload, content, flow, rows, rate)
             size = float(flow_bytes(rate, each, messages, columns))
         purpose = Purpose.TABLES if flow.name in self._tables else flow.purpose
         return FlowCost(origin, ship.to, flow.name, purpose, rate, size, messages)
+
+    def _counted_batches(self, workload: Workload, content: Content) -> float | None:
+        """Micro-batches a second with combinations, as they were counted in a sample: they come many at once."""
+        if workload.sampled is None or not isinstance(content.rate, OfHead | OfTree):
+            return None
+        if not workload.is_counted(content.mask) or not workload.sampled.count(content.mask):
+            return None
+        return workload.sampled.batches(content.mask, content.head)
 
     def _is_sent_anyway(self, origin: str, ship: Ship) -> bool:
         """Whether the rows of an alias are among those of another of the same stream that go the same way."""
@@ -459,10 +469,12 @@ class _Pricing:
             found.append(cost)
         return found
 
-    def _row_bytes(self, workload: Workload, content: Content, flow: Flow, batch: float) -> tuple[float, int]:
+    def _row_bytes(
+        self, workload: Workload, content: Content, flow: Flow, batch: float, rate: float
+    ) -> tuple[float, int]:
         match flow.form:
             case Form.CLOCK:
-                return float(size_at(TIMESTAMP_SIZES, batch)), 1
+                return float(size_at(workload.stamps[content.mask.bit_length() - 1], batch)), 1
             case Form.SPAN | Form.ASK:
                 return workload.keys_bytes(self._key_of(flow), batch, asked=flow.form is Form.ASK), 3
             case Form.RESULT:
@@ -472,7 +484,8 @@ class _Pricing:
                 own = workload.row_bytes(content.mask, batch, times=2)
                 return own, workload.columns(content.mask, times=2)
             case _:
-                return workload.row_bytes(content.mask, batch, head=content.head), workload.columns(content.mask)
+                own = workload.row_bytes(content.mask, batch, head=content.head, rate=rate)
+                return own, workload.columns(content.mask)
 
     def _key_of(self, flow: Flow) -> tuple[int, ...]:
         return self._made_at[_plain(flow)][1].key

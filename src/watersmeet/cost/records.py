@@ -97,6 +97,8 @@ def _state(
             return 1.0, 1
         case "min" | "max":
             return each, 1
+        case "max_k" | "min_k":
+            return aggregate.parameters[0] * each, 1
         case "count" | "approx_count_distinct" | "approx_percentile" | "approx_top_k":
             values = min([10.0, *(distinct(column) for column in own[:1])])
             return values * (each + _COUNT_BYTES), 2

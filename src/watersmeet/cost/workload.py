@@ -11,8 +11,8 @@ and new ones come at  R(A) = sum over heads i in A of  rate_i * N(A) / W_i,  PMJ
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import lgamma, log
-from typing import Any
+from math import lgamma, log, log10
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,6 +36,9 @@ DEFAULTS = {"rate": 100.0, "number of rows": 10_000.0, "distinct values": 1_000.
 _LEAST_MARK_BYTES, _MOST_MARK_BYTES = 0.02, 3.0  # of a value that is in the batch before
 TIMESTAMP_SIZES = (7.0, 3.6, 2.1, 1.7, 1.6)  # measured, rows of a second
 PLACE_SIZES = (7.0, 3.4, 3.0, 2.8, 2.8)  # the same in another order than that of time
+# What the times of some rows of a regular stream take at least: measured, by how uncertain it is which rows they are.
+_THINNED_SIZES, _THINNED_SIZES_PER_BIT = (0.0, 2.2, 0.5, 0.15, 0.1), (0.0, 0.25, 0.33, 0.28, 0.28)
+_RAREST_SHARE = 1e-6
 _LEAST_KEY_BYTES = 0.2
 _HASH_SIZES: BytesByBatch = (8.0, 8.0, 8.0, 8.0, 8.0)
 _BATCHES = len(BATCH_ROWS)
@@ -73,6 +76,31 @@ class _FirstTimes:
     others: float
 
 
+class Counted(Protocol):
+    """A sample of all streams of a query, of which can be counted what else is estimated (see cost.sampled)."""
+
+    @property
+    def span_s(self) -> float: ...
+    def kept(self, alias: int) -> float | None: ...
+    def rate(self, alias: int) -> float: ...
+    def is_tied(self, mask: int) -> bool: ...
+    def count(self, mask: int, head: int | None = None) -> int: ...
+    def limited(self, key_class: int, low: I64, high: I64) -> "Counted": ...
+    def first_times(self, mask: int, head: int | None = None) -> tuple[Mapping[int, float], float] | None: ...
+    def batches(self, mask: int, head: int | None = None) -> float: ...
+    def met(self, mask: int, other: int, slack_s: float) -> tuple[float, int]: ...
+    def overlapping(self, mask: int, other: int, slack_s: float) -> tuple[float, int]: ...
+    def fetched(self, mask: int, by: int, head: int | None, *, spans: bool, slack_s: float) -> tuple[float, int]: ...
+    def announced(self, mask: int, key: tuple[int, ...]) -> int: ...
+    def wanted(self, mask: int, by: int, head: int | None) -> int: ...
+    def asked(self, mask: int, head: int | None, partner: int) -> int: ...
+    def which(self, kind: str, mask: int, other: int, slack_s: float) -> NDArray[np.bool_]: ...
+    def which_fetched(
+        self, mask: int, by: int, head: int | None, *, spans: bool, slack_s: float
+    ) -> NDArray[np.bool_]: ...
+    def gathered(self, found: Sequence[tuple[int, NDArray[np.bool_]]]) -> tuple[float, int]: ...
+
+
 @dataclass(frozen=True)
 class Workload:
     """The figures of a query; aliases by number, in the order of the query."""
@@ -96,6 +124,9 @@ class Workload:
     before_filters: F64 | None = None  # rows a second, also those that filters leave out: their times count
     busy_shares: tuple[Mapping[float, float], ...] = ()  # of each alias: intervals with rows, by their length
     dropped: tuple[tuple[int, int, BytesByBatch], ...] = ()  # alias, the set without which a value is not needed, size
+    time_sizes: tuple[BytesByBatch, ...] = ()  # of each alias's event times, all of them in order
+    unmeasured: tuple[str, ...] = ()  # filters of which nobody knows how many rows pass
+    sampled: Counted | None = field(default=None, repr=False, compare=False)
     _memory: dict[tuple[int, int | None], Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -144,8 +175,31 @@ class Workload:
         if found is None:
             found = float(np.prod([self.agreement(number, mask).sum() for number in range(len(self.domains))]))
             found *= float(self.left_by_conditions(np.array([mask]))[0])
+            found = self._counted_selectivity(mask, found)
             self._memory[mask, None] = found
         return found
+
+    @property
+    def estimated(self) -> "Workload":
+        """The same without the sample that figures are counted in."""
+        return self if self.sampled is None else replace(self, sampled=None, _memory={})
+
+    def is_counted(self, mask: int) -> bool:
+        """Whether there is a sample of which can be counted what combinations of a set of aliases do."""
+        return self.sampled is not None and self.sampled.is_tied(mask)
+
+    def _counted_selectivity(self, mask: int, estimated: float) -> float:
+        """The share of all combinations that a sample has; where it has none, as many as it says of estimates."""
+        if self.sampled is None or mask & (mask - 1) == 0 or not self.sampled.is_tied(mask):
+            return estimated
+        members = members_of(mask)
+        rates = np.array([self.sampled.rate(alias) for alias in members])
+        every = float(np.prod(rates * self.window_s[members]) * (1 / self.window_s[members]).sum())
+        expected = every * self.sampled.span_s
+        if not expected > 0:
+            return estimated
+        count = self.sampled.count(mask)
+        return (count or min(expected * estimated, 0.5)) / expected
 
     def left_by_conditions(self, sets: I64) -> F64:
         """The share of combinations of some sets of aliases that comparisons leave."""
@@ -179,14 +233,27 @@ class Workload:
 
     def head_rate(self, head: int, mask: int) -> float:
         """Combinations a second of a set of aliases whose latest row is the head's."""
-        others = [alias for alias in members_of(mask) if alias != head]
-        return float(self.rate[head] * np.prod(self.window[others])) * self.selectivity(mask)
+        members = members_of(mask)
+        even = {
+            one: float(self.rate[one] * np.prod(self.window[[other for other in members if other != one]]))
+            for one in members
+        }
+        alike = even[head] * self.selectivity(mask)
+        if self.sampled is None or len(members) == 1 or not self.sampled.is_tied(mask):
+            return alike
+        total = max(sum(even.values()), 1e-300)
+        share = (self.sampled.count(mask, head) + even[head] / total) / (self.sampled.count(mask) + 1)
+        return total * self.selectivity(mask) * share
 
     def combination_rate(self, mask: int) -> float:
         """Combinations a second of a set of aliases, whoever is their head."""
         found = self._memory.get((mask, 0))
         if found is None:
-            found = sum(self.head_rate(head, mask) for head in members_of(mask))
+            members = members_of(mask)
+            found = sum(
+                float(self.rate[one] * np.prod(self.window[[other for other in members if other != one]]))
+                for one in members
+            ) * self.selectivity(mask)
             self._memory[mask, 0] = found
         return found
 
@@ -201,13 +268,21 @@ class Workload:
         return self.count(mask) / rate if rate else 0.0
 
     def row_bytes(
-        self, mask: int, batch_rows: float, *, times: int = 1, answers: bool = False, head: int | None = None
+        self,
+        mask: int,
+        batch_rows: float,
+        *,
+        times: int = 1,
+        answers: bool = False,
+        head: int | None = None,
+        rate: float | None = None,
     ) -> float:
         """Bytes that a row or combination with so many times takes on a link, in batches of so many rows.
 
         A row of a stream that is in several combinations of a batch takes its bytes once, and a mark each further
         time: equal values are numbered, or lie side by side. What a batch takes beside its values is not in it.
-        `head` is the alias whose rows are the latest ones, if it is always the same.
+        `head` is the alias whose rows are the latest ones, if it is always the same; `rate` how many rows a second
+        travel of a stream, if not all of them.
         """
         everything = (1 << len(self.aliases)) - 1
         if answers:
@@ -220,7 +295,10 @@ class Workload:
         members = members_of(mask)
         stamp = TIMESTAMP_SIZES if times == 1 else PLACE_SIZES
         if len(members) == 1:
-            return float(size_at(times * np.array(stamp) + self.alone[members[0]], batch_rows))
+            alias = members[0]
+            travel = self.rate[alias] if rate is None else rate
+            share = travel / max(float(self.arrivals[alias]), 1e-300)
+            return float(size_at(thinned(self.stamps[alias], share) + self.alone[alias], batch_rows))
         first = self._first_times(mask, batch_rows, head)
         total = _repeated(stamp, first.heads, batch_rows)
         if times > 1:
@@ -254,6 +332,14 @@ class Workload:
         drawn from what their window holds in the time of the batch.
         """
         members, rows = members_of(mask), np.ones(len(self.aliases))
+        if self.is_counted(mask):
+            assert self.sampled is not None
+            counted = self.sampled.first_times(mask, head)
+            if counted is not None:
+                by_alias, of_heads = counted
+                for alias, one in by_alias.items():
+                    rows[alias] = one
+                return _FirstTimes(rows, of_heads, sum(by_alias.values()) / len(by_alias))
         batch_rows = max(batch_rows, 1.0)
         met = dict(zip(members, self._met_at_once(mask).tolist(), strict=True))
         choices = float(np.prod([*met.values()]))
@@ -313,6 +399,11 @@ class Workload:
         return _summed(self.in_order or self.sizes)
 
     @cached_property
+    def stamps(self) -> F64:
+        """The sizes of each alias's event times, all of them in order."""
+        return np.array(self.time_sizes or (TIMESTAMP_SIZES,) * len(self.aliases))
+
+    @cached_property
     def combined(self) -> F64:
         """The sizes of each alias's values together, in combinations."""
         return _summed(self.sizes)
@@ -325,8 +416,8 @@ class Workload:
         """
         sizes = self.key_sizes[key[0]] if len(key) == 1 and self.key_sizes else _HASH_SIZES
         rows = max(batch_rows, 1.0)
-        in_order = float(size_at(sizes, rows)) - lgamma(rows + 1) / log(2) / rows / 8
-        return max(in_order, _LEAST_KEY_BYTES) + (1.5 if asked else 2) * float(size_at(PLACE_SIZES, rows))
+        in_order = one_size(sizes, rows) - lgamma(rows + 1) / log(2) / rows / 8
+        return max(in_order, _LEAST_KEY_BYTES) + (1.5 if asked else 2) * one_size(PLACE_SIZES, rows)
 
     def columns(self, mask: int, *, times: int = 1) -> int:
         """How many columns a row or combination has."""
@@ -347,7 +438,17 @@ class Workload:
         domains[partition.key_class] = Domain(
             domain.low[cells], domain.high[cells], domain.size[cells], inside, domain.members, domain.is_known
         )
-        return replace(self, rate=self.rate * mass, domains=tuple(domains), before_filters=self.arrivals, _memory={})
+        sampled = self.sampled
+        if sampled is not None:
+            sampled = sampled.limited(partition.key_class, domain.low[cells], domain.high[cells])
+        return replace(
+            self,
+            rate=self.rate * mass,
+            domains=tuple(domains),
+            before_filters=self.arrivals,
+            sampled=sampled,
+            _memory={},
+        )
 
     def sub_plan_of_cells(self, partition: Partition) -> I64:
         """The sub-plan of each cell of the partition's key class."""
@@ -366,8 +467,8 @@ def _repeated(sizes: BytesByBatch, first: float, batch_rows: float) -> float:
     about half of what narrow numbers take is left.
     """
     if first >= 1:
-        return float(size_at(sizes, batch_rows))
-    once = float(size_at(sizes, first * batch_rows))
+        return one_size(sizes, batch_rows)
+    once = one_size(sizes, first * batch_rows)
     mark = _LEAST_MARK_BYTES + min(once, _MOST_MARK_BYTES) * min(0.5, 5 * first**2)
     return first * once + (1 - first) * min(once, mark)
 
@@ -395,6 +496,38 @@ def size_at(sizes: ArrayLike, batch_rows: ArrayLike) -> F64:
     return found
 
 
+def one_size(sizes: BytesByBatch, batch_rows: float) -> float:
+    """`size_at` of one value in one batch, without arrays: planners ask for it ten thousand times.
+
+    >>> one_size((8.0, 4.0, 2.0, 1.0, 1.0), 10.0), one_size((8.0, 4.0, 2.0, 1.0, 1.0), 1e6)
+    (4.0, 1.0)
+    """
+    place = log10(max(batch_rows, 1.0))
+    before = int(place)
+    if before >= _BATCHES - 1:
+        return sizes[-1]
+    return sizes[before] + (sizes[before + 1] - sizes[before]) * (place - before)
+
+
+def thinned(sizes: ArrayLike, share: ArrayLike) -> F64:
+    """Bytes of an event time where a share of a stream's rows travels, by those of all rows in order (last axis).
+
+    Rows that come at random are as far apart as before, times 1 / share. Of regular ones, whose times take next to
+    nothing, it has to be said which they are: the entropy of the number of rows left out between two.
+
+    >>> thinned((7.0, 0.9, 0.09, 0.01, 0.001), 1.0).tolist()
+    [7.0, 0.9, 0.09, 0.01, 0.001]
+    >>> thinned((7.0, 0.9, 0.09, 0.01, 0.001), 0.5).round(2).tolist()
+    [7.12, 2.7, 1.16, 0.71, 0.66]
+    """
+    kept = np.clip(np.asarray(share, float), _RAREST_SHARE, 1.0)[..., None]
+    left_out = np.maximum(1 - kept, 1e-12)
+    bits = np.where(kept < 1, -np.log2(kept) - left_out / kept * np.log2(left_out), 0.0)
+    which = np.where(bits > 0, np.array(_THINNED_SIZES) + bits * np.array(_THINNED_SIZES_PER_BIT), 0.0)
+    found: F64 = np.maximum(np.asarray(sizes, float) - np.log2(kept) / 8, which)
+    return found
+
+
 def workload_of(
     scans: Sequence[Scan],
     classes: Sequence[KeyClass],
@@ -406,17 +539,21 @@ def workload_of(
     conditions: Sequence[Condition] = (),
     defaults: bool = False,
     query: JoinQuery | None = None,
+    event_times: Mapping[str, str] | None = None,
 ) -> Workload:
-    """The figures of a query; a figure that nobody gave is an error, or a stated default if those are asked for."""
+    """The figures of a query; a figure that nobody gave is an error, or a stated default if those are asked for.
+
+    `event_times` has the event-time column of streams by name.
+    """
     gather = _Gather(stats, defaults)
     rates, windows, arrivals = [], [], []
     for scan in scans:
         rate = gather.rate(scan)
         arrivals.append(rate)
         for filtered in scan.filters:
-            rate *= gather.selectivity(filtered.sql)
-        rates.append(rate)
-        windows.append(_window_s(scan.window, rate))
+            rate *= gather.share_passed(filtered.sql)
+        windows.append(_window_s(scan.window, arrivals[-1]))
+        rates.append(rate * _share_with_keys(scan, classes, gather))
     domains = tuple(_domain(key_class, scans, gather) for key_class in classes)
     sizes, in_order = (
         tuple(_travelling_sizes(scan, classes, gather, in_order=is_in_order) for scan in scans)
@@ -458,7 +595,19 @@ def workload_of(
         np.array(arrivals, float),
         tuple(stats.stream(scan.stream).busy for scan in scans),
         tuple(_dropped(scans, output, conditions, gather)),
+        tuple(gather.time_sizes(scan, (event_times or {}).get(scan.stream, "")) for scan in scans),
+        tuple(gather.unmeasured),
     )
+
+
+def _share_with_keys(scan: Scan, classes: Sequence[KeyClass], gather: "_Gather") -> float:
+    """The share of a stream's rows that have none of its keys NULL: others meet nothing and are not stored."""
+    share = 1.0
+    for number in scan.classes:
+        member = classes[number].member(scan.alias)
+        if member is not None and member.is_plain:
+            share *= 1 - (gather.column(scan, member.columns[0].name).nulls or 0.0)
+    return share
 
 
 def _left(
@@ -524,6 +673,7 @@ class _Gather:
     def __init__(self, stats: Stats, defaults: bool) -> None:
         self._stats, self._defaults = stats, defaults
         self.used: list[str] = []
+        self.unmeasured: list[str] = []  # filters that are taken to let all rows pass
 
     def _missing(self, what: str, kind: str) -> float:
         if not self._defaults:
@@ -551,6 +701,12 @@ class _Gather:
         known = self._stats.selectivities.get(sql)
         return known.value if known else 1.0
 
+    def share_passed(self, sql: str) -> float:
+        """The share of a stream's rows that pass a filter."""
+        if not self.knows(sql) and sql not in self.unmeasured:
+            self.unmeasured.append(sql)
+        return self.selectivity(sql)
+
     def column(self, scan: Scan, name: str) -> ColumnStats:
         columns = self._stats.stream(scan.stream).columns
         return next((column for key, column in columns.items() if key.casefold() == name.casefold()), ColumnStats())
@@ -568,6 +724,10 @@ class _Gather:
 
     def histogram(self, scan: Scan, name: str) -> Histogram | None:
         return self.column(scan, name).histogram
+
+    def time_sizes(self, scan: Scan, name: str) -> BytesByBatch:
+        """Bytes of the event times of all rows in order; where nobody measured them, of rows that come at random."""
+        return (self.column(scan, name).in_order if name else None) or TIMESTAMP_SIZES
 
     def sizes(self, scan: Scan, name: str, *, in_order: bool = False) -> BytesByBatch:
         column = self.column(scan, name)
@@ -589,8 +749,28 @@ def _travelling_sizes(
     sizes = [gather.sizes(scan, kept.expression.columns[0].name, in_order=in_order) for kept in scan.kept]
     for number in scan.classes:
         if _is_hidden(scan, classes[number]):
-            sizes.append(_key_sizes(classes[number], (scan,), gather))
+            key_class = classes[number]
+            if key_class.exact:
+                sizes.append(_key_sizes(key_class, (scan,), gather))
+            else:
+                sizes.append(_hash_sizes(key_class, scan, gather, in_order=in_order))
     return tuple(sizes)
+
+
+def _hash_sizes(key_class: KeyClass, scan: Scan, gather: _Gather, *, in_order: bool) -> BytesByBatch:
+    """Bytes of a hashed key beside what is kept of a row: eight the first time in a batch, then a mark."""
+    member = key_class.member(scan.alias)
+    if member is None or not member.is_plain:
+        return _HASH_SIZES
+    known = gather.column(scan, member.columns[0].name)
+    if known.distinct is None or known.sizes is None:
+        return _HASH_SIZES
+    distinct = max(known.distinct.value, 1.0)
+    one, ten, hundred, thousand, most = (
+        min(8.0, 8.0 * distinct / rows * -float(np.expm1(-rows / distinct)) + min(each, log(distinct + 1) / log(2) / 8))
+        for rows, each in zip(BATCH_ROWS, (known.in_order if in_order else None) or known.sizes, strict=True)
+    )
+    return one, ten, hundred, thousand, most
 
 
 def _is_hidden(scan: Scan, key_class: KeyClass) -> bool:
@@ -625,7 +805,7 @@ def _domain(key_class: KeyClass, scans: Sequence[Scan], gather: _Gather) -> Doma
             distinct[number] = gather.distinct(scan, name)
     if not histograms:
         return _nested(distinct, members)
-    return _aligned(histograms, distinct, members)
+    return aligned(histograms, distinct, members)
 
 
 def _nested(distinct: Mapping[int, float], members: NDArray[np.bool_]) -> Domain:
@@ -642,7 +822,7 @@ def _nested(distinct: Mapping[int, float], members: NDArray[np.bool_]) -> Domain
     return Domain(low, np.maximum(high, low), size, shares, members, is_known=False)
 
 
-def _aligned(histograms: Mapping[int, Histogram], distinct: Mapping[int, float], members: NDArray[np.bool_]) -> Domain:
+def aligned(histograms: Mapping[int, Histogram], distinct: Mapping[int, float], members: NDArray[np.bool_]) -> Domain:
     """Cells between all edges of all histograms; the rows of a bin spread evenly over it."""
     bins = [bin_ for histogram in histograms.values() for bin_ in histogram.bins]
     top = max(one.high for one in bins)

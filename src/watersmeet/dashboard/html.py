@@ -119,11 +119,12 @@ def _flows(query: dict[str, Any]) -> str:
             flow["purpose"],
             flow["flow"],
             _bytes(flow["bytes"]),
+            _bytes(flow["since_plan"]),
             _bytes(flow["expected"]),
         ]
         for flow in query["flows"]
     ]
-    columns = ["link", "purpose", "flow", "#measured", "#expected"]
+    columns = ["link", "purpose", "flow", "#shipped in all", "#since this plan", "#expected"]
     return table_html(columns, rows, "Flows") if rows else ""
 
 

@@ -4,7 +4,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from watersmeet.dashboard.notes import Note, notes_of
 from watersmeet.dashboard.series import Key, Kind, Series, grid_over
@@ -20,7 +20,6 @@ from watersmeet.metrics.events import (
     RunStarted,
     SiteStatus,
     TopologyInForce,
-    kind_of,
 )
 from watersmeet.program.operators import Purpose
 
@@ -34,6 +33,8 @@ _EFFECT_S = 60.0  # before and after a plan came into force
 _BINS = 20  # of delays, in each power of ten
 
 _NO_FLOWS = frozenset({Purpose.WATERMARKS.value, Purpose.AGREEMENT.value, Purpose.MIGRATION.value})  # beside flows
+About: TypeAlias = tuple[str, Key]  # the source of an event, and what it is about
+
 _LEVELS = frozenset({"state_bytes", "state_rows", "backlog", "latency", "undelivered", "batch_seconds"})
 
 
@@ -47,15 +48,24 @@ class Source:
     ended_at: float = 0.0
 
 
+class Answer(NamedTuple):
+    """A row that was delivered, in the sample of a number."""
+
+    sample: int
+    at: float
+    columns: tuple[str, ...]
+    row: tuple[Any, ...]
+
+
 @dataclass
 class RunModel:
     """Reads events in their order, from one file or several, and answers what a page asks."""
 
     silent_after_s: float = SILENT_AFTER_S
     series: dict[Key, Series] = field(default_factory=dict)
-    recent: dict[tuple[str, str, Key], tuple[str, float, Event]] = field(default_factory=dict)  # kind, source, about
+    recent: dict[type[Event], dict[About, tuple[str, float, Event]]] = field(default_factory=dict)  # the latest
     notes: deque[Note] = field(default_factory=lambda: deque(maxlen=MOST_NOTES))
-    answers: dict[str, deque[tuple[float, tuple[str, ...], tuple[Any, ...]]]] = field(default_factory=dict)
+    answers: dict[str, deque[Answer]] = field(default_factory=dict)
     sources: dict[str, Source] = field(default_factory=dict)
     seen: dict[str, float] = field(default_factory=dict)  # by site, the last sign of life
     waits_since: dict[tuple[str, str], float] = field(default_factory=dict)  # by link
@@ -71,11 +81,11 @@ class RunModel:
 
     def read(self, source: str, at: float, event: Event, *, again: bool = False) -> None:
         """Take an event; `again` if it was counted before, and only says how things are."""
-        about = (kind_of(event), source, tuple(map(str, key_of(event))))
-        before = self.recent.pop(about, None)
-        self.recent[about] = (source, at, event)
-        if len(self.recent) > MAX_RECENT:
-            del self.recent[next(iter(self.recent))]
+        about, known = (source, tuple(map(str, key_of(event)))), self.recent.setdefault(type(event), {})
+        before = known.pop(about, None)
+        known[about] = (source, at, event)
+        if len(known) > MAX_RECENT:
+            del known[next(iter(known))]
         self.first_at, self.last_at = min(self.first_at, at), max(self.last_at, at)
         if not again:
             self.read_events += 1
@@ -122,8 +132,8 @@ class RunModel:
                     self.add(at, event.rows, "delay", event.query, str(place))
             case AnswerSample():
                 kept = self.answers.setdefault(event.query, deque(maxlen=MOST_ANSWERS))
-                kept.extend((at, event.columns, row) for row in event.rows)
                 self.answers_ever += 1
+                kept.extend(Answer(self.answers_ever, at, event.columns, row) for row in event.rows)
             case _:
                 pass  # what is needed of them is in `recent` and in the notes
 
@@ -185,9 +195,7 @@ class RunModel:
 
     def events_of(self, kind: type[Any]) -> Iterator[tuple[str, float, Any]]:
         """The latest events of a kind about different things, with source and time."""
-        for source, at, event in self.recent.values():
-            if isinstance(event, kind):
-                yield source, at, event
+        yield from self.recent.get(kind, {}).values()
 
     def latest(self, kind: type[Any], site: str) -> Any:
         """The latest event of a kind about a site; None if there is none."""
@@ -221,6 +229,13 @@ class RunModel:
         """What was counted of something."""
         series = self.series.get(key)
         return 0.0 if series is None else series.total
+
+    def since(self, at: float, *key: str) -> float:
+        """What was counted of something since a time; all of it where that is before the first event."""
+        series = self.series.get(key)
+        if series is None:
+            return 0.0
+        return series.total if at <= self.first_at + 1 else series.between(at, max(self.last_at, at) + 1)
 
     def totals(self, name: str, **places: str) -> float:
         """The same over everything of a kind; `places` are like `at1="ams"`: the label at place 1 must be that."""
@@ -281,17 +296,20 @@ class RunModel:
 
     # -- history
 
-    def history(self, start: float, end: float, points: int = 300) -> dict[str, Any]:
-        """All charts' figures over a time: the grid, and by kind a list of labels and values."""
+    def history(
+        self, start: float, end: float, points: int = 300, kinds: frozenset[str] | None = None
+    ) -> dict[str, Any]:
+        """Charts' figures over a time: the grid, and by kind (all, or some) a list of labels and values."""
         grid = grid_over(start, end, max(self.last_at, end), points)
         found: dict[str, list[dict[str, Any]]] = {}
         for key, series in sorted(self.series.items()):
             name = key[0]
-            if name in ("delay", "flow"):
+            if name in ("delay", "flow") or (kinds is not None and name not in kinds):
                 continue
             found.setdefault(name, []).append({"labels": key[1:], "values": _rounded(series.points(grid))})
-        for query in sorted({key[1] for key in self.keys("delay")}):
-            bins = {int(key[2]): self.series[key].points(grid) for key in self.keys("delay") if key[1] == query}
+        delays = self.keys("delay") if kinds is None or "delay" in kinds else []
+        for query in sorted({key[1] for key in delays}):
+            bins = {int(key[2]): self.series[key].points(grid) for key in delays if key[1] == query}
             for share, name in ((0.5, "median"), (0.99, "99 %")):
                 values = [_quantile({n: bins[n][i] or 0.0 for n in bins}, share) for i in range(grid.count)]
                 found.setdefault("delay", []).append({"labels": [query, name], "values": _rounded(values)})

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, assert_never
 
+from watersmeet.cost.texts import cost_text
 from watersmeet.dashboard.redact import redacted
 from watersmeet.metrics.events import (
     AnswerSample,
@@ -112,9 +113,9 @@ def _decision(at: float, event: PlanDecision) -> Note:
     """Why another plan was considered, and what was expected of it."""
     verb = "another plan taken" if event.accepted else "another plan not taken"
     saved = 1 - event.proposed / event.current if event.current else 0.0
-    detail = (
-        f"{redacted(event.reason)}; {event.changed} {event.changed_from:,.4g} → {event.changed_to:,.4g}; "
-        f"cost a second {event.current:,.4g} → {event.proposed:,.4g} ({_signed(-saved)}), "
-        f"migration {event.migration:,.4g}"
-    )
+    unit = "bytes" if event.mode == "planner" else "s of work"
+    changed = f"{event.changed} {cost_text(event.changed_from)} → {cost_text(event.changed_to)}"
+    cost = f"{cost_text(event.current)} → {cost_text(event.proposed)} {unit} ({_signed(-saved)})"
+    migration = f"migration {cost_text(event.migration)} {unit}"
+    detail = f"{redacted(event.reason)}; {changed}; cost a second {cost}, {migration}"
     return Note(at, "plan", f"{event.query}: {verb}", detail, event.query)

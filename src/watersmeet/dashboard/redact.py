@@ -1,6 +1,7 @@
 """Texts without what is nobody's business who looks at a page: directories, and values that look like secrets."""
 
 import re
+from functools import lru_cache
 
 _SECRET_NAMES = "password|passwd|secret|token|credential|api[_-]?key|access[_-]?key"
 _SECRETS = re.compile(rf"(?i)\b([\w.-]*(?:{_SECRET_NAMES})[\w.-]*)(\s*[=:]\s*)[^\s;,]+")
@@ -8,6 +9,7 @@ _USER = re.compile(r"(\w+://)[^\s/@]+@")
 _PATHS = re.compile(r"(?:(?<=[\s'\"(=])|^)(?:file:)?(?:/[^\s/'\",;:()]+)+/([^\s/'\",;:()]+)")
 
 
+@lru_cache(maxsize=1024)
 def redacted(text: str) -> str:
     """A text in which a path has its last name only, and a secret no value.
 

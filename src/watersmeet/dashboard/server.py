@@ -49,7 +49,7 @@ def application(watcher: Watcher, *, hosts: Sequence[str], token: str | None) ->
         return Response((STATIC / "index.html").read_bytes(), media_type="text/html")
 
     async def now(request: Request) -> Response:
-        return JSONResponse(watcher.look(view.snapshot))
+        return JSONResponse(_now(watcher))
 
     async def history(request: Request) -> Response:
         try:
@@ -59,14 +59,18 @@ def application(watcher: Watcher, *, hosts: Sequence[str], token: str | None) ->
             return PlainTextResponse("from and to are seconds since 1970, points is a number", 400)
         if not (start < end and 1 <= points <= _MOST_POINTS):
             return PlainTextResponse(f"from must be before to, and points from 1 to {_MOST_POINTS}", 400)
-        return JSONResponse(watcher.look(lambda model, now: model.history(start, end, points)))
+        kinds = frozenset(request.query_params["kinds"].split(",")) if "kinds" in request.query_params else None
+        return JSONResponse(watcher.look(lambda model, now: model.history(start, end, points, kinds)))
 
     async def timeline(request: Request) -> Response:
         return JSONResponse(watcher.look(lambda model, now: view.timeline(model)))
 
     async def answers(request: Request) -> Response:
+        after = request.query_params.get("after", "0")
+        if not after.isdecimal():
+            return PlainTextResponse("after is the number of a sample", 400)
         watcher.watch()
-        return JSONResponse(watcher.look(lambda model, now: view.answers(model)))
+        return JSONResponse(watcher.look(lambda model, now: view.answers(model, int(after))))
 
     async def peers(request: Request) -> Response:
         return JSONResponse([await asyncio.to_thread(read_trace, path) for path in watcher.traces])
@@ -87,11 +91,16 @@ def application(watcher: Watcher, *, hosts: Sequence[str], token: str | None) ->
     return _Gate(Starlette(routes=routes), hosts, token)
 
 
+def _now(watcher: Watcher) -> dict[str, Any]:
+    """The run as it is now; a trace of peers by itself is none."""
+    data: dict[str, Any] = watcher.look(view.snapshot)
+    return data | {"state": "trace"} if watcher.traces and data["state"] == "waiting" else data
+
+
 async def _ticks(watcher: Watcher) -> AsyncIterator[str]:
     """A server-sent event a second: the run as it is now."""
     while True:
-        data: Any = watcher.look(view.snapshot)
-        yield f"data: {json.dumps(data, allow_nan=False)}\n\n"
+        yield f"data: {json.dumps(_now(watcher), allow_nan=False)}\n\n"
         await asyncio.sleep(_TICK_S)
 
 
@@ -136,6 +145,13 @@ class _Gate:
         return PlainTextResponse("open the address with ?token=... that was printed when the dashboard started", 401)
 
 
+class _Uvicorn(uvicorn.Server):
+    async def main_loop(self) -> None:
+        """Look seldom whether it is to end: by itself uvicorn does so ten times a second."""
+        while not await self.on_tick(0):
+            await asyncio.sleep(_TICK_S / 2)
+
+
 class Server:
     """A server that is bound and can be run: `url` says where."""
 
@@ -152,7 +168,7 @@ class Server:
         config = uvicorn.Config(
             app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=1, server_header=False
         )
-        self._server = uvicorn.Server(config)
+        self._server = _Uvicorn(config)
 
     def run(self) -> None:
         """Serve until a signal, or until `stop`."""

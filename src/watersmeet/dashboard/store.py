@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from watersmeet.dashboard.model import MOST_NOTES, RunModel, kind_of_series
+from watersmeet.dashboard.model import MOST_NOTES, About, RunModel, kind_of_series
 from watersmeet.dashboard.notes import Note
 from watersmeet.dashboard.series import TIERS, Series
 from watersmeet.dashboard.tail import Position
 from watersmeet.errors import RunError
-from watersmeet.metrics.events import AnswerSample, from_json, to_json
+from watersmeet.metrics.events import AnswerSample, Event, from_json, kind_of, to_json
 
 NAME = "dashboard.sqlite"
 _FORMAT = 1
@@ -44,7 +44,7 @@ class Store:
             raise RunError(f"{path} cannot be used ({error}); remove it, the event files are read again") from None
         self._stored_notes = 0
         self._forgot_at = 0.0
-        self._stored_about: dict[str, float] = {}
+        self._stored_about: dict[tuple[type[Event], About], float] = {}
 
     def load(self, model: RunModel) -> dict[str, Position]:
         """Give a model what was stored; returns how far each event file was read."""
@@ -84,11 +84,11 @@ class Store:
         notes = [(self._stored_notes + n + 1, json.dumps(asdict(note))) for n, note in enumerate(fresh)]
         self._stored_notes = model.notes_ever
         recent = []
-        for about, (source, at, event) in model.recent.items():
-            name = json.dumps(about)
-            if self._stored_about.get(name) != at and not isinstance(event, AnswerSample):
-                self._stored_about[name] = at
-                recent.append((name, source, to_json(event, at)))
+        for kind, known in model.recent.items():
+            for about, (source, at, event) in known.items() if kind is not AnswerSample else ():
+                if self._stored_about.get((kind, about)) != at:
+                    self._stored_about[kind, about] = at
+                    recent.append((json.dumps((kind_of(event), *about)), source, to_json(event, at)))
         places = [(source, place.file, place.offset) for source, place in positions.items()]
         with self._db:
             self._db.executemany("INSERT OR REPLACE INTO points VALUES (?, ?, ?, ?)", points)

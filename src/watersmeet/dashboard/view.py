@@ -1,6 +1,7 @@
 """The run as it is now, as JSON for the page and as figures for the terminal."""
 
 from dataclasses import asdict
+from itertools import takewhile
 from typing import Any
 
 from watersmeet.dashboard.model import RunModel
@@ -99,8 +100,8 @@ def _site(model: RunModel, now: float, site: str, state: str, why: str) -> dict[
 
 def _links(model: RunModel, now: float) -> list[dict[str, Any]]:
     """Every link that has a flow, and those over which one could go."""
-    expected = _expected(model)
-    seconds = _stream_seconds(model, expected)
+    since, expected = _expected(model)
+    seconds = _stream_seconds(model, since, expected)
     users = {
         (program.site, to, flow): [query for query in queries.split(", ") if query]
         for _, _, program in model.events_of(SiteProgramInForce)
@@ -124,10 +125,11 @@ def _links(model: RunModel, now: float) -> list[dict[str, Any]]:
     parts: dict[tuple[str, str], dict[tuple[str, str], dict[str, Any]]] = {}
     for _, origin, to, purpose, flow in model.keys("flow"):
         size = model.total("flow", origin, to, purpose, flow)
-        parts.setdefault((origin, to), {})[purpose, flow] = {"bytes": size, "expected": None}
+        recent = model.since(since, "flow", origin, to, purpose, flow)
+        parts.setdefault((origin, to), {})[purpose, flow] = {"bytes": size, "since_plan": recent, "expected": None}
     for origin, to, purpose, flow, bytes_s in () if expected is None else expected.flows:
         if bytes_s:
-            one = parts.setdefault((origin, to), {}).setdefault((purpose, flow), {"bytes": 0.0})
+            one = parts.setdefault((origin, to), {}).setdefault((purpose, flow), {"bytes": 0.0, "since_plan": 0.0})
             one["expected"] = bytes_s * seconds
     found = []
     for origin, to, latency_ms, price in model.topology.links:
@@ -159,8 +161,11 @@ def _links(model: RunModel, now: float) -> list[dict[str, Any]]:
     return found
 
 
-def _expected(model: RunModel) -> ShippingExpected | None:
-    """What is expected of the plan in force: sites by themselves may know only the plan that they were started with."""
+def _expected(model: RunModel) -> tuple[float, ShippingExpected | None]:
+    """What is expected of the plan in force, and since when it is, or the run was started.
+
+    Sites by themselves may know only the plan that they were started with.
+    """
     shipped = {
         (program.site, to, flow)
         for _, _, program in model.events_of(SiteProgramInForce)
@@ -171,12 +176,13 @@ def _expected(model: RunModel) -> ShippingExpected | None:
     def fit(one: tuple[float, ShippingExpected]) -> tuple[int, float]:
         return len(shipped & {(origin, to, flow) for origin, to, _, flow, _ in one[1].flows}), one[0]
 
-    return max(found, key=fit)[1] if found else None
+    return max(found, key=fit) if found else (0.0, None)
 
 
-def _stream_seconds(model: RunModel, expected: ShippingExpected | None) -> float:
-    """How long streams have run, known from the rows that have come at the rates that were planned with."""
-    return 0.0 if expected is None else model.totals("rows") / expected.rows_s
+def _stream_seconds(model: RunModel, since: float, expected: ShippingExpected | None) -> float:
+    """How long streams have run since then, known from the rows that have come at the rates that were planned with."""
+    rows = sum(model.since(since, *key) for key in model.keys("rows"))
+    return 0.0 if expected is None else rows / expected.rows_s
 
 
 def _query(model: RunModel, now: float, name: str, links: list[dict[str, Any]]) -> dict[str, Any]:
@@ -272,12 +278,12 @@ def timeline(model: RunModel) -> list[dict[str, Any]]:
     return [asdict(note) | {"effect": model.effect(note)} for note in model.notes]
 
 
-def answers(model: RunModel, query: str | None = None) -> list[dict[str, Any]]:
-    """The latest answers that were seen, by query, the latest first."""
+def answers(model: RunModel, after: int = 0) -> dict[str, Any]:
+    """The latest answers that were seen, by query, the latest first; only those of samples after a number."""
     found = []
     for name, kept in model.answers.items():
-        if query in (None, name) and kept:
-            columns = kept[-1][1]
-            rows = [{"at": at, "values": row} for at, names, row in reversed(kept) if names == columns]
-            found.append({"query": name, "columns": columns, "rows": rows})
-    return found
+        columns = kept[-1].columns
+        new = takewhile(lambda one: one.sample > after, reversed(kept))
+        rows = [{"at": one.at, "values": one.row} for one in new if one.columns == columns]
+        found.append({"query": name, "columns": columns, "rows": rows})
+    return {"samples": model.answers_ever, "queries": found}

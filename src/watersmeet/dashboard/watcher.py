@@ -16,8 +16,8 @@ from watersmeet.dashboard.tail import Tail
 from watersmeet.errors import InputError
 from watersmeet.metrics.jsonl import KEPT, WATCHED
 
-_POLL_S = 0.25
-_SAVE_S = 2.0
+_POLL_S = 1.0  # a page shows nothing sooner
+_SAVE_S = 5.0
 _TOUCH_S = 4.0
 _FIND_S = 2.0  # how often it is looked for sites that have started since
 

@@ -4,7 +4,7 @@
 /readyz   200 once all its sites hold their checkpoints and links and take rows, until the run ends
 
 Both follow from the events of the run: a site gives a sign of life every two seconds, from the thread that watches its
-links, and at the end of each micro-batch.
+links, while Spark answers it, and at the end of each micro-batch.
 """
 
 import json

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 
+from watersmeet.program.finish.outer import definition_of
 from watersmeet.program.operators import ROWLESS
 from watersmeet.program.site.ledger import SiteLedger
 from watersmeet.program.site.program import JoinPart, SiteProgram, stored_inputs
@@ -34,18 +35,35 @@ class Usage:
 
 def usage_of(sites: Iterable[tuple[SiteProgram, SiteLedger]], query: str | None = None) -> Usage:
     """The usage of a query over some sites, or of all queries together, where everything counts once."""
-    return sum((_at_site(program, ledger, query) for program, ledger in sites), Usage())
+    every = list(sites)
+    selects = None if query is None else _selects((program for program, _ in every), query)
+    return sum((_at_site(program, ledger, query, selects) for program, ledger in every), Usage())
 
 
-def _at_site(program: SiteProgram, ledger: SiteLedger, query: str | None) -> Usage:
-    parts = [part for part in program.parts if query is None or query in part.queries]
+def _selects(programs: Iterable[SiteProgram], query: str) -> frozenset[str]:
+    """The SELECTs whose answers a query's sink gets: of a UNION ALL there are several."""
+    finishes = (finish for program in programs for _, finish in program.finishes)
+    own = {finish.query for finish in finishes if finish.target.name == query and not finish.target.is_stream}
+    return frozenset({query, *own})
+
+
+def _at_site(program: SiteProgram, ledger: SiteLedger, query: str | None, selects: frozenset[str] | None) -> Usage:
+    parts = [part for part in program.parts if selects is None or selects & set(part.queries)]
     read = {view.stream for part in parts for view in part.views.values()}
     states = [state for stream, state in ledger.streams.items() if stream in read]
     relations = {name for part in parts for name in _relations(part)}
     kept = [segment for name, segments in ledger.relations.items() if name in relations for segment in segments]
     for stream in sorted({view.stream for part in parts for view in part.views.values() if view.ordered}):
         kept += [*ledger.clocks.get(clock_flow(stream), ()), *ledger.pending.get(stream, ())]
-    kept += [one for name, segments in ledger.seen.items() if query in (None, name) for one in segments]
+    records = None if selects is None else set(_records(program, parts, selects))
+    kept += [one for name, segments in ledger.seen.items() if records is None or name in records for one in segments]
+    kept += [one for name, some in ledger.groups.items() if records is None or name in records for one in some]
+    kept += [
+        one
+        for name, some in ledger.matching.items()
+        if records is None or definition_of(name) in records
+        for one in some
+    ]
     flows = {name for part in parts for name in _shipped(part)}
     sizes = [
         traffic.bytes
@@ -58,16 +76,26 @@ def _at_site(program: SiteProgram, ledger: SiteLedger, query: str | None) -> Usa
         rows_out=sum(ledger.rows_out.get(name, 0) for name in program.answered if query in (None, name)),
         late=sum(state.late for state in states),
         malformed=sum(state.malformed for state in states),
-        null_keys=_count(ledger.null_keys, query),
-        failed=_count(ledger.failed, query),
+        null_keys=_count(ledger.null_keys, selects),
+        failed=_count(ledger.failed, selects),
         state_rows=sum(segment.rows for segment in kept),
         state_bytes=sum(segment.bytes for segment in kept),
         bytes_shipped=sum(sizes),
     )
 
 
-def _count(counts: Mapping[str, int], query: str | None) -> int:
-    return sum(counts.values()) if query is None else counts.get(query, 0)
+def _count(counts: Mapping[str, int], selects: frozenset[str] | None) -> int:
+    return sum(count for name, count in counts.items() if selects is None or name in selects)
+
+
+def _records(program: SiteProgram, parts: Iterable[JoinPart], selects: frozenset[str]) -> Iterable[str]:
+    """Under what names groups and rows of outer joins are kept for some SELECTs."""
+    yield from (finish.definition for _, finish in program.finishes if finish.query in selects)
+    for part in parts:
+        for name in selects & set(part.queries):
+            yield part.records(name, program.site)
+            if name in part.shapes:
+                yield part.shapes[name].name
 
 
 def _relations(part: JoinPart) -> Iterable[str]:

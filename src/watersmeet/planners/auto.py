@@ -104,9 +104,8 @@ def plan_pmjoin(problem: Problem) -> PartitionedPlan:
     plans: list[PartitionedPlan] = [((stream_join_opt(problem.workload, shipping),), None)]
     if _partitionable(problem):
         methods = [method for method in METHODS if problem.partition in (None, method)]
-        parted: list[PartitionedPlan] = [
-            pmjoin_plan(problem.workload, method, problem.parts, shipping) for method in methods
-        ]
+        estimated = problem.workload.estimated  # parts are many: counting each in a sample would take seconds
+        parted: list[PartitionedPlan] = [pmjoin_plan(estimated, method, problem.parts, shipping) for method in methods]
         plans = parted if problem.partition is not None else [*plans, *parted]
     return min(plans, key=lambda sub_plans: problem.value(problem.join(*sub_plans)))
 
@@ -237,12 +236,12 @@ def _partitionable(problem: Problem) -> list[int]:
 def _partitions(problem: Problem, number: int) -> Iterator[Parts]:
     yield _by_plan(problem, number)
     for method in METHODS if len(problem.aliases) <= FEW_STREAMS else ("rate",):
-        yield parts_of(problem.workload, number, method, problem.parts)
+        yield parts_of(problem.workload.estimated, number, method, problem.parts)
 
 
 def _by_plan(problem: Problem, number: int) -> Parts:
     """Cells together that STREAMJOINOPT has the same tree for; those that ship least join the largest group."""
-    workload, domain = problem.workload, problem.workload.domains[number]
+    workload, domain = problem.workload.estimated, problem.workload.domains[number]
     shipping = Carrier(problem).shipping()
     whole = Partition(number, RangeParts((), (0,)))
     alike = rate_parts(workload, number, _MOST_ASKED)[0] if domain.cells > _MOST_ASKED else np.arange(domain.cells)

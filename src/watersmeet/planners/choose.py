@@ -3,7 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from watersmeet.cost.derived import derived_stats
 from watersmeet.cost.price import BATCH_INTERVAL_S, DEFAULT_UNITS, REACTION_S, Cost, price
+from watersmeet.cost.sampling import has_what_is_compared
 from watersmeet.cost.units import default_units_path, load_units
 from watersmeet.cost.workload import MissingStatistic
 from watersmeet.errors import InputError, did_you_mean
@@ -14,7 +16,7 @@ from watersmeet.planners.local import local
 from watersmeet.planners.problem import Limits, NoPlan, Objective, Problem, problem_of
 from watersmeet.planners.sited import central, explicit
 from watersmeet.query.model import JoinQuery
-from watersmeet.query.outer import JUDGING, branches_of
+from watersmeet.query.outer import JUDGING, Branches, branches_of
 from watersmeet.query.windows import Rows, parse_duration
 from watersmeet.topology.model import Query, Topology
 
@@ -48,6 +50,7 @@ def choose(
     """
     if parsed.outer is not None:
         return _outer(topology, query, parsed, every=every, reaction_s=reaction_s)
+    topology = with_derived_stats(topology, parsed)
     homes = topology.homes
     site = topology.query_site(query)
     check_planner(query)
@@ -92,9 +95,24 @@ def choose(
             f"statistics of streams that are not in the topology are left out: {', '.join(topology.stats.unknown)}"
         )
         note = "; ".join(filter(None, [note, unknown]))
+    if filters := problem.workload.unmeasured:
+        shown = ", ".join(one.replace("`", "") for one in filters)
+        unmeasured = f"how many rows pass is not known, so all are taken to: {shown}; run `watersmeet stats`"
+        note = "; ".join(filter(None, [note, unmeasured]))
+    if unfit := _unfit_samples(problem):
+        estimated = f"samples of {', '.join(unfit)} were taken for other keys or filters, so joins are estimated"
+        note = "; ".join(filter(None, [note, f"{estimated}; run `watersmeet stats` again"]))
     if problem.workload.defaults:
         note = "; ".join(filter(None, [note, f"assumed: {', '.join(problem.workload.defaults)}"]))
     return Chosen(problem.plan(chosen.join), chosen.planner, chosen.cost, problem, tried, note)
+
+
+def _unfit_samples(problem: Problem) -> list[str]:
+    """The streams whose sample does not have what this query compares: it was changed after they were taken."""
+    if problem.workload.sampled is not None:
+        return []
+    shape, stats = problem.shape, problem.topology.stats
+    return sorted({scan.stream for scan in shape.scans if not has_what_is_compared(scan, shape.classes, stats)})
 
 
 def check_plan(topology: Topology, query: Query, parsed: JoinQuery) -> None:
@@ -170,8 +188,17 @@ def batch_interval_s(topology: Topology, streams: Iterable[str]) -> float:
     return max(min(known, default=0.0), BATCH_INTERVAL_S)
 
 
+def with_derived_stats(topology: Topology, parsed: JoinQuery) -> Topology:
+    """The topology with what is to be expected of the derived streams that a query reads."""
+    derived = {output.target.name for output in topology.derived}
+    if all(source.stream not in derived or topology.stats.stream(source.stream).rate for source in parsed.sources):
+        return topology
+    return replace(topology, stats=derived_stats(topology.derived, topology.stats, topology.columns))
+
+
 def problem_for(topology: Topology, query: Query, parsed: JoinQuery, reaction_s: float = REACTION_S) -> Problem:
     """The question that a query of a topology asks of planners, by the statistics of the topology."""
+    topology = with_derived_stats(topology, parsed)
     limits = Limits(
         None if query.max_delay is None else parse_duration(query.max_delay) / 1e6,
         query.barred,
@@ -196,8 +223,7 @@ def problem_for(topology: Topology, query: Query, parsed: JoinQuery, reaction_s:
 def _outer(topology: Topology, query: Query, parsed: JoinQuery, *, every: bool, reaction_s: float) -> Chosen:
     """The plan of an outer join: every inner join that it is made of is planned by itself."""
     expanded = branches_of(parsed)
-    judged = {alias for one in expanded.relations if one.kind in JUDGING for alias in one.aliases}
-    counts_rows = any(isinstance(parsed.source(alias).window, Rows) for alias in judged)
+    counts_rows = _counts_rows(parsed, expanded)
     chosen = []
     for number, branch in enumerate(expanded.branches):
         asked = query if number == 0 else replace(query, plan=None)
@@ -207,3 +233,20 @@ def _outer(topology: Topology, query: Query, parsed: JoinQuery, *, every: bool, 
         chosen.append(one)
     plan: Plan = OuterJoin(tuple(one.plan for one in chosen), matching_of(parsed, expanded), parsed.grouping)
     return replace(chosen[0], plan=plan if parsed.into is None else Into(plan, parsed.into))
+
+
+def _counts_rows(parsed: JoinQuery, expanded: Branches) -> bool:
+    """Whether rows that are judged are in a ROWS window: those of an outer join that may lack a partner."""
+    judged = {alias for one in expanded.relations if one.kind in JUDGING for alias in one.aliases}
+    return any(isinstance(parsed.source(alias).window, Rows) for alias in judged)
+
+
+def planned_join(parsed: JoinQuery) -> JoinQuery | None:
+    """The join of a query that planners order: of an outer join the first of its inner joins, which has most streams.
+
+    None where it stays as it is, since rows are judged by their order.
+    """
+    if parsed.outer is None:
+        return parsed
+    expanded = branches_of(parsed)
+    return None if _counts_rows(parsed, expanded) else expanded.branches[0].query

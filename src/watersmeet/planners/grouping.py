@@ -27,7 +27,7 @@ from watersmeet.cost.formulas import (
     seen,
     with_false_positives,
 )
-from watersmeet.cost.workload import F64, I64, PLACE_SIZES, TIMESTAMP_SIZES, Workload, members_of
+from watersmeet.cost.workload import F64, I64, PLACE_SIZES, Workload, members_of, thinned
 from watersmeet.plan.nodes import Input, JoinNode, Leaf, Tree
 from watersmeet.planners.partition import clusters
 from watersmeet.planners.problem import NoPlan, Problem
@@ -82,10 +82,11 @@ class ByValue:
         times = np.where(alone, 1, 2)
         self._bytes = np.where(
             alone,
-            has @ workload.alone[:, 2] + TIMESTAMP_SIZES[2],
+            has @ (workload.alone[:, 2] + workload.stamps[:, 2]),
             has @ workload.combined[:, 2] + 2 * PLACE_SIZES[2],
         )
         self._columns = has @ np.array([len(of) for of in workload.sizes]) + times
+        self._stamps = workload.stamps
         self._key_bytes = workload.keys_bytes((number,), 100.0)
         self._false = [false_positives(float(time), self._batch_interval_s) for time in self._window_s]
         self._to, self._from = _mean_weights(problem)
@@ -113,13 +114,22 @@ class ByValue:
             asked=distinct_keys(meet, interval_s, together=self._together(these, interval_s)),
             found=often * np.minimum(seen(meet * length), self._together(these, length)),
         )
-        comes = self._sent(rate * self._bytes[own_row], alias_reduced, self._from[alias], self._to[alias])
+        comes = self._sent(
+            *(rate * self._bytes[own_row], alias_reduced, self._from[alias], self._to[alias]),
+            rate * self._thinned(alias, alias_reduced.matched),
+        )
         goes = self._sent(meet * self._bytes[these][:, None], sets_reduced, self._to[alias], self._from[alias])
         return np.concatenate([comes, goes]) * self.size
 
-    def _sent(self, row_bytes: F64, reduced: Reduced, out: float, back: float) -> F64:
+    def _thinned(self, alias: int, matched: F64) -> F64:
+        """What an event time takes more where not all rows of a stream travel."""
+        more: F64 = thinned(self._stamps[alias], matched)[..., 2] - self._stamps[alias, 2]
+        return more
+
+    def _sent(self, row_bytes: F64, reduced: Reduced, out: float, back: float, thinned_bytes: F64 | float = 0.0) -> F64:
         """What rows, whole and by each of `REDUCTIONS`, and their keys are worth beside messages."""
-        exact, rough = row_bytes * reduced.matched * out, row_bytes * reduced.matched_by_filter * out
+        each = row_bytes + thinned_bytes
+        exact, rough = each * reduced.matched * out, each * reduced.matched_by_filter * out
         key, bits = self._key_bytes, FILTER_BYTES_PER_KEY
         values = np.empty((len(REDUCTIONS), *reduced.matched.shape))
         values[0] = row_bytes * out

@@ -307,17 +307,33 @@ def pmjoin_plan(
     The paper partitions picks on other classes too, each by its own; those are left whole here.
     """
     tree = stream_join_opt(workload, weigh)
+    plans = plans_by_class(tree, workload, method, parts, weigh, pick=pick, seed=seed)
+    return next(plans, ((tree,), None))
+
+
+def plans_by_class(
+    tree: JoinNode,
+    workload: Workload,
+    method: PartMethod,
+    parts: int,
+    weigh: Shipping = TUPLES,
+    *,
+    pick: PickMethod = "heuristic",
+    seed: int = 0,
+) -> Iterator[PartitionedTrees]:
+    """For each key class that picks of a tree are on, that of the best pick first: the tree with these partitioned.
+
+    No pick is fed by another, so each of these plans ships what the tree does but for its own picks.
+    """
     picked = find_partition(tree, workload, pick, seed)
-    if not picked:
-        return (tree,), None
-    key_class = picked[0].key_class
-    again = {picked_node.node: picked_node for picked_node in picked if picked_node.key_class == key_class}
-    return partitioned(
-        workload,
-        key_class,
-        parts_of(workload, key_class, method, parts, seed),
-        partial(_replanned, tree, again, weigh),
-    )
+    for key_class in dict.fromkeys(one.key_class for one in picked):
+        again = {one.node: one for one in picked if one.key_class == key_class}
+        yield partitioned(
+            workload,
+            key_class,
+            parts_of(workload, key_class, method, parts, seed),
+            partial(_replanned, tree, again, weigh),
+        )
 
 
 def pmjoin_cost(

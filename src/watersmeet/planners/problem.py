@@ -5,7 +5,10 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import inf
 
+import numpy as np
+
 from watersmeet.cost.price import BATCH_INTERVAL_S, DEFAULT_UNITS, REACTION_S, Cost, Units, price
+from watersmeet.cost.sampling import sampled_joins
 from watersmeet.cost.workload import Workload, workload_of
 from watersmeet.errors import InputError, did_you_mean
 from watersmeet.plan.nodes import JoinPlan, Partition, Plan, SubPlan
@@ -119,7 +122,7 @@ class Problem:
 
     def limited(self, workload: Workload) -> "Problem":
         """The same question about a part of the key space."""
-        return replace(self, workload=workload)
+        return replace(self, workload=workload.estimated)
 
     def allows(self, origin: str, to: str) -> bool:
         """Whether rows or keys may go from a site to another."""
@@ -221,7 +224,16 @@ def problem_of(
         conditions=shape.conditions,
         defaults=defaults,
         query=query,
+        event_times={stream.name: stream.event_time_column for stream in topology.streams},
     )
+    sampled = sampled_joins(shape.scans, shape.classes, shape.conditions, stats, batch_interval_s)
+    if sampled is not None:
+        kept = [sampled.kept(number) for number in range(len(shape.scans))]
+        rates = [
+            rate if share is None else arrive * share
+            for rate, arrive, share in zip(workload.rate.tolist(), workload.arrivals.tolist(), kept, strict=True)
+        ]
+        workload = replace(workload, rate=np.array(rates), sampled=sampled)
     return Problem(
         *(query, shape, workload, topology, objective, limits, units, batch_interval_s, reaction_s),
         parts=parts,

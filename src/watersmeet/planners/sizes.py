@@ -16,7 +16,8 @@ class FlowSizes:
     def rows(self, mask: int, rate: float, *, times: int = 1) -> tuple[float, float]:
         """Rows or combinations of a set of aliases, with so many times in each."""
         messages, batch = self._messages(rate)
-        row_bytes, columns = self.workload.row_bytes(mask, batch, times=times), self.workload.columns(mask, times=times)
+        row_bytes = self.workload.row_bytes(mask, batch, times=times, rate=rate)
+        columns = self.workload.columns(mask, times=times)
         return float(flow_bytes(rate, row_bytes, messages, columns)), messages
 
     def answers(self, rate: float) -> tuple[float, float]:

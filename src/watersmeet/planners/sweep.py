@@ -25,7 +25,7 @@ from watersmeet.cost.formulas import (
     sum_cells,
     with_false_positives,
 )
-from watersmeet.cost.workload import F64, I64, TIMESTAMP_SIZES, Domain, size_at
+from watersmeet.cost.workload import F64, I64, TIMESTAMP_SIZES, Domain, size_at, thinned
 from watersmeet.plan.nodes import HeadPlan, Hop, Linear, Method
 from watersmeet.planners.problem import NoPlan, Problem
 from watersmeet.stats.model import BATCH_ROWS
@@ -166,6 +166,7 @@ class Sweep:
         keys = [workload.keys_bytes((number,), _BATCH) for number in range(len(workload.domains))]
         self._key_bytes = float(np.mean(keys)) if keys else 0.0
         self._timestamp_bytes = float(size_at(TIMESTAMP_SIZES, _BATCH))
+        self._stamps, self._arrivals = workload.stamps, np.maximum(workload.arrivals, 1e-300)
         self._false = np.array([false_positives(float(time), self._batch_interval_s) for time in self.window_s])
         self._links = self._weigh()
         per_value = self.rate[:, None, None] * self.dense
@@ -173,7 +174,8 @@ class Sweep:
         announced = (self._often * self.size).sum(axis=2)  # [alias, class]
         home, every = self.home[:, None], np.arange(self.sites)[None, :]
         columns = np.broadcast_to(self.columns[:, None], (count, self.sites))
-        self._row_price = self._priced_rows(self.rate[:, None], self.bytes[:, None], columns, home, every)
+        whole = self._times_bytes(self.rate, np.arange(count))[:, None]
+        self._row_price = self._priced_rows(self.rate[:, None], self.bytes[:, None], columns, home, every, whole)
         self._key_price = self._priced_keys(announced[:, None, :], home[:, :, None], every[:, :, None])
         self._filter_price = self._priced_filters(announced[:, None, :], home[:, :, None], every[:, :, None])
 
@@ -196,15 +198,23 @@ class Sweep:
             + messages * self._links.message[origin, to]
         )
 
-    def _priced_rows(self, rate: F64, each: F64, columns: I64, origin: I64, to: I64) -> F64:
+    def _times_bytes(self, rate: F64, aliases: I64) -> F64:
+        """What an event time takes where so many rows a second of a stream travel."""
+        return size_at(thinned(self._stamps[aliases], rate / self._arrivals[aliases]), _BATCH)
+
+    def _priced_rows(
+        self, rate: F64, each: F64, columns: I64, origin: I64, to: I64, time_bytes: F64 | None = None
+    ) -> F64:
         """What rows with so many values are worth on their way."""
         messages = messages_per_s(rate, self._batch_interval_s)
-        size = flow_bytes(rate, each + self._timestamp_bytes, messages, columns + 1)
+        times = self._timestamp_bytes if time_bytes is None else time_bytes
+        size = flow_bytes(rate, each + times, messages, columns + 1)
         return self._priced(size, messages, origin, to)
 
     def _priced_window(self, rate: F64, aliases: I64, origin: I64, to: I64) -> F64:
         """What some rows of a window are worth on their way."""
-        return self._priced_rows(rate, self.bytes[aliases], self.columns[aliases], origin, to)
+        times = self._times_bytes(rate, aliases)
+        return self._priced_rows(rate, self.bytes[aliases], self.columns[aliases], origin, to, times)
 
     def _priced_keys(self, rate: F64, origin: I64, to: I64) -> F64:
         messages = messages_per_s(rate, self._batch_interval_s)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from watersmeet.cost.estimates import Rows, announced, asked, overlapping, wanted
 from watersmeet.cost.formulas import (
     announced_per_value,
     clumped_rate,
@@ -27,7 +28,7 @@ from watersmeet.cost.formulas import (
     sum_cells,
     with_false_positives,
 )
-from watersmeet.cost.workload import F64, I64, PLACE_SIZES, TIMESTAMP_SIZES, Workload, size_at
+from watersmeet.cost.workload import F64, I64, PLACE_SIZES, Workload, members_of, size_at, thinned
 from watersmeet.plan.nodes import Reduction
 from watersmeet.planners.problem import Problem
 from watersmeet.planners.sweep import coarse
@@ -41,6 +42,7 @@ REDUCTIONS = (
     (Reduction.TWO_STEP, True),
 )
 _CELLS = 64
+_MOST_COUNTED = 4  # streams, for which every step is counted where there is a sample
 _BATCH_ROWS = 100.0
 _MOST_ROWS = 1e12  # more make no difference, and products of them would overflow
 Bits = NDArray[np.bool_]
@@ -145,14 +147,21 @@ class TransferTable:
             count = np.where(has, workload.window, 1.0).prod(axis=1) * agree
             per_second = np.where(has, 1 / np.maximum(workload.window_s, 1e-12), 0.0).sum(axis=1)
             self._rate: F64 = np.minimum(count * per_second, _MOST_ROWS)
+        if workload.sampled is not None:
+            for mask in range(1, len(has)):
+                if workload.is_counted(mask):
+                    count[mask] = workload.count(mask)
+                    self._rate[mask] = min(workload.combination_rate(mask), _MOST_ROWS)
         self._count: F64 = np.minimum(count, _MOST_ROWS)
         self._lifetime_s: F64 = np.where(per_second > 0, 1 / np.maximum(per_second, 1e-300), 0.0)
         alone = has.sum(axis=1, keepdims=True) == 1
         self._bytes: F64 = np.where(
             alone,
-            has @ workload.alone + np.array(TIMESTAMP_SIZES),
+            has @ workload.alone,
             has @ workload.combined + 2 * np.array(PLACE_SIZES),
         )
+        self._stamps: F64 = np.where(alone, has @ workload.stamps, 0.0)
+        self._arrivals: F64 = np.maximum(has @ workload.arrivals, 1e-300)
         self._columns: I64 = has @ np.array([len(sizes) for sizes in workload.sizes]) + np.where(alone[:, 0], 1, 2)
 
     def _ties(self, sets: int, count: int) -> tuple[Bits, I64]:
@@ -172,7 +181,24 @@ class TransferTable:
             agree = self._others_agree(these, alias, main)[:, None]
             self._reduce_alias(comes, self._classes[main], alias, these, agree)
             self._reduce_sets(goes, self._classes[main], alias, these, agree)
+        if self._workload.sampled is not None and len(self._workload.aliases) <= _MOST_COUNTED:
+            for mask in np.flatnonzero(self.tied[:, alias]).tolist():
+                if not mask >> alias & 1 and self._workload.is_counted(mask):
+                    self._note_counted(comes, 1 << alias, mask, mask)
+                    self._note_counted(goes, mask, 1 << alias, mask)
         return self._sent(np.full(sets, 1 << alias), comes), self._sent(np.arange(sets), goes)
+
+    def _note_counted(self, found: Reduced, own: int, other: int, place: int) -> None:
+        """What it takes to reduce one side by the other, as it was counted in a sample."""
+        workload, interval_s = self._workload, self._batch_interval_s
+        rows = Rows(own, workload.combination_rate(own))
+        shortest = min(float(workload.window_s[alias]) for alias in members_of(other))
+        false = false_positives(shortest, interval_s)
+        found.matched[place] = overlapping(workload, own, other, 0.0)
+        found.matched_by_filter[place] = overlapping(workload, own, other, false, interval_s)
+        found.announced[place] = announced(workload, other, workload.shared(own, other))
+        found.asked[place] = asked(workload, rows, other, interval_s)
+        found.found[place] = wanted(workload, other, rows)
 
     def _tied_by_class(self, alias: int) -> Iterator[tuple[int, I64]]:
         """The sets that an alias is tied to, by the first class that ties them."""
@@ -252,7 +278,9 @@ class TransferTable:
 
     def _rows(self, sets: I64, rate: F64) -> tuple[F64, F64]:
         messages = messages_per_s(rate, self._batch_interval_s)
-        row_bytes = size_at(self._bytes[sets], rows_per_message(rate, messages))
+        stamps = self._stamps[sets]
+        times = np.where(stamps > 0, thinned(stamps, rate / self._arrivals[sets]), 0.0)
+        row_bytes = size_at(self._bytes[sets] + times, rows_per_message(rate, messages))
         return flow_bytes(rate, row_bytes, messages, self._columns[sets]), messages
 
     def _keys(self, rate: F64) -> tuple[F64, F64]:

@@ -53,6 +53,7 @@ from watersmeet.query.model import (
     key_of_group,
     value_of_group,
 )
+from watersmeet.query.outer import ROW_TIME
 from watersmeet.query.windows import AsOf, Changes, Range, Rows, Tumble, Unbounded
 
 
@@ -234,6 +235,10 @@ def _aggregate_sql(aggregate: Aggregate, item: str | None, kind: str) -> str:
     """An aggregate in DuckDB; a sum of whole numbers is one, as in Spark."""
     if item is None:
         return "count(*)"
+    if aggregate.function in ("max_k", "min_k"):
+        order, (k,) = "DESC" if aggregate.function == "max_k" else "ASC", aggregate.parameters
+        known = f"list({_quoted(item)}) FILTER (WHERE {_quoted(item)} IS NOT NULL)"
+        return f"coalesce(list_sort({known}, '{order}')[1:{int(k)}], [])"
     if aggregate.function.startswith("approx_"):
         return _exact_sql(aggregate, _quoted(item))
     call = f"{aggregate.function}({'DISTINCT ' if aggregate.distinct else ''}{_quoted(item)})"
@@ -355,7 +360,8 @@ def _leaf_sql(source: StreamRef, tables: Mapping[str, pa.Table], positions: Mapp
             return f"SELECT {', '.join(columns)}, {always} FROM stream_{positions[source.stream]}"
         case _:
             assert_never(source.window)
-    body = f"SELECT {', '.join(columns)}, {_TS}, CAST({end} AS BIGINT) AS {_END}"
+    time = f"{_TS} AS {_quoted(f'{source.alias}.{ROW_TIME}')}"
+    body = f"SELECT {', '.join(columns)}, {_TS}, {time}, CAST({end} AS BIGINT) AS {_END}"
     return f"SELECT * FROM ({body} FROM stream_{positions[source.stream]}) WHERE {_TS} <= {_END}"
 
 
@@ -412,7 +418,7 @@ def _source_sql(
         columns += [f"s.{_FROM}", f"s.{_TO}"]
         body = f"SELECT {', '.join(columns)} FROM stream_{positions[source.stream]} AS s"
         return f"({body}) AS {_quoted(source.alias)}"
-    columns += [f"s.{_TS}", f"s.{_RANK}"]
+    columns += [f"s.{_TS}", f"s.{_RANK}", f"s.{_TS} AS {_quoted(f'{source.alias}.{ROW_TIME}')}"]
     counts = []
     for i, other in enumerate(query.sources):
         if isinstance(other.window, Rows):

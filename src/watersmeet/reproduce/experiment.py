@@ -26,6 +26,7 @@ class Experiment:
     published: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     unit: str = "tuples/s"
+    with_data: Callable[[Path], "Experiment"] | None = None  # the same over a recording in a directory
 
     @property
     def columns(self) -> tuple[str, ...]:

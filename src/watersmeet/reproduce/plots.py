@@ -45,7 +45,12 @@ _COLOURS = {  # of methods that are in several figures
     "renewal": "C0",
     "replication": "C1",
     "both": "C2",
+    "star": "C0",
+    "chain": "C1",
+    "cycle": "C2",
+    "fully": "C3",
 }
+_DASHED = (" 500", " Bloom", ", heads apart")
 _MARKERS = "osD^vx+*"
 _PANEL_SIZE, _AXIS_ROOM = (3.6, 3.0), 0.4  # inches
 _LEGEND_SIZE = 6.5
@@ -55,7 +60,7 @@ _BAR_GROUP = 0.8  # of the distance between two groups
 
 def colour_of(name: str, number: int) -> str:
     """The colour of a method, the same in all figures; others by their number."""
-    return _COLOURS.get(name, _COLOURS.get(name.split(" ")[0], f"C{number}"))
+    return _COLOURS.get(name, _COLOURS.get(name.split(" ")[0].rstrip(","), f"C{number}"))
 
 
 def lines(
@@ -71,9 +76,11 @@ def lines(
     logy: bool = False,
     low: float = 0.0,
     published: Mapping[str, Sequence[tuple[float, float]]] | None = None,
+    levels: Mapping[str, float] | None = None,
 ) -> None:
     """Save a line for each series over x, means over draws with confidence intervals, in a panel for each value of a
-    column. A linear y axis begins at `low`; `published` are curves of the paper, as points by name.
+    column. A linear y axis begins at `low`; `published` are curves of the paper, as points by name, and `levels` values
+    that it has for every x.
     """
     whole = [row for row in rows if all(row[column] is not None for column in series)]
     names = list(dict.fromkeys(row[panel] for row in rows)) if panel else [""]
@@ -81,11 +88,16 @@ def lines(
     for name, axis in zip(names, axes, strict=True):
         own = [row for row in whole if panel is None or row[panel] == name]
         for number, (column, label) in enumerate(series.items()):
-            style = _MARKERS[number % len(_MARKERS)] + ("--" if column.endswith((" 500", " Bloom")) else "-")
+            style = _MARKERS[number % len(_MARKERS)] + ("--" if column.endswith(_DASHED) else "-")
             plot_spread(axis, own, x, column, style, label=label, color=colour_of(column, number))
         for label, points in (published or {}).items():
             axis.plot(*zip(*points, strict=True), label=label, **PUBLISHED_STYLE)
+        for label, level in (levels or {}).items():
+            axis.axhline(level, label=label, color="black", ls="--", lw=0.8)
         axis.set(title=name if xlabel else "", xlabel=xlabel or name, ylabel=ylabel, xscale="log" if logx else "linear")
+        if logx:
+            places = list(dict.fromkeys(row[x] for row in own))
+            axis.set_xticks(places, [f"{place:,}" for place in places], fontsize=6.5)
         show_grid(axis)
         if logy:
             axis.set(yscale="log")
@@ -125,6 +137,7 @@ def bars(
     *,
     label: str,
     series: Mapping[str, str],
+    xlabel: str = "",
     ylabel: str = "",
     logy: bool = False,
     low: float = 0.0,
@@ -142,7 +155,7 @@ def bars(
         )
     middle = _BAR_GROUP / 2 - width / 2
     axis.set_xticks([number + middle for number in range(len(rows))], [row[label] for row in rows], fontsize=7)
-    axis.set(ylabel=ylabel, yscale="log" if logy else "linear")
+    axis.set(xlabel=xlabel, ylabel=ylabel, yscale="log" if logy else "linear")
     if low:
         axis.set_ylim(bottom=low)
     legend_below(axis)

@@ -41,7 +41,16 @@ def _with_interval(experiment: Experiment, rows: Sequence[Row], means: Row, name
         and all(row[figure] is not None for figure in experiment.figures)
     ]
     half = half_width(whole)
-    return f"{shown(means[name])} ± {half:,.2g}" if half else shown(means[name])
+    return f"{shown(means[name])} ± {_two_digits(half)}" if half else shown(means[name])
+
+
+def _two_digits(value: float) -> str:
+    """A number with two digits that count.
+
+    >>> _two_digits(861.3), _two_digits(0.0417)
+    ('860', '0.042')
+    """
+    return f"{float(f'{value:.2g}'):,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def markdown(experiment: Experiment, rows: Sequence[Row]) -> str:

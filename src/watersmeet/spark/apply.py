@@ -5,9 +5,10 @@ time, by what is in force when those before it are settled. Binding and planning
 micro-batch waits for it.
 """
 
+import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -18,24 +19,25 @@ from pyspark.sql import SparkSession
 from watersmeet.errors import InputError, WatersmeetError
 from watersmeet.metrics.bus import EventBus
 from watersmeet.metrics.events import Event, PlanChangeProposed, PlanInForce, QueryAdded, QueryRemoved, RunEnded
-from watersmeet.plan.nodes import is_outer
 from watersmeet.planners.choose import Chosen, choose
 from watersmeet.program.site.agreement import Versions
 from watersmeet.program.site.versions import Change, QueryPlan, check_change, plan_changes
 from watersmeet.spark.binding import Bound
-from watersmeet.spark.catalogue import Catalogue
+from watersmeet.spark.catalogue import Catalogue, definitions_of
 from watersmeet.spark.definitions import read_topology
 from watersmeet.spark.failures import refusal
+from watersmeet.spark.ingest.tables import with_table_schemas
+from watersmeet.spark.planning import Planned
 from watersmeet.spark.requests import answer_request, requests_in
-from watersmeet.spark.resume import plain_queries, with_known_tables
-from watersmeet.topology.difference import Difference, Differences, differences, streams_read
-from watersmeet.topology.model import Query, Topology
+from watersmeet.spark.resume import with_defined, with_known_tables, with_tables_read
+from watersmeet.topology.difference import Difference, Differences, differences, streams_read, without_names
+from watersmeet.topology.model import Query, Stream, Table, Topology
 from watersmeet.topology.views import outputs_of, with_outputs
 
 if TYPE_CHECKING:
-    from watersmeet.spark.site_job import SiteJob
+    from watersmeet.spark.site.job import SiteJob
 
-CheckQuery = Callable[[Topology, Query], tuple[Bound, Chosen]]  # of a query without views
+CheckQueries = Callable[[Topology, Sequence[Query]], Planned]
 _POLL_S = 0.05
 NOTHING = "nothing is different"
 
@@ -43,11 +45,13 @@ NOTHING = "nothing is different"
 class Applier:
     """Takes requests for another topology, and has the sites of a run go over to it."""
 
-    def __init__(self, spark: SparkSession, catalogue: Catalogue, events: EventBus, check_query: CheckQuery) -> None:
+    def __init__(
+        self, spark: SparkSession, catalogue: Catalogue, events: EventBus, check_queries: CheckQueries
+    ) -> None:
         self._spark = spark
         self._catalogue = catalogue
         self._events = events
-        self._check_query = check_query
+        self._check_queries = check_queries
         self._jobs: tuple[SiteJob, ...] = ()
         self._is_started = threading.Event()
         self._is_over = threading.Event()
@@ -104,14 +108,15 @@ class Applier:
             at = job or self._jobs[0]
             self._await_settled(at)
             now = self.deployed
-            topology = with_known_tables(edit(now), now)
+            topology = with_tables_read(with_known_tables(edit(now), now), now)
+            topology = with_table_schemas(self._spark, topology)
             if topology.batch_interval_us is None:
                 topology = replace(topology, batch_interval_us=now.batch_interval_us)
             found = differences(now, topology)
             if found.refused:
                 raise InputError(found.refused)
-            self._check_streams(at.versions, topology)
-            change, found = self._change(at.versions, topology, found, reason, request)
+            self._check_streams(at.versions, (topology.stream(name) for name in streams_read(topology)))
+            topology, change, found = self._change(at.versions, topology, found, reason, request)
             if not change.queries:
                 return found
             self._catalogue.ask_for(topology)
@@ -130,48 +135,84 @@ class Applier:
                 raise InputError("the run is over")
             time.sleep(_POLL_S)
 
-    def _check_streams(self, versions: Versions, topology: Topology) -> None:
+    def _check_streams(self, versions: Versions, streams: Iterable[Stream]) -> None:
         """Refuse a stream that was read before and is another one now: what was read of it is still known."""
-        for name in sorted(streams_read(topology)):
-            before = self._catalogue.past_stream(versions, name)
-            after = topology.stream(name)
-            if before is not None and (before.types, before.site) != (after.types, after.site):
+        for after in sorted(streams, key=lambda one: one.name):
+            before = self._catalogue.past_stream(versions, after.name)
+            if before is None or isinstance(after, Table):
+                continue
+            if after.is_derived and before.types != after.types:
                 raise InputError(
-                    f"stream {name!r} was read before with another schema or at another site; give it another name, or "
-                    "stop and begin anew with --fresh"
+                    f"view {after.name!r}: its rows have the columns {_columns(before)} and would have "
+                    f"{_columns(after)}, while some that were made before are still read; give the new one another name"
+                )
+            if (before.types, before.site) != (after.types, after.site):
+                raise InputError(
+                    f"{'view' if after.is_derived else 'stream'} {after.name!r} was read before with another schema or "
+                    "at another site; give it another name, or stop and begin anew with --fresh"
                 )
 
     def _change(
         self, versions: Versions, topology: Topology, found: Differences, reason: str, request: str
-    ) -> tuple[Change, Differences]:
-        """The change that makes a topology be in force, and the differences with those of plans."""
+    ) -> tuple[Topology, Change, Differences]:
+        """The change that makes a topology be in force, that topology, and the differences with those of plans."""
+        topology = self._with_tables_to_read(versions, topology, found)
         self._catalogue.give(topology)
         plans, rows = [], list(found.rows)
-        for name in (*found.added, *found.replaced):
-            query = topology.query(name)
-            bound, chosen = self._check_query(topology, query)
-            text = self._catalogue.remember(query, bound)
-            plans.append(
-                QueryPlan(name, chosen.plan, query.start_us, query.errors, True, chosen.planner, definition=text)
-            )
-            self._asked[name] = chosen
-            rows.append(Difference("plan", name, "new", f"by {chosen.planner}"))
+        streams: dict[str, str] = {}
+        if found.begun:
+            asked = [topology.query(name) for name in (*found.added, *found.replaced)]
+            planned = self._check_queries(topology, asked)
+            whole, defined = planned.topology, definitions_of(topology, planned.asked)
+            derived = [stream for stream in whole.streams if stream.is_derived]
+            self._check_streams(versions, derived)
+            self._catalogue.give(whole)
+            for name in found.begun:
+                chosen, query = planned.plans[name], defined[name].query
+                text = self._catalogue.remember(defined[name], planned.bounds)
+                plans.append(
+                    QueryPlan(name, chosen.plan, query.start_us, query.errors, True, chosen.planner, definition=text)
+                )
+                rows.append(Difference("plan", name, "new", f"by {chosen.planner}"))
+                self._asked[name] = chosen
+            read = {source.stream for name in found.begun for source in planned.bounds[name].query.sources}
+            read |= {one.output.target.name for one in planned.asked if one.output.target.is_stream}
+            streams = self._catalogue.stream_texts(read)
         expanded, others = self.expanded(topology), []
         for name in self.selects_of(topology, found.replanned):
+            if name in found.begun:
+                continue
             query = expanded.query(name)
             chosen = choose(expanded, query, self.bound(name).query)
             others.append(QueryPlan(name, chosen.plan, query.start_us, query.errors, planner=chosen.planner))
             self._asked[name] = chosen
-        by_name = {row.name for row in found.rows if row.kind == "plan"}  # those whose own settings are others
-        changed = tuple(
-            one
-            for one in plan_changes(versions.deployment, others)
-            if one.query in by_name or not is_outer(one.plan)  # other statistics leave the plan of an outer join alone
-        )
+        changed = plan_changes(versions.deployment, others)
         rows += [Difference("plan", plan.query, "changed", f"by {plan.planner}") for plan in changed]
-        read = streams_read(topology, [topology.query(plan.query) for plan in plans])
-        streams = self._catalogue.stream_texts(topology.stream(name).name for name in read)
-        return Change((*plans, *changed), found.removed, reason, streams, request), replace(found, rows=tuple(rows))
+        change = Change((*plans, *changed), found.ended, reason, streams, request)
+        return topology, change, replace(found, rows=tuple(rows))
+
+    def _with_tables_to_read(self, versions: Versions, topology: Topology, found: Differences) -> Topology:
+        """The topology with names for tables that are read for queries that begin: what was read before may be old.
+
+        A table that nobody has read yet has its own name.
+        """
+        known = {scan.stream for scan in versions.deployment.scans}
+        names = {table.name: _free_name(table.name, known) for table in topology.tables}
+        read: dict[str, set[str]] = {}  # by query or view whose SELECTs begin
+        plain = without_names(topology)
+        for one in outputs_of(plain, plain.queries):
+            if set(found.begun) & {name for name, _ in one.output.branches}:
+                read.setdefault(one.owner.name, set()).update(one.output.streams & names.keys())
+
+        def named(queries: Iterable[Query]) -> tuple[Query, ...]:
+            return tuple(
+                replace(one, read_as=tuple((name, names[name]) for name in sorted(read[one.name])))
+                if one.name in read
+                else one
+                for one in queries
+            )
+
+        return replace(topology, queries=named(topology.queries), views=named(topology.views))
 
     def expanded(self, topology: Topology) -> Topology:
         """A topology with derived streams as they are here, and a query for each SELECT: what planners need."""
@@ -202,14 +243,21 @@ class Applier:
                 self._thread.shutdown(wait=False, cancel_futures=True)
 
 
+def _free_name(table: str, known: Collection[str]) -> str:
+    names = itertools.chain([table], (f"{table}~{number}" for number in itertools.count(2)))
+    return next(name for name in names if name not in known)
+
+
+def _columns(stream: Stream) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in stream.types.items())
+
+
 def deployed_topology(catalogue: Catalogue, versions: Versions) -> Topology:
-    """A topology with the queries that are in force in a deployment."""
+    """A topology with the queries that are in force in a deployment, and the views that they read."""
     finishes = [finish for one in versions.deployment.in_force for finish in one.finishes]
-    plain = plain_queries(finishes)
-    own = [catalogue.query(finish.definition) for finish in finishes if finish.query in plain]
-    others = {finish.target.name for finish in finishes if not finish.target.is_stream} - plain
-    given = catalogue.given
-    queries = (*sorted(own, key=lambda one: one.name), *(one for one in given.queries if one.name in others))
-    known = {stream.name for stream in given.streams}
-    streams = (one for one in catalogue.topology.streams if one.name not in known and not one.is_derived)
-    return replace(given, queries=queries, streams=(*given.streams, *streams))
+    given, known = catalogue.given, catalogue.topology
+    named = {stream.name for stream in given.sources}
+    streams = (one for one in known.streams if one.name not in named and not one.is_derived)
+    tables = (one for one in known.tables if one.name not in named and not one.read_of)
+    whole = replace(given, queries=(), streams=(*given.streams, *streams), tables=(*given.tables, *tables))
+    return with_defined(whole, (catalogue.defined(finish.definition) for finish in finishes))

@@ -108,6 +108,8 @@ def _rows_of(analyser: Analyser, query: JoinQuery, schemas: Mapping[str, StructT
             for field in schemas[source.stream].fields
         ]
     )
+    for column in {c for item in query.select for c in item.expression.columns if c.name in OWN_COLUMNS}:
+        flat = flat.add(column.flat, LongType())  # when rows of views expire
     has_time = query.grouping is not None or query.into is not None
     return analyser.rows(flat.add(TIME.flat, LongType()) if has_time else flat)
 
@@ -158,11 +160,14 @@ def _bound_grouping(analyser: Analyser, rows: Rows, query: JoinQuery, grouping: 
         if _NOT_DISTINCT.search(kind) or kind.startswith(("array", "struct", "void")) or is_collated(kind):
             written = item.expression.sql.replace("`", "")
             raise TypeMismatch(f"GROUP BY cannot compare {written} of type {kind}; cast it or take it apart")
-    types = _types(rows, [Expression(one.sql, ()) for one in grouping.aggregates])
+    ours = {one.sql: one.item for one in grouping.aggregates if one.function in ("max_k", "min_k")}  # not Spark's
+    types = _types(rows, [Expression(one.sql, ()) for one in grouping.aggregates if one.sql not in ours])
+    types |= {sql: f"array<{query.select[item].expression.type}>" for sql, item in ours.items() if item is not None}
     for aggregate in grouping.aggregates:
         kind = "" if aggregate.item is None else query.select[aggregate.item].expression.type
         ordered = aggregate.distinct or aggregate.function not in ("count", "sum", "avg")
         takes_any = aggregate.function in ("count", "min", "max", "approx_count_distinct", "approx_top_k")
+        takes_any |= aggregate.sql in ours
         takes_any |= kind == "boolean" and aggregate.function in ("bool_and", "bool_or")
         takes_times = aggregate.function == "approx_percentile" and kind in DATE_TYPES
         if (ordered and (kind.startswith(("array", "struct", "map", "interval", "variant")) or is_collated(kind))) or (

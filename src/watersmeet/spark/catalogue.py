@@ -12,13 +12,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from watersmeet.errors import InputError
-from watersmeet.program.finish.model import Finish, definition_name
+from watersmeet.program.finish.model import definition_name
 from watersmeet.program.site.agreement import Versions
 from watersmeet.program.site.versions import Change
 from watersmeet.spark.binding import Bound
-from watersmeet.spark.definitions import query_text, read_query, read_stream, stream_text
+from watersmeet.spark.definitions import Definition, query_text, read_definition, read_stream, stream_text
 from watersmeet.spark.outputs import bind_outputs
-from watersmeet.topology.model import BatchFunction, Query, Stream, Topology
+from watersmeet.stats.model import Stats
+from watersmeet.topology.model import BatchFunction, Query, Stream, Table, Topology
+from watersmeet.topology.views import Asked, views_under
 
 
 class Catalogue:
@@ -31,8 +33,8 @@ class Catalogue:
         self._topology = topology
         self.given = given or topology
         self._functions: dict[str, BatchFunction] = {}
-        self._by_text: dict[str, tuple[Query, Bound]] = {}
-        self._queries: dict[str, Query] = {}  # by definition
+        self._by_text: dict[str, Mapping[str, Bound]] = {}  # by branch
+        self._defined: dict[str, Definition] = {}  # by what `Finish.definition` says
         self.bounds: MutableMapping[str, Bound] = {}  # by definition
         self.schemas: MutableMapping[str, StructType] = {}
         self.delays_us: MutableMapping[str, int] = {}  # of all streams
@@ -53,16 +55,18 @@ class Catalogue:
             for query in topology.queries:
                 if query.foreach_batch is not None:
                     self._functions[query.name] = query.foreach_batch
-            self._know_streams(topology.streams)
+            self._know_streams(topology.sources)
 
     def _know_streams(self, streams: Iterable[Stream]) -> None:
-        known = {stream.name: stream for stream in self._topology.streams}
+        known = {stream.name: stream for stream in self._topology.sources}
         for stream in streams:
             known[stream.name] = stream
-        self.delays_us.update(
-            {stream.name: stream.watermark_us for stream in (*known.values(), *self._topology.tables)}
+        self.delays_us.update({stream.name: stream.watermark_us for stream in known.values()})
+        self._topology = replace(
+            self._topology,
+            streams=tuple(one for one in known.values() if not isinstance(one, Table)),
+            tables=tuple(one for one in known.values() if isinstance(one, Table)),
         )
-        self._topology = replace(self._topology, streams=tuple(known.values()))
 
     def ask_for(self, topology: Topology) -> None:
         """A topology is asked for: links, statistics and queries are as it says."""
@@ -80,55 +84,52 @@ class Catalogue:
 
     # -- queries
 
-    def know(self, name: str, query: Query, bound: Bound) -> None:
-        """A query is deployed under the name of a definition."""
+    def know(self, name: str, defined: Definition, bound: Bound) -> None:
+        """A SELECT of a query or a view is deployed under the name of a definition."""
         with self._lock:
-            self._queries[name] = query
+            self._defined[name] = defined
             self.bounds[name] = bound
             self.schemas.update(bound.schemas)
 
-    def query(self, name: str) -> Query:
+    def defined(self, name: str) -> Definition:
         """What a definition of a deployment says."""
-        return self._queries[name]
+        return self._defined[name]
+
+    def query(self, name: str) -> Query:
+        """The query, or the view, that a definition of a deployment is of."""
+        return self._defined[name].query
 
     def query_named(self, name: str) -> Query:
         """A query that is deployed; if it was replaced, as it is now: its sinks have stayed the same."""
-        known = [key for key in self._queries if key.partition("~")[0] == name]
-        return self._queries[max(known, key=lambda key: int(key.partition("~")[2] or 1))]
+        known = [key for key in self._defined if key.partition("~")[0] == name]
+        return self.query(max(known, key=lambda key: int(key.partition("~")[2] or 1)))
 
-    def answered(self, finish: Finish) -> Query:
-        """The query that answers are for: a branch of a UNION ALL is not one by itself."""
-        is_own = finish.query == finish.target.name
-        return self.query(finish.definition) if is_own else self._topology.query(finish.target.name)
-
-    def text_of(self, query: Query) -> str:
-        return query_text(query, self.directory)
+    def text_of(self, definition: str) -> str:
+        return query_text(self._defined[definition], self.directory)
 
     def stream_texts(self, names: Iterable[str]) -> dict[str, str]:
-        """The definitions of some streams, and of no tables or derived streams."""
-        derived = {stream.name for stream in self._topology.streams if stream.is_derived}
-        streams = sorted(set(names) - self._topology.table_windows.keys() - derived)
-        return {name: stream_text(self._topology.stream(name), self.directory) for name in streams}
+        """The definitions of some streams, tables, and views as what others read."""
+        return {name: stream_text(self._topology.stream(name), self.directory) for name in sorted(set(names))}
 
-    def remember(self, query: Query, bound: Bound) -> str:
-        """The definition of a query that is bound already."""
+    def remember(self, definition: Definition, bounds: Mapping[str, Bound]) -> str:
+        """The text of a query or a view whose SELECTs are bound already."""
         with self._lock:
-            text = self.text_of(query)
-            self._by_text[text] = (query, bound)
+            text = query_text(definition, self.directory)
+            self._by_text[text] = bounds
             return text
 
-    def learn(self, change: Change) -> dict[str, tuple[Query, Bound]]:
-        """Bind the queries that a change begins; InputError if that cannot be done here."""
+    def learn(self, change: Change) -> dict[str, tuple[Definition, Bound]]:
+        """Bind the SELECTs that a change begins; InputError if that cannot be done here."""
         with self._lock:
             self.know_streams(change.streams)
-            return {one.query: self._bound(one.definition) for one in change.plans if one.is_fresh}
+            return {one.query: self._bound(one.query, one.definition) for one in change.plans if one.is_fresh}
 
     def know_streams(self, texts: Mapping[str, str]) -> None:
         """Take streams from their definitions; what queries read that are deployed stays as it is."""
         with self._lock:
             used = {source.stream for bound in self.bounds.values() for source in bound.query.sources}
             read = (read_stream(text, self.directory) for name, text in texts.items() if name not in used)
-            known = {stream.name: stream for stream in self._topology.streams}
+            known = {stream.name: stream for stream in self._topology.sources}
             new = [stream for stream in read if stream is not None and stream != known.get(stream.name)]
             if new:
                 self._know_streams(new)
@@ -141,21 +142,40 @@ class Catalogue:
 
     def adopt(self, change: Change, revision: int) -> None:
         """The queries that a change begins are deployed with a revision."""
-        for name, (query, bound) in self.learn(change).items():
-            self.know(definition_name(name, revision), query, bound)
+        for name, (definition, bound) in self.learn(change).items():
+            self.know(definition_name(name, revision), definition, bound)
 
     def resume(self, versions: Versions) -> None:
         """Know what the checkpoint of a site has, also of queries that end."""
         self.know_streams(versions.streams)
-        used = {finish.definition for one in versions.deployment.joins for finish in one.finishes}
+        used = {finish.definition: finish.query for one in versions.deployment.joins for finish in one.finishes}
         for name, text in versions.queries.items():
-            if name in used and name not in self._queries and text:
-                self.know(name, *self._bound(text))
+            if name in used and name not in self._defined and text:
+                self.know(name, *self._bound(used[name], text))
 
-    def _bound(self, text: str) -> tuple[Query, Bound]:
+    def _bound(self, branch: str, text: str) -> tuple[Definition, Bound]:
+        if not text:
+            raise InputError("a query begins of which nothing is said; ask for it by its topology")
+        definition = read_definition(text, self.directory, self._functions)
         if text not in self._by_text:
-            if not text:
-                raise InputError("a query begins of which nothing is said; ask for it by its topology")
-            query = read_query(text, self.directory, self._functions)
-            self._by_text[text] = (query, bind_outputs(self._spark, self._topology, [query]).bounds[query.name])
-        return self._by_text[text]
+            streams = tuple(stream for stream in self._topology.streams if not stream.is_derived)
+            query, views = definition.query, definition.views
+            views = (*views, query) if definition.is_view else views
+            queries = () if definition.is_view else (query,)
+            own = replace(self._topology, streams=streams, queries=queries, views=views, derived=(), stats=Stats())
+            found = bind_outputs(self._spark, own, queries, views)
+            self._know_streams(stream for stream in found.topology.streams if stream.is_derived)
+            self._by_text[text] = found.bounds
+        return definition, self._by_text[text][branch]
+
+
+def definitions_of(topology: Topology, asked: Iterable[Asked]) -> dict[str, Definition]:
+    """By SELECT, what it belongs to, of queries and the views that they read."""
+    every = list(asked)
+    views = {view.name: view for view in topology.views}
+    found: dict[str, Definition] = {}
+    for one in every:
+        is_view = one.owner.name in views
+        read = tuple(views[name] for name in views_under(every, one.owner) if name in views)
+        found |= {name: Definition(one.owner, read, is_view) for name, _ in one.output.branches}
+    return found

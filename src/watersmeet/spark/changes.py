@@ -18,7 +18,7 @@ from watersmeet.program.site.ledger import FORMAT
 from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.site.versions import Change
 from watersmeet.program.storage.wire import VERSION
-from watersmeet.query.model import TIME, Column, JoinQuery
+from watersmeet.query.model import TIME, Column, JoinQuery, Target
 from watersmeet.query.sql import canonical_sql
 from watersmeet.spark.binding import Bound
 from watersmeet.spark.catalogue import Catalogue
@@ -26,7 +26,8 @@ from watersmeet.spark.checkpoint import KEPT, SELECT
 from watersmeet.spark.deliver.sinks import check_sink
 from watersmeet.spark.ingest.new_files import listing_of
 from watersmeet.spark.ingest.sources import check_source
-from watersmeet.topology.model import Query
+from watersmeet.spark.ingest.tables import open_table
+from watersmeet.topology.model import Query, Stream, Table
 
 
 def identity_of(site: str, finishes: Iterable[Finish], catalogue: Catalogue) -> dict[str, Any]:
@@ -88,19 +89,30 @@ def check_here(
     for plan in change.plans if begun else ():
         if not plan.is_fresh:
             continue
-        query, bound = begun[plan.query]
+        definition, bound = begun[plan.query]
+        query, target = definition.query, bound.query.into or Target(plan.query)
         for finish in {finish.definition: finish for _, finish in program.finishes}.values():
-            if finish.query == plan.query:
+            if finish.target == target and not target.is_stream:
                 _check_sink_goes_on(
                     catalogue.query(finish.definition), catalogue.bounds[finish.definition], query, bound
                 )
         joins = join_plans_of(plan.plan)
         homes = {scan.stream: home for join in joins for scan, home in zip(join.scans, join.homes, strict=True)}
-        for stream, home in homes.items():
-            if home == program.site and stream not in local:
-                _check_stream_begins(stream, catalogue, bound, program.site, is_read_by_spark)
-        if catalogue.topology.query_site(query) == program.site:
+        for name, home in homes.items():
+            if home == program.site and name not in local:
+                stream = catalogue.topology.stream(name)
+                if isinstance(stream, Table):
+                    _check_table_begins(stream, catalogue, bound, spark)
+                elif not stream.is_derived:
+                    _check_stream_begins(stream, bound, program.site, is_read_by_spark)
+        if not target.is_stream and catalogue.topology.query_site(query) == program.site:
             check_sink(spark, query)
+
+
+def _check_table_begins(table: Table, catalogue: Catalogue, bound: Bound, spark: SparkSession) -> None:
+    """Refuse a table that cannot be read; when it is to be read, nothing can be refused any more."""
+    check_source(table, bound.schemas[table.name], once=False)
+    open_table(spark, table, bound.schemas[table.name])
 
 
 def _check_sink_goes_on(old: Query, old_bound: Bound, new: Query, new_bound: Bound) -> None:
@@ -118,14 +130,13 @@ def _check_sink_goes_on(old: Query, old_bound: Bound, new: Query, new_bound: Bou
         )
 
 
-def _check_stream_begins(name: str, catalogue: Catalogue, bound: Bound, site: str, is_read_by_spark: bool) -> None:
-    stream = catalogue.topology.stream(name)
-    check_source(stream, bound.schemas[name], once=False)
+def _check_stream_begins(stream: Stream, bound: Bound, site: str, is_read_by_spark: bool) -> None:
+    check_source(stream, bound.schemas[stream.name], once=False)
     if is_read_by_spark or listing_of(stream) is None:
         raise InputError(
-            f"stream {name!r}: Spark reads the streams of site {site}, or would have to, and its query there cannot "
-            "get another source while its checkpoint lasts; give the stream a site of its own and begin anew, or let "
-            "its rows come as files on this machine where all streams of the site do"
+            f"stream {stream.name!r}: Spark reads the streams of site {site}, or would have to, and its query there "
+            "cannot get another source while its checkpoint lasts; give the stream a site of its own and begin anew, "
+            "or let its rows come as files on this machine where all streams of the site do"
         )
 
 

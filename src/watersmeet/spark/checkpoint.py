@@ -87,10 +87,10 @@ class Checkpoint:
             for torn in check_whole(self.directory, self.ledger):
                 torn.unlink()
             self._take_corrections(identity)
+            self.forget_unused()
         except BaseException:
             self.close()
             raise
-        self.forget_unused()
 
     def _identify(self, identity: dict[str, Any]) -> tuple[bool, str]:
         """Whether the checkpoint is new, and the identity of its run."""

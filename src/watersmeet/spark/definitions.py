@@ -12,15 +12,26 @@ from typing import TypeVar, get_type_hints
 
 from watersmeet.errors import InputError
 from watersmeet.program.storage.codec import decode, from_json, to_json
-from watersmeet.topology.model import BatchFunction, Query, Sink, Source, Stream, Topology
+from watersmeet.topology.model import BatchFunction, Query, Sink, Source, Stream, Table, Topology
 
 End = TypeVar("End", Source, Sink)
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What a SELECT of a deployment belongs to: a query or a view, with the views that it reads."""
+
+    query: Query
+    views: tuple[Query, ...] = ()
+    is_view: bool = False
 
 
 @dataclass(frozen=True)
 class _QueryText:
     query: Query
     has_function: bool = False
+    views: tuple[Query, ...] = ()
+    is_view: bool = False
 
 
 @dataclass(frozen=True)
@@ -38,10 +49,12 @@ class _FrameText:
 class _StreamText:
     stream: Stream | None
     frame: _FrameText | None = None
+    table: Table | None = None
 
 
-def query_text(query: Query, directory: str) -> str:
-    """What a query asks for and where its answers go."""
+def query_text(definition: Definition, directory: str) -> str:
+    """What a query or a view asks for, and where its answers go."""
+    query = definition.query
     moved = replace(
         query,
         foreach_batch=None,
@@ -49,11 +62,11 @@ def query_text(query: Query, directory: str) -> str:
         sink=_within(query.sink, directory),
         failed=None if query.failed is None else _within(query.failed, directory),
     )
-    return to_json(_QueryText(moved, query.foreach_batch is not None))
+    return to_json(_QueryText(moved, query.foreach_batch is not None, definition.views, definition.is_view))
 
 
-def read_query(text: str, directory: str, functions: Mapping[str, BatchFunction]) -> Query:
-    """The query that a text defines; its function is one of those that this process has."""
+def read_definition(text: str, directory: str, functions: Mapping[str, BatchFunction]) -> Definition:
+    """What a text defines; its function is one of those that this process has."""
     found = from_json(_QueryText, text)
     query = found.query
     if found.has_function and query.name not in functions:
@@ -61,28 +74,33 @@ def read_query(text: str, directory: str, functions: Mapping[str, BatchFunction]
             f"query {query.name!r} gives its answers to a function (foreach_batch), which this process does not have; "
             "start it with a topology that has the query and its function"
         )
-    return replace(
+    moved = replace(
         query,
         foreach_batch=functions[query.name] if found.has_function else None,
         sink=_from(query.sink, directory),
         failed=None if query.failed is None else _from(query.failed, directory),
     )
+    return Definition(moved, found.views, found.is_view)
 
 
 def stream_text(stream: Stream, directory: str) -> str:
-    """What a stream is and where its rows come from."""
+    """What a stream, a table or a view's rows are, and where they come from."""
+    if stream.is_derived:
+        return to_json(_StreamText(stream))
     if stream.source is None:
         frame = _FrameText(stream.name, stream.site, stream.event_time, stream.watermark, stream.types)
         return to_json(_StreamText(None, frame))
     late = None if stream.late is None else _within(stream.late, directory)
-    return to_json(_StreamText(replace(stream, source=_within(stream.source, directory), late=late)))
+    moved = replace(stream, source=_within(stream.source, directory), late=late)
+    return to_json(_StreamText(None, table=moved) if isinstance(moved, Table) else _StreamText(moved))
 
 
 def read_stream(text: str, directory: str) -> Stream | None:
-    """The stream that a text defines; None of a DataFrame."""
-    stream = from_json(_StreamText, text).stream
+    """The stream or table that a text defines; None of a DataFrame."""
+    found = from_json(_StreamText, text)
+    stream = found.table or found.stream
     if stream is None or stream.source is None:
-        return None
+        return stream
     late = None if stream.late is None else _from(stream.late, directory)
     return replace(stream, source=_from(stream.source, directory), late=late)
 

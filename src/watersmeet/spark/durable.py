@@ -52,6 +52,7 @@ class Disk:
     def replace(self, path: Path, text: str, after: Iterable[str | Path] = ()) -> None:
         """Put a file in place whole, once what it names is flushed: a reader sees the old text or the new."""
         fresh = path.with_name(f"{path.name}.tmp")  # there is one writer, who holds the lock
+        fresh.unlink(missing_ok=True)  # what a power cut has left may be the same file under both names
         fresh.write_text(text, encoding="utf-8")
         self.flush([fresh, *after])
         os.replace(fresh, path)

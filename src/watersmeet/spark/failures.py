@@ -20,7 +20,7 @@ _WRAPPERS = ("STREAM_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR", "PYTHON_EXCEP
 
 def refusal(error: Exception, *queries: str) -> WatersmeetError:
     """The error to show for what kept queries from starting: it is bad input, unless Java has ended."""
-    if isinstance(error, WatersmeetError) or _is_due_to_javas_end(error) or _is_servers_end(error):
+    if isinstance(error, WatersmeetError) or _is_due_to_javas_end(error) or is_servers_end(error):
         return explain(error, *queries)
     return InputError(f"{name_queries(queries)} cannot start: {readable(error)}")
 
@@ -39,7 +39,7 @@ def _is_javas_end(error: BaseException) -> bool:
     return type(error) is Py4JError and "Trace:" not in str(error)  # half an answer; a whole one says what went wrong
 
 
-def _is_servers_end(error: BaseException) -> bool:
+def is_servers_end(error: BaseException) -> bool:
     """Whether a session of Spark Connect is lost; its library need not be installed, so classes go by their names."""
     is_connects = type(error).__module__.startswith(("grpc", "pyspark.errors"))
     return is_connects and any(sign in str(error) for sign in _LOST_SESSION)
@@ -54,7 +54,7 @@ _LOST_SESSION = (
 def explain(error: BaseException, *queries: str) -> WatersmeetError:
     """The error to show for anything that ended queries."""
     what = name_queries(queries)
-    if _is_servers_end(error):
+    if is_servers_end(error):
         return RunError(
             f"{what}: the Spark Connect server cannot be reached or has been started again; start the run again to "
             "resume it"

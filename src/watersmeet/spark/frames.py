@@ -22,7 +22,8 @@ from watersmeet.spark.backend.protocol import backend_of
 from watersmeet.spark.handle import StreamingRun
 from watersmeet.spark.live_table import LiveTable
 from watersmeet.spark.outputs import answer_type
-from watersmeet.spark.run import plan_queries, start
+from watersmeet.spark.planning import plan_queries
+from watersmeet.spark.run import start
 from watersmeet.topology.model import BatchFunction, Query, Sink, Stream, Table, Topology
 
 _DELAY = "spark.watermarkDelayMs"  # how Spark's EventTimeWatermark marks its column

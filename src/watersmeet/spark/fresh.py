@@ -31,7 +31,7 @@ class Move:
     names: tuple[str, ...] = ()  # of files; none for the directory as a whole
 
     def __str__(self) -> str:
-        count = f"{len(self.names):,} files of " if self.names else ""
+        count = f"{_visible(self.names):,} files of " if self.names else ""
         return f"{self.what}: {count}{self.source} -> {self.target}"
 
 
@@ -43,10 +43,10 @@ def refuse_answered_sink(spark: SparkSession, query: Query, checkpoint: Path) ->
     answered = _files_of(spark, query.sink, query.name)
     if answered is not None:
         raise CheckpointMismatch(
-            f"query {query.name!r}: {query.sink.path} holds {len(answered[1]):,} files of answers of an earlier run, "
-            f"and checkpoint {checkpoint} is new, so the same answers would be added again; go on with the checkpoint "
-            "of that run, begin anew with --fresh (in Python fresh=True), which moves them aside, or give the query "
-            "another sink"
+            f"query {query.name!r}: {query.sink.path} holds {_visible(answered[1]):,} files of answers of an earlier "
+            f"run, and checkpoint {checkpoint} is new, so the same answers would be added again; go on with the "
+            "checkpoint of that run, begin anew with --fresh (in Python fresh=True), which moves them aside, or give "
+            "the query another sink"
         )
 
 
@@ -98,11 +98,18 @@ def _sinks(topology: Topology) -> Iterator[tuple[str, Sink, str]]:
             yield f"late rows of {stream.name}", stream.late, stream.name
 
 
+def _visible(names: Sequence[str]) -> int:
+    """How many files readers see: claims of writers are hidden."""
+    return sum(not name.startswith(".") for name in names)
+
+
 def _files_of(spark: SparkSession, sink: Sink, owner: str) -> tuple[str, list[str]] | None:
-    """The directory of a sink and the files there that runs of ours have published for an owner; None if none."""
+    """The directory of a sink, the files there that runs have published for an owner, and claims; None if none."""
     if sink.format not in FILE_FORMATS or not sink.path:
         return None
-    published = re.compile(rf"part-{re.escape(owner)}-(\w+-)?[0-9a-f]{{8}}-\d{{8,}}-\d{{5}}")
+    run = rf"{re.escape(owner)}-(\w+-)?[0-9a-f]{{8}}"
+    published, claimed = re.compile(rf"part-{run}-\d{{8,}}-\d{{5}}"), re.compile(rf"\.writer-{run}-\d{{8,}}")
     storage, directory = open_storage(spark, sink.path, FLUSHED)
-    names = [name for name in storage.names(directory) if published.match(name)]
-    return (directory, names) if names else None
+    there = storage.names(directory)
+    names = [name for name in there if published.match(name)]
+    return (directory, names + [name for name in there if claimed.fullmatch(name)]) if names else None

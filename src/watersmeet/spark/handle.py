@@ -7,13 +7,20 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from watersmeet.cost.price import Cost
 from watersmeet.errors import InputError, WatersmeetError, did_you_mean
 from watersmeet.metrics.bus import EventBus
 from watersmeet.metrics.describe import shipping_event
-from watersmeet.metrics.events import Event, MicroBatchCompleted, PlanChangeProposed, PlanInForce, RunEnded
+from watersmeet.metrics.events import (
+    Event,
+    MicroBatchCompleted,
+    PlanChangeProposed,
+    PlanInForce,
+    RunEnded,
+    SiteProgramInForce,
+)
 from watersmeet.metrics.traffic import LinkTraffic
 from watersmeet.metrics.usage import Usage, usage_of
 from watersmeet.plan.nodes import Plan, join_plans_of
@@ -24,14 +31,16 @@ from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.site.versions import Change, Expected, QueryPlan, plan_changes
 from watersmeet.spark.apply import Applier
 from watersmeet.spark.notebook import LiveView, RunEvents, RunningPlan
-from watersmeet.spark.site_query import SiteQuery
+from watersmeet.spark.site.query import SiteQuery
 from watersmeet.stats.model import Stats
 from watersmeet.stats.yaml import filled, write_stats
 from watersmeet.topology.difference import Differences
-from watersmeet.topology.model import Query, Stream, Topology
+from watersmeet.topology.model import Query, Stream, Table, Topology
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+Named = TypeVar("Named", Stream, Table, Query)
 
 _POLL_S = 0.2  # how long to wait for a site before the next is looked at
 
@@ -262,7 +271,9 @@ class StreamingRun:
 
     def _costs(self, batch_interval_s: float | None = None) -> dict[str, Cost]:
         """By join in force, what its plan is expected to cost."""
-        parts = [part for program, _ in self._programs.values() for part in program.parts if part.is_in_force]
+        programs = [program for program, _ in self._programs.values()]
+        newest = max((program.revision for program in programs), default=0)  # others are about to go over to it
+        parts = [part for one in programs if one.revision == newest for part in one.parts if part.is_in_force]
         names = {part.name: part.queries[0] for part in parts if part.queries[0] in self.plans}
         found = {
             name: estimate(self.plans[query], batch_interval_s=batch_interval_s)
@@ -280,7 +291,7 @@ class StreamingRun:
                 self.events.publish(expected)
 
         def read(at: float, event: Event) -> None:
-            if isinstance(event, PlanInForce):
+            if isinstance(event, PlanInForce | SiteProgramInForce):
                 report()
 
         report()
@@ -343,15 +354,27 @@ class StreamingRun:
         """
         return self._applier.apply(lambda now: topology, reason)
 
-    def add(self, query: Query, *, streams: Sequence[Stream] = (), reason: str = "") -> Differences:
-        """Let a query begin, and streams that it reads where they are not in the topology."""
+    def add(
+        self,
+        query: Query,
+        *,
+        streams: Sequence[Stream] = (),
+        tables: Sequence[Table] = (),
+        views: Sequence[Query] = (),
+        reason: str = "",
+    ) -> Differences:
+        """Let a query begin, and streams, tables and views that it reads where they are not in the topology."""
 
         def with_query(now: Topology) -> Topology:
             if any(one.name == query.name for one in now.queries):
                 raise InputError(f"query {query.name!r} runs already; give the new one another name, or use apply")
-            names = {stream.name for stream in streams}
-            known = tuple(stream for stream in now.streams if stream.name not in names)
-            return replace(now, queries=(*now.queries, query), streams=(*known, *streams))
+            return replace(
+                now,
+                queries=(*now.queries, query),
+                streams=_with_named(now.streams, streams),
+                tables=_with_named(now.tables, tables),
+                views=_with_named(now.views, views),
+            )
 
         return self._applier.apply(with_query, reason)
 
@@ -465,3 +488,9 @@ class StreamingRun:
         if not self._has_reported_end:
             self._has_reported_end = True
             self.events.publish(RunEnded(reason, message))
+
+
+def _with_named(known: Sequence[Named], more: Sequence[Named]) -> tuple[Named, ...]:
+    """Things with others of the same name in their place."""
+    names = {one.name for one in more}
+    return tuple([one for one in known if one.name not in names] + list(more))

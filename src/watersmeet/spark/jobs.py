@@ -49,11 +49,17 @@ def numbers(spark: SparkSession, count: int) -> DataFrame:
     return spark.range(0, count, 1, count)
 
 
-def read_rows(spark: SparkSession, shelf: FileShelf, paths: Sequence[str], schema: StructType) -> DataFrame:
-    """The rows of files of ours as a frame."""
+def read_rows(
+    spark: SparkSession,
+    shelf: FileShelf,
+    paths: Sequence[str],
+    schema: StructType,
+    span: tuple[int, int] | None = None,
+) -> DataFrame:
+    """The rows of files of ours as a frame; of each file only a span (first row, number of rows) where one is given."""
     if not paths:
         return empty_frame(spark, schema)
-    return numbers(spark, len(paths)).mapInArrow(ReadRows(shelf, tuple(paths), tuple(schema.names)), schema)
+    return numbers(spark, len(paths)).mapInArrow(ReadRows(shelf, tuple(paths), tuple(schema.names), span), schema)
 
 
 def map_rows(rows: DataFrame, task: Callable[[Batches], Batches]) -> DataFrame:

@@ -34,14 +34,16 @@ class BoundOutputs:
         return answer_type(self.bounds[one.output.branches[0][0]])
 
 
-def bind_outputs(spark: SparkSession, topology: Topology, queries: Iterable[Query]) -> BoundOutputs:
-    """Bind queries, and before them the views that they read."""
+def bind_outputs(
+    spark: SparkSession, topology: Topology, queries: Iterable[Query], views: Iterable[Query] = ()
+) -> BoundOutputs:
+    """Bind queries, and before them the views that they read; `views` are bound in any case."""
     analyser = Analyser(spark)
-    asked = outputs_of(topology, queries)
+    asked = outputs_of(topology, queries, views)
     schemas: dict[str, str] = {}
     bounds: dict[str, Bound] = {}
-    known = topology
-    expect_queries(analyser, topology, (branch for one in asked for _, branch in one.output.branches))
+    known = with_outputs(topology, ())
+    expect_queries(analyser, known, (branch for one in asked for _, branch in one.output.branches))
     for number, one in enumerate(asked):
         if number == 0 or asked[number - 1].output.target.is_stream:
             known = with_outputs(topology, asked[:number], schemas)

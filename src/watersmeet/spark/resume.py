@@ -1,23 +1,28 @@
 """Which queries a start goes on with: those that the checkpoint has, where a change of them is not finished yet."""
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from watersmeet.errors import CheckpointDamaged, CheckpointMismatch, InputError
-from watersmeet.program.finish.model import Finish
 from watersmeet.program.site.agreement import Takeover, Versions, proposer_of
 from watersmeet.program.site.engine import read_versions
 from watersmeet.program.site.versions import Change
 from watersmeet.spark.checkpoint import LEDGER, Checkpoint, check_files, read_ledger
-from watersmeet.spark.definitions import read_query, read_stream, read_topology, topology_text
+from watersmeet.spark.definitions import (
+    Definition,
+    read_definition,
+    read_stream,
+    read_topology,
+    topology_text,
+)
 from watersmeet.spark.durable import UNFLUSHED, lock
 from watersmeet.spark.requests import requests_in
 from watersmeet.spark.store.mirror import origin_of, shelf_of
 from watersmeet.spark.verify import site_checkpoints
 from watersmeet.topology.difference import differences
-from watersmeet.topology.model import Query, Topology
+from watersmeet.topology.model import BatchFunction, Query, Table, Topology
 
 _TOPOLOGY = "topology.json"  # what a site was asked to run
 _ATTEMPTS = 50
@@ -65,29 +70,16 @@ def current_definitions(known: Mapping[str, Versions]) -> dict[str, str]:
     return {finish.query: finish.definition for one in versions.deployment.in_force for finish in one.finishes}
 
 
-def plain_queries(finishes: Iterable[Finish]) -> set[str]:
-    """Queries that are answered by one SELECT without views: only they come and go while sites run."""
-    some = list(finishes)
-    fed = [finish.target.name for finish in some]
-    return {
-        finish.query
-        for finish in some
-        if not finish.target.is_stream and finish.query == finish.target.name and fed.count(finish.query) == 1
-    }
-
-
 def resumed(topology: Topology, known: Mapping[str, Versions], root: Path) -> Topology:
     """The topology to start with: with the queries that are deployed, if it is what a change is to lead to."""
     versions, names = latest(known), current_definitions(known)
     if versions is None or not all(versions.queries.get(name) for name in names.values()):
         return topology
-    plain = plain_queries(finish for one in versions.deployment.in_force for finish in one.finishes)
-    deployed = {query: versions.queries[name] for query, name in names.items() if query in plain}
+    deployed = {query: versions.queries[name] for query, name in names.items()}
     for goal in _goals(topology, known, deployed, root):
-        found = differences(goal, topology)
-        if not (found.added or found.removed or found.replaced):
+        if differences(goal, topology).is_same_queries:
             return _with_queries(topology, known, deployed)
-    return topology
+    return with_tables_read(topology, _with_queries(topology, known, deployed))
 
 
 def _goals(
@@ -110,32 +102,61 @@ def _after(queries: Mapping[str, str], change: Change) -> dict[str, str]:
     return left | {plan.query: plan.definition for plan in change.plans if plan.is_fresh and plan.definition}
 
 
-def _others(known: Mapping[str, Versions]) -> set[str]:
-    """Queries of a deployment that read views or have several branches: they stay as they are."""
-    versions = latest(known)
-    finishes = [] if versions is None else [finish for one in versions.deployment.in_force for finish in one.finishes]
-    return {finish.target.name for finish in finishes if not finish.target.is_stream} - plain_queries(finishes)
-
-
 def _with_queries(
     topology: Topology,
     known: Mapping[str, Versions],
-    queries: Mapping[str, str],
+    selects: Mapping[str, str],
     streams: Mapping[str, str] | None = None,
+    functions: Mapping[str, BatchFunction] | None = None,
 ) -> Topology:
-    """A topology with queries as they are defined in checkpoints, and streams that it lacks from there."""
-    functions = {query.name: query.foreach_batch for query in topology.queries if query.foreach_batch is not None}
+    """A topology with queries and views as they are defined in checkpoints, and streams that it lacks from there.
+
+    `selects` are definitions by SELECT.
+    """
+    if functions is None:
+        functions = {query.name: query.foreach_batch for query in topology.queries if query.foreach_batch is not None}
     texts = {name: text for versions in known.values() for name, text in versions.streams.items()}
-    there = {stream.name for stream in topology.streams}
-    others = (
+    there = {stream.name for stream in topology.sources}
+    found = (
         read_stream(text, topology.directory)
         for name, text in {**texts, **(streams or {})}.items()
         if name not in there
     )
-    asked: list[Query] = [read_query(text, topology.directory, functions) for _, text in sorted(queries.items())]
-    asked += [query for query in topology.queries if query.name in _others(known)]
-    every = (*topology.streams, *(stream for stream in others if stream is not None))
-    return replace(topology, queries=tuple(asked), streams=every)
+    others = [stream for stream in found if stream is not None and not stream.is_derived]
+    tables = [table for table in others if isinstance(table, Table) and not table.read_of]
+    definitions = [read_definition(text, topology.directory, functions) for _, text in sorted(selects.items())]
+    return with_defined(
+        replace(
+            topology,
+            streams=(*topology.streams, *(stream for stream in others if not isinstance(stream, Table))),
+            tables=(*topology.tables, *tables),
+        ),
+        definitions,
+    )
+
+
+def with_defined(topology: Topology, definitions: Iterable[Definition]) -> Topology:
+    """A topology with the queries and views of some definitions; views of its own that these do not have stay."""
+    every = list(definitions)
+    queries = {one.query.name: one.query for one in every if not one.is_view}
+    views = {view.name: view for view in topology.views}
+    views |= {view.name: view for one in every for view in one.views}
+    views |= {one.query.name: one.query for one in every if one.is_view}
+    return replace(
+        topology,
+        queries=tuple(queries[name] for name in sorted(queries)),
+        views=tuple(view for name, view in views.items() if name not in queries),
+    )
+
+
+def with_tables_read(asked: Topology, deployed: Topology) -> Topology:
+    """A topology whose queries and views read tables under the names under which they are read for them already."""
+
+    def named(queries: Sequence[Query], known: Sequence[Query]) -> tuple[Query, ...]:
+        read_as = {query.name: query.read_as for query in known}
+        return tuple(replace(query, read_as=read_as.get(query.name, ())) for query in queries)
+
+    return replace(asked, queries=named(asked.queries, deployed.queries), views=named(asked.views, deployed.views))
 
 
 @dataclass(frozen=True)
@@ -179,13 +200,8 @@ def read_deployed(root: Path, asked: Topology) -> Deployed:
     place = places.get(proposer, next(iter(places.values())))
     noted = noted_topology(place)
     base = asked if noted is None else noted
-    plain = plain_queries(finish for one in versions.deployment.in_force for finish in one.finishes)
-    queries = {query: versions.queries[name] for query, name in names.items() if query in plain}
-    functions = dict.fromkeys(queries, _no_function)
-    given = tuple(read_query(text, base.directory, functions) for _, text in sorted(queries.items()))
-    known_streams = _with_queries(base, known, {}).streams
-    others = tuple(query for query in base.queries if query.name in _others(known))
-    topology = replace(base, queries=(*given, *others), streams=known_streams)
+    queries = {query: versions.queries[name] for query, name in names.items()}
+    topology = _with_queries(base, known, queries, functions=_AnyFunction())
     return Deployed(topology, versions, tuple(places[name] for name in sorted(known)), place)
 
 
@@ -197,6 +213,16 @@ def with_known_tables(asked: Topology, deployed: Topology) -> Topology:
         for table in asked.tables
     )
     return replace(asked, tables=tables)
+
+
+class _AnyFunction(dict[str, BatchFunction]):
+    """Stands for functions that only the running process has."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __missing__(self, name: str) -> BatchFunction:
+        return _no_function
 
 
 def _no_function(rows: object, batch: int) -> None:

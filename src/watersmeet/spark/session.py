@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module, resources
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,14 @@ from watersmeet.spark.executors import check_executors
 from watersmeet.topology.secrets import resolved
 
 OLDEST_JAVA = 17
+_KERNELS = ("*.nbi", "*.nbc")  # compiled by numba, in __pycache__
 
 # A few jobs a second of ever the same few kinds, and short-lived garbage. With Java's defaults its compilers and its
 # collector took a third of all processor time of a run of a minute (docs/design/0001).
 _COLLECTOR = ("-XX:+UseSerialGC", "-XX:MetaspaceSize=256m")
-# Where Java only says what is to be done, the quick compiler is enough; by default it would have too little room.
-_QUICK_COMPILER = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=200m")
+# Where Java only says what is to be done, the quick compiler is enough; by default it would have too little room. The
+# heap, which begins with a 64th of the machine's memory by itself, would be filled with garbage before it is collected.
+_FOR_FEW_ROWS = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=200m", "-XX:InitialHeapSize=96m")
 # Where rows go through it, what is really hot, such as a parser of text, is worth the slow one, and nothing else is.
 _BOTH_COMPILERS = (
     "-XX:Tier4InvocationThreshold=100000",
@@ -128,7 +130,7 @@ def start_session(
     chosen = _SETTINGS if master.startswith("local") else {k: v for k, v in _SETTINGS.items() if k not in _LOCAL_ONLY}
     options = ["-Xss16m", f"-Dlog4j2.configurationFile=file:{logging}"]
     if master.startswith("local"):
-        options += [*_COLLECTOR, *(_BOTH_COMPILERS if has_rows else _QUICK_COMPILER), *archive_flags()]
+        options += [*_COLLECTOR, *(_BOTH_COMPILERS if has_rows else _FOR_FEW_ROWS), *archive_flags()]
     chosen = chosen | {"spark.driver.extraJavaOptions": " ".join(options)}
     for name, value in (chosen | (settings or {})).items():
         builder = builder.config(name, value)
@@ -218,21 +220,38 @@ def _start_workers(session: SparkSession) -> None:
 
 
 def ship_package(session: SparkSession) -> None:
-    """Make this package importable in the workers of a cluster; local workers see it already."""
+    """Make this package importable in the workers of a cluster; local workers see it already.
+
+    As an archive that executors unpack where their workers import from, with compiled kernels: beside modules in an
+    archive they could not be kept, and every executor would spend ten seconds on compiling them.
+    """
     context = session.sparkContext
     if str(context.master).startswith("local"):
         return
-    context.addPyFile(str(zip_package(Path(context._temp_dir))))
+    import_module("watersmeet.spark.run")  # its kernels are compiled now if they never were
+    package = _package()
+    archive = Path(context._temp_dir) / "kernels" / "watersmeet.zip"
+    archive.parent.mkdir()
+    kernels = [file for pattern in _KERNELS for file in package.rglob(pattern)]
+    _zip(archive, package, [*package.rglob("*.py"), *kernels])
+    context.addArchive(f"{archive}#{package.name}")
 
 
 def zip_package(place: Path) -> Path:
     """The package as an archive that Python imports from."""
-    package = Path(__file__).resolve().parent.parent
-    archive = place / "watersmeet.zip"
-    with zipfile.ZipFile(archive, "w") as zipped:
-        for file in sorted(package.rglob("*.py")):
-            zipped.write(file, file.relative_to(package.parent))
+    archive, package = place / "watersmeet.zip", _package()
+    _zip(archive, package.parent, package.rglob("*.py"))
     return archive
+
+
+def _package() -> Path:
+    return Path(__file__).resolve().parent.parent
+
+
+def _zip(archive: Path, root: Path, files: Iterable[Path]) -> None:
+    with zipfile.ZipFile(archive, "w") as zipped:
+        for file in sorted(files):
+            zipped.write(file, file.relative_to(root))
 
 
 def empty_frame(spark: SparkSession, schema: StructType) -> DataFrame:

@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType, StructType
 
+from watersmeet.cost.sampling import Compared, compared_by
 from watersmeet.errors import RunError, WatersmeetError
 from watersmeet.plan.shape import shape_of
 from watersmeet.program.storage.segments import TS, column
@@ -34,12 +35,14 @@ from watersmeet.spark.ingest.tables import open_table, with_table_schemas
 from watersmeet.spark.jobs import map_rows, reports
 from watersmeet.spark.outputs import bind_outputs
 from watersmeet.spark.tasks import Batches, report
-from watersmeet.stats.model import Number, Origin, Stats, StreamStats
-from watersmeet.stats.sketches import StreamSketch
+from watersmeet.stats.model import Number, Origin, Sample, Stats, StreamStats
+from watersmeet.stats.samples import FILTER, KEY, TIME, VALUE, sample_of
+from watersmeet.stats.sketches import StreamSketch, key_numbers
 from watersmeet.topology.model import Query, Stream, Table, Topology
 
 ROWS = 100_000
 SECONDS = 60.0
+SAMPLED_ROWS = 5_000  # of the sample by which joins are counted
 _MEASURED_ROWS = 10_000  # of each task, from which slices are packed
 
 Tell = Callable[[str, int], None]  # the stream being read and the rows of it so far
@@ -99,24 +102,21 @@ def estimate(
     """
     topology = with_table_schemas(spark, topology)
     asked = topology.queries if queries is None else tuple(queries)
-    predicates: dict[str, list[_Predicate]] = {}
     bound = bind_outputs(spark, topology, asked)
-    for one in bound.bounds.values():
-        for scan in shape_of(one.query, bound.topology.columns).scans:
-            wanted = [_Predicate(scan.alias, one.sql) for one in scan.filters]
-            known = predicates.setdefault(scan.stream, [])
-            known += [one for one in wanted if one not in known]
+    compared = compared_by(shape_of(one.query, bound.topology.columns) for one in bound.bounds.values())
     streams: dict[str, StreamStats] = {}
     selectivities: dict[str, Number] = {}
     for stream in topology.sources:
-        if queries is not None and stream.name not in predicates:
+        if queries is not None and stream.name not in compared:
             continue
-        sampler = _Sampler(spark, stream, predicates.get(stream.name, ()), rows, seconds, tell)
+        sampler = _Sampler(spark, stream, compared.get(stream.name, Compared()), rows, seconds, tell)
         sketch, seen = sampler.read()
         taken_at = float(int(time.time()))
         streams[stream.name] = sketch.stats(Origin.ESTIMATED, taken_at, seen)
         if isinstance(stream, Table):
             streams[stream.name] = replace(streams[stream.name], rows=Number(float(sketch.rows), Origin.ESTIMATED))
+        else:
+            streams[stream.name] = replace(streams[stream.name], sample=sampler.sample(is_whole=seen >= 1.0))
         selectivities |= sketch.selectivities(Origin.ESTIMATED, taken_at, seen)
     return Stats(streams, selectivities)
 
@@ -128,14 +128,16 @@ class _Sampler:
         self,
         spark: SparkSession,
         stream: Stream,
-        predicates: Sequence[_Predicate],
+        compared: Compared,
         rows: int,
         seconds: float,
         tell: Tell,
     ) -> None:
         self._spark = spark
         self._stream = stream
-        self._predicates = predicates
+        self._compared = compared
+        self._predicates = [_Predicate(one.aliases[0], sql) for sql, one in compared.filters.items()]
+        self._first: pa.Table | None = None  # rows by event time, of all that were read
         self._rows = rows
         self._deadline = time.monotonic() + seconds
         self._tell = tell
@@ -247,7 +249,29 @@ class _Sampler:
         )
         for told in reports(map_rows(self._laid_out(rows, names), task)):
             self._sketch.merge(StreamSketch.from_data(told))
+        if not isinstance(self._stream, Table):
+            self._keep_first(rows)
         self._tell(self._stream.name, self._sketch.rows)
+
+    def _keep_first(self, rows: DataFrame) -> None:
+        """Keep the first rows by event time, as the sample by which joins are counted."""
+        names = [*dict.fromkeys((*self._compared.keys, *self._compared.values))]
+        first = self._laid_out(rows, names).orderBy(F.col(f"`{TS}`")).limit(SAMPLED_ROWS).toArrow()
+        parts = [first] if self._first is None else [self._first, first.cast(self._first.schema)]
+        self._first = pa.concat_tables(parts).sort_by(TS).slice(0, SAMPLED_ROWS)
+
+    def sample(self, *, is_whole: bool) -> Sample | None:
+        """The first rows, with what joins compare of them."""
+        first = self._first
+        if first is None or not first.num_rows:
+            return None
+        columns = {TIME: first.column(TS)}
+        columns |= {KEY + name: key_numbers(first.column(name)) for name in self._compared.keys}
+        columns |= {
+            FILTER + one.sql: first.column(_predicate_name(number)) for number, one in enumerate(self._predicates)
+        }
+        columns |= {VALUE + name: first.column(name) for name in self._compared.values}
+        return sample_of(columns, is_whole=is_whole and first.num_rows < SAMPLED_ROWS)
 
     def _laid_out(self, rows: DataFrame, names: Sequence[str]) -> DataFrame:
         """Event time, predicates and columns of the rows that are well formed."""

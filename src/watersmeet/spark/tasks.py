@@ -173,11 +173,13 @@ class ReadRows:
     shelf: FileShelf
     paths: tuple[str, ...]
     columns: tuple[str, ...]
+    span: tuple[int, int] | None = None  # first row and number of rows
 
     def __call__(self, batches: Batches) -> Batches:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 table = self.shelf.get(self.paths[number]).select(list(self.columns))
+                table = table if self.span is None else table.slice(*self.span)
                 most = max(1, _BATCH_BYTES * table.num_rows // max(table.nbytes, 1))
                 yield from table.to_batches(max_chunksize=most)
 

@@ -81,6 +81,15 @@ class ColumnStats:
     histogram: Histogram | None = None
     sizes: BytesByBatch | None = None
     in_order: BytesByBatch | None = None
+    nulls: float | None = None  # the share of rows that have NULL there
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """All rows of a stream over a while, with what joins compare of them (see stats.samples)."""
+
+    rows: bytes = field(repr=False)
+    is_whole: bool = False  # whether the stream has no other rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +106,7 @@ class StreamStats:
     batch_interval: Number | None = None
     rows: Number | None = None  # how many a table has
     busy: Mapping[float, float] = field(default_factory=dict)
+    sample: Sample | None = None
 
 
 @dataclass(frozen=True, slots=True)

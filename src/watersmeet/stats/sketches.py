@@ -7,6 +7,7 @@ ranges comes from it. A KLL sketch would do for ranges too, but it tosses coins:
 """
 
 import base64
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import sqrt
@@ -70,6 +71,20 @@ def numbers_of(values: pa.ChunkedArray | pa.Array) -> tuple[I64, bool]:
     return hashed.view(np.int64), False
 
 
+def key_numbers(values: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """`numbers_of` with NULL where a value is.
+
+    >>> key_numbers(pa.array([True, None, False])).to_pylist()
+    [1, None, 0]
+    """
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    numbers = np.zeros(len(values), np.int64)
+    valid = values.is_valid().to_numpy(zero_copy_only=False)
+    numbers[valid] = numbers_of(values)[0]
+    return pa.array(numbers, mask=~valid)
+
+
 def _as_numpy(values: pa.ChunkedArray | pa.Array) -> I64:
     return np.asarray(values.to_numpy(zero_copy_only=False) if isinstance(values, pa.Array) else values.to_numpy())
 
@@ -104,6 +119,10 @@ class ColumnSketch:
         self.rows += len(numbers)
         self._low, self._high = min(self._low, int(values[0])), max(self._high, int(values[-1]))
         self._count(values, counts)
+
+    def copy(self) -> "ColumnSketch":
+        """Another one that has taken the same; arrays are replaced, never changed."""
+        return copy.copy(self)
 
     def merge(self, other: "ColumnSketch") -> None:
         """Take all that another sketch has taken."""
@@ -157,6 +176,11 @@ class ColumnSketch:
         return sketching.frequent_items_sketch.deserialize(self._frequent, sketching.PyLongsSerDe())
 
     def _take(self, values: I64, counts: I64) -> None:
+        places = np.searchsorted(self._values, values)
+        if len(self._values) and len(values) and np.array_equal(self._values.take(places, mode="clip"), values):
+            self._counts = self._counts.copy()
+            self._counts[places] += counts  # values are different from each other
+            return
         all_values, where = np.unique(np.concatenate([self._values, values]), return_inverse=True)
         totals = np.zeros(len(all_values), np.int64)
         np.add.at(totals, where, np.concatenate([self._counts, counts]))
@@ -344,6 +368,9 @@ class Sizes:
         before = self._measured[number]
         self._measured[number] = before[0] + size, before[1] + rows
 
+    def copy(self) -> "Sizes":
+        return Sizes(self._measured)
+
     def merge(self, other: "Sizes") -> None:
         """Take all that another one has measured."""
         for number, (size, rows) in enumerate(other._measured):
@@ -443,6 +470,23 @@ class StreamSketch:
         """Whether it was measured what rows take on a link."""
         return self._row_sizes.each is not None
 
+    def with_sizes_of(self, other: "StreamSketch") -> "StreamSketch":
+        """The same rows, of which is known what they take on a link by others."""
+        made, sizes = self.copy(), other.copy()
+        made._sizes, made._in_order, made._row_sizes = sizes._sizes, sizes._in_order, sizes._row_sizes
+        return made
+
+    def copy(self) -> "StreamSketch":
+        """Another one that has taken the same."""
+        made = copy.copy(self)
+        made._intervals = self._intervals.copy()
+        made._columns = {name: one.copy() for name, one in self._columns.items()}
+        made._sizes = {name: one.copy() for name, one in self._sizes.items()}
+        made._in_order = {name: one.copy() for name, one in self._in_order.items()}
+        made._row_sizes = self._row_sizes.copy()
+        made._passed = dict(self._passed)
+        return made
+
     def merge(self, other: "StreamSketch") -> None:
         """Take all that another sketch has taken."""
         self.rows += other.rows
@@ -478,10 +522,17 @@ class StreamSketch:
                 (self._columns.get(name) or ColumnSketch(exact=False)).stats(origin, taken_at, values_seen),
                 sizes=self._sizes[name].each if name in self._sizes else None,
                 in_order=self._in_order[name].each if name in self._in_order else None,
+                nulls=self._nulls(name),
             )
             for name in (*self._columns, *(name for name in self._sizes if name not in self._columns))
         }
         return StreamStats(rate, row_bytes, columns, interval, busy=self._busy())
+
+    def _nulls(self, name: str) -> float | None:
+        """The share of rows without a value of a column, if there are any."""
+        if name not in self._columns or not self.sketched:
+            return None
+        return round(max(1 - self._columns[name].rows / self.sketched, 0.0), 6) or None
 
     def _busy(self) -> dict[float, float]:
         """The share of intervals with rows, by their length in seconds; one that several parts have counts for each."""

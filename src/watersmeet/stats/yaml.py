@@ -3,6 +3,7 @@
 What is written can be read back with nothing lost (times to the microsecond).
 """
 
+from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -11,14 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from watersmeet.errors import InputError, did_you_mean
-from watersmeet.stats.model import Bin, BytesByBatch, ColumnStats, Histogram, Number, Origin, Stats, StreamStats
+from watersmeet.stats.model import Bin, BytesByBatch, ColumnStats, Histogram, Number, Origin, Sample, Stats, StreamStats
+from watersmeet.stats.samples import table_of
 from watersmeet.topology.yaml_tree import SIZE_BYTES, Entry, dump, parse_amount, read
 
 _FILE_KEYS = ("streams", "selectivities")
-_STREAM_KEYS = ("rate", "row_bytes", "batch_interval", "busy", "columns")
+_STREAM_KEYS = ("rate", "row_bytes", "batch_interval", "busy", "columns", "sample")
 _TABLE_KEYS = ("rows", "row_bytes", "columns")
 _EITHER_KEYS = ("rows", *_STREAM_KEYS)
-_COLUMN_KEYS = ("distinct", "bytes", "sizes", "in_order", "histogram")
+_COLUMN_KEYS = ("distinct", "nulls", "bytes", "sizes", "in_order", "histogram")
 _ABOUT_KEYS = ("origin", "confidence", "taken_at")
 _BIN_KEYS = ("low", "high", "value", "share", "distinct")
 _SIZES_EXAMPLE = "sizes: [14, 9.5, 6, 4.2, 4]"
@@ -44,6 +46,7 @@ def read_stream_stats(
         columns=_columns(keys["columns"], what, columns) if "columns" in keys else {},
         batch_interval=None if interval is None else _number(interval, f"batch_interval (seconds) in {what}"),
         busy=_busy(keys["busy"], what) if "busy" in keys else {},
+        sample=_sample(keys["sample"], f"sample in {what}") if "sample" in keys else None,
     )
 
 
@@ -84,7 +87,11 @@ def filled(first: Stats, second: Stats) -> Stats:
             own = columns[key]
             measured = own if own.sizes else extra
             columns[key] = ColumnStats(
-                own.distinct or extra.distinct, own.histogram or extra.histogram, measured.sizes, measured.in_order
+                own.distinct or extra.distinct,
+                own.histogram or extra.histogram,
+                measured.sizes,
+                measured.in_order,
+                extra.nulls if own.nulls is None else own.nulls,
             )
         streams[name] = StreamStats(
             one.rate or other.rate,
@@ -93,6 +100,7 @@ def filled(first: Stats, second: Stats) -> Stats:
             one.batch_interval or other.batch_interval,
             one.rows or other.rows,
             one.busy or (other.busy if one.rate is None else {}),
+            one.sample or (other.sample if one.rate is None else None),
         )
     unknown = tuple(dict.fromkeys((*first.unknown, *second.unknown)))
     return Stats(streams, {**second.selectivities, **first.selectivities}, unknown)
@@ -125,6 +133,20 @@ def _busy(entry: Entry, what: str) -> dict[float, float]:
             raise share.fail(f"busy in {what}: {length!r} is no length in seconds; write it like {{1: 0.2, 10: 0.9}}")
         found[seconds] = _amount(share, f"busy of {length} s in {what}", most=1.0)
     return dict(sorted(found.items()))
+
+
+def _sample(entry: Entry, what: str) -> Sample:
+    """Rows as text, as `watersmeet stats` writes them."""
+    keys = entry.mapping(what, ("rows", "whole"))
+    if "rows" not in keys:
+        raise entry.fail(f"{what} has no rows; run `watersmeet stats` again")
+    try:
+        rows = b64decode(keys["rows"].text("rows"), validate=True)
+        found = Sample(rows, "whole" in keys and keys["whole"].text("whole").casefold() == "true")
+        table_of(found)
+    except (ValueError, OSError) as error:
+        raise keys["rows"].fail(f"{what} is damaged ({error}); run `watersmeet stats` again") from None
+    return found
 
 
 def _columns(entry: Entry, what: str, known: Sequence[str]) -> dict[str, ColumnStats]:
@@ -164,6 +186,7 @@ def _column(entry: Entry, what: str) -> ColumnStats:
         histogram=_histogram(keys["histogram"], f"histogram of {what}") if "histogram" in keys else None,
         sizes=sizes,
         in_order=in_order,
+        nulls=_amount(keys["nulls"], f"nulls of {what}", most=1.0) if "nulls" in keys else None,
     )
 
 
@@ -291,6 +314,8 @@ def _stream_data(stats: StreamStats) -> dict[str, Any]:
         data["batch_interval"] = _number_data(stats.batch_interval)
     if stats.busy:
         data["busy"] = {_plain(length): _plain(share) for length, share in stats.busy.items()}
+    if stats.sample is not None:
+        data["sample"] = {"rows": b64encode(stats.sample.rows).decode("ascii"), "whole": stats.sample.is_whole}
     if stats.columns:
         data["columns"] = {name: _column_data(one) for name, one in stats.columns.items()}
     return data
@@ -300,6 +325,8 @@ def _column_data(stats: ColumnStats) -> dict[str, Any]:
     data: dict[str, Any] = {}
     if stats.distinct is not None:
         data["distinct"] = _number_data(stats.distinct)
+    if stats.nulls:
+        data["nulls"] = _plain(stats.nulls)
     if stats.sizes is not None:
         data["sizes"] = [_plain(size) for size in stats.sizes]
     if stats.in_order is not None:

@@ -1,11 +1,11 @@
 """What is different between two topologies, and what of it cannot be changed while queries run.
 
 A query that asks for something else is replaced: the old one ends and the new one begins at the same instant, in the
-same sink. What stored rows, links and sinks depend on stays as it is.
+same sink. So is a view, and with it whatever reads it. What stored rows, links and sinks depend on stays as it is.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from watersmeet.errors import InputError
@@ -31,29 +31,44 @@ class Difference:
 
 @dataclass(frozen=True)
 class Differences:
-    """All differences, and the queries that begin, end, are replaced by others, or are to be planned again."""
+    """All differences, and the queries that begin, end, are replaced by others, or are to be planned again.
+
+    Views are among those that begin, end or are replaced as queries that read them do.
+    """
 
     rows: tuple[Difference, ...]
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()
     replanned: tuple[str, ...] = ()
+    begun: tuple[str, ...] = ()  # SELECTs of queries and views that begin, those of replaced ones among them
+    ended: tuple[str, ...] = ()  # SELECTs that end and that nothing of the same name follows
 
     @property
     def refused(self) -> str:
         """Why this cannot be done while queries run; empty if it can."""
         return "; ".join(row.refused for row in self.rows if row.refused)
 
+    @property
+    def is_same_queries(self) -> bool:
+        """Whether the same is asked for, perhaps by other plans."""
+        return not (self.begun or self.ended)
+
 
 def differences(before: Topology, after: Topology) -> Differences:
     """What is to be done to go from one topology to another while its queries run."""
     if not after.queries:
         raise InputError("no query would be left; stop the run instead")
+    before, after = without_names(before), without_names(after)
     old, new = ({query.name: query for query in one.queries} for one in (before, after))
+    running, asked = _selects(before), _selects(after)
+    is_other = {name for name in running.keys() & asked.keys() if running[name] != asked[name]}
     added = tuple(name for name in new if name not in old)
     removed = tuple(name for name in old if name not in new)
     both = [name for name in new if name in old]
-    replaced = tuple(name for name in both if _asked(before, old[name]) != _asked(after, new[name]))
+    replaced = tuple(name for name in both if name in is_other)
+    begun = {name for owner in asked if owner not in running or owner in is_other for name in asked[owner].names}
+    gone = {name for owner in running if owner not in asked or owner in is_other for name in running[owner].names}
     links = list(_links(before, after))
     stats = before.stats != after.stats or before.adapt != after.adapt
     replanned = tuple(
@@ -65,14 +80,11 @@ def differences(before: Topology, after: Topology) -> Differences:
     rows += [Difference("sink", name, "new", _shown(new[name].sink)) for name in added]
     rows += [Difference("query", name, "ends") for name in removed]
     rows += [Difference("query", name, "replaced", _line(new[name].sql)) for name in replaced]
-    rows += _views(after, (new[name] for name in (*added, *replaced)), "not possible")
-    rows += _views(before, (old[name] for name in (*removed, *replaced)), "has to stay")
+    rows += _views(before, running, after, asked)
     for name in both:
         rows += _sinks(old[name], new[name])
     rows += _streams(before, after)
-    for name in both:
-        rows += _view_sites(before, old[name], after, new[name])
-    rows += _tables(before, after, [new[name] for name in (*added, *replaced)])
+    rows += _tables(before, after)
     rows += links
     if stats:
         rows.append(Difference("statistics", "of streams", "changed"))
@@ -80,20 +92,53 @@ def differences(before: Topology, after: Topology) -> Differences:
         if settings := _planning(before, old[name], after, new[name]):
             rows.append(Difference("plan", name, "planned again", ", ".join(settings)))
     rows += _settings(before, after)
-    return Differences(tuple(rows), added, removed, replaced, replanned)
+    ended = tuple(sorted(gone - begun))
+    return Differences(tuple(rows), added, removed, replaced, replanned, tuple(sorted(begun)), ended)
 
 
 def streams_read(topology: Topology, queries: Iterable[Query] | None = None) -> set[str]:
     """The streams and tables that some queries of a topology read, or all of them, also through views."""
-    outputs = [one.output for one in outputs_of(topology, topology.queries if queries is None else queries)]
+    topology = without_names(topology if queries is None else replace(topology, queries=tuple(queries)))
+    outputs = [one.output for one in outputs_of(topology, topology.queries)]
     return {name for one in outputs for name in one.streams} - {one.target.name for one in outputs}
 
 
-def _asked(topology: Topology, query: Query) -> tuple[object, ...]:
-    """What a query asks for, however it is written, with the views that it reads."""
-    outputs = [one.output for one in outputs_of(topology, [query])]
-    branches = tuple((name, canonical_sql(parsed)) for one in outputs for name, parsed in one.branches)
-    return branches, query.start_us, query.errors
+def without_names(topology: Topology) -> Topology:
+    """The topology as a user writes it: a table has one name, however often it was read."""
+    queries, views = (
+        tuple(replace(query, read_as=()) if query.read_as else query for query in some)
+        for some in (topology.queries, topology.views)
+    )
+    return replace(topology, queries=queries, views=views)
+
+
+@dataclass(frozen=True)
+class _Selects:
+    """What a query or a view asks for, however it is written, with the views that it reads."""
+
+    is_view: bool
+    own: tuple[tuple[str, str], ...]  # its SELECTs, by name
+    settings: tuple[object, ...]
+    read: "tuple[tuple[str, _Selects], ...]"  # views, by name
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.own)
+
+
+def _selects(topology: Topology) -> dict[str, _Selects]:
+    """What the queries of a topology ask for, and the views that they read."""
+    found: dict[str, _Selects] = {}
+    asked = outputs_of(topology, topology.queries)
+    views = {one.output.target.name: one.owner.name for one in asked if one.output.target.is_stream}
+    for owner in {one.owner.name: one.owner for one in asked}.values():  # views before those that read them
+        outputs = [one.output for one in asked if one.owner.name == owner.name]
+        branches = tuple((name, canonical_sql(parsed)) for one in outputs for name, parsed in one.branches)
+        read = {views[name] for one in outputs for name in one.streams if name in views} - {owner.name}
+        is_view = owner.name in views
+        settings = (owner.start_us, owner.errors)
+        found[owner.name] = _Selects(is_view, branches, settings, tuple((name, found[name]) for name in sorted(read)))
+    return found
 
 
 def _planning(before: Topology, old: Query, after: Topology, new: Query) -> list[str]:
@@ -105,29 +150,26 @@ def _planning(before: Topology, old: Query, after: Topology, new: Query) -> list
     return settings
 
 
-def _view_sites(before: Topology, old: Query, after: Topology, new: Query) -> Iterator[Difference]:
-    """Views that would be elsewhere: others have their rows from where they are."""
-    sites = [
-        {one.output.target.name: one.site for one in outputs_of(*asked) if one.output.target.is_stream}
-        for asked in ((before, [old]), (after, [new]))
+def _views(
+    before: Topology, old: Mapping[str, _Selects], after: Topology, new: Mapping[str, _Selects]
+) -> Iterator[Difference]:
+    """Views that come and go with the queries that read them, or would be elsewhere."""
+    places = [
+        {one.owner.name: one for one in outputs_of(one, one.queries) if one.output.target.is_stream}
+        for one in (before, after)
     ]
-    for name in sorted(sites[0].keys() & sites[1].keys()):
-        if sites[0][name] != sites[1][name]:
-            detail = f"{sites[0][name]} -> {sites[1][name]}"
-            cause = f"view {name!r}: its site cannot change while queries read it; {_ANEW}"
-            yield Difference("view", name, "other site", detail, cause)
-
-
-def _views(topology: Topology, queries: Iterable[Query], change: str) -> Iterator[Difference]:
-    """Queries of several SELECTs or over views, which do not come or go while sites run."""
-    for query in queries:
-        outputs = outputs_of(topology, [query])
-        if len(outputs) > 1 or len(outputs[0].output.branches) > 1:
-            cause = (
-                f"query {query.name!r} reads views or has several SELECTs, and such queries do not come, go or change "
-                "while sites run; stop and begin anew with --fresh, or make it one SELECT over streams"
-            )
-            yield Difference("query", query.name, change, "over views", cause)
+    for name in sorted(one for one in old.keys() | new.keys() if (new.get(one) or old[one]).is_view):
+        if name not in new:
+            yield Difference("view", name, "ends")
+        elif name not in old:
+            yield Difference("view", name, "new", _line(places[1][name].owner.sql))
+        else:
+            if old[name] != new[name]:
+                yield Difference("view", name, "replaced", _line(places[1][name].owner.sql))
+            if places[0][name].site != places[1][name].site:
+                detail = f"{places[0][name].site} -> {places[1][name].site}"
+                cause = f"view {name!r}: its site cannot change while queries read it; {_ANEW}"
+                yield Difference("view", name, "other site", detail, cause)
 
 
 def _sinks(old: Query, new: Query) -> Iterator[Difference]:
@@ -168,22 +210,18 @@ def _streams(before: Topology, after: Topology) -> Iterator[Difference]:
         yield from _stream(old[key], new[key])
 
 
-def _tables(before: Topology, after: Topology, begun: Iterable[Query]) -> Iterator[Difference]:
-    """Tables are read when a query over them begins at the start; they do not come or change later."""
-    names = {name.casefold() for name in after.table_windows}
-    for query in begun:
-        if tables := sorted(one for one in streams_read(after, [query]) if one.casefold() in names):
-            cause = (
-                f"query {query.name!r} reads table {tables[0]!r}, and tables are read at the start; stop and begin "
-                "anew with --fresh, or do without the table"
-            )
-            yield Difference("query", query.name, "reads a table", ", ".join(tables), cause)
-    read = {name.casefold() for name in streams_read(before) & before.table_windows.keys()}
+def _tables(before: Topology, after: Topology) -> Iterator[Difference]:
+    """Tables that queries begin or cease to read, and those that have changed."""
+    names = [{name.casefold() for name in streams_read(one) & one.table_windows.keys()} for one in (before, after)]
     old = {table.name.casefold(): table for table in before.tables}
     new = {table.name.casefold(): table for table in after.tables}
-    for key in sorted(read):
+    for key in sorted(names[1] - names[0]):
+        yield Difference("table", new[key].name, "begins", f"at {new[key].site}, {_shown(new[key].source)}")
+    for key in sorted(names[0] - names[1]):
+        yield Difference("table", old[key].name, "ends", f"at {old[key].site}")
+    for key in sorted(names[0] & names[1]):
         if old[key] != new.get(key):
-            cause = f"table {old[key].name!r} cannot change while queries read it; stop and begin anew with --fresh"
+            cause = f"table {old[key].name!r} cannot change while queries read it; {_ANEW}"
             yield Difference("table", old[key].name, "changed", "", cause)
 
 

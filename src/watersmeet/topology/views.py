@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from watersmeet.errors import InputError, TopologyError
+from watersmeet.query.early import grouped_early
 from watersmeet.query.model import Output, Target
 from watersmeet.query.sql import parse_script
 from watersmeet.query.sql.script import streams_named
@@ -34,9 +35,22 @@ class Asked:
         return {name: replace(self.owner, name=name, plan=None, site=site) for name in names}
 
 
-def outputs_of(topology: Topology, queries: Iterable[Query]) -> tuple[Asked, ...]:
-    """What some queries ask for, and before it the derived streams that it reads."""
-    return tuple(_Expansion(topology).all_of(queries))
+def outputs_of(topology: Topology, queries: Iterable[Query], views: Iterable[Query] = ()) -> tuple[Asked, ...]:
+    """What some queries ask for, or views that nobody may read, and before it the derived streams that it reads."""
+    return tuple(_Expansion(topology).all_of(queries, views))
+
+
+def views_under(asked: Iterable[Asked], owner: Query) -> tuple[str, ...]:
+    """The views that a query or view reads, directly or not."""
+    every = list(asked)
+    owners = {one.output.target.name: one.owner.name for one in every if one.output.target.is_stream}
+    found: set[str] = set()
+    reached = {owner.name}
+    while reached:
+        found |= reached
+        read = {name for one in every if one.owner.name in reached for name in one.output.streams}
+        reached = {owners[name] for name in read if name in owners} - found
+    return tuple(sorted(found - {owner.name}))
 
 
 def with_outputs(topology: Topology, asked: Sequence[Asked], schemas: Mapping[str, str] | None = None) -> Topology:
@@ -53,7 +67,22 @@ def with_outputs(topology: Topology, asked: Sequence[Asked], schemas: Mapping[st
             texts = ", ".join(f"{_quoted(column)} string" for column in one.output.columns)
             schema = (schemas or {}).get(name, texts)
             streams[name] = Stream(name, event_time="", schema=schema, site=one.site or "", is_derived=True)
-    return replace(topology, streams=tuple(streams.values()), views=tuple(query for _, query in branches))
+    tables = {table.name: table for table in topology.tables}
+    stats = dict(topology.stats.streams)
+    for owner in {query.name: query for query in (*topology.queries, *(one.owner for one in asked))}.values():
+        for name, read_as in owner.read_as:
+            base = next((table for table in topology.tables if table.name.casefold() == name.casefold()), None)
+            if base is not None and read_as not in tables:
+                tables[read_as] = replace(base, name=read_as, read_of=base.name)
+                stats |= {read_as: stats[base.name]} if base.name in stats else {}
+    return replace(
+        topology,
+        streams=tuple(streams.values()),
+        tables=tuple(tables.values()),
+        stats=replace(topology.stats, streams=stats),
+        views=tuple(query for _, query in branches),
+        derived=tuple(one.output for one in asked if one.output.target.is_stream),
+    )
 
 
 def _quoted(name: str) -> str:
@@ -71,7 +100,10 @@ class _Expansion:
         every = (*topology.queries, *topology.views)
         self._owners = {query.name.casefold(): query for query in every}  # by name of a query or of one of its SELECTs
 
-    def all_of(self, queries: Iterable[Query]) -> list[Asked]:
+    def all_of(self, queries: Iterable[Query], views: Iterable[Query]) -> list[Asked]:
+        for view in views:
+            if view.name not in self._sites:
+                self._read(view, Target(view.name, is_stream=True), ())
         for query in queries:
             self._read(query, Target(query.name), ())
         return self._found
@@ -89,16 +121,9 @@ class _Expansion:
                     view, Target(view.name, is_stream=True), (*path, *([query.name] if target.is_stream else []))
                 )
         with _naming(query, target):
-            outputs = parse_script(
-                query.name,
-                query.sql,
-                self._columns,
-                allow_cross=query.allow_cross,
-                event_times=self._topology.event_times,
-                tables=self._topology.table_windows,
-                derived=self._derived,
-                into=target,
-            )
+            outputs = self._parsed(query, query.sql, target)
+            if query.group_early:
+                outputs = self._parsed(query, self._grouped_early(outputs), target)
             if query.plan is not None and len(outputs[-1].branches) > 1:
                 raise InputError("plan: the steps are those of one SELECT; make views of the parts of the UNION ALL")
         for output in outputs:
@@ -111,9 +136,29 @@ class _Expansion:
                     )
             self._add(query, output)
 
+    def _parsed(self, query: Query, sql: str, target: Target) -> tuple[Output, ...]:
+        return parse_script(
+            query.name,
+            sql,
+            self._columns,
+            allow_cross=query.allow_cross,
+            event_times=self._topology.event_times,
+            tables=self._topology.table_windows,
+            derived=self._derived,
+            into=target,
+        )
+
+    def _grouped_early(self, outputs: Sequence[Output]) -> str:
+        """A statement of one SELECT over streams, written over groups of each of them."""
+        streams = {stream.name: stream for stream in self._topology.streams if not stream.is_derived}
+        if len(outputs) > 1 or len(outputs[0].branches) > 1 or not outputs[0].streams <= streams.keys():
+            raise InputError("group_early is for one SELECT over streams; make views of other parts, or leave it out")
+        ((_, parsed),) = outputs[0].branches
+        return grouped_early(parsed, {name: streams[name].types for name in outputs[0].streams})
+
     def _add(self, query: Query, output: Output) -> None:
         site = self._site(query, output)
-        self._found.append(Asked(output, query, site))
+        self._found.append(Asked(_with_tables(output, dict(query.read_as)), query, site))
         name = output.target.name
         if output.target.is_stream:
             if site is None:
@@ -135,6 +180,22 @@ class _Expansion:
             if len(self._topology.site_names) == 1:
                 return self._topology.site_names[0]
         return query.site
+
+
+def _with_tables(output: Output, names: Mapping[str, str]) -> Output:
+    """An output whose tables are those that were read for its query."""
+    if not names:
+        return output
+    branches = (
+        (
+            name,
+            replace(
+                query, sources=tuple(replace(one, stream=names.get(one.stream, one.stream)) for one in query.sources)
+            ),
+        )
+        for name, query in output.branches
+    )
+    return replace(output, branches=tuple(branches))
 
 
 @contextmanager

@@ -7,8 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from watersmeet.program.rjoin import compiled
-from watersmeet.program.rjoin.compiled import CLASSES, DONE, MASK, NONE, UNBOUND, WAITS, Keys
+from watersmeet.program.rjoin import matching
+from watersmeet.program.rjoin.arrays import CLASSES, DONE, MASK, NONE, UNBOUND, WAITS, Ints, Keys
+from watersmeet.program.rjoin.candidates import candidate_keys
 from watersmeet.program.rjoin.rewriting import Key, Rewritten, candidates, rewrite
 from watersmeet.program.rjoin.tables import Catalog, Known, Widths
 from watersmeet.query.sql import parse_query
@@ -61,7 +62,7 @@ class Both:
 
     known: Known
     aliases: tuple[str, ...]
-    row: compiled.Ints
+    row: Ints
     waiting: Rewritten
 
     def keys_of_row(self, pairs: bool = True) -> list[tuple[str, Key]]:
@@ -78,7 +79,7 @@ class Both:
             epoch=np.zeros(0, np.int64),
         )
         arrays, classes = self.known.query_arrays, max(1, self.known.widths.classes)
-        slots, _ = compiled.candidate_keys(arrays, keys, self.row[None, :], 0, classes, pairs)
+        slots, _ = candidate_keys(arrays, keys, self.row[None, :], 0, classes, pairs)
         found: list[tuple[str, Key]] = []
         for slot in np.flatnonzero(slots[0] != NONE).tolist():
             packed = int(keys.packed[slots[0, slot]])
@@ -87,11 +88,11 @@ class Both:
             found.append((self.aliases[arrays.slot_alias[0, slot]], key))
         return found
 
-    def bind(self, alias: str, one: int, told_apart: bool) -> compiled.Ints | None:
+    def bind(self, alias: str, one: int, told_apart: bool) -> Ints | None:
         row, out = self.row.copy(), np.empty_like(self.row)
         row[WAITS] = self.aliases.index(alias)
         arrays, classes = self.known.query_arrays, max(1, self.known.widths.classes)
-        is_bound = compiled.bind(arrays, self.known.tuple_arrays, row, one, out, classes, told_apart)
+        is_bound = matching.bind(arrays, self.known.tuple_arrays, row, one, out, classes, told_apart)
         return out if is_bound else None
 
 

@@ -8,9 +8,11 @@ import pyarrow as pa
 import pytest
 
 from watersmeet.errors import InputError
-from watersmeet.program.rjoin import compiled
-from watersmeet.program.rjoin.compiled import COUNT, MASK, NONE, QUERY, Ints
-from watersmeet.program.rjoin.shard import Out, Settings, Shard, Strategy, TupleMail
+from watersmeet.program.rjoin import alike
+from watersmeet.program.rjoin.arrays import COUNT, MASK, NONE, QUERY, Ints
+from watersmeet.program.rjoin.mail import Out, TupleMail
+from watersmeet.program.rjoin.settings import Settings, Strategy
+from watersmeet.program.rjoin.shard import Shard
 from watersmeet.program.rjoin.tables import Catalog, Known, Widths, needs_pairs, reach_us
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.rjoin.expressions import judge
@@ -273,9 +275,9 @@ def test_a_stream_without_a_column_to_find_tuples_by_is_refused() -> None:
 def test_alike_queries_are_not_miscounted_when_they_are_too_many() -> None:
     rows = np.zeros((2, 6), np.int32)
     rows[:, COUNT] = 1 << 30
-    assert compiled.merge(rows[:1].copy(), np.zeros(1, np.int32)) == 1
+    assert alike.merge(rows[:1].copy(), np.zeros(1, np.int32)) == 1
     with pytest.raises(OverflowError, match="rewritten queries are alike"):
-        compiled.merge(rows, np.zeros(2, np.int32))
+        alike.merge(rows, np.zeros(2, np.int32))
 
 
 def test_nothing_to_publish_or_to_ask_is_no_mail() -> None:

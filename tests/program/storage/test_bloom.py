@@ -51,6 +51,15 @@ def test_few_other_keys_are_claimed(draw: Callable[[int, int], U64], count: int)
     assert claimed < 0.03
 
 
+@pytest.mark.parametrize("draw", [in_sequence, at_random])
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_small_filters_claim_as_few_others_as_their_bits_allow(draw: Callable[[int, int], U64], count: int) -> None:
+    others = draw(1_000_000, 1_030_000)
+    claimed = np.mean([filter_of(draw(10 * trial, 10 * trial + count)).holds(others).mean() for trial in range(1, 60)])
+    filled = 1 - (1 - 1 / 64) ** (8 * count)
+    assert claimed < 2 * filled**8 + 1e-4
+
+
 def test_composite_keys_are_told_apart() -> None:
     first, second = np.divmod(np.arange(10_000), 100)
     keys = sort_key([first, second], 10_000)

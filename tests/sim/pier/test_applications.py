@@ -12,6 +12,7 @@ from watersmeet.sim.scenario.load import load_scenario
 from watersmeet.sim.scenario.pier.simulate import simulate_pier
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
+WEIRD = Path(__file__).resolve().parents[4] / "shared" / "data" / "zeek_wrccdc" / "weird.parquet"
 
 
 def test_the_top_sources_of_firewall_events() -> None:
@@ -22,6 +23,34 @@ def test_the_top_sources_of_firewall_events() -> None:
     assert (query.checked.expected, query.is_right) == (20, True)  # ten in each of two windows
     answers = outcome.answers["top_sources"].to_pylist()
     assert max(row["events"] for row in answers) > 200  # the first source causes a large part of the events
+
+
+@pytest.mark.skipif(not WEIRD.exists(), reason="the recordings are not here")
+def test_the_top_sources_of_a_recorded_log(tmp_path: Path) -> None:
+    """Zeek's log of odd connections: each event is logged by another peer, and one host causes nearly all of them."""
+    text = (EXAMPLES / "firewall" / "scenario.yaml").read_text()
+    text = (
+        text[: text.index("streams:")]
+        + f"""
+streams:
+  weird:
+    schema: "ts timestamp, orig_h string, resp_p int"
+    event_time: ts
+    home: any
+    source: {{format: parquet, path: {WEIRD}}}
+queries:
+  top_sources:
+    sql: >
+      SELECT w.orig_h, count(*) AS events, max(w.resp_p) AS highest_port, window_start
+      FROM weird [UNBOUNDED] AS w GROUP BY w.orig_h, TUMBLE(10 SECONDS) ORDER BY events DESC, orig_h LIMIT 10
+"""
+    )
+    (tmp_path / "scenario.yaml").write_text(text)
+    outcome = simulate_pier(load_scenario(tmp_path / "scenario.yaml").changed(nodes=40, tuples=1_500))
+    (query,) = outcome.summary.queries.values()
+    assert query.checked is not None
+    assert query.checked.expected > 10
+    assert query.is_right
 
 
 LIBRARY = Library(nodes=30, files=150, words=120, seed=4)

@@ -116,7 +116,7 @@ WINDOW = """%opgraph(w) {{ duration = 20
         ("length = 2 time = $ts aggregates[n] = middle($x)", "unknown aggregate 'middle'"),
         ("length = 2 time = $ts output = records aggregates[n] = countdistinct($x)", "countdistinct"),
         ("length = 2 time = $ts groupby[n] = $x aggregates[n] = count()", "same name"),
-        ("length = 2 input = records output = records aggregates[n] = count()", "records"),
+        ("length = 2 input = records output = records nodes = yes aggregates[n] = count()", "only windows have nodes"),
     ],
 )
 def test_settings_that_are_wrong(settings: str, message: str) -> None:

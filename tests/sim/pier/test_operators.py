@@ -418,6 +418,60 @@ def test_an_eddy_beats_a_bad_fixed_order(policy: str) -> None:
     assert cost < 0.7 * bad
 
 
+def eddy_of_joins(policy: str, order: tuple[str, ...]) -> tuple[int, Counter[tuple[object, ...]]]:
+    """R, S and T by one eddy: every tuple of S has ten partners in R, and one in twenty has one in T."""
+    pier = network()
+    pier.nodes[0].publish(tuples("R", "a ra", [(key, 10 * key + copy) for key in range(20) for copy in range(10)]))
+    pier.nodes[0].publish(tuples("T", "f tf", [(20 * key, key) for key in range(30)]))
+    modules = " ".join(f"modules[] = {name}" for name in order)
+
+    def joined(name: str, left: str, right: str) -> str:
+        return (
+            f"%operator({name}) {{ type = join sources[] = e left[] = ${left} right[] = ${right} }}"
+            f"%operator(back.{name}) {{ type = put implementation = Eddy sources[] = {name} eddy = e }}"
+        )
+
+    high = '%predicate(p) { type = atomic leftexpression = $tf op = ">" rightexpression = 2::integer }'
+    text = graph(
+        scan(),
+        scan("s", "S"),
+        scan("t", "T"),
+        f"%operator(e) {{ type = eddy sources[] = r sources[] = t sources[] = s policy = {policy} {modules} }}",
+        joined("rs", "a", "b"),
+        joined("st", "c", "f"),
+        f"%operator(high) {{ type = selection sources[] = e {high} }}"
+        "%operator(back.high) { type = put implementation = Eddy sources[] = high eddy = e }",
+        "%operator(p) { type = projection sources[] = e fields[] = ra fields[] = c fields[] = tf }",
+        out("p"),
+    )
+    client = pier.nodes[0].ask(text)
+    pier.kernel.run(pier.kernel.now_us + 100_000)
+    pier.nodes[0].publish(tuples("S", "b c", [(number % 25, number) for number in range(600)]))
+    pier.kernel.run(client.asked_us + 3_000_000)
+    ((_, running),) = pier.nodes[0].graphs.items()
+    eddy = running.operators["e"]
+    assert isinstance(eddy, Eddy)
+    assert not pier.nodes[0].counters[client.query_id, "g"].malformed
+    return sum(eddy.routed.values()), Counter(client.rows)
+
+
+@pytest.mark.parametrize("policy", ["lottery", "backpressure"])
+def test_an_eddy_reorders_joins(policy: str) -> None:
+    expected = Counter(
+        (10 * (number % 25) + copy, number, number // 20)
+        for number in range(60, 600, 20)
+        if number % 25 < 20
+        for copy in range(10)
+    )
+    bad, found = eddy_of_joins("fixed", ("rs", "st", "high"))
+    assert found == expected
+    best, found = eddy_of_joins("fixed", ("high", "st", "rs"))
+    assert found == expected
+    cost, found = eddy_of_joins(policy, ("rs", "st", "high"))
+    assert found == expected
+    assert best < cost < 0.7 * bad
+
+
 def test_malformed_tuples_are_dropped_counted_and_reported() -> None:
     pier = network(4)
     pier.nodes[1].publish(R)
@@ -477,6 +531,12 @@ def test_taps_and_the_limit_on_messages() -> None:
         ),
         ((scan(), "%operator(f) { type = flowcontrol sources[] = r period = 1 }"), "add probe = set"),
         (
+            (scan(), "%operator(p) { type = put implementation = PHT sources[] = r ns = i }"),
+            "a range index has one key, not 0",
+        ),
+        (("%operator(r) { type = scan implementation = PHT ns = i low = 2 high = 1 }",), "begins with its lowest key"),
+        (("%operator(r) { type = scan implementation = PHT ns = i low = 1.5 }",), "low must be a whole number"),
+        (
             ("%operator(r) { type = scan ns = a } %operator(e) { type = eddy sources[] = r modules[] = r }",),
             "the module 'r'",
         ),
@@ -487,3 +547,89 @@ def test_what_cannot_run_is_refused_in_one_sentence(operators: tuple[str, ...], 
         network().nodes[0].ask(graph(*operators))
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def log_of(path: Path) -> str:
+    (path / "log.csv").write_text("host,port\na,1\nb,3\nc,3\nd,\n")
+    return (
+        f'%operator(c) {{ type = scan implementation = CSV file = "{path}/log.csv" table = log types[port] = integer }}'
+    )
+
+
+@pytest.mark.parametrize("below", ["c", "n", "t"])
+def test_a_probe_with_a_predicate_brings_a_part_of_the_set(tmp_path: Path, below: str) -> None:
+    """Pushed down to the source: what does not satisfy it never enters the dataflow, as a tap there shows."""
+    high = '%predicate(p) { type = atomic leftexpression = $port op = ">" rightexpression = 2::integer }'
+    client = answers(
+        network(),
+        graph(
+            log_of(tmp_path),
+            "%operator(n) { type = null sources[] = c tap = input } %operator(t) { type = tee sources[] = n }",
+            f"%operator(f) {{ type = flowcontrol sources[] = {below} probe = set {high} }}",
+            "%operator(rest) { type = null implementation = NullSink sources[] = t }",
+            out("f"),
+        ),
+    )
+    assert client.rows == [("b", 3), ("c", 3)]
+    tapped = [row for _, _, batch in client.taps for row in batch.rows]
+    assert tapped == [("b", 3), ("c", 3)]
+
+
+def test_kept_tuples_and_groups_answer_probes_with_predicates() -> None:
+    more = '%predicate(p) { type = atomic leftexpression = $n op = ">" rightexpression = 1::integer }'
+    groups = (
+        "%operator(in) { type = flowcontrol sources[] = r }",
+        "%operator(g) { type = groupby implementation = DualFlow sources[] = in groupby[b] = $b"
+        " aggregates[n] = count() }",
+        f"%operator(f) {{ type = flowcontrol sources[] = g probe = set start = false period = 3 {more} }}",
+    )
+    assert rows(scan(), *groups, out("f")) == [("x", 3)]
+    latest = more.replace("$n", "$a").replace("1::", "3::")
+    cache = (
+        "%operator(in) { type = flowcontrol sources[] = r }",
+        "%operator(c) { type = cache implementation = MemUpdateCache sources[] = in key[] = $b }",
+        f"%operator(f) {{ type = flowcontrol sources[] = c probe = set start = false period = 3 {latest} }}",
+    )
+    assert rows(scan(), *cache, out("f")) == [(4, "z")]
+    # A part of a set does not fill a cache: the second probe, of another flow control, gets everything.
+    part = f"%operator(f) {{ type = flowcontrol sources[] = c probe = set {latest} }}"
+    whole = "%operator(w) { type = flowcontrol sources[] = c probe = set start = false period = 3 }"
+    found = rows(
+        scan(),
+        "%operator(c) { type = cache sources[] = r }",
+        part,
+        whole,
+        out("f"),
+        "%operator(out2) { type = result sources[] = w }",
+    )
+    assert Counter(found)[(1, "x")] == 2  # both results get what either probe brings
+    assert Counter(found)[(4, "z")] == 4
+
+
+@pytest.mark.parametrize("kind", ["CSV", "JDBC", "Local"])
+def test_an_index_join_over_a_source_without_an_index(tmp_path: Path, kind: str) -> None:
+    """The source cannot look a key up, gives all it has, and the join compares."""
+    pier = network()
+    pier.nodes[0].publish(R)
+    pier.nodes[0].publish(tuples("log", "host port", [("a", 1), ("b", 3), ("c", 3)]))
+    with sqlite3.connect(tmp_path / "log.db") as database:
+        database.execute("CREATE TABLE log (host TEXT, port INTEGER)")
+        database.execute("INSERT INTO log VALUES ('a', 1), ('b', 3), ('c', 3), ('d', NULL)")
+    inner = {
+        "CSV": log_of(tmp_path),
+        "JDBC": f'%operator(c) {{ type = scan implementation = JDBC url = "jdbc:sqlite:{tmp_path}/log.db"'
+        ' sql = "SELECT host, port FROM log" table = log }',
+        "Local": scan("c", "log"),
+    }[kind]
+    found = answers(
+        pier,
+        graph(
+            scan(),
+            inner,
+            "%operator(j) { type = join implementation = Index sources[] = r sources[] = c"
+            " left[] = $a right[] = $port }",
+            out("j"),
+        ),
+    )
+    expected = {(1, "x", "a", 1): 1, (3, "x", "b", 3): 2, (3, "x", "c", 3): 2}
+    assert Counter(found.rows) == Counter(expected)

@@ -5,9 +5,9 @@ from typing import Literal
 
 import pytest
 
-from watersmeet.program.rjoin.shard import Settings
+from watersmeet.program.rjoin.settings import Settings
 from watersmeet.sim.internet.hosts import Congestion
-from watersmeet.sim.rjoin.dynamic import FaultTolerance
+from watersmeet.sim.rjoin.fault_tolerance import FaultTolerance
 from watersmeet.sim.rjoin.recall import SECOND_US, RecallExperiment, RecallResult, exponential, run
 
 Overlay = Literal["chord", "bamboo"]

@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from watersmeet.program.rjoin.compiled import MASK, QUERY, WAITS
-from watersmeet.program.rjoin.shard import Settings, Strategy
+from watersmeet.program.rjoin.arrays import MASK, QUERY, WAITS
+from watersmeet.program.rjoin.settings import Settings, Strategy
 from watersmeet.program.rjoin.tables import Catalog, Known, Widths
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.internet.latency import King
@@ -19,10 +19,11 @@ from watersmeet.sim.overlays.prefixes import Prefixes
 from watersmeet.sim.overlays.ring import Ring
 from watersmeet.sim.rjoin.answers import Answers
 from watersmeet.sim.rjoin.copies import Copies
-from watersmeet.sim.rjoin.dynamic import DynamicPeer, FaultTolerance
 from watersmeet.sim.rjoin.dynamic_network import DynamicNetwork
 from watersmeet.sim.rjoin.expressions import judge
+from watersmeet.sim.rjoin.fault_tolerance import FaultTolerance
 from watersmeet.sim.rjoin.mail import MailPurpose
+from watersmeet.sim.rjoin.peer import DynamicPeer
 
 SECOND_US = 1_000_000
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("ts", pa.timestamp("us", "UTC"))])

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from watersmeet.program.rjoin.compiled import NONE, Ints, Longs
-from watersmeet.program.rjoin.shard import Settings, Strategy, table_of
-from watersmeet.program.rjoin.tables import Catalog, Known, Widths
+from watersmeet.program.rjoin.arrays import NONE, Ints, Longs
+from watersmeet.program.rjoin.settings import Settings, Strategy
+from watersmeet.program.rjoin.tables import Catalog, Known, Widths, table_of
 from watersmeet.query.bags import Bag, bag_of
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import pytest
 from seeds import FreshSeeds
 
-from watersmeet.program.rjoin.shard import Strategy
+from watersmeet.program.rjoin.settings import Strategy
 from watersmeet.sim.rjoin.trial import main, run
 
 

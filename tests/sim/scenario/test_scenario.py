@@ -8,7 +8,7 @@ import pytest
 
 from watersmeet.cli.main import run_command
 from watersmeet.errors import InputError
-from watersmeet.program.rjoin.shard import Strategy
+from watersmeet.program.rjoin.settings import Strategy
 from watersmeet.sim.internet.hosts import Congestion
 from watersmeet.sim.scenario.load import load_scenario
 from watersmeet.sim.scenario.model import RJoinSettings, Scenario, System

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 import pytest
-from seeds import FreshSeeds, scaled
+from seeds import FreshSeeds
 from sim.sites.streams import SECOND, answers_of, expected, parsed, planned, steady
 
 from watersmeet.plan.nodes import Hop, Method, Plan
@@ -44,14 +44,18 @@ def test_answers_of_fresh_seeds_are_those_of_the_reference_whatever_changes(fres
 
 @pytest.mark.soak
 @pytest.mark.parametrize("chunk", range(50))
-def test_answers_of_thousands_of_trials_are_those_of_the_reference_whatever_changes(chunk: int) -> None:
-    check_seeds(range(10_000 + chunk * 100, 10_000 + chunk * 100 + scaled(100)))
+def test_answers_of_thousands_of_trials_are_those_of_the_reference_whatever_changes(
+    chunk: int, fresh_seeds: FreshSeeds
+) -> None:
+    check_seeds(fresh_seeds.take(100))
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("chunk", range(10))
-def test_answers_of_larger_trials_are_those_of_the_reference_whatever_changes(chunk: int) -> None:
-    check_seeds(range(chunk * 50, chunk * 50 + scaled(50)), "large")
+def test_answers_of_larger_trials_are_those_of_the_reference_whatever_changes(
+    chunk: int, fresh_seeds: FreshSeeds
+) -> None:
+    check_seeds(fresh_seeds.take(50), "large")
 
 
 def test_the_seeds_try_every_kind_of_change() -> None:

@@ -171,6 +171,23 @@ def test_a_query_that_shares_its_join_is_replaced_under_another_group_by(history
     assert set(sites.sites["hub"].ledger.closed) == {"q~2", "other"}, "nothing is kept of what is over"
 
 
+def test_the_greatest_and_least_values_of_groups_are_those_of_the_oracle() -> None:
+    chance = np.random.default_rng(5)
+    values = pa.array(chance.integers(0, 9, 300), mask=chance.random(300) < 0.4)
+    ts = pa.array(np.arange(300) * 200_000, pa.int64()).cast(STAMP)
+    rows = pa.table({"k": pa.array(chance.integers(0, 20, 300)), "v": values, "ts": ts})
+    sql = "SELECT k, max_k(v, 3) AS most, min_k(v, 2) AS least, window_start AS w FROM a GROUP BY k, TUMBLE(7 SECONDS)"
+    query = parse_query(sql, {"a": rows.column_names})
+    sites = SimulatedSites(local(query, {"a": rows.column_names}, "here", "hub"), {"a": "ts"})
+    for number in range(10):
+        sites.feed(number * 100_000, {"a": rows.slice(30 * number, 30)})
+    sites.run()
+    expected = answer(query, {"a": rows}, {"a": "ts"}, watermark_us=299 * 200_000)
+    found = pa.concat_tables(sites.answers("q"))
+    assert sorted(map(repr, found.to_pylist())) == sorted(map(repr, expected.to_pylist()))
+    assert {len(one) for one in found.column("most").to_pylist()} == {0, 1, 2, 3}
+
+
 SKETCHES = "approx_count_distinct(v) AS d, approx_percentile(v, 0.5, 50) AS p, approx_top_k(v, 3, 50) AS t"
 
 

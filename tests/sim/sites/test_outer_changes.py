@@ -1,4 +1,4 @@
-"""Queries with outer joins and EXISTS that come and go while sites run; their plans do not change."""
+"""Queries with outer joins and EXISTS that come and go while sites run, and whose plans change."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ import pytest
 from sim.sites.streams import SECOND, answers_of, expected, parsed, planned, steady
 
 from watersmeet.errors import InputError
-from watersmeet.plan.nodes import OuterJoin, Plan
+from watersmeet.plan.nodes import Hop, Method, OuterJoin, Plan
 from watersmeet.plan.shape import matching_of
 from watersmeet.planners.local import local
 from watersmeet.program.site.deployment import deployed, shared_joins
@@ -32,14 +32,14 @@ TABLES = {name: steady(number, 240, 30, 50_000) for number, name in enumerate("a
 LAST_US = 239 * 50_000
 
 
-def plan_of(query: JoinQuery, homes: Mapping[str, str] = HOMES) -> Plan:
-    """Every inner join at the site of the answers."""
+def plan_of(query: JoinQuery, homes: Mapping[str, str] = HOMES, hop: Hop | None = None) -> Plan:
+    """Every inner join at the site of the answers, or by one-way joins of one kind."""
     columns = dict.fromkeys(homes, SCHEMA.names)
 
     def one(inner: JoinQuery) -> Plan:
         if len(inner.sources) == 1:
             return local(inner, columns, homes[inner.sources[0].stream], "n0")
-        return planned(inner, homes, "n0", None)
+        return planned(inner, homes, "n0", hop)
 
     if query.outer is None:
         return one(query)
@@ -121,11 +121,26 @@ def test_one_goes_on_when_another_leaves_a_join_that_they_share(history: bool) -
     assert wanted <= found <= expected(parsed(LEFT, "abc"), TABLES)
 
 
-def test_another_plan_is_refused_in_a_sentence() -> None:
+@pytest.mark.few(2)
+@pytest.mark.parametrize("history", [True, False])
+@pytest.mark.parametrize("sql", [LEFT, BOTH], ids=["left", "exists"])
+def test_rows_that_wait_find_partners_of_the_next_plan(sql: str, history: bool) -> None:
+    change = Change((QueryPlan("q", plan_of(parsed(sql, "abc"), hop=Hop("", Method.SM_S1))),))
+    sites, at_us = run({"q": sql}, change, history=history)
+    assert {part.name.partition("~")[2] for part in sites.programs["n0"].parts} == {"2"}, "the first plan is over"
+    wanted, found = decided(sql, LAST_US), answers_of(sites)
+    assert wanted <= found <= expected(parsed(sql, "abc"), TABLES)
+    assert decided(sql, at_us) < wanted, "some are decided by the second plan"
+
+
+def test_only_plans_of_what_a_query_asks_for_are_taken() -> None:
     query = parsed(BOTH, "abc")
-    running = deployed(shared_joins({"q": plan_of(query)}, {}), sites=("n0", "n1"))
+    running = deployed(shared_joins({"q": plan_of(query)}, {}), sites=("n0", "n1"), history=True)
     assert not plan_changes(running, [QueryPlan("q", plan_of(query))])
     other = QueryPlan("q", plan_of(query, {**HOMES, "c": "n1"}))  # differs in the last inner join alone
     assert plan_changes(running, [other]) == (other,)
-    with pytest.raises(InputError, match=r"query 'q' has outer joins or EXISTS, so its plan cannot change while it "):
+    with pytest.raises(InputError, match="its new plan has 'c' at site n1, and it is at n3"):
         check_change(running, Change((other,)))
+    exists = QueryPlan("q", plan_of(parsed(BOTH.replace("NOT EXISTS", "EXISTS"), "abc")))
+    with pytest.raises(InputError, match="the plan was made for another query of this name"):
+        check_change(running, Change((exists,)))

@@ -251,6 +251,24 @@ def test_a_cover_of_the_fragments_travels_where_duplicates_do_not_count() -> Non
     assert shared[1] < direct[1] / 2  # sets are written out once
 
 
+@pytest.mark.parametrize("aggregate", ["count(*) AS n", "count(*) AS n, sum(a.v) AS total"])
+def test_records_of_independent_queries_travel_where_fragments_and_queries_are_more(aggregate: str) -> None:
+    parts = ["a.k < 7", "a.v > 0", "a.s = 'p'", "a.x > 0.5", "a.g = 1"]
+    pairs = [(one, other) for one in range(len(parts)) for other in range(one)]
+    conditions = [f"{parts[one]} {word} {parts[other]}" for one, other in pairs for word in ("AND", "OR")]
+    scene = counting([*parts, *conditions], aggregate)
+    sharing = scene.run(shares=True)
+    shared, direct = records(sharing), records(scene.run(shares=False))
+    rank, queries = len(parts) + len(pairs), len(scene.queries)
+    assert rank < queries < 2 ** len(parts)
+    assert shared[0] <= direct[0] * rank / queries
+    assert shared[1] <= direct[1] * rank / queries  # (1 - gain) of the bytes, entries that are written out included
+    for name, query in scene.queries.items():
+        expected = answer(query, {"a": scene.rows}, {"a": "ts"}, watermark_us=END_US)
+        found = [row for table in sharing.answers(name) for row in table.to_pylist()]
+        assert by_group(found) == by_group(expected.to_pylist())
+
+
 def test_a_few_queries_have_records_of_their_own() -> None:
     conditions = [f"a.k = {number}" for number in range(LEAST_SHARED)]
     assert len(shared_at(counting(conditions).run(shares=True))) == 1

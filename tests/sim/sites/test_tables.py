@@ -20,6 +20,7 @@ from watersmeet.sim.internet.links import LinkModel
 from watersmeet.sim.sites import trial
 from watersmeet.sim.sites.rows import typed
 from watersmeet.sim.sites.site import SimulatedSites, TableSource
+from watersmeet.sim.sites.trials.plans import mixed_plan
 
 SECOND = 1_000_000
 LAST_S = 30  # of event time
@@ -85,7 +86,7 @@ def _plan(random: Random, query: JoinQuery, homes: dict[str, str], sites: Sequen
     plan = central(query, COLUMNS, homes, random.choice(sites))
     if random.random() < 0.2:
         return plan
-    return with_join(plan, trial._mixed(random, join_plan_of(plan), sites))
+    return with_join(plan, mixed_plan(random, join_plan_of(plan), sites))
 
 
 def _feeds(random: Random, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from seeds import FreshSeeds, scaled
+from seeds import FreshSeeds
 from sim.sites.streams import SECOND, SEMIJOINS
 
 from watersmeet.plan.nodes import JoinNode, Method, Symmetric, join_plan_of
 from watersmeet.program.site.deployment import overlay, shared_joins
 from watersmeet.program.site.probe_groups import probe_groups
 from watersmeet.query.oracle import answer
-from watersmeet.sim.sites import trial as trial_module
 from watersmeet.sim.sites.trial import Size, Trial, TrialQuery, describe, draw, main, run
+from watersmeet.sim.sites.trials import run as run_module
 
 CHUNKS, SEEDS = 12, 10
 
@@ -39,10 +39,11 @@ def failures(seeds: Iterable[int], size: Size = "small") -> tuple[list[str], int
     return wrong, fruitful
 
 
-def check_seeds(seeds: range, size: Size = "small") -> None:
-    wrong, fruitful = failures(seeds, size)
+def check_seeds(seeds: Iterable[int], size: Size = "small") -> None:
+    drawn = list(seeds)
+    wrong, fruitful = failures(drawn, size)
     assert not wrong, "\n".join(wrong)
-    assert fruitful > len(seeds) // 3, "too many trials ask for nothing"
+    assert fruitful > len(drawn) // 3, "too many trials ask for nothing"
 
 
 @pytest.mark.few(8)
@@ -53,14 +54,14 @@ def test_answers_of_random_trials_are_those_of_the_reference(chunk: int) -> None
 
 @pytest.mark.soak
 @pytest.mark.parametrize("chunk", range(50))
-def test_answers_of_thousands_of_random_trials_are_those_of_the_reference(chunk: int) -> None:
-    check_seeds(range(10_000 + chunk * 200, 10_000 + chunk * 200 + scaled(200)))
+def test_answers_of_thousands_of_random_trials_are_those_of_the_reference(chunk: int, fresh_seeds: FreshSeeds) -> None:
+    check_seeds(fresh_seeds.take(200))
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("chunk", range(10))
-def test_answers_of_hundreds_of_larger_trials_are_those_of_the_reference(chunk: int) -> None:
-    check_seeds(range(chunk * 100, chunk * 100 + scaled(100)), "large")
+def test_answers_of_hundreds_of_larger_trials_are_those_of_the_reference(chunk: int, fresh_seeds: FreshSeeds) -> None:
+    check_seeds(fresh_seeds.take(100), "large")
 
 
 def test_a_head_and_a_tree_ask_for_the_same_keys() -> None:
@@ -199,7 +200,7 @@ def test_a_replay_shows_what_is_missing_and_what_is_too_many(monkeypatch: pytest
         wrong = whole.slice(0, 1).to_pylist()[0] | {whole.column_names[0]: 999}
         return pa.concat_tables([whole.slice(1), pa.Table.from_pylist([wrong], schema=whole.schema)])
 
-    monkeypatch.setattr(trial_module, "answer", wrong_answer)
+    monkeypatch.setattr(run_module, "answer", wrong_answer)
     lines: list[str] = []
     assert main([str(seed)], lines.append) == 1
     text = "\n".join(lines)
@@ -223,7 +224,7 @@ def test_an_error_in_a_trial_is_reported_with_its_seed(monkeypatch: pytest.Monke
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("out of order")
 
-    monkeypatch.setattr(trial_module, "SimulatedSites", broken)
+    monkeypatch.setattr(run_module, "SimulatedSites", broken)
     lines: list[str] = []
     assert main(["3", "5", "--size", "large"], lines.append) == 1
     assert "out of order" in lines[0] and lines[0].endswith(

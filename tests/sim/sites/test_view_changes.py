@@ -23,6 +23,7 @@ from watersmeet.sim.internet.links import LinkModel
 from watersmeet.sim.sites import trial
 from watersmeet.sim.sites.rows import typed_outputs
 from watersmeet.sim.sites.site import SimulatedSites, TableSource
+from watersmeet.sim.sites.trials.plans import mixed_plan
 
 SCHEMAS = {**dict.fromkeys(STREAMS, trial.SCHEMA), "u": TABLE, "r": TABLE}
 # Tables wherever streams may be read; r is never refreshed.
@@ -95,7 +96,7 @@ def check(
         plan = plans[name]
         if len(query.sources) > 1:  # sub-plans at random
             join = join_plan_of(central(query, columns, places, join_plan_of(plan).site or names[0]))
-            plan = with_join(plan, trial._mixed(random, join, names))
+            plan = with_join(plan, mixed_plan(random, join, names))
         change = Change((QueryPlan(name, plan),))
         running.change(random.randrange(6 * SECOND), change, random.choice(sorted(running.sites)))
     for _ in range(random.choice([0, 1])):

@@ -62,6 +62,17 @@ CHAINS = {
         SELECT count(*) AS n, window_end AS e
         FROM (SELECT DISTINCT s, m FROM a UNION ALL SELECT DISTINCT s, id % 5 FROM b) v
         GROUP BY TUMBLE(3 SECONDS)""",
+    "changes of a union": """
+        SELECT k, count(*) AS n FROM (SELECT k FROM a UNION ALL SELECT m FROM b) [RANGE 2 SECONDS] u
+        GROUP BY k HAVING n > 1 EMIT CHANGES""",
+    "changes of groups and a stream": """
+        SELECT v.k, sum(v.n) AS s, max(b.id) AS m FROM
+          (SELECT k, count(*) AS n FROM a GROUP BY k, TUMBLE(2 SECONDS)) [RANGE 3 SECONDS] v, b [TUMBLE 4 SECONDS]
+        WHERE v.k = b.k GROUP BY v.k EMIT CHANGES""",
+    "changes of a join of views": """
+        WITH v AS (SELECT a.k, a.id AS ai FROM a [RANGE 3 SECONDS], b [RANGE 2 SECONDS] WHERE a.k = b.k)
+        SELECT count(*) AS n, min(v.ai) AS least FROM v [RANGE 2 SECONDS], c [RANGE 1 SECOND] WHERE v.k = c.k
+        EMIT CHANGES""",
     "keys that are expressions": """
         SELECT v.t, v.id, b.id AS bi FROM (SELECT lower(s) AS t, id FROM a UNION ALL SELECT s, id FROM c)
           [RANGE 4 SECONDS] v, b [RANGE 3 SECONDS] WHERE v.t = lower(b.s) AND v.id > 2""",
@@ -81,11 +92,14 @@ def stream(random: Random, rows: int, delay: int) -> pa.Table:
 
 
 def plans_of(outputs: Sequence[Output], columns: Mapping[str, Sequence[str]], homes: dict[str, str]) -> dict[str, Plan]:
-    """A plan for each branch; a derived stream is at the home of the first stream that it reads, answers at n0."""
+    """A plan for each branch; a derived stream is at the home of the first stream that it reads, answers at n0.
+
+    The homes of derived streams are added to `homes`; one that is there already stays where it is.
+    """
     plans = {}
     for output in outputs:
         first = min(output.streams)
-        site = homes[first] if output.target.is_stream else "n0"
+        site = homes.get(output.target.name, homes[first]) if output.target.is_stream else "n0"
         for name, query in output.branches:
             home, *others = sorted({homes[source.stream] for source in query.sources})
             is_local = len(query.sources) == 1 or (home == site and not others)

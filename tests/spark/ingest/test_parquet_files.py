@@ -20,7 +20,7 @@ from watersmeet.spark.ingest.intake import Intake
 from watersmeet.spark.ingest.new_files import listing_of
 from watersmeet.spark.ingest.parquet_files import UNFIT, FileColumn
 from watersmeet.spark.jobs import TaskRunner
-from watersmeet.spark.run import plan_query, site_programs
+from watersmeet.spark.planning import plan_query, site_programs
 from watersmeet.testing import bag
 from watersmeet.topology.model import Query, Stream, Topology
 

@@ -1,13 +1,19 @@
 """Sites that run elsewhere, seen through what carries their links: only while somebody looks, and nothing twice."""
 
+import uuid
 from pathlib import Path
 
+import numpy as np
 import pytest
+from kafka_broker import Broker
+from scenes import wait_for
 
 from watersmeet.metrics.bus import EventBus
 from watersmeet.metrics.events import RunStarted, RunWarning
 from watersmeet.metrics.jsonl import KEPT, WATCHED, keep_events
 from watersmeet.spark.links.board import Board, DirectoryBoard, Elsewhere, Shown, StoreBoard
+from watersmeet.spark.links.kafka_board import BoardLog, KafkaBoard, records_of
+from watersmeet.spark.links.kafka_log import PART_BYTES
 from watersmeet.spark.links.seal import OPEN, Keys, Seal, new_key
 from watersmeet.spark.store.object_store import open_store
 from watersmeet.topology.model import LinkTransport, Site, Source, Stream, Topology
@@ -18,8 +24,16 @@ SOURCE = Source("parquet", "data")
 class Scene:
     """Two sites elsewhere, and dashboards that come and go, on a clock of its own."""
 
-    def __init__(self, board: Board, directory: Path, seal: Seal = OPEN, key_file: str | None = None) -> None:
+    def __init__(
+        self,
+        board: Board,
+        directory: Path,
+        seal: Seal = OPEN,
+        key_file: str | None = None,
+        of_sites: Board | None = None,  # where it is another object
+    ) -> None:
         self.board, self.directory, self.now = board, directory, 100.0
+        self.of_sites = board if of_sites is None else of_sites
         transport = LinkTransport(key_file=key_file)
         streams = tuple(Stream(name, "ts", schema="ts timestamp", site=name, source=SOURCE) for name in ("ams", "nyc"))
         self.topology = Topology(streams, (), sites=(Site("ams"), Site("nyc")), link_transport=transport)
@@ -29,7 +43,7 @@ class Scene:
             place.mkdir(parents=True)
             self.buses[site] = EventBus()
             keep_events(self.buses[site], place)
-            self.shown[site] = Shown(board, seal, site, place)
+            self.shown[site] = Shown(self.of_sites, seal, site, place)
             self.buses[site].publish(RunStarted((site,), ("q",), "1"))
 
     def dashboard(self, name: str = "here") -> Elsewhere:
@@ -41,10 +55,20 @@ class Scene:
         for step in (*steps, *(site.step for site in self.shown.values()), *steps):
             step(self.now)
 
+    def has_all(self, *dashboards: Elsewhere, name: str = "here", seconds: float = 4.0) -> bool:
+        """Go on, and see whether a dashboard has as many events as there are."""
+        self.step(*dashboards, seconds=seconds)
+        here, far = ([self.directory / place / site / KEPT for site in self.buses] for place in (name, "far"))
+        return all(map(Path.exists, here)) and list(map(_lines, here)) == list(map(_lines, far))
+
     def check(self, name: str = "here") -> None:
         for site in self.buses:
             here, far = (self.directory / place / site / KEPT for place in (name, "far"))
             assert here.read_bytes().splitlines() == far.read_bytes().splitlines()
+
+
+def _lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n")
 
 
 @pytest.fixture(params=["directory", "store"])
@@ -91,6 +115,24 @@ def test_events_come_while_somebody_looks_and_each_once(board: Board, tmp_path: 
     scene.check()
 
 
+def test_sites_with_links_over_kafka(kafka_broker: Broker, tmp_path: Path) -> None:
+    options = ({"bootstrap.servers": kafka_broker.servers}, f"watched-{uuid.uuid4().hex[:8]}")
+    sites, ours = KafkaBoard(*options, "asked"), KafkaBoard(*options, "events")
+    scene = Scene(ours, tmp_path, of_sites=sites)
+    noise = np.random.default_rng(5).bytes(2_500_000).hex()
+    warn(scene.buses["nyc"], f"before anybody looked {noise}")  # more than a broker takes at once
+    scene.step()
+    assert sites.names() == [], "a dashboard that is not open costs nothing"
+    dashboard = scene.dashboard()
+    wait_for(lambda: scene.has_all(dashboard), "all events have come")
+    warn(scene.buses["ams"], "while somebody looks")
+    wait_for(lambda: scene.has_all(dashboard, seconds=0.1), "those too, each once")
+    late = scene.dashboard("there")
+    late._board = KafkaBoard(*options, "events")
+    wait_for(lambda: scene.has_all(dashboard, late, name="there"), "a second dashboard has them")
+    scene.check()
+
+
 def test_a_site_that_is_started_again_is_followed(tmp_path: Path) -> None:
     board = DirectoryBoard(tmp_path / "links" / ".watch")
     scene, seconds = Scene(board, tmp_path), 4.0
@@ -117,3 +159,17 @@ def test_what_travels_is_sealed_where_links_are(tmp_path: Path) -> None:
     board.put("events-nyc-999999999999", b"of somebody without the key")
     scene.step(dashboard)
     scene.check()
+
+
+def test_records_make_files_again_for_a_minute() -> None:
+    log, data = BoardLog(), bytes(range(256)) * 8_000
+    whole = records_of("events-nyc-1", data)
+    assert [len(value) for _, value in whole] == [PART_BYTES, PART_BYTES, len(data) - 2 * PART_BYTES]
+    for key, value in [whole[1], *whole[:2], (b"garbage", b""), (b"x 2 1", b""), (b"x 1 9999", b""), whole[2]]:
+        log.add(key, value, 7.0)
+    for key, value in records_of("asked-1", b"1"):
+        log.add(key, value, 50.0)
+    assert log.files(60.0) == {"events-nyc-1": data, "asked-1": b"1"}
+    assert log.files(80.0) == {"asked-1": b"1"}
+    log.drop("asked-1")
+    assert log.files(80.0) == {}

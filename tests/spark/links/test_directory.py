@@ -20,7 +20,7 @@ from watersmeet.program.site.ledger import SiteLedger
 from watersmeet.program.storage.wire import UNKNOWN, index_parcel
 from watersmeet.spark.links.directory import DirectoryLinks
 from watersmeet.spark.links.ends import unpack_end
-from watersmeet.spark.links.protocol import LinkEnd, Links, LinkUnreadable, LinkUnwritable, Role, Sealed
+from watersmeet.spark.links.protocol import Fenced, LinkEnd, Links, LinkUnreadable, LinkUnwritable, Role, Sealed
 from watersmeet.spark.links.seal import OPEN
 
 
@@ -129,6 +129,27 @@ def test_a_directory_that_cannot_be_made_is_named_at_the_start(tmp_path: Path) -
 
 
 # Who may be at the ends -----------------------------------------------------------------------------------------------
+
+
+def test_a_sender_that_is_overtaken_before_it_names_a_parcel_cannot_name_it(
+    tmp_path: Path, parcels: list[Sealed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, put = tmp_path / "links", os.replace
+    start(root, "nyc")
+    older, ledger = start(root, "fra")
+
+    def late(source: Path, target: Path) -> None:
+        if target.suffix == ".parcel":
+            monkeypatch.setattr(os, "replace", put)
+            start(root, "fra", ledger)
+        put(source, target)
+
+    monkeypatch.setattr(os, "replace", late)
+    with pytest.raises(LinkUnwritable):
+        older.publish("nyc", parcels[:1])
+    assert not any(root.rglob("*.parcel"))
+    with pytest.raises(Fenced):
+        older.publish("nyc", parcels[:1])
 
 
 def test_what_a_fenced_process_acknowledges_is_not_believed(tmp_path: Path, parcels: list[Sealed]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka_broker import Broker, missing
+from kafka_broker import Broker, missing, write_certificate
 from link_ends import LINK, KafkaPlace, acknowledged, arrived, ends, make_parcels, numbers, run_of, start
 from scenes import Scene, by_arrow, make_batches, wait_for
 
@@ -125,8 +125,9 @@ def place(kafka_broker: Broker) -> Iterator[KafkaPlace]:
 
 
 def held(links: Any, partition: int) -> tuple[int, int]:
-    found: tuple[int, int] = links._offsets(LINK, links._logs[LINK].topic, partition)
-    return found
+    """The first offset of a partition, and the next."""
+    place = (links._logs[LINK].topic, partition)
+    return links._client.first_offsets([place])[place], links._client.next_offsets([place])[place]
 
 
 def after_forgetting(fra: Any) -> tuple[int, int]:
@@ -205,7 +206,7 @@ def test_a_topic_that_is_lost_is_made_anew_and_said_in_one_sentence(place: Kafka
     fra.publish("nyc", parcels)
     assert numbers(nyc) == [1, 2, 3]
     nyc.acknowledge("fra", 1, 5)
-    nyc._topics.remove([f"{place.prefix}.fra.nyc"])  # type: ignore[attr-defined]
+    nyc._client.topics.remove([f"{place.prefix}.fra.nyc"])  # type: ignore[attr-defined]
     said = []
     for links in (fra, nyc):
         wait_for(lambda links=links: bool(links._logs[LINK].notice), "the loss is not noticed")  # type: ignore[misc]
@@ -228,6 +229,21 @@ def test_brokers_that_cannot_be_reached_are_named_at_the_start(monkeypatch: pyte
     with pytest.raises(
         LinkUnwritable, match=r"^link fra -> nyc cannot be made: .*127\.0\.0\.1:1\); start the brokers, or "
     ):
+        start(place, "fra")
+    place.close()
+
+
+@pytest.mark.parametrize(
+    ("option", "why"), [("sasl.password", "uthentication failed"), ("ssl.ca.location", "certificate verify failed")]
+)
+def test_why_brokers_do_not_answer_is_said(
+    kafka_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, why: str
+) -> None:
+    monkeypatch.setattr("watersmeet.spark.links.kafka_topics._WAIT_S", 3.0)
+    write_certificate(tmp_path)
+    another = {"sasl.password": "wrong", "ssl.ca.location": str(tmp_path / "ca.pem")}[option]
+    place = KafkaPlace("", "refused", options={**kafka_broker.secure_options, option: another})
+    with pytest.raises(LinkUnwritable, match=rf"^link fra -> nyc cannot be made: .*{why}.*; start the brokers, or "):
         start(place, "fra")
     place.close()
 

@@ -113,6 +113,12 @@ def test_places_that_are_no_stores_are_refused(url: str) -> None:
         open_store(url)
 
 
+def test_credentials_that_are_missing_are_named() -> None:
+    error = OSError("Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token")
+    said = str(ObjectStore("s3://b/c")._failed("read", error))
+    assert said.startswith("s3://b/c cannot be read: it has no credentials: set AWS_ACCESS_KEY_ID and ")
+
+
 # Leases -----------------------------------------------------------------------------------------------------------
 
 

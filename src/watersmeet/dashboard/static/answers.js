@@ -3,12 +3,15 @@
 import { h, replaceIfChanged, table } from "/static/dom.js";
 import * as format from "/static/format.js";
 
-const MOST_SHOWN = 200;
+const MOST_KEPT = 500, MOST_SHOWN = 200;
+const ASK_MS = 4000; // at the latest: sites show samples for twice that time after they were asked for them
 
 export class AnswersPanel {
   constructor(panel, app) {
     this.app = app;
     this.found = [];
+    this.samples = 0;
+    this.askedAt = -Infinity;
     this.charts = [];
     this.query = h("select", { id: "answers-query", onchange: () => this.show() });
     this.filter = h("input", { type: "search", id: "answers-filter", placeholder: "text in any column", oninput: () => this.show() });
@@ -18,19 +21,32 @@ export class AnswersPanel {
       h("div", { class: "filters" }, h("label", {}, "query", this.query), h("label", {}, "filter", this.filter), this.count), this.body));
   }
 
-  async update() {
-    const answer = await fetch("/api/answers");
+  async update(now) {
+    const known = now.queries.map((query) => query.name), chosen = this.query.value;
+    if (replaceIfChanged(this.query, known, () => known.map((name) => h("option", { value: name, selected: name === chosen }, name)))) this.show();
+    if (now.answers < this.samples) [this.samples, this.found] = [0, []]; // another server
+    if (now.answers === this.samples && performance.now() - this.askedAt < ASK_MS) return;
+    this.askedAt = performance.now();
+    const after = this.samples;
+    const answer = await fetch(`/api/answers?after=${after}`);
     if (!answer.ok) return;
-    this.found = await answer.json();
-    const names = this.found.map((one) => one.query);
-    replaceIfChanged(this.query, names, () => names.map((name) => h("option", { value: name }, name)));
+    const { samples, queries } = await answer.json();
+    if (after !== this.samples) return; // another question was faster
+    this.samples = samples;
+    this.found = queries.map((one) => this.joined(one, this.found.find((kept) => kept.query === one.query)));
     this.show();
   }
 
+  joined(one, kept) {
+    const earlier = kept && JSON.stringify(kept.columns) === JSON.stringify(one.columns) ? kept.rows : [];
+    return { ...one, rows: [...one.rows, ...earlier].slice(0, MOST_KEPT) };
+  }
+
   show() {
-    const one = this.found.find((kept) => kept.query === this.query.value) ?? this.found[0];
+    const one = this.found.find((kept) => kept.query === this.query.value);
     if (!one) {
-      replaceIfChanged(this.body, "none", () => h("p", { class: "empty" }, "No answer has been delivered since this panel is open. Answers are shown of runs that go on, and are kept nowhere."));
+      this.count.textContent = "";
+      replaceIfChanged(this.body, "none", () => h("p", { class: "empty" }, "No answer of this query has been delivered since this panel is open. Answers are shown of runs that go on, and are kept nowhere."));
       return;
     }
     const wanted = this.filter.value.toLowerCase();

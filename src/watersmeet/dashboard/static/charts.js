@@ -7,6 +7,7 @@ import * as format from "/static/format.js";
 
 const SYNC = uPlot.sync("time");
 const HEIGHT = 150;
+const DASHED = [5, 4]; // of 99th percentiles, which may lie on the median
 const axisTime = (at, step) => step >= 86400 ? format.instant(at).slice(5, 10) : step >= 60 ? format.clock(at).slice(0, 5) : format.clock(at);
 
 const sumBy = (list, place) => {
@@ -21,14 +22,14 @@ const sumBy = (list, place) => {
 const named = (list, name) => (list ?? []).map((one) => ({ name: name(one.labels), values: one.values }));
 
 export const CHARTS = {
-  bytes: { title: "Shipped by purpose", unit: "bytes a second", show: format.bytesRate, pick: (all) => sumBy(all.link, 2), colour: (name, place) => PURPOSES[name] ?? colourOf(place) },
-  rows: { title: "Rows in by stream", unit: "rows a second", show: format.short, pick: (all) => sumBy(all.rows, 1) },
-  answers: { title: "Answers by query", unit: "answers a second", show: format.short, pick: (all) => named(all.answers, (labels) => labels[0]) },
-  delay: { title: "Delay of answers", unit: "median and 99th percentile", show: format.seconds, pick: (all) => named(all.delay, (labels) => `${labels[0]}, ${labels[1]}`), gaps: true },
-  state: { title: "State by site", unit: "bytes", show: format.bytes, pick: (all) => named(all.state_bytes, (labels) => labels[0]), gaps: true },
-  backlog: { title: "Backlog of links", unit: "bytes not taken yet", show: format.bytes, pick: (all) => named(all.backlog, (labels) => labels.join(" → ")), gaps: true },
-  duration: { title: "Micro-batches by site", unit: "seconds each", show: format.seconds, pick: (all) => named(all.batch_seconds, (labels) => labels[0]), gaps: true },
-  trouble: { title: "Late and malformed rows", unit: "rows a second", show: format.short, pick: (all) => [...sumBy(all.late, 1).map((one) => ({ ...one, name: `${one.name}, late` })), ...sumBy(all.malformed, 1).map((one) => ({ ...one, name: `${one.name}, malformed` }))] },
+  bytes: { kinds: ["link"], title: "Shipped by purpose", unit: "bytes a second", show: format.bytesRate, pick: (all) => sumBy(all.link, 2), colour: (name, place) => PURPOSES[name] ?? colourOf(place) },
+  rows: { kinds: ["rows"], title: "Rows in by stream", unit: "rows a second", show: format.short, pick: (all) => sumBy(all.rows, 1) },
+  answers: { kinds: ["answers"], title: "Answers by query", unit: "answers a second", show: format.short, pick: (all) => named(all.answers, (labels) => labels[0]) },
+  delay: { kinds: ["delay"], title: "Delay of answers", unit: "median and 99th percentile", show: format.seconds, pick: (all) => named(all.delay, (labels) => `${labels[0]}, ${labels[1]}`), gaps: true },
+  state: { kinds: ["state_bytes"], title: "State by site", unit: "bytes", show: format.bytes, pick: (all) => named(all.state_bytes, (labels) => labels[0]), gaps: true },
+  backlog: { kinds: ["backlog"], title: "Backlog of links", unit: "bytes not taken yet", show: format.bytes, pick: (all) => named(all.backlog, (labels) => labels.join(" → ")), gaps: true },
+  duration: { kinds: ["batch_seconds"], title: "Micro-batches by site", unit: "seconds each", show: format.seconds, pick: (all) => named(all.batch_seconds, (labels) => labels[0]), gaps: true },
+  trouble: { kinds: ["late", "malformed"], title: "Late and malformed rows", unit: "rows a second", show: format.short, pick: (all) => [...sumBy(all.late, 1).map((one) => ({ ...one, name: `${one.name}, late` })), ...sumBy(all.malformed, 1).map((one) => ({ ...one, name: `${one.name}, malformed` }))] },
 };
 
 export class Chart {
@@ -93,12 +94,12 @@ export class Chart {
         plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
       }] },
       scales: { x: { time: true }, y: { range: (_, low, high) => [0, high > 0 ? high * 1.08 : 1] } },
-      axes: [{ ...axis, space: 76, values: (plot, ticks, _, __, step) => ticks.map((tick) => axisTime(tick, step)) }, { ...axis, size: 66, values: (_, ticks) => ticks.map((tick) => this.spec.show(tick)) }],
+      axes: [{ ...axis, space: 76, size: 28, values: (plot, ticks, _, __, step) => ticks.map((tick) => axisTime(tick, step)) }, { ...axis, size: 66, space: 26, values: (_, ticks) => ticks.map((tick) => this.spec.show(tick)) }],
       legend: { live: true },
       series: [
         { label: "time (UTC)", value: (_, at) => at === null ? format.none : format.clock(at) },
         ...lines.map((line, place) => ({
-          label: line.name, stroke: (this.spec.colour ?? ((_, n) => colourOf(n)))(line.name, place), width: 1.6,
+          label: line.name, stroke: (this.spec.colour ?? ((_, n) => colourOf(n)))(line.name, place), width: 1.6, dash: line.name.endsWith("99 %") ? DASHED : undefined,
           spanGaps: Boolean(this.spec.gaps), points: { show: false }, value: (_, value) => this.spec.show(value),
         })),
       ],

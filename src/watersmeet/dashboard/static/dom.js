@@ -39,9 +39,9 @@ export function onPress(act) {
 
 export function table(headings, rows, caption) {
   const cell = (tag, heading, content, attributes) =>
-    h(tag, { class: heading.startsWith("#") ? "number" : null, ...attributes }, content);
+    h(tag, { class: heading.startsWith("#") ? "number" : null, "data-name": heading.replace("#", "") || null, ...attributes }, content);
   return h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": caption },
-    h("table", { "aria-label": caption },
+    h("table", { "aria-label": caption, class: headings.length > 5 ? "wide" : null },
       h("thead", {}, h("tr", {}, headings.map((name) => cell("th", name, name.replace("#", ""), { scope: "col" })))),
       h("tbody", {}, rows.map((row) => h("tr", row.attributes ?? {}, row.cells.map((content, place) => cell("td", headings[place], content)))))));
 }

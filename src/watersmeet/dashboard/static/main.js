@@ -16,7 +16,7 @@ class App {
     this.now = null;
     this.notes = [];
     this.notesSeen = -1;
-    this.historyAt = this.overviewAt = 0;
+    this.historyAt = this.overviewAt = -Infinity;
     this.zoom = (from, to) => this.range.zoom(from, to);
     this.unzoom = () => this.range.reset();
     this.range = new Range(() => this.showHistory(true));
@@ -73,12 +73,13 @@ class App {
   connect() {
     const state = document.getElementById("connection");
     const source = new EventSource("/api/events");
-    source.onopen = () => { state.textContent = "live"; };
+    source.onopen = () => { state.textContent = "connected"; };
     source.onerror = () => { state.textContent = "not connected; trying again"; };
     source.onmessage = (event) => this.take(JSON.parse(event.data));
   }
 
   async take(now) {
+    if (!this.now && now.state === "trace" && !location.hash) this.open("peers", false);
     this.now = now;
     this.head(now);
     this.range.tick(now.began, now.now, now.is_live);
@@ -106,6 +107,7 @@ class App {
     message.hidden = !message.textContent;
     document.getElementById("version").textContent = now.version ? `Watersmeet ${now.version}` : "";
     document.title = now.queries.length ? `${now.queries.map((query) => query.name).slice(0, 3).join(", ")} – Watersmeet` : "Watersmeet";
+    document.getElementById("totals").hidden = now.state === "trace";
     const t = now.totals;
     const figures = [
       ["rows in", format.count(t.rows), now.is_live ? format.rate(t.rows_s) : ""], ["answers", format.count(t.answers), now.is_live ? format.rate(t.answers_s) : ""],
@@ -122,19 +124,19 @@ class App {
     const { from, to } = this.range.shown;
     if (clock - this.overviewAt > 10000 || !this.range.history) {
       this.overviewAt = clock;
-      this.range.history = await this.history(this.range.began, Math.max(this.range.now, this.range.began + 10), 400);
+      this.range.history = await this.history(this.range.began, Math.max(this.range.now, this.range.began + 10), 400, ["rows"]);
       this.range.draw();
     }
-    const due = Math.max(1000, (to - from) / 300 * 1000);
+    const due = Math.max(2000, (to - from) / 300 * 1000);
     if (!this.panel.charts.length || (!isAsked && (clock - this.historyAt < due || (this.range.fixed && to < this.now.now - 5)))) return;
     this.historyAt = clock;
-    const found = await this.history(from, to, 300);
+    const found = await this.history(from, to, 300, this.panel.charts.flatMap((chart) => chart.spec.kinds));
     if (found) this.panel.charts.forEach((chart) => chart.update(found, { from, to }));
     if (this.shown === "timeline") this.panel.show();
   }
 
-  async history(from, to, points) {
-    const answer = await fetch(`/api/history?from=${from}&to=${to}&points=${points}`);
+  async history(from, to, points, kinds) {
+    const answer = await fetch(`/api/history?from=${from}&to=${to}&points=${points}&kinds=${kinds.join(",")}`);
     return answer.ok ? answer.json() : null;
   }
 }

@@ -23,8 +23,9 @@ function places(sites) {
 
 // A curve from box to box that keeps to the right, so that both directions can be told apart.
 function curve([x1, y1], [x2, y2], shift) {
+  const most = innerWidth < 560 ? 18 : 46; // between boxes there is little room on a narrow page
   const length = Math.hypot(x2 - x1, y2 - y1), nx = -(y2 - y1) / length, ny = (x2 - x1) / length;
-  const bend = Math.min(46, length * 0.13) + shift;
+  const bend = Math.min(most, length * 0.13) + shift;
   const middle = [(x1 + x2) / 2 + nx * bend * 2, (y1 + y2) / 2 + ny * bend * 2];
   const [a, b] = [edge([x1, y1], middle), edge([x2, y2], middle)];
   const at = (t) => [0, 1].map((n) => (1 - t) ** 2 * a[n] + 2 * t * (1 - t) * middle[n] + t ** 2 * b[n]);
@@ -33,7 +34,7 @@ function curve([x1, y1], [x2, y2], shift) {
 
 // Where on its curve a tag covers no site and no other tag, as near to the middle as can be.
 function spot(base, wide, high, taken) {
-  const rects = [0.5, 0.42, 0.58, 0.34, 0.66, 0.26, 0.74].map((t) => base.at(t)).map(([x, y]) => ({ x, y, wide, high }));
+  const rects = Array.from({ length: 17 }, (_, n) => 0.5 + (n % 2 ? 1 : -1) * Math.ceil(n / 2) * 0.045).map((t) => base.at(t)).map(([x, y]) => ({ x, y, wide, high }));
   const hits = (one, other) => Math.abs(one.x - other.x) * 2 < one.wide + other.wide + 4 && Math.abs(one.y - other.y) * 2 < one.high + other.high + 4;
   const found = rects.find((rect) => !taken.some((other) => hits(rect, other))) ?? rects[0];
   taken.push(found);
@@ -164,9 +165,9 @@ export class MapPanel {
     const facts = [[this.when(), format.bytesRate(link.bytes_s)], ["sent", format.bytes(link.bytes)], ["waits", format.bytes(link.backlog)], ["latency, as given", format.seconds(link.latency_ms / 1000)],
       ["until durable there", format.seconds(link.measured_latency_s)], ["price", `${format.money(link.bytes * link.price_per_gb / 1e9)} (${format.money(link.price_per_gb)} a GB)`]];
     const purposes = Object.entries(link.purposes).map(([name, one]) => ({ cells: [[h("i", { class: "swatch", colour: PURPOSES[name] ?? colourOf(0) }), name], format.bytesRate(one.bytes_s), format.bytes(one.bytes), format.count(one.tuples)] }));
-    const flows = link.flows.map((one) => ({ cells: [one.flow, one.purpose, format.bytes(one.bytes), format.bytes(one.expected)] }));
+    const flows = link.flows.map((one) => ({ cells: [one.flow, one.purpose, format.bytes(one.bytes), format.bytes(one.since_plan), format.bytes(one.expected)] }));
     return [this.back(`Link ${idOf(link)}`), factList(facts), h("h3", {}, "By purpose"), table(["purpose", this.when("#"), "#sent", "#tuples"], purposes, "Purposes"),
-      h("h3", {}, "Flows"), table(["flow", "purpose", "#sent", "#expected"], flows, "Flows")];
+      h("h3", {}, "Flows"), table(["flow", "purpose", "#sent", "#since this plan", "#expected"], flows, "Flows")];
   }
 
   when(mark = "") { return mark + (this.app.now.is_live ? "now" : "mean"); } // rates of a run that has ended are over all its time

@@ -202,7 +202,7 @@ export class PeersPanel {
       g.beginPath(); g.moveTo(left, py(power)); g.lineTo(width - 10, py(power)); g.stroke();
       g.textAlign = "right"; g.fillText(format.short(power), left - 6, py(power) + 4);
     }
-    for (let power = 1; power <= ranked.length; power *= 10) { g.textAlign = "center"; g.fillText(format.short(power), px(power), height - 8); }
+    for (let power = 1; power <= ranked.length; power *= 10) { g.textAlign = power * 3 > ranked.length ? "right" : "center"; g.fillText(format.short(power), px(power), height - 8); }
     g.beginPath();
     for (let rank = 1; rank <= ranked.length; rank = rank < 200 ? rank + 1 : Math.ceil(rank * 1.01)) { const y = py(ranked[rank - 1]); rank === 1 ? g.moveTo(px(rank), y) : g.lineTo(px(rank), y); }
     g.strokeStyle = token("--accent");
@@ -226,7 +226,7 @@ export class PeersPanel {
     const grid = { stroke: token("--grid"), width: 1 }, stroke = token("--soft"), font = "11px system-ui, sans-serif";
     const made = new uPlot({
       width, height: 170, cursor: { drag: { x: false, y: false } }, scales: { x: { time: false }, y: { range: (_, low, high) => [0, high > 0 ? high * 1.08 : 1] } },
-      axes: [{ stroke, grid, font, values: (_, ticks) => ticks.map((tick) => `${tick} s`) }, { stroke, grid, font, size: 60, values: (_, ticks) => ticks.map((tick) => format.short(tick)) }],
+      axes: [{ stroke, grid, font, size: 28, values: (_, ticks) => ticks.map((tick) => `${tick} s`) }, { stroke, grid, font, size: 60, values: (_, ticks) => ticks.map((tick) => format.short(tick)) }],
       series: [{ label: "time", value: (_, at) => at === null ? format.none : format.seconds(at) }, ...names.map((name, n) => ({ label: name, stroke: colourOf(n), width: 1.6, points: { show: false }, value: (_, value) => format.short(value) }))],
     }, [times, ...lines], body);
     made.root.querySelector("canvas").setAttribute("aria-hidden", "true");

@@ -20,7 +20,8 @@ export class QueriesPanel {
     if (!now.queries.some((query) => query.name === this.chosen)) this.chosen = now.queries[0]?.name ?? null;
     replaceIfChanged(this.list, [now.queries, this.chosen], () => this.lines(now.queries));
     const query = now.queries.find((one) => one.name === this.chosen);
-    replaceIfChanged(this.details, query ?? null, () => query ? this.detail(query) : []);
+    const states = query ? now.sites.filter((site) => site.state_bytes !== null && (site.name === query.site || query.sites.includes(site.name))).map((site) => `${site.name} ${format.bytes(site.state_bytes)}`).join(", ") : "";
+    replaceIfChanged(this.details, [query ?? null, states], () => query ? this.detail(query, states) : []);
   }
 
   choose(name) {
@@ -42,23 +43,23 @@ export class QueriesPanel {
     return [h("h2", {}, "Queries"), table(["query", "", "planner", "#plan", "#rows in", "#answers", this.app.now.is_live ? "#now" : "#mean", "#delay, median", "#99 %", "#late", "#malformed", "#shipped", "#of central"], rows, "Queries")];
   }
 
-  detail(query) {
+  detail(query, states) {
     const saved = query.central - query.shipped;
     const facts = [
-      ["answered at", query.site ?? format.none], ["streams", query.streams.join(", ") || format.none], ["rows that failed", format.count(query.failed)],
+      ["answered at", query.site ?? format.none], ["streams", query.streams.join(", ") || format.none], ["rows that failed", format.count(query.failed)], ["state of its sites", states || format.none],
       ["shipped", `${format.bytes(query.shipped)}, price ${format.money(query.shipped_price)}`],
       ["central would ship", query.central ? `${format.bytes(query.central)}, price ${format.money(query.central_price)}` : format.none],
       ["saved", query.central ? `${format.bytes(saved)}, ${format.percent(saved, query.central)}` : format.none],
       ["expected of the plan", query.expected_bytes_s === null ? format.none : format.bytesRate(query.expected_bytes_s)],
     ];
-    const flows = query.flows.map((flow) => ({ cells: [`${flow.from} → ${flow.to}`, flow.purpose, flow.flow, format.bytes(flow.bytes), format.bytes(flow.expected), format.percent(flow.bytes, flow.expected)] }));
+    const flows = query.flows.map((flow) => ({ cells: [`${flow.from} → ${flow.to}`, flow.purpose, flow.flow, format.bytes(flow.bytes), format.bytes(flow.since_plan), format.bytes(flow.expected), format.percent(flow.since_plan, flow.expected)] }));
     return [h("div", { class: "split" },
       h("div", { class: "card" }, h("h2", {}, `Plan of ${query.name}`), h("p", { class: "soft" }, `version ${query.version ?? format.none}, by ${query.planner ?? format.none}: as a tree, and what each site does`), h("pre", { tabindex: "0", class: "plan" }, query.plan || format.none)),
       h("div", { class: "stack" },
         h("div", { class: "card" }, h("h2", {}, "SQL"), h("pre", { tabindex: "0", class: "sql" }, query.sql || format.none)),
         h("div", { class: "card" }, h("h2", {}, "Figures"), factList(facts)))),
-    h("div", { class: "card" }, h("h2", {}, "Flows: measured and expected"), h("p", { class: "soft" }, "Without watermarks and agreement, which all queries of a link share. Expected is what the plan in force was estimated to ship for as many rows."), flows.length
-      ? table(["link", "purpose", "flow", "#measured", "#expected", "#of expected"], flows, "Flows")
+    h("div", { class: "card" }, h("h2", {}, "Flows: measured and expected"), h("p", { class: "soft" }, "Without watermarks and agreement, which all queries of a link share. Expected is what the plan in force was estimated to ship for the rows that have come since it took over (or since the last start)."), flows.length
+      ? table(["link", "purpose", "flow", "#shipped in all", "#since this plan", "#expected", "#of expected"], flows, "Flows")
       : h("p", { class: "empty" }, "Nothing is shipped for this query."))];
   }
 }

@@ -106,7 +106,7 @@ class Function:
         name: str, types: Mapping[str, pa.DataType], parameters: tuple[float, ...] = (), *, distinct: bool = False
     ) -> "Function":
         """The function whose state has such columns."""
-        if name.startswith("approx_"):
+        if name.startswith("approx_") or name in ("max_k", "min_k"):
             return Function(name, types["values"].value_type, parameters=parameters)
         if name == "count":
             return Function(name, types["values"].value_type if distinct else None, distinct)

@@ -58,11 +58,16 @@ class Layout:
             return table
         groups, first = group_numbers([_one(table.column(name)) for name in self.keys], table.num_rows)
         columns = {name: _one(table.column(name)).take(pa.array(first)) for name in self.keys}
+        return pa.table(columns | self.states(table, groups, len(first)))
+
+    def states(self, records: pa.Table, groups: I64, count: int) -> dict[str, pa.Array]:
+        """The states of groups, of which each record has the number of its own."""
+        columns = {}
         for number, (function, _) in enumerate(self.functions):
-            state = {name: _one(table.column(self.state_column(number, name))) for name in function.columns}
-            for name, column in _combined(function, state, groups, len(first)).items():
+            state = {name: _one(records.column(self.state_column(number, name))) for name in function.columns}
+            for name, column in _combined(function, state, groups, count).items():
                 columns[self.state_column(number, name)] = column
-        return pa.table(columns)
+        return columns
 
     @property
     def is_negatable(self) -> bool:
@@ -107,9 +112,9 @@ def group_numbers(keys: Sequence[pa.Array], rows: int) -> tuple[I64, I64]:
             key = pc.add(key, pa.scalar(0.0, key.type))
         coded = key.dictionary_encode(null_encoding="encode")
         codes, size = coded.indices.to_numpy(zero_copy_only=False).astype(np.int64), max(len(coded.dictionary), 1)
-        numbers, count = (codes, size) if count == 1 else _compressed(numbers * size + codes, count * size)
+        numbers, count = (codes, size) if count == 1 else compressed(numbers * size + codes, count * size)
     if len(keys) != 1:
-        numbers, count = _compressed(numbers, count)
+        numbers, count = compressed(numbers, count)
     first = np.full(count, rows, np.int64)
     np.minimum.at(first, numbers, np.arange(rows))
     order = np.argsort(first, kind="stable")
@@ -118,7 +123,7 @@ def group_numbers(keys: Sequence[pa.Array], rows: int) -> tuple[I64, I64]:
     return place[numbers], first[order]
 
 
-def _compressed(numbers: I64, possible: int) -> tuple[I64, int]:
+def compressed(numbers: I64, possible: int) -> tuple[I64, int]:
     """The same groups numbered without gaps."""
     if possible <= max(4 * len(numbers), _LEAST_SPARSE):
         used = np.zeros(possible, bool)

@@ -61,7 +61,11 @@ def _last_instants(changes: Changes, rows: pa.Table) -> I64:
     ends = np.full(rows.num_rows, NEVER, np.int64)
     for item, window in changes.ends:
         times = rows.column(f"item{item}")
-        ts = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64()).fill_null(NEVER).to_numpy()
+        if pa.types.is_null(times.type):  # no row of an outer join has a partner
+            times = times.cast(pa.int64())
+        if not pa.types.is_integer(times.type):  # of rows of streams, the event-time column
+            times = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64())
+        ts = times.fill_null(NEVER).to_numpy()
         length = window.window_us
         last = ts + length if isinstance(window, Range) else (ts // length + 1) * length - 1
         np.minimum(ends, last, out=ends)  # a row that is NULL for want of a partner does not end

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from watersmeet.program.aggregate.records import Layout
+from watersmeet.program.aggregate.records import Layout, compressed, group_numbers
 from watersmeet.program.finish.groups import I64, group_columns, layout_of, windowed_records
 from watersmeet.program.storage.segments import TS
 from watersmeet.query.model import MEMBER, Aggregate, Grouping, key_of_group
@@ -175,7 +175,7 @@ def records_of_member(
     """The records of one query by itself, as it would have them without others."""
     tables = _in_panes(shape, [during(one, member) for one in records])
     tables = [table.filter(pa.array(_members_of(table, [member])[:, 0])) for table in tables]
-    tables = [own_records(shape.layout(table.schema), places, table, ()) for table in tables if table.num_rows]
+    tables = [own_records(shape.layout(table.schema), places, table) for table in tables if table.num_rows]
     return layout_of(grouping, tables[0].schema).combine(tables) if tables else None
 
 
@@ -213,8 +213,8 @@ def matrix_of(sets: Sequence[bytes], selections: Sequence[int]) -> Bools:
     return found
 
 
-def spread(records: pa.Table, members: Bools) -> Iterator[tuple[pa.Table, I64]]:
-    """Records repeated for each member that they count for, some at a time, and the member of each."""
+def spread(members: Bools) -> Iterator[tuple[I64, I64]]:
+    """Records repeated for each member that they count for, some at a time: the record and the member of each pair."""
     counts = members.sum(axis=1)
     ends = np.cumsum(counts)
     first = 0
@@ -223,14 +223,13 @@ def spread(records: pa.Table, members: Bools) -> Iterator[tuple[pa.Table, I64]]:
         last = max(int(np.searchsorted(ends, before + _MOST_PAIRS, side="right")), first + 1)
         rows, found = np.nonzero(members[first:last])
         if len(rows):
-            yield records.take(pa.array(rows + first)), found.astype(np.int64)
+            yield rows + first, found
         first = last
 
 
-def own_records(layout: Layout, places: Sequence[int], records: pa.Table, extra: Sequence[str]) -> pa.Table:
+def own_records(layout: Layout, places: Sequence[int], records: pa.Table) -> pa.Table:
     """Records with the aggregates of one query, in its own order, without their sets."""
     columns = {name: records.column(name) for name in layout.keys if name != SET}
-    columns |= {name: records.column(name) for name in extra}
     for own, place in enumerate(places):
         function, _ = layout.functions[place]
         columns |= {f"s{own}.{name}": records.column(layout.state_column(place, name)) for name in function.columns}
@@ -258,18 +257,29 @@ def _in_panes(shape: Shape, records: Sequence[pa.Table]) -> list[pa.Table]:
 def _groups(
     query: str, grouping: Grouping, places: Sequence[int], layout: Layout, records: pa.Table, members: Bools
 ) -> Iterator[pa.Table]:
+    own_ones = own_records(layout, places, records)
+    own = layout_of(grouping, own_ones.schema)
+    windows, first_of_window = group_numbers(
+        [own_ones.column(name).combine_chunks() for name in own.keys], len(members)
+    )
+    keys, states = own_ones.select(list(own.keys)), own_ones.drop_columns(list(own.keys))
+    queries = members.shape[1]
     pieces = []
-    own: Layout | None = None
-    for some, numbers in spread(records, members):
-        some = some.append_column(MEMBER.name, pa.array(numbers))
-        piece = own_records(layout, places, some, (MEMBER.name,))
-        own = layout_of(grouping, piece.schema)
-        own = replace(own, keys=(TS, MEMBER.name, *own.keys[1:]))
-        pieces.append(own.combine([piece]))
-    if own is not None:
-        whole = own.combine(pieces) if len(pieces) > 1 else pieces[0]
-        groups = group_columns(query, grouping, own, whole)
-        yield groups.append_column(MEMBER.flat, whole.column(MEMBER.name))
+    for rows, whose in spread(members):
+        pairs = windows[rows] * queries + whose
+        groups, count = compressed(pairs, len(first_of_window) * queries)
+        first = np.empty(count, np.int64)
+        first[groups] = pairs
+        found = keys.take(pa.array(first_of_window[first // queries]))
+        found = found.append_column(MEMBER.name, pa.array(first % queries))
+        for name, column in own.states(states.take(pa.array(rows)), groups, count).items():
+            found = found.append_column(name, column)
+        pieces.append(found)
+    if pieces:
+        by_member = replace(own, keys=(*own.keys, MEMBER.name))
+        whole = by_member.combine(pieces) if len(pieces) > 1 else pieces[0]
+        groups_of = group_columns(query, grouping, own, whole)
+        yield groups_of.append_column(MEMBER.flat, whole.column(MEMBER.name))
 
 
 def split_by_member(groups: pa.Table, name: str) -> Mapping[int, pa.Table]:

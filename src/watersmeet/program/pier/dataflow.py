@@ -12,6 +12,7 @@ from watersmeet.program.pier.operators.groupby import GROUPBY
 from watersmeet.program.pier.operators.join import JOIN
 from watersmeet.program.pier.operators.put import PUT
 from watersmeet.program.pier.operators.scan import SCAN
+from watersmeet.program.pier.operators.share import DECONSTRUCT, FRAGMENT, RECONSTRUCT
 from watersmeet.program.pier.operators.top import TOP
 from watersmeet.program.pier.runtime import Context, Implementation, Plan, Probe, ProbeKind, Running, Tag
 from watersmeet.program.pier.settings import SettingsReader
@@ -36,6 +37,9 @@ OPERATORS: Mapping[str, Mapping[str, Implementation]] = {
     "eddy": EDDY,
     "null": NULL,
     "top": TOP,
+    "fragment": FRAGMENT,
+    "deconstruct": DECONSTRUCT,
+    "reconstruct": RECONSTRUCT,
 }
 TAPS = ("none", "input", "output", "both")
 DURATION_US = 60_000_000  # of an op-graph that does not say
@@ -49,6 +53,7 @@ class PreparedGraph:
     plans: Mapping[str, Plan]
     namespace: str | None  # with `resource`, the key whose owner alone gets it
     resource: str | None
+    bounds: tuple[int, int] | None  # with `namespace`, a range of an index: who published into it gets it
     duration_us: int
     most_messages: int | None  # to whoever asked, from one node
     once: tuple[str, ...]  # columns by which whoever asked knows a result that came before
@@ -63,7 +68,10 @@ def prepare(query: UflQuery) -> tuple[PreparedGraph, ...]:
 def _prepared(graph: OpGraph) -> PreparedGraph:
     reader = SettingsReader(graph.settings, f"line {graph.line}, opgraph {graph.name!r}")
     namespace, resource = reader.optional("ns"), reader.optional("rid")
-    if (namespace is None) != (resource is None):
+    bounds = reader.bounds()
+    if bounds is not None and (namespace is None or resource is not None):
+        raise reader.fail("low and high are a range of the index ns, without rid; add ns, or leave rid out")
+    if bounds is None and (namespace is None) != (resource is None):
         raise reader.fail("ns and rid go together; give both, or neither for all nodes")
     duration_us = reader.duration_us("duration", DURATION_US) or DURATION_US
     most_messages = reader.whole("limit", None)
@@ -72,9 +80,11 @@ def _prepared(graph: OpGraph) -> PreparedGraph:
         raise reader.fail("it has no operators")
     plans = {operator.name: _planned(operator, graph) for operator in graph.operators}
     _check_links(graph, plans, reader)
-    once = tuple(name for plan in plans.values() if _text(plan.operator, "type") == "result" for name in plan.settings)
+    once = tuple(
+        name for plan in plans.values() if _text(plan.operator, "type") == "result" for name in plan.settings.once
+    )
     size_bytes = len(format_ufl(UflQuery((graph,))).encode())
-    return PreparedGraph(graph, plans, namespace, resource, duration_us, most_messages, once, size_bytes)
+    return PreparedGraph(graph, plans, namespace, resource, bounds, duration_us, most_messages, once, size_bytes)
 
 
 def _text(operator: Operator, key: str) -> str:

@@ -48,6 +48,23 @@ class Call:
 
 
 Expression: TypeAlias = Constant | Field | Call
+
+
+def fields_of(expression: Expression) -> frozenset[str]:
+    """The columns that an expression reads.
+
+    >>> sorted(fields_of(Call("add", (Field("a"), Field("b")))))
+    ['a', 'b']
+    """
+    match expression:
+        case Field(name):
+            return frozenset((name,))
+        case Call(_, arguments):
+            return frozenset().union(*map(fields_of, arguments))
+        case Constant():
+            return frozenset()
+
+
 Value: TypeAlias = str | Expression
 
 

@@ -8,12 +8,12 @@ No operator blocks, opens anything or reads a clock: all that is the host's.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from watersmeet.errors import UflError
 from watersmeet.program.pier.algorithms import Algorithm
-from watersmeet.program.pier.expressions import Malformed, evaluated
-from watersmeet.program.pier.graph import Operator
+from watersmeet.program.pier.expressions import Malformed, compiled_condition, evaluated
+from watersmeet.program.pier.graph import Expression, Operator
 from watersmeet.program.pier.settings import SettingsReader
 from watersmeet.program.pier.tuples import Batch, Row, Schema
 
@@ -33,11 +33,21 @@ class ProbeKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A request for data; `key` limits a set probe to tuples whose partitioning key has these values."""
+    """A request for data.
+
+    A set probe can be limited: by `key`, the values of a partitioning key, or by `condition`, a predicate of the
+    source's own columns. A source that cannot look a key up gives all it has, and whoever asked compares.
+    """
 
     kind: ProbeKind
     tag: Tag
     key: Row | None = None
+    condition: Expression | None = None
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether it asks for a part of a set (a set-predicate probe)."""
+        return self.key is not None or self.condition is not None
 
 
 class Host(Protocol):
@@ -63,6 +73,12 @@ class Host(Protocol):
 
     def get(self, namespace: str, key: str, found: Callable[[Sequence[Batch]], None]) -> None:
         """Fetch the tuples of a partitioning key from the DHT."""
+
+    def index(self, name: str, key: int, suffix: str, batch: Batch, lifetime_us: int) -> None:
+        """Publish a tuple into a range index."""
+
+    def look_up(self, name: str, low: int, high: int, found: Callable[[Sequence[Batch]], None]) -> None:
+        """Fetch the tuples of a range index with keys from `low` to `high`."""
 
     def stored(self, namespace: str) -> Sequence[Batch]:
         """The tuples of a namespace that this node owns."""
@@ -128,13 +144,27 @@ class Counters:
     late: int = 0  # tuples and records of windows that had been answered
 
 
+class Receiver(NamedTuple):
+    """Whoever gets results instead of the node that sent the op-graph: a node, and its own name for its query."""
+
+    address: Address
+    query_id: str
+
+
+class Reply(Protocol):
+    """The way to whoever asked."""
+
+    def __call__(self, kind: str, operator: str, batch: Batch, receiver: Receiver | None = None) -> None:
+        """Send tuples; the kind is result, tap or error."""
+
+
 @dataclass(slots=True, eq=False)
 class Context:
     """An op-graph at a node: its host, and the way to whoever asked."""
 
     host: Host
     query_id: str
-    reply: Callable[[str, str, Batch], None]  # kind (result, tap, error), operator, tuples
+    reply: Reply
     counters: Counters = field(default_factory=Counters)
     cancels: list[Cancel] = field(default_factory=list)
     is_stopped: bool = False
@@ -227,6 +257,19 @@ class Running:
         self.malformed(len(failed), "an expression fails")
         wrong = set(failed)
         return values, [row for place, row in enumerate(batch.rows) if place not in wrong]
+
+    def satisfying(self, batch: Batch, condition: Expression | None) -> Batch:
+        """The tuples for which a condition is true; those for which it cannot be evaluated are malformed."""
+        if condition is None:
+            return batch
+        name = f"condition {id(condition)}"  # of this op-graph, so it is there as long as what is compiled for it
+        kernel = self.compiled(name, batch.schema, lambda schema: compiled_condition(condition, schema))
+        if isinstance(kernel, Malformed):
+            self.malformed(len(batch.rows), str(kernel))
+            return Batch(batch.schema, ())
+        verdicts, rows = self.evaluated(kernel, batch)
+        kept = [row for row, verdict in zip(rows, verdicts, strict=True) if verdict]
+        return batch if len(kept) == len(batch.rows) else Batch(batch.schema, kept)
 
     def malformed(self, tuples: int, reason: str) -> None:
         """Count tuples that are dropped, and report them if the operator was asked to."""

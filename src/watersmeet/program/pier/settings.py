@@ -1,6 +1,7 @@
 """Reads the settings of an operator or op-graph and refuses what it does not know; errors say where it stands."""
 
 from collections.abc import Sequence
+from re import fullmatch
 
 from watersmeet.errors import UflError, did_you_mean
 from watersmeet.program.pier.expressions import check_functions, condition_of
@@ -62,6 +63,25 @@ class SettingsReader:
         if not found.isascii() or not found.isdigit() or len(found) > 15 or int(found) < least:
             raise self.fail(f"{key} must be a whole number of {least} or more, not {found!r}")
         return int(found)
+
+    def integer(self, key: str) -> int | None:
+        """A whole number of 64 bits, with a sign or without, or None."""
+        found = self.optional(key)
+        if found is None:
+            return None
+        if not fullmatch(r"-?[0-9]{1,19}", found) or not -(1 << 63) <= int(found) < 1 << 63:
+            raise self.fail(f"{key} must be a whole number of 64 bits, not {found!r}")
+        return int(found)
+
+    def bounds(self) -> tuple[int, int] | None:
+        """The range from `low` to `high`, both included; None if neither is given."""
+        low, high = self.integer("low"), self.integer("high")
+        if low is None and high is None:
+            return None
+        low, high = -(1 << 63) if low is None else low, (1 << 63) - 1 if high is None else high
+        if low > high:
+            raise self.fail(f"low is {low} and high {high}; a range begins with its lowest key")
+        return low, high
 
     def number(self, key: str) -> float | None:
         """A positive number, or None."""

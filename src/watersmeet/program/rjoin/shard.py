@@ -4,18 +4,15 @@ A shard does the work of one node or of many: every piece of state belongs to a 
 host knows another does not. The caller carries the mail, keeps the time, and says who hosts a key.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from enum import Enum
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 
 from watersmeet.errors import InputError
-from watersmeet.program.rjoin import compiled
-from watersmeet.program.rjoin.compiled import (
+from watersmeet.program.rjoin import alike, candidates, matching, retention
+from watersmeet.program.rjoin.arrays import (
     CLASSES,
     COUNT,
     FOREVER,
@@ -24,144 +21,26 @@ from watersmeet.program.rjoin.compiled import (
     NONE,
     QUERY,
     WAITS,
-    Candidates,
     Ints,
-    Keys,
     Longs,
+    Queries,
     Store,
 )
-from watersmeet.program.rjoin.tables import Known, grown
+from watersmeet.program.rjoin.candidate_table import CandidateTable
+from watersmeet.program.rjoin.key_table import HostsOf, KeyTable
+from watersmeet.program.rjoin.keys import rates_of
+from watersmeet.program.rjoin.loads import Load, Stored
+from watersmeet.program.rjoin.mail import AnswerMail, Ask, CheckMail, Hints, Out, QueryMail, Rates, TupleMail, joined
+from watersmeet.program.rjoin.settings import Settings, Strategy
+from watersmeet.program.rjoin.tables import Known, grown, table_of
 from watersmeet.query.windows import Rows, Unbounded
 
-HostsOf = Callable[[Sequence[str]], Ints]  # who hosts keys, given by their names
-
-
-class Strategy(Enum):
-    """How a query's next key is chosen."""
-
-    RJOIN = "rjoin"  # the lowest rate of tuples, as far as nodes have heard
-    RANDOM = "random"
-    FIRST = "first"  # in the order of the WHERE clause
-    WORST = "worst"  # the highest rate there is, known by magic: what a bad choice can cost
-
-
 _NUMBER = {
-    Strategy.RJOIN: compiled.RJOIN,
-    Strategy.RANDOM: compiled.RANDOM,
-    Strategy.FIRST: compiled.FIRST,
-    Strategy.WORST: compiled.WORST,
+    Strategy.RJOIN: candidates.RJOIN,
+    Strategy.RANDOM: candidates.RANDOM,
+    Strategy.FIRST: candidates.FIRST,
+    Strategy.WORST: candidates.WORST,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What all nodes agree on."""
-
-    strategy: Strategy = Strategy.RJOIN
-    pairs: bool = True  # whether a rewritten query may wait at the attribute level (candidates of kind a)
-    members: bool = True  # tell the members of alike rows apart; without, answers are counted and not made
-    rate_window_us: int = 60_000_000  # how far back a node looks when it is asked for a rate
-    rate_age_us: int = int(FOREVER)  # how long such a figure is believed
-    keep_us: int = int(FOREVER)  # how long a tuple can matter at the value level: the longest window of any query
-    hold_us: int = int(FOREVER)  # and at the attribute level, where with no `pairs` only input queries may look
-    delay_us: int = 60_000_000  # the paper's Delta: after it, nothing that a tuple has caused is still under way
-    is_guarded: bool = False  # the same mail may come twice
-    seed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class TupleMail:
-    """Tuples on their way to keys."""
-
-    senders: Ints
-    keys: Ints
-    tuples: Ints
-
-
-@dataclass(frozen=True, slots=True)
-class QueryMail:
-    """Queries on their way to keys, each from where it was rewritten; a host that is known is one hop away."""
-
-    senders: Ints
-    keys: Ints
-    hosts: Ints  # NONE where the sender does not know it
-    rows: Ints
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """Nodes want the rates of keys; what waits for them is known by the number."""
-
-    number: int
-    nodes: Ints
-    keys: Ints
-    hosts: Ints  # NONE where the node does not know it
-    wanted_by: Ints  # the first query that needs the rate, by a number among those of the moment
-
-
-@dataclass(frozen=True, slots=True)
-class Hints:
-    """Rates and hosts of keys, and when that was learned."""
-
-    packed: Longs
-    rates: NDArray[np.float32]
-    hosts: Ints
-    learned_us: Longs
-
-
-@dataclass(frozen=True, slots=True)
-class CheckMail:
-    """Complete rows on their way to where all tuples of a stream come by, which knows the rows of a ROWS window."""
-
-    senders: Ints
-    keys: Ints
-    due_us: Longs  # when no tuple that counts can still be under way
-    rows: Ints  # each waits for the word on one alias
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerMail:
-    """Complete rows on their way to who asked; rows whose members are not told apart are left out, and counted."""
-
-    rows: Ints
-    messages: Ints  # the sender of each message: all answers to one query from one node at one moment
-
-
-@dataclass(frozen=True, slots=True)
-class Out:
-    """All that is to be sent."""
-
-    tuples: TupleMail | None = None
-    queries: QueryMail | None = None
-    ask: Ask | None = None
-    checks: CheckMail | None = None
-    answers: AnswerMail | None = None
-
-
-@dataclass
-class Load:
-    """What each node has had to process: queries one by one, and by rows in which alike ones are one."""
-
-    queries: Longs
-    rows: Longs
-    tuples: Longs
-    searches: Longs  # tuples that came to a key at which queries waited
-    levels: Longs  # queries received by all nodes, by how many of their aliases were bound
-
-    @classmethod
-    def of(cls, nodes: int, aliases: int) -> "Load":
-        queries, rows, tuples, searches = np.zeros((4, nodes), np.int64)
-        return cls(queries, rows, tuples, searches, np.zeros(aliases + 1, np.int64))
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """What each node keeps: rewritten queries, one by one and by rows, and tuples at the value and attribute level."""
-
-    queries: Longs
-    rows: Longs
-    tuples: Longs
-    held: Longs
 
 
 @dataclass
@@ -172,24 +51,13 @@ class Shard:
     settings: Settings
     hosts_of: HostsOf
     nodes: int  # hosts are numbered below this
-    names: list[str] = field(default_factory=list)  # of keys, by number
 
     def __post_init__(self) -> None:
         self.load = Load.of(self.nodes, self.known.widths.aliases)
         self.answers = np.zeros(16, np.int64)  # of each query, made here
         self._classes = max(1, self.known.widths.classes)
         self.width = CLASSES + self._classes + (self.known.widths.aliases if self.settings.members else 0)
-        self._keys = Keys(
-            slots=np.full(256, NONE, np.int64),
-            number=np.zeros(256, np.int32),
-            packed=np.zeros(128, np.int64),
-            host=np.zeros(128, np.int32),
-            first_row=np.full(128, NONE, np.int32),
-            first_tuple=np.full(128, NONE, np.int32),
-            seen=np.zeros(128, np.int64),
-            seen_before=np.zeros(128, np.int64),
-            epoch=np.full(128, NONE, np.int64),
-        )
+        self._keys = KeyTable(self.known, self.hosts_of)
         self._store = Store(
             row=np.zeros((64, self.width), np.int32),
             after=np.zeros(64, np.int32),
@@ -199,15 +67,14 @@ class Shard:
         )
         self._keys_of_rows = np.zeros(64, np.int32)
         self._counts = np.zeros(3, np.int64)  # rows, tuples, rows that are not alike
-        self._table = Candidates(
-            slots=np.full(256, NONE, np.int64),
-            rate=np.zeros(256, np.float32),
-            host=np.zeros(256, np.int32),
-            learned_us=np.zeros(256, np.int64),
-        )
-        self._entries = 0
+        self._table = CandidateTable()
         self._parked: dict[int, tuple[Ints, Ints]] = {}
         self._asks = 0
+
+    @property
+    def names(self) -> list[str]:
+        """The names of keys, by number."""
+        return self._keys.names
 
     # ---- what users do
 
@@ -245,22 +112,22 @@ class Shard:
         rows = np.stack([self.known.first_row(number, self.width) for number in queries])
         return self._place(rows, nodes, now_us)
 
-    def ask_for(self, keys: Ints, now_us: int) -> NDArray[np.float32]:
+    def ask_for(self, asked: Ints, now_us: int) -> Rates:
         """The rates of keys hosted here."""
-        return compiled.rates_of(self._keys, keys, now_us, self.settings.rate_window_us)  # type: ignore[no-any-return]
+        return rates_of(self._keys.arrays, asked, now_us, self.settings.rate_window_us)  # type: ignore[no-any-return]
 
     # ---- what mail does
 
     def take_tuples(self, mail: TupleMail, now_us: int) -> Out:
         """Procedure 2."""
         self._make_room(tuples=len(mail.keys))
-        hosts = self._keys.host[mail.keys]
+        hosts = self._keys.arrays.host[mail.keys]
         np.add.at(self.load.tuples, hosts, 1)
-        np.add.at(self.load.searches, hosts[self._keys.first_row[mail.keys] != NONE], 1)
-        made = compiled.meet_tuples(
+        np.add.at(self.load.searches, hosts[self._keys.arrays.first_row[mail.keys] != NONE], 1)
+        made = matching.meet_tuples(
             self.known.query_arrays,
             self.known.tuple_arrays,
-            self._keys,
+            self._keys.arrays,
             self._store,
             self._counts,
             mail.tuples,
@@ -277,20 +144,19 @@ class Shard:
     def take_queries(self, mail: QueryMail, now_us: int) -> Out:
         """Procedure 3, for input queries too: tuples that came early are found at the attribute level as well."""
         self._make_room(rows=len(mail.keys))
-        hosts = self._keys.host[mail.keys]
+        hosts = self._keys.arrays.host[mail.keys]
         if self.settings.strategy is Strategy.RJOIN:
             slots = self._candidate_keys(mail.rows)
-            self._room_for_entries(slots.size)
-            self._entries += compiled.pass_on(self._table, slots, mail.senders, hosts)
+            self._table.pass_on(slots, mail.senders, hosts)
         is_rewritten = mail.rows[:, MASK] != 0
         np.add.at(self.load.queries, hosts[is_rewritten], mail.rows[is_rewritten, COUNT])
         np.add.at(self.load.rows, hosts[is_rewritten], 1)
         bound = np.bitwise_count(mail.rows[:, MASK])
         np.add.at(self.load.levels, bound[is_rewritten], mail.rows[is_rewritten, COUNT])
-        made = compiled.meet_rows(
+        made = matching.meet_rows(
             self.known.query_arrays,
             self.known.tuple_arrays,
-            self._keys,
+            self._keys.arrays,
             self._store,
             self._keys_of_rows,
             self._counts,
@@ -303,12 +169,11 @@ class Shard:
         )
         return self._go_on(made, hosts, now_us)
 
-    def take_rates(self, told: Sequence[tuple[Ask, NDArray[np.float32], Ints]], now_us: int) -> Out:
+    def take_rates(self, told: Sequence[tuple[Ask, Rates, Ints]], now_us: int) -> Out:
         """Rates and hosts of keys have come: what waited for them goes on."""
         for ask, rates, hosts in told:
-            self._room_for_entries(len(ask.keys))
             learned = np.full(len(ask.keys), now_us, np.int64)
-            self._entries += compiled.learn(self._table, ask.nodes, ask.keys, rates, hosts, learned)
+            self._table.learn(ask.nodes, ask.keys, rates, hosts, learned)
         parked = [self._parked.pop(ask.number) for ask, _, _ in told]
         rows, nodes = (np.concatenate(parts) for parts in zip(*parked, strict=True))
         return self._place(rows, nodes, now_us, asks=False)  # what aged meanwhile is believed, or it would never end
@@ -319,7 +184,7 @@ class Shard:
         good = np.array(
             [due and self._is_among_last(r, k) for r, k, due in zip(mail.rows, mail.keys, is_due, strict=True)], bool
         )
-        rows, nodes = mail.rows[good], self._keys.host[mail.keys[good]]
+        rows, nodes = mail.rows[good], self._keys.arrays.host[mail.keys[good]]
         last = np.array([self._last_check(row) for row in rows], bool)
         parts = [CheckMail(mail.senders[~is_due], mail.keys[~is_due], mail.due_us[~is_due], mail.rows[~is_due])]
         if not last.all():
@@ -337,10 +202,10 @@ class Shard:
         `ends` are times at which queries end by what is known here alone.
         """
         settings = self.settings
-        compiled.sweep(
+        retention.sweep(
             self._queries_ending(ends),
             self.known.tuple_arrays,
-            self._keys,
+            self._keys.arrays,
             self._store,
             self._keys_of_rows,
             self._counts,
@@ -355,7 +220,7 @@ class Shard:
 
     def forget(self, keys: Ints) -> None:
         """Drop all that is kept for keys whose host is elsewhere now; a sweep must follow, which mends the lists."""
-        self._keys.first_tuple[keys] = NONE
+        self._keys.arrays.first_tuple[keys] = NONE
         count = self._counts[0]
         stays = ~np.isin(self._keys_of_rows[:count], keys)
         kept = int(np.count_nonzero(stays))
@@ -365,10 +230,10 @@ class Shard:
 
     def is_over(self, row: Ints, now_us: int, ends: Mapping[int, int]) -> bool:
         """Whether a sweep would drop a row whose members are told apart."""
-        end_us = compiled.end_of(self.known.query_arrays, self.known.tuple_arrays, row, self._classes)
+        end_us = matching.end_of(self.known.query_arrays, self.known.tuple_arrays, row, self._classes)
         return bool(min(end_us, ends.get(int(row[QUERY]), FOREVER)) < now_us - self.settings.delay_us)
 
-    def _queries_ending(self, ends: Mapping[int, int] | None) -> compiled.Queries:
+    def _queries_ending(self, ends: Mapping[int, int] | None) -> Queries:
         arrays = self.known.query_arrays
         if not ends:
             return arrays
@@ -381,15 +246,11 @@ class Shard:
 
     def keys_of(self, attributes: Ints, values: Ints) -> Ints:
         """The numbers of keys, new ones where they are not known yet."""
-        self._room_for_keys(len(attributes))
-        before = len(self.names)
-        numbers, known = compiled.number_keys(self._keys, attributes, values, before)
-        self._name_keys(before, known)
-        return numbers  # type: ignore[no-any-return]
+        return self._keys.numbers_of(attributes, values)
 
     def packed(self, keys: Ints) -> Longs:
         """Keys as everybody knows them: attribute and value in one number."""
-        return self._keys.packed[keys]
+        return self._keys.arrays.packed[keys]
 
     def numbers(self, packed: Longs) -> Ints:
         """The numbers keys have here."""
@@ -397,10 +258,7 @@ class Shard:
 
     def occupied(self) -> Longs:
         """The keys for which anything is kept, packed."""
-        known = len(self.names)
-        has_any = (self._keys.first_row[:known] != NONE) | (self._keys.first_tuple[:known] != NONE)
-        packed: Longs = self._keys.packed[:known][has_any]
-        return packed
+        return self._keys.occupied()
 
     def rows_at(self, key: int) -> Ints:
         """The queries that wait at a key."""
@@ -409,47 +267,43 @@ class Shard:
 
     def tuples_at(self, key: int) -> Ints:
         """The tuples kept for a key, as they came."""
-        found: Ints = np.sort(compiled.tuples_at(self._keys, self._store, key))
+        found: Ints = np.sort(retention.tuples_at(self._keys.arrays, self._store, key))
         return found
 
     def hints(self, rows: Ints, node: int) -> Hints:
         """What a node knows of the keys at which queries could wait next, to go along with them."""
         slots = np.unique(self._candidate_keys(rows))
-        keys = slots[slots != NONE]
-        rates, hosts, learned_us = compiled.recall(self._table, node, keys)
+        known = slots[slots != NONE]
+        rates, hosts, learned_us = candidates.recall(self._table.arrays, node, known)
         is_known = learned_us != NONE
-        return Hints(self.packed(keys[is_known]), rates[is_known], hosts[is_known], learned_us[is_known])
+        return Hints(self.packed(known[is_known]), rates[is_known], hosts[is_known], learned_us[is_known])
 
     def hear(self, hints: Hints, node: int) -> None:
         """Take what came along with queries."""
-        self._room_for_entries(len(hints.packed))
         nodes = np.full(len(hints.packed), node, np.int32)
-        keys = self.numbers(hints.packed)
-        self._entries += compiled.learn(self._table, nodes, keys, hints.rates, hints.hosts, hints.learned_us)
+        self._table.learn(nodes, self.numbers(hints.packed), hints.rates, hints.hosts, hints.learned_us)
 
     def host_of(self, keys: Ints) -> Ints:
         """Who hosts keys."""
-        return self._keys.host[keys]
+        return self._keys.arrays.host[keys]
 
     def move(self, hosts: Ints) -> int:
         """Give keys to other hosts, with all that is kept for them; how many keys have moved.
 
         Whoever knew the host of such a key has to look for it again.
         """
-        has_moved = self._keys.host[: len(hosts)] != hosts
-        self._keys.host[: len(hosts)] = hosts
-        used = np.flatnonzero(self._table.slots != NONE)
-        self._table.host[used[has_moved[self._table.slots[used] & 0xFFFFFFFF]]] = NONE
+        has_moved = self._keys.move(hosts)
+        self._table.forget_hosts(has_moved)
         return int(np.count_nonzero(has_moved))
 
     def stored(self) -> Stored:
         """What each node keeps now."""
         rows, keys = self._store.row[: self._counts[0]], self._keys_of_rows[: self._counts[0]]
         is_rewritten = rows[:, MASK] != 0
-        hosts = self._keys.host[keys[is_rewritten]]
-        kept = compiled.tuples_by_key(self._keys, self._store, len(self.names))
-        has_value = (self._keys.packed[: len(self.names)] & 0xFFFFFFFF) != NO_VALUE
-        key_hosts = self._keys.host[: len(self.names)]
+        hosts = self._keys.arrays.host[keys[is_rewritten]]
+        kept = retention.tuples_by_key(self._keys.arrays, self._store, len(self.names))
+        has_value = (self._keys.arrays.packed[: len(self.names)] & 0xFFFFFFFF) != NO_VALUE
+        key_hosts = self._keys.arrays.host[: len(self.names)]
 
         def counted(of: Ints, weights: Longs | Ints | None = None) -> Longs:
             return np.bincount(of, weights, self.nodes).astype(np.int64)
@@ -466,8 +320,10 @@ class Shard:
         rows, keys = self._store.row[: self._counts[0]], self._keys_of_rows[: self._counts[0]]
         is_rewritten = rows[:, MASK] != 0
         queries = np.bincount(keys[is_rewritten], rows[is_rewritten, COUNT], len(self.names)).astype(np.int64)
-        has_value = (self._keys.packed[: len(self.names)] & 0xFFFFFFFF) != NO_VALUE
-        return queries + np.where(has_value, compiled.tuples_by_key(self._keys, self._store, len(self.names)), 0)
+        has_value = (self._keys.arrays.packed[: len(self.names)] & 0xFFFFFFFF) != NO_VALUE
+        return queries + np.where(
+            has_value, retention.tuples_by_key(self._keys.arrays, self._store, len(self.names)), 0
+        )
 
     # ---- how it is done
 
@@ -483,14 +339,14 @@ class Shard:
         out = Out()
         if self.settings.members:
             if len(complete):
-                out = self._finish(complete, self._keys.host[completed_at])
+                out = self._finish(complete, self._keys.arrays.host[completed_at])
         elif replies.any():
             out = Out(answers=AnswerMail(np.zeros((0, self.width), np.int32), np.repeat(hosts, replies)))
         if not len(rows):
             return out
-        nodes = self._keys.host[made_at]
+        nodes = self._keys.arrays.host[made_at]
         if not self.settings.members:
-            kept = compiled.merge(rows, nodes)
+            kept = alike.merge(rows, nodes)
             rows, nodes = rows[:kept], nodes[:kept]
         placed = self._place(rows, nodes, now_us)
         return replace(out, queries=placed.queries, ask=placed.ask)
@@ -534,7 +390,7 @@ class Shard:
         """Whether the tuple of the alias a row waits for is in its ROWS window, as seen at the row's latest tuple."""
         source = self.known.queries[row[QUERY]].sources[row[WAITS]]
         assert isinstance(source.window, Rows)
-        held = compiled.tuples_at(self._keys, self._store, key)
+        held = retention.tuples_at(self._keys.arrays, self._store, key)
         stamps, start_us = self.known.tuple_arrays.ts_us, self.known.query_arrays.start_us[row[QUERY]]
         one = row[CLASSES + self._classes + row[WAITS]]
         is_later = (stamps[held] > stamps[one]) | ((stamps[held] == stamps[one]) & (held > one))
@@ -548,7 +404,7 @@ class Shard:
         ask = None
         if settings.strategy is Strategy.RJOIN and asks:
             oldest_us = now_us - settings.rate_age_us
-            lacks, asking, asked, hosts, wanted_by = compiled.missing(self._table, slots, nodes, oldest_us)
+            lacks, asking, asked, hosts, wanted_by = candidates.missing(self._table.arrays, slots, nodes, oldest_us)
             if len(asked):
                 self._asks += 1
                 ask = Ask(self._asks, asking, asked, hosts, wanted_by)
@@ -556,10 +412,10 @@ class Shard:
                 rows, nodes, slots = rows[~lacks], nodes[~lacks], slots[~lacks]
         if not len(rows):
             return Out(ask=ask)
-        keys, known_hosts = compiled.choose(
+        chosen, known_hosts = candidates.choose(
             self.known.query_arrays,
-            self._keys,
-            self._table,
+            self._keys.arrays,
+            self._table.arrays,
             rows,
             nodes,
             slots,
@@ -568,50 +424,10 @@ class Shard:
             now_us,
             settings.rate_window_us,
         )
-        return Out(queries=QueryMail(nodes, keys, known_hosts, rows), ask=ask)
+        return Out(queries=QueryMail(nodes, chosen, known_hosts, rows), ask=ask)
 
     def _candidate_keys(self, rows: Ints) -> Ints:
-        self._room_for_keys(rows.shape[0] * self.known.widths.slots)
-        before = len(self.names)
-        slots, known = compiled.candidate_keys(
-            self.known.query_arrays, self._keys, rows, before, self._classes, self.settings.pairs
-        )
-        self._name_keys(before, known)
-        return slots  # type: ignore[no-any-return]
-
-    def _name_keys(self, before: int, known: int) -> None:
-        if known == before:
-            return
-        names = [self.known.key_name(packed) for packed in self._keys.packed[before:known].tolist()]
-        self.names += names
-        self._keys.host[before:known] = self.hosts_of(names)
-
-    def _room_for_keys(self, more: int) -> None:
-        wanted = len(self.names) + more
-        if wanted > len(self._keys.packed):
-            by_number = Keys(*(grown(array, wanted, NONE) for array in self._keys))
-            by_number.seen[len(self.names) :] = by_number.seen_before[len(self.names) :] = 0
-            self._keys = by_number._replace(slots=self._keys.slots, number=self._keys.number)
-        if 2 * wanted > len(self._keys.slots):
-            size = 1 << (2 * wanted).bit_length()
-            self._keys = self._keys._replace(slots=np.full(size, NONE, np.int64), number=np.zeros(size, np.int32))
-            packed = self._keys.packed[: len(self.names)].copy()
-            compiled.number_keys(self._keys, (packed >> 32).astype(np.int32), (packed & 0xFFFFFFFF).astype(np.int32), 0)
-
-    def _room_for_entries(self, more: int) -> None:
-        wanted = self._entries + more
-        if 2 * wanted <= len(self._table.slots):
-            return
-        size, old = 1 << (2 * wanted).bit_length(), self._table
-        self._table = Candidates(
-            np.full(size, NONE, np.int64),
-            np.zeros(size, np.float32),
-            np.zeros(size, np.int32),
-            np.zeros(size, np.int64),
-        )
-        used = old.slots != NONE
-        nodes, keys = (old.slots[used] >> 32).astype(np.int32), (old.slots[used] & 0xFFFFFFFF).astype(np.int32)
-        compiled.learn(self._table, nodes, keys, old.rate[used], old.host[used], old.learned_us[used])
+        return self._keys.candidates_of(rows, self._classes, self.settings.pairs)
 
     def _room_for_answers(self) -> Longs:
         self.answers = grown(self.answers, len(self.known.queries))
@@ -634,7 +450,7 @@ class Shard:
     def _with_alike(self, store: Store, rows: int) -> Store:
         """A store whose table of alike rows is new, with room for so many."""
         store = store._replace(alike=np.full(1 << (2 * rows + 1).bit_length(), NONE, np.int32))
-        self._counts[2] = compiled.enter_alike(
+        self._counts[2] = alike.enter_alike(
             self.known.query_arrays,
             self.known.tuple_arrays,
             store,
@@ -644,24 +460,3 @@ class Shard:
             self.settings.is_guarded,
         )
         return store
-
-
-def table_of(known: Known, rows: Ints, number: int) -> pa.Table:
-    """Complete rows of one query as a table of flat columns."""
-    first = CLASSES + max(1, known.widths.classes)
-    columns: dict[str, Any] = {}
-    for alias, source in enumerate(known.queries[number].sources):
-        taken = known.rows_of(rows[:, first + alias])
-        columns |= {f"{source.alias}.{name}": taken.column(name) for name in taken.column_names}
-    return pa.table(columns)
-
-
-Mail = TypeVar("Mail", TupleMail, QueryMail, CheckMail)
-
-
-def joined(mails: Sequence[Mail]) -> Mail:
-    """Mail in one piece."""
-    if len(mails) == 1:
-        return mails[0]
-    kind = type(mails[0])
-    return kind(*(np.concatenate([getattr(mail, one.name) for mail in mails]) for one in fields(kind)))

@@ -14,8 +14,22 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from watersmeet.errors import InputError
-from watersmeet.program.rjoin import compiled
-from watersmeet.program.rjoin.compiled import FOREVER, FREE, NONE, RANGE, TUMBLE, UNBOUND, Ints, Queries, Tuples
+from watersmeet.program.rjoin.arrays import (
+    CLASSES,
+    COUNT,
+    FOREVER,
+    FREE,
+    MASK,
+    NONE,
+    QUERY,
+    RANGE,
+    TUMBLE,
+    UNBOUND,
+    WAITS,
+    Ints,
+    Queries,
+    Tuples,
+)
 from watersmeet.query.classes import equal_sides
 from watersmeet.query.model import Column, Expression, JoinQuery
 from watersmeet.query.substitute import constant_of
@@ -316,11 +330,11 @@ class Known:
         """An input query as a row: nothing is bound but constants."""
         shape = self.shapes[number]
         row = np.full(width, UNBOUND, np.int32)
-        row[[compiled.QUERY, compiled.COUNT, compiled.MASK, compiled.WAITS]] = number, 1, 0, NONE
-        row[compiled.CLASSES : compiled.CLASSES + max(1, self.widths.classes)] = UNBOUND
+        row[[QUERY, COUNT, MASK, WAITS]] = number, 1, 0, NONE
+        row[CLASSES : CLASSES + max(1, self.widths.classes)] = UNBOUND
         for place, constant in enumerate(shape.constants):
             if constant is not None:
-                row[compiled.CLASSES + place] = self.values.code(constant)
+                row[CLASSES + place] = self.values.code(constant)
         return row
 
     def add_tuples(self, stream: str, rows: pa.Table, ts_us: NDArray[np.int64]) -> Ints:
@@ -366,3 +380,13 @@ class Known:
                 self._tuples.passes[first : first + table.num_rows, place] = self.judge(alias, predicates, table)
             first += table.num_rows
         return place
+
+
+def table_of(known: Known, rows: Ints, number: int) -> pa.Table:
+    """Complete rows of one query as a table of flat columns."""
+    first = CLASSES + max(1, known.widths.classes)
+    columns: dict[str, Any] = {}
+    for alias, source in enumerate(known.queries[number].sources):
+        taken = known.rows_of(rows[:, first + alias])
+        columns |= {f"{source.alias}.{name}": taken.column(name) for name in taken.column_names}
+    return pa.table(columns)

@@ -221,7 +221,18 @@ def finished(program: SiteProgram, ledger: SiteLedger) -> tuple[str, ...]:
         flows |= {one.arrives_as for one in records if one.form is Form.RECORD and one.is_of(part.name)}
         if all(marks.get(flow, UNKNOWN) >= part.heads.until_us for flow in flows):
             over.append(part.name)
-    return tuple(over)
+    return _without_read(program, over)
+
+
+def _without_read(program: SiteProgram, over: Sequence[str]) -> tuple[str, ...]:
+    """Those of some joins whose answers no other join reads as rows of a derived stream: views end after readers."""
+    while True:
+        read = {view.stream for part in program.parts if part.name not in over for view in part.views.values()}
+        targets = [(part.name, finish.target) for part, finish in program.finishes]
+        feeding = {name for name, target in targets if target.is_stream and target.name in read}
+        if not feeding & set(over):
+            return tuple(over)
+        over = [name for name in over if name not in feeding]
 
 
 def drop(engine: SiteEngine, ledger: SiteLedger, names: Iterable[str]) -> tuple[SiteEngine, SiteLedger]:
@@ -266,7 +277,6 @@ def _pruned(ledger: SiteLedger, old: SiteProgram, program: SiteProgram) -> SiteL
     lost = _flows(old) - _flows(program)
     lost |= {finish.definition for _, finish in old.finishes} - {finish.definition for _, finish in program.finishes}
     lost |= shared_states(old) - shared_states(program)
-    ended = {finish.query for _, finish in old.finishes} - {finish.query for _, finish in program.finishes}
     purposes = {(one.to, one.arrives_as): one.purpose for one in old.shipments}
     left = {(one.to, one.arrives_as) for one in program.shipments}
     links = {}
@@ -292,7 +302,7 @@ def _pruned(ledger: SiteLedger, old: SiteProgram, program: SiteProgram) -> SiteL
         groups=_without(ledger.groups, lost),
         closed=_without(ledger.closed, lost),
         matching={name: rows for name, rows in ledger.matching.items() if definition_of(name) not in lost},
-        seen=_without(ledger.seen, ended),
+        seen=_without(ledger.seen, lost),
     )
 
 

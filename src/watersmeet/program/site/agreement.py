@@ -64,7 +64,14 @@ class Decided:
     refused: str = ""
 
 
-Note = Request | Prepare | Ready | Decided
+@dataclass(frozen=True)
+class Observed:
+    """What sites tell each other of what they observe, for whoever decides on plans; no part of the agreement."""
+
+    text: str
+
+
+Note = Request | Prepare | Ready | Decided | Observed
 Outgoing = list[tuple[str, Note]]
 Judge = Callable[[Change], str]  # why a site cannot go over to a change; empty if it can
 
@@ -236,6 +243,8 @@ def _take(versions: Versions, site: str, sender: str, note: Note) -> tuple[Versi
         case Decided(number):
             if proposal is not None and proposal.number == number and proposal.decision is None:
                 return _settled(versions, proposal, note), []
+            return versions, []
+        case Observed():
             return versions, []
         case _:
             assert_never(note)

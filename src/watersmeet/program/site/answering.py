@@ -4,7 +4,7 @@ Residual predicates and select list, matching of outer joins, groups, DISTINCT; 
 what expressions fail for.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -78,11 +78,19 @@ class Answering:
                 found.setdefault(finishes[-1][1].target.name, set()).add(query)
         return found
 
-    def given_until(self, query: str, ledger: SiteLedger) -> int:
-        """The instant before which a query gives no more answers."""
-        if (finish := self.finishes[query][-1][1]).matching is not None:
-            return ledger.closed.get(finish.definition, UNKNOWN)
-        return self._answered_until([part for part, _ in self.finishes[query]], query, ledger)
+    def given_until(self, queries: Iterable[str], ledger: SiteLedger) -> int:
+        """The instant before which none of some queries gives an answer any more; those that are over hold up none."""
+        reached: list[int] = []
+        ends = [UNKNOWN]
+        for query in queries:
+            part, finish = self.finishes[query][-1]
+            if finish.matching is not None:
+                mark = ledger.closed.get(finish.definition, UNKNOWN)
+            else:
+                mark = self._answered_until([part for part, _ in self.finishes[query]], query, ledger)
+            is_over = part.heads.until_us is not None and mark >= part.heads.until_us
+            (ends if is_over else reached).append(mark)
+        return min(reached, default=max(ends))
 
     def partial_records(
         self, ledger: SiteLedger, made: Sequence[Made]
@@ -326,14 +334,28 @@ class Answering:
             names = [name for name, _ in columns]
             rows = pa.concat_tables(self._shelf.get(path) for path in evaluated.paths)
             by_member = split_by_member(rows.select([*names, answer_column(len(names))]), answer_column(len(names)))
-        found = {}
-        for place, table in by_member.items():
-            grouping = queries[place].grouping
-            if grouping.limit is not None:
-                table = first_of_windows(grouping, table)
-            path = self._shelf.put("groups", table).path
-            found[place] = [Answers(ledger.number, (path,), columns[: len(grouping.select)], table.num_rows)]
-        return found
+        if queries[0].grouping.limit is not None:
+            by_member = {place: first_of_windows(queries[place].grouping, rows) for place, rows in by_member.items()}
+        return {place: [answers] for place, answers in self._in_one_file(queries, by_member, columns, ledger)}
+
+    def _in_one_file(
+        self,
+        queries: Sequence[SharedQuery],
+        tables: Mapping[int, pa.Table],
+        columns: tuple[tuple[str, str], ...],
+        ledger: SiteLedger,
+    ) -> Iterator[tuple[int, Answers]]:
+        """Answers by place of a query: in one file where they go to sinks, alone where they are rows of streams."""
+        columns = columns[: len(queries[0].grouping.select)]
+        together = [place for place in tables if not queries[place].finish.target.is_stream]
+        if together:
+            path, first = self._shelf.put("groups", pa.concat_tables(tables[place] for place in together)).path, 0
+            for place in together:
+                yield place, Answers(ledger.number, (path,), columns, tables[place].num_rows, first)
+                first += tables[place].num_rows
+        for place in tables.keys() - together:
+            path = self._shelf.put("groups", tables[place]).path
+            yield place, Answers(ledger.number, (path,), columns, tables[place].num_rows)
 
     def _first_answers(
         self, finish: Finish, pieces: Sequence[Answers], held: tuple[Segment, ...], until_us: int, ledger: SiteLedger
@@ -400,26 +422,28 @@ class Answering:
 
     def _kept_distinct(self, answers: Answers, finish: Finish, seen: dict[str, tuple[Segment, ...]]) -> Answers | None:
         """Answers that were never given before, which are remembered."""
-        fresh = tuple(self._unseen(finish, answers.paths, answers.rows, seen.get(finish.query, ())))
+        fresh = tuple(self._unseen(finish, answers.paths, answers.rows, seen.get(finish.definition, ())))
         if not fresh:
             return None
-        seen[finish.query] = (*seen.get(finish.query, ()), *fresh)
+        seen[finish.definition] = (*seen.get(finish.definition, ()), *fresh)
         given = tuple(one.path for segment in fresh for one in segment.parts)
         return replace(answers, paths=given, rows=sum(segment.rows for segment in fresh))
 
     def _together(self, pieces: Sequence[Answers]) -> Answers:
         """The answers of several versions of a query as those of one micro-batch: sinks know them by its number."""
         first, *others = pieces
-        if all(one.columns == first.columns for one in others):
+        if not others:
+            return first
+        if all(one.columns == first.columns and one.first is None for one in pieces):
             paths = tuple(path for one in pieces for path in one.paths)
             return replace(first, paths=paths, rows=sum(one.rows for one in pieces))
         columns = tuple((answer_column(number), name) for number, (_, name) in enumerate(first.columns))
         given = []
         for one in pieces:
-            for path in one.paths:
-                table = self._shelf.get(path).select([name for name, _ in one.columns])
-                given.append(self._shelf.put("answers", table.rename_columns([name for name, _ in columns])).path)
-        return replace(first, paths=tuple(given), columns=columns, rows=sum(one.rows for one in pieces))
+            for table in one.tables(self._shelf):
+                table = table.select([name for name, _ in one.columns]).rename_columns([name for name, _ in columns])
+                given.append(self._shelf.put("answers", table).path)
+        return Answers(first.batch, tuple(given), columns, sum(one.rows for one in pieces))
 
     def _finished(
         self, finish: Finish, paths: tuple[str, ...], rows: int, ledger: SiteLedger

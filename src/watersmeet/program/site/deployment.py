@@ -80,6 +80,11 @@ class Deployment:
         return tuple(one for one in self.joins if one.heads.until_us is None)
 
 
+def first_joins(deployment: Deployment) -> dict[str, JoinPlan]:
+    """By query, the join in force; of an outer join, the first of those that it is made of."""
+    return {f.query: one.join for one in deployment.in_force for f in one.finishes if f.branch == 0}
+
+
 def shared_joins(
     plans: Mapping[str, Plan], starts_us: Mapping[str, int | None], errors: Mapping[str, str] | None = None
 ) -> list[Joined]:

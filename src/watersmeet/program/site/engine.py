@@ -20,6 +20,7 @@ from watersmeet.program.operators import Form, Gather, Operator
 from watersmeet.program.site.agreement import (
     Judge,
     Note,
+    Observed,
     Request,
     Versions,
     accept,
@@ -43,6 +44,7 @@ from watersmeet.program.site.ledger import (
     Traffic,
     watermark,
 )
+from watersmeet.program.site.matches import counted, matched_flows
 from watersmeet.program.site.merge import Merge
 from watersmeet.program.site.outbox import send
 from watersmeet.program.site.probe_groups import ProbeGroup, probe_groups
@@ -66,7 +68,7 @@ from watersmeet.query.windows import END_US, TABLE_US
 
 Rounds: TypeAlias = Sequence[tuple[tuple[ProbeGroup, ...], tuple[tuple[str, Operator], ...]]]
 
-_SEEN = "#seen "  # in front of a query, the name under which its answers are merged
+_SEEN = "#seen "  # in front of a definition, the name under which its answers are merged
 _MANY_TICKS = 16  # segments of a clock from which it is written anew as one
 
 
@@ -108,6 +110,7 @@ class SiteEngine:
         self._answering = Answering(program, shelf, run_tasks, evaluate, self._buckets_for)
         self._rounds = [_rounds(program, level) for level in program.strata]
         self._readers = readers_of(program)
+        self._matched = matched_flows(program) if program.history else {}  # where plans may change
         self._local_tables = frozenset(scan.stream for scan in program.streams if scan.is_table)
 
     def with_program(self, program: SiteProgram) -> "SiteEngine":
@@ -148,6 +151,12 @@ class SiteEngine:
         """Ask the other sites what they have promised, since nobody says what was decided."""
         versions, out = insist(self.versions(ledger), self.program.site)
         return self._with_notes(ledger, versions, out) if out else ledger
+
+    def tell(self, ledger: SiteLedger, to: str, text: str) -> SiteLedger:
+        """Have the next parcel to another site say what is observed here."""
+        link = ledger.links.get(to, LinkState())
+        told = replace(link, notes=(*link.notes, pack_notes([Observed(text)])))
+        return replace(ledger, links={**ledger.links, to: told})
 
     def continued(self, ledger: SiteLedger) -> SiteLedger:
         """Propose the next change, if one waits and this site is the one to propose it."""
@@ -311,7 +320,8 @@ class SiteEngine:
             failed = [*failed, *(one.failed_file for one in found)]
             if starting and found:
                 rounds = self._rounds  # joins that have run before read these rows too
-        ledger = replace(ledger, watermarks=self._paced(ledger.watermarks, made))
+        matched = counted(ledger.matched, self._matched, made)
+        ledger = replace(ledger, watermarks=self._paced(ledger.watermarks, made), matched=matched)
         ledger, records, more = self._answering.partial_records(ledger, made)
         ledger = send(self.program, self.shelf, ledger, [*history, *made, *records])
         ledger = self._answering.to_deliver(ledger, given, [*failed, *more])
@@ -325,8 +335,7 @@ class SiteEngine:
         for stream, feeders in self._answering.feeders.items():
             if not feeders & set(due):
                 continue
-            reached = [self._answering.given_until(query, ledger) for query in sorted(feeders)]
-            marks[stream] = max(marks.get(stream, UNKNOWN), min(reached))
+            marks[stream] = max(marks.get(stream, UNKNOWN), self._answering.given_until(sorted(feeders), ledger))
             scan = next((scan for scan in self.program.streams if scan.stream == stream), None)
             if (answers := given.pop(stream, None)) and scan is not None:
                 found += self._derive(self.program, scan, answers, filed.get(stream, 0))
@@ -522,11 +531,11 @@ class SiteEngine:
                 for group in choose_merges(relations[name], extent, axis, alive):
                     groups.append((group, axis, alive))
                     names.append(name)
-        for query, answered in ledger.seen.items():
-            relations[_SEEN + query] = answered
+        for definition, answered in ledger.seen.items():
+            relations[_SEEN + definition] = answered
             for group in choose_merges(answered, None, TS, None):
                 groups.append((group, TS, None))
-                names.append(_SEEN + query)
+                names.append(_SEEN + definition)
         if groups:
             parts: dict[int, list[Part]] = {}
             rows = sum(segment.rows for group, _, _ in groups for segment in group)
@@ -541,7 +550,7 @@ class SiteEngine:
             name: self._united(kept_ticks(self.program, name, ticks, clock(name), ledger.watermarks))
             for name, ticks in ledger.clocks.items()
         }
-        seen = {query: relations.pop(_SEEN + query) for query in ledger.seen}
+        seen = {definition: relations.pop(_SEEN + definition) for definition in ledger.seen}
         kept = {name: segments for name, segments in relations.items() if segments}
         return replace(ledger, relations=kept, clocks=clocks, seen=seen)
 

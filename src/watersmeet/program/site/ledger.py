@@ -9,13 +9,15 @@ parcels and answers are numbered, so whoever takes them takes each once.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+import pyarrow as pa
+
 from watersmeet.program.site.filing import Made
 from watersmeet.program.storage.codec import from_json, to_json
-from watersmeet.program.storage.shelf import Part, Segment
+from watersmeet.program.storage.shelf import Part, Segment, Shelf
 
-# Of checkpoints: 4 had intermediate results that comparisons had not been applied to, 3 one version of each plan, 2 no
-# checksums, 1 a ledger for one site and another for several.
-FORMAT = 6
+# Of checkpoints: 6 had other Bloom filters, 4 had intermediate results that comparisons had not been applied to, 3 one
+# version of each plan, 2 no checksums, 1 a ledger for one site and another for several.
+FORMAT = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,17 @@ class Answers:
     paths: tuple[str, ...]
     columns: tuple[tuple[str, str], ...]  # in the files, in the answers
     rows: int
+    first: int | None = None  # of its rows in its only file, where answers of several queries are in it
+
+    @property
+    def span(self) -> tuple[int, int] | None:
+        """Which rows of its file are its own, by the first and how many; None is all of all files."""
+        return None if self.first is None else (self.first, self.rows)
+
+    def tables(self, shelf: Shelf) -> list[pa.Table]:
+        """Its rows, as they are in the files."""
+        tables = [shelf.get(path) for path in self.paths]
+        return tables if self.span is None else [one.slice(*self.span) for one in tables]
 
 
 @dataclass(frozen=True)
@@ -125,6 +138,7 @@ class SiteLedger:
 
     epoch: int = 0  # how often the site was started on this checkpoint
     token: str = ""  # of its last start: a copy of the checkpoint that is started has another
+    writer: str = ""  # of the last start that has taken over all sinks
     number: int = -1  # of the site's last micro-batch
     batch: int = -1  # the last micro-batch of the site's own streams whose rows are joined
     ingested_batch: int = -1  # the last one whose rows are filed
@@ -143,7 +157,7 @@ class SiteLedger:
     schemas: Mapping[str, str] = field(default_factory=dict)  # of inbound flows
     links: Mapping[str, LinkState] = field(default_factory=dict)
     central: Mapping[str, Traffic] = field(default_factory=dict)  # what shipping each stream whole would take
-    seen: Mapping[str, tuple[Segment, ...]] = field(default_factory=dict)  # answers given, of queries with DISTINCT
+    seen: Mapping[str, tuple[Segment, ...]] = field(default_factory=dict)  # by definition with DISTINCT, answers given
     groups: Mapping[str, tuple[Segment, ...]] = field(default_factory=dict)  # partial records, of queries with groups
     closed: Mapping[str, int] = field(default_factory=dict)  # by query: windows that end up to here are answered
     matching: Mapping[str, tuple[Segment, ...]] = field(default_factory=dict)  # rows of outer joins that are undecided
@@ -151,6 +165,7 @@ class SiteLedger:
     null_keys: Mapping[str, int] = field(default_factory=dict)  # by query
     rows_out: Mapping[str, int] = field(default_factory=dict)  # by query
     failed: Mapping[str, int] = field(default_factory=dict)  # by query: rows and combinations whose expressions fail
+    matched: Mapping[str, int] = field(default_factory=dict)  # combinations that joins have found, by flow
     versions: str = ""  # where the versions of plans are (see program.site.versions); none where they do not change
     hold_us: int | None = None  # rows after this instant wait until a new revision is adopted
 

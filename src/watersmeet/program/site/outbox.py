@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from watersmeet.program.operators import Purpose
-from watersmeet.program.site.agreement import pack_notes, unpack_notes
+from watersmeet.program.site.agreement import Observed, pack_notes, unpack_notes
 from watersmeet.program.site.filing import Made, payload_name
 from watersmeet.program.site.ledger import LinkState, Outgoing, SiteLedger, Traffic
 from watersmeet.program.site.program import SiteProgram
@@ -42,11 +42,14 @@ def send(program: SiteProgram, shelf: Shelf, ledger: SiteLedger, made: Sequence[
                 messages.append(Message(number, reached))
             reported[flow] = reached
         if messages or link.notes:
-            notes = _joined_notes(link.notes)
+            notes, told = _joined_notes(link.notes)
             parcel = Parcel(link.number + 1, tuple(messages), link.checksum, program.revision, notes)
             _count(traffic, Purpose.WATERMARKS.value, Traffic(parcel.own_size, 1))
             if notes:
-                _count(traffic, Purpose.AGREEMENT.value, Traffic(len(notes), len(link.notes)))
+                _count(traffic, Purpose.OBSERVATIONS.value, told)
+                _count(
+                    traffic, Purpose.AGREEMENT.value, Traffic(len(notes) - told.bytes, len(link.notes) - told.batches)
+                )
             for place, (message, size) in enumerate(zip(messages, parcel.sizes, strict=True)):
                 name = names[message.flow] if message.rows else Purpose.WATERMARKS.value
                 name = Purpose.MIGRATION.value if place in histories else name
@@ -59,13 +62,16 @@ def send(program: SiteProgram, shelf: Shelf, ledger: SiteLedger, made: Sequence[
     return replace(ledger, links=links)
 
 
-def _joined_notes(notes: Sequence[str]) -> bytes:
-    """Notes that wait for another site, as one text."""
-    return pack_notes([note for text in notes for note in unpack_notes(text)]).encode() if notes else b""
+def _joined_notes(texts: Sequence[str]) -> tuple[bytes, Traffic]:
+    """Notes that wait for another site, as one text; and how much of it is what was observed."""
+    notes = [note for text in texts for note in unpack_notes(text)]
+    told = [len(note.text) for note in notes if isinstance(note, Observed)]
+    return pack_notes(notes).encode() if notes else b"", Traffic(sum(told), len(told))
 
 
 def _count(traffic: dict[str, Traffic], name: str, more: Traffic) -> None:
-    traffic[name] = traffic.get(name, Traffic()) + more
+    if more != Traffic():
+        traffic[name] = traffic.get(name, Traffic()) + more
 
 
 def flow_purposes(program: SiteProgram) -> Callable[[str, str], Purpose]:

@@ -160,13 +160,18 @@ class JoinPart:
         return self.heads.until_us is None
 
     def span(self, operator: Operator, flow: Flow) -> Span:
-        """When the rows of a stream are that an operator may need."""
+        """When the rows of a stream are that an operator may need; a version of a table is in force from before it."""
+        if flow.form is Form.ROW and flow.name in self.views and self._is_table(flow.name):
+            return Span(None, self.heads.until_us)
         if self.heads.from_us is None or self.is_fresh:
             return Span(self.heads.from_us, self.heads.until_us)
         first: int | None = self.heads.from_us
         if role(operator, flow) is not Form.POINT:
             first = first_visible(self.join.scan(axis_alias(operator, flow)).window, self.heads.from_us)
         return Span(first, self.heads.until_us)
+
+    def _is_table(self, alias: str) -> bool:
+        return isinstance(self.join.scan(alias).window, AsOf)
 
     @cached_property
     def _clocks(self) -> dict[str, str]:

@@ -23,6 +23,7 @@ from watersmeet.program.finish.shared import (
 from watersmeet.program.site.families import stored_columns
 from watersmeet.program.site.filing import Made, pack_for_others
 from watersmeet.program.site.grouping import GroupRecords, State
+from watersmeet.program.site.independent import of_all_queries
 from watersmeet.program.site.ledger import SiteLedger
 from watersmeet.program.site.program import JoinPart, SiteProgram
 from watersmeet.program.site.travelling import decomposed, numbered, unnumbered
@@ -88,6 +89,7 @@ class SharedGroups:
                 for table in tables:
                     with naming_damage(sender, self._program.site, ledger.received.get(sender, 0)):
                         records, known = unnumbered(table, known)
+                        records = of_all_queries(shape, records)
                     found += self._records.segments(shape, [records])
                 if len(known) > size:
                     groups[_SETS + flow] = self._kept_sets(known)

@@ -1,8 +1,9 @@
 """What travels of shared records: k of them for each group and pane instead of one for each query (5.3 - 5.6).
 
 A record goes with a set of queries that it counts for. Records of fragments are one choice, those of single queries
-another (nothing shared), and for aggregates that do not mind duplicates a cover of the fragments by fewer sets. Sets
-are numbered, and written out the first time only: the reader remembers them, so that F is the same at both ends.
+another (nothing shared), for aggregates that do not mind duplicates a cover of the fragments by fewer sets, and for
+counts and sums the records of independent queries. Sets are numbered, and written out the first time only: the reader
+remembers them, so that F is the same at both ends.
 """
 
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from watersmeet.program.aggregate.functions import Rule
 from watersmeet.program.aggregate.records import Layout
 from watersmeet.program.finish.groups import check_records
 from watersmeet.program.finish.shared import SET, Shape, matrix_of, set_of, sets_in, spread
+from watersmeet.program.site.independent import basis_size, counts_only, fresh_basis, is_linear, known_bases, owners_of
 from watersmeet.program.storage.segments import TS
 from watersmeet.sharing.bits import Bools
 from watersmeet.sharing.cover import rectangle_cover
@@ -44,6 +46,10 @@ def decomposed(shape: Shape, records: pa.Table, known: frozenset[bytes]) -> pa.T
         cover, members = _covered(tuple(sets), tuple(selections))
         if len(cover) < len(found):
             found, owners = cover, members
+    if is_linear(shape, layout):
+        basis = _basis(layout, tuple(sets), tuple(selections), known)
+        if basis is not None and _bits(layout, basis, known) < _bits(layout, found, known):
+            found, owners = basis, owners_of(basis, sets)
     return records if found is sets else _regrouped(layout, records, sets, found, owners)
 
 
@@ -51,10 +57,27 @@ def most_records(shape: Shape, fragments: Bools) -> int:
     """k, how many records of a pane and group travel at most for so many possible fragments (rows) and queries."""
     count, queries = len(fragments), int(fragments.shape[1])
     most = min(count, queries)
+    if counts_only(shape):
+        return min(most, most if (rank := basis_size(fragments)) is None else rank)
     is_idempotent = all(one.function in ("min", "max", "bool_and", "bool_or") for one in shape.aggregates)
     if is_idempotent and count * queries <= _MOST_COVERED:
         return min(most, rectangle_cover(fragments).size)
     return most
+
+
+def _basis(
+    layout: Layout, sets: tuple[bytes, ...], selections: tuple[int, ...], known: frozenset[bytes]
+) -> list[bytes] | None:
+    """The cheapest basis from which all queries follow: one that the reader knows, or a new one."""
+    found = known_bases(known, sets)
+    fresh = fresh_basis(sets, selections)
+    return min([*found, *([] if fresh is None else [fresh])], key=lambda one: _bits(layout, one, known), default=None)
+
+
+def _bits(layout: Layout, written: Sequence[bytes], known: frozenset[bytes]) -> float:
+    """What the records of a pane take, with sets or entries that the reader does not know."""
+    new = sum(len(one) for one in written if one not in known)
+    return len(written) * _STATE_BITS * (len(layout.columns) - 2) + 8 * new / _EPOCHS
 
 
 def _pays(layout: Layout, fragments: int, queries: int, unknown: int) -> bool:
@@ -76,11 +99,13 @@ def _regrouped(
 ) -> pa.Table:
     """Records of other sets, each made of those of the fragments that it owns."""
     places = pc.index_in(records.column(SET), pa.array(sets, pa.binary())).to_numpy()
-    given = pa.array(found, pa.binary())
+    rest = records.drop_columns([SET])
     pieces = []
-    for some, numbers in spread(records, owners[places]):
-        pieces.append(layout.combine([some.set_column(some.column_names.index(SET), SET, given.take(numbers))]))
-    return layout.combine(pieces)
+    for rows, numbers in spread(owners[places]):
+        pieces.append(layout.combine([rest.take(pa.array(rows)).append_column(SET, pa.array(numbers))]))
+    made = layout.combine(pieces)
+    given = pa.array(found, pa.binary()).take(made.column(SET))
+    return made.set_column(made.column_names.index(SET), SET, given)
 
 
 def numbered(records: pa.Table, known: Sequence[bytes]) -> tuple[pa.Table, list[bytes]]:

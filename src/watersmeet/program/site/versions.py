@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from watersmeet.errors import InputError
-from watersmeet.plan.nodes import Into, JoinPlan, Plan, is_outer, join_plan_of, join_plans_of
+from watersmeet.plan.nodes import Into, JoinPlan, Plan, Scan, join_plan_of, join_plans_of
 from watersmeet.program.compile import compile_sites
-from watersmeet.program.finish.model import Finish, finish_of
+from watersmeet.program.finish.model import Finish, finishes_of
 from watersmeet.program.operators import Form, Operator, Probe
 from watersmeet.program.site.deployment import (
     Deployment,
@@ -92,35 +92,54 @@ def check_change(deployment: Deployment, change: Change) -> None:
                 f"together, or choose a plan for {_list(deployment.sites)}"
             )
         if one.is_fresh:
-            if tables := [scan.stream for join in joins for scan in join.scans if isinstance(scan.window, AsOf)]:
+            _check_homes(deployment, one, joins)
+            read = {scan.stream for scan in deployment.scans}
+            tables = {scan.stream for join in joins for scan in join.scans if isinstance(scan.window, AsOf)}
+            if again := sorted(tables & read):
                 raise InputError(
-                    f"query {one.query!r} reads table {tables[0]!r}, so it cannot begin while others run: tables are "
-                    "read when a run starts; start it together with them"
+                    f"query {one.query!r} reads table {again[0]!r} as it was read for others that began meanwhile; ask "
+                    "for it once more, so that it is read anew"
                 )
             continue
         if one.query not in running:
             raise InputError(f"query {one.query!r} does not run, so it has no plan to change; add it instead")
-        if is_outer(one.plan):
+        _check_same(deployment, one)
+        for join in joins:
+            _check_replanned(deployment, one, join)
+
+
+def _check_homes(deployment: Deployment, one: QueryPlan, joins: Iterable[JoinPlan]) -> None:
+    """Refuse a query that would have a stream arrive elsewhere than where joins of before still wait for its rows."""
+    homes = {scan.stream: home for known in deployment.joins for scan, home in _homes(known.join)}
+    for scan, home in (found for join in joins for found in _homes(join)):
+        if home != (known := homes.get(scan.stream, home)):
             raise InputError(
-                f"query {one.query!r} has outer joins or EXISTS, so its plan cannot change while it runs; add it with "
-                "that plan as a query of another name and remove this one, or stop it and begin anew"
+                f"query {one.query!r}: the rows of {scan.stream!r} would come about at site {home}, and others that "
+                f"read them at {known} are not over; give the view that they are of `site: {known}`, or the query "
+                "another name"
             )
-        (join,) = joins
-        _check_same(deployment, one, join)
-        _check_places(deployment, one, join)
-        if refreshed := [scan.stream for scan in join.scans if scan.window == AsOf(is_refreshed=True)]:
-            raise InputError(
-                f"query {one.query!r} reads table {refreshed[0]!r}, which is refreshed, so its plan cannot change: the "
-                "versions that rows of the past are joined with may be gone; leave out `refresh:`, or begin anew with "
-                "--fresh"
-            )
-        if deployment.history:
-            _check_kept(deployment, one.query, join)
-        if not deployment.history and not all(_is_timed(scan.window) for scan in join.scans):
-            raise InputError(
-                f"query {one.query!r} {_endless(join)}, and homes keep no rows for later versions, so "
-                f"its plan cannot change while it runs; start it with plans that may change, or stop it and begin anew"
-            )
+
+
+def _homes(join: JoinPlan) -> Iterable[tuple[Scan, str]]:
+    return zip(join.scans, join.homes, strict=True)
+
+
+def _check_replanned(deployment: Deployment, one: QueryPlan, join: JoinPlan) -> None:
+    """Refuse another plan for a join of a query that runs, of which an outer join has several."""
+    _check_places(deployment, one, join)
+    if refreshed := [scan.stream for scan in join.scans if scan.window == AsOf(is_refreshed=True)]:
+        raise InputError(
+            f"query {one.query!r} reads table {refreshed[0]!r}, which is refreshed, so its plan cannot change: the "
+            "versions that rows of the past are joined with may be gone; leave out `refresh:`, or begin anew with "
+            "--fresh"
+        )
+    if deployment.history:
+        _check_kept(deployment, one.query, join)
+    if not deployment.history and not all(_is_timed(scan.window) for scan in join.scans):
+        raise InputError(
+            f"query {one.query!r} {_endless(join)}, and homes keep no rows for later versions, so "
+            f"its plan cannot change while it runs; start it with plans that may change, or stop it and begin anew"
+        )
 
 
 def _left_behind(deployment: Deployment, change: Change) -> Iterable[Joined]:
@@ -145,19 +164,28 @@ def _endless(join: JoinPlan) -> str:
     return f"reads table {tables[0]!r}" if tables else "has a ROWS or UNBOUNDED window"
 
 
-def _check_same(deployment: Deployment, asked: QueryPlan, join: JoinPlan) -> None:
+def _check_same(deployment: Deployment, asked: QueryPlan) -> None:
     """Refuse a plan that was made for something else than what the query asks for now: it may have been replaced."""
-    wanted = finish_of(asked.query, asked.plan)
-    for one in deployment.in_force:
-        for known in one.finishes:
-            if known.query != asked.query:
-                continue
-            answers = [(finish.select, finish.distinct, finish.grouping) for finish in (known, wanted)]
-            if _asked_of(one.join) != _asked_of(join) or answers[0] != answers[1]:
-                raise InputError(
-                    f"query {asked.query!r}: the plan was made for another query of this name, which may have been "
-                    "replaced meanwhile; plan it again"
-                )
+    running = {
+        known.branch: (_asked_of(one.join), _answers_of(known))
+        for one in deployment.in_force
+        for known in one.finishes
+        if known.query == asked.query
+    }
+    wanted = {
+        finish.branch: (_asked_of(join_plan_of(plan)), _answers_of(finish))
+        for plan, finish in finishes_of(asked.query, asked.plan)
+    }
+    if running != wanted:
+        raise InputError(
+            f"query {asked.query!r}: the plan was made for another query of this name, which may have been replaced "
+            "meanwhile; plan it again"
+        )
+
+
+def _answers_of(finish: Finish) -> tuple[object, ...]:
+    """What becomes of combinations, whatever the plan of their join."""
+    return finish.select, finish.distinct, finish.grouping, finish.matching
 
 
 def _asked_of(join: JoinPlan) -> list[tuple[str, str, Window, frozenset[str]]]:
@@ -269,7 +297,13 @@ def next_deployment(now: Deployment, change: Change, revision: int, at_us: int, 
 def _split_us(now: Deployment, change: Change, ended: Iterable[Joined], at_us: int) -> int:
     """From when on heads are the new versions': at once, or when windows have filled where no history is kept."""
     begun = [one.heads.from_us for one in ended if one.heads.from_us is not None]
-    windows = [scan.window for one in change.plans if not one.is_fresh for scan in join_plan_of(one.plan).scans]
+    windows = [
+        scan.window
+        for one in change.plans
+        if not one.is_fresh
+        for join in join_plans_of(one.plan)
+        for scan in join.scans
+    ]
     windows += [scan.window for one in ended for scan in one.join.scans] if windows else []
     copies = [one for one in _left_behind(now, change) if _must_fill(now, one)]
     windows += [scan.window for one in copies for scan in one.join.scans]

@@ -26,7 +26,7 @@ from watersmeet.program.storage.packing import Reader, folded, number_bytes, unf
 
 Count = TypeVar("Count", int, npt.NDArray[np.int64])
 
-VERSION = 4  # of the form of parcels: sites of different ones cannot read each other
+VERSION = 5  # of the form of parcels: sites of different ones cannot read each other
 _MAGIC = b"WM%d" % VERSION
 _SIZE_BYTES, _SUM_BYTES = 3, 4  # of the table of messages, and of the sum over everything but these
 _HEAD_BYTES = len(_MAGIC) + _SIZE_BYTES + 2 * _SUM_BYTES  # with the sum of the parcel before

@@ -36,6 +36,7 @@ AGGREGATES = {  # by name in SQL
     **{"mean": "avg", "variance": "var_samp", "stddev": "stddev_samp", "std": "stddev_samp"},
     **{name: name for name in ("approx_count_distinct", "approx_percentile", "approx_top_k")},
     "percentile_approx": "approx_percentile",
+    **{"max_k": "max_k", "min_k": "min_k"},
     **{"bool_and": "bool_and", "every": "bool_and", "bool_or": "bool_or"},  # any and some also quantify LIKE
 }
 

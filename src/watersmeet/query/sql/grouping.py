@@ -27,12 +27,13 @@ from watersmeet.query.model import (
     key_of_group,
     value_of_group,
 )
+from watersmeet.query.outer import ROW_TIME
 from watersmeet.query.sql.canonical import normal_form
 from watersmeet.query.sql.expressions import ColumnReference, column_references, make_expression
 from watersmeet.query.sql.functions import AGGREGATES, is_call, refuse_functions
 from watersmeet.query.sql.grammar import Statement
 from watersmeet.query.sql.scope import Scope
-from watersmeet.query.sql.sketches import SKETCHES, read_parameters, split_arguments
+from watersmeet.query.sql.sketches import WITH_NUMBERS, read_parameters, split_arguments
 from watersmeet.query.sql.sources import read_duration
 from watersmeet.query.sql.tokens import SIMPLE_NAME, SqlText, Token, Tokens
 from watersmeet.query.sql.where import conjuncts_of
@@ -100,10 +101,9 @@ def read_grouping(
         ends: list[tuple[int, Range | Tumble]] = []
         for one in sources:
             if isinstance(one.window, Range | Tumble) and one.alias.casefold() in scope.aliases:
-                if one.stream not in event_times:
-                    raise text.error(emit, f"EMIT CHANGES needs the event time of stream {one.stream!r}")
                 ends.append((len(grouped), one.window))
-                grouped.append(SelectItem(f"time of {one.alias}", _column(Column(one.alias, event_times[one.stream]))))
+                time_column = Column(one.alias, event_times.get(one.stream, ROW_TIME))  # rows of views have none
+                grouped.append(SelectItem(f"time of {one.alias}", _column(time_column)))
         window = Changes(tuple(ends), reader.count_answers())
     else:
         assert group is not None, "it has the output window"
@@ -328,7 +328,7 @@ class _GroupReader:
         sql = "*"
         given = split_arguments(inside) if inside else [[]]
         parameters: tuple[float, ...] = ()
-        if name in SKETCHES and given[0]:
+        if name in WITH_NUMBERS and given[0]:
             parameters, inside = read_parameters(text, name, call, given[1:]), list(given[0])
         elif len(given) > 1 or not inside:
             raise text.error(call[0], f"{name} takes one argument, {text.excerpt_of(call)}")

@@ -1,8 +1,9 @@
-"""What follows the values in calls of sketches: numbers, by which their size and their results are decided.
+"""What follows the values in calls of aggregates: numbers, by which their size and their results are decided.
 
 approx_count_distinct(x[, relative_error])       parameters: relative_error, if given
 approx_percentile(x, share or array[, accuracy])  parameters: accuracy, 1 for an array or 0, shares
 approx_top_k(x[, k[, tracked]])                   parameters: k, tracked
+max_k(x, k), min_k(x, k)                          parameters: k
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from sqlglot.tokenizer_core import TokenType as T
 
 from watersmeet.query.sql.tokens import SqlText, Tokens
 
-SKETCHES = ("approx_count_distinct", "approx_percentile", "approx_top_k")
+WITH_NUMBERS = ("approx_count_distinct", "approx_percentile", "approx_top_k", "max_k", "min_k")
 
 _ACCURACY, _TOP, _TRACKED, _MOST = 10_000.0, 5.0, 10_000.0, 1_000_000.0
 
@@ -28,7 +29,7 @@ def split_arguments(inside: Tokens) -> list[Tokens]:
 
 
 def read_parameters(text: SqlText, name: str, call: Tokens, given: Sequence[Tokens]) -> tuple[float, ...]:
-    """The numbers of a sketch."""
+    """The numbers of an aggregate."""
     lists = [_numbers(text, name, call, tokens) for tokens in given]
     match name, lists:
         case "approx_count_distinct", []:
@@ -45,10 +46,13 @@ def read_parameters(text: SqlText, name: str, call: Tokens, given: Sequence[Toke
             k, tracked = (*(one for (one,) in numbers), *(_TOP, _TRACKED)[len(numbers) :])
             if 1 <= k <= tracked <= _MOST and k == int(k) and tracked == int(tracked):
                 return (k, tracked)
+        case (("max_k" | "min_k"), [[k]]) if 1 <= k <= _MOST and k == int(k):
+            return (k,)
     usage = {
         "approx_count_distinct": "(x) or (x, 0.02) with a relative error from 0.004 to 0.4",
         "approx_percentile": "(x, 0.5) or (x, array(0.5, 0.99), 10000) with shares from 0 to 1 and an accuracy",
         "approx_top_k": "(x), (x, 5) or (x, 5, 10000) with how many values it has and tracks",
+        **dict.fromkeys(("max_k", "min_k"), "(x, 3) with how many values it has"),
     }
     raise text.error(call[0], f"{name} takes {usage[name]}, {text.excerpt_of(call)}")
 

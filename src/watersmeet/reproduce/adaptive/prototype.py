@@ -77,7 +77,7 @@ class Experiment:
     def setting(self) -> Setting:
         names = self.names
         units, link = UnitCosts(self.probe_s, self.update_s), Transfer(self.latency_s, self.bytes_per_s)
-        return Setting({name: name for name in names}, clique(names), units, link)
+        return Setting({name: name for name in names}, clique(names), units, link, keeps_ties=True)
 
     def rate_at(self, stream: str, ms: float) -> float:
         """The rate of a stream at a time: one of them is low, then high, then low again."""

@@ -14,7 +14,7 @@ from watersmeet.planners.trees import cost_of, stream_join_opt
 from watersmeet.reproduce import plots
 from watersmeet.reproduce.experiment import Experiment, Row, averaged, finding
 from watersmeet.reproduce.pmjoin import fig11
-from watersmeet.reproduce.pmjoin.fig11 import CHOICES, PARTS, SEED
+from watersmeet.reproduce.pmjoin.fig11 import CHOICES, PARTS, SEED, SERIES
 from watersmeet.reproduce.workloads import workload_of_sources
 
 QUERIES = 200
@@ -63,12 +63,11 @@ def _run(point: Point) -> Row:
 
 def _plot(rows: Sequence[Row], path: Path) -> None:
     relative = [row | {choice: row[choice] / row["none"] for choice in CHOICES} for row in rows]
-    series = {"alternative": "Alternative", "random": "Random", "heuristic": "heuristic"}
     plots.lines(
         relative,
         path,
         x="values",
-        series=series,
+        series=SERIES,
         xlabel="highest key value",
         ylabel="tuples/s, as a share of no partitions",
         logx=True,

@@ -28,6 +28,7 @@ from watersmeet.reproduce.workloads import (
 from watersmeet.sim.sites.rows import lay_out
 
 SECONDS = 5
+DRAWS = 10
 _REPEATS = 3
 FIGURES = tuple(f"{method} {what}" for what in ("routing", "micro-batches") for method in METHODS)
 
@@ -45,7 +46,7 @@ def _points(quick: bool) -> tuple[Point, ...]:
     if quick:
         return tuple(Point(situation, count, 0) for situation in ("CHS SD", "RHS DD") for count in (1, 10, 1_000))
     parts = (1, 2, 10, 50, 100, 500, 1_000)
-    return tuple(Point(situation, count, draw) for situation in SITUATIONS for count in parts for draw in range(2))
+    return tuple(Point(situation, count, draw) for situation in SITUATIONS for count in parts for draw in range(DRAWS))
 
 
 def _run(point: Point) -> Row:
@@ -134,7 +135,7 @@ EXPERIMENT = Experiment(
         f"each other site, in batches of a second, the best of {_REPEATS} times; results of joins are not in it.",
         "`micro-batches` is all processor time of all sites in the simulator at one feed a second: reading rows, "
         "routing, filing, the joins whose results travel on, parcels and ledgers.",
-        f"The streams of figure 8; 2 draws from seed {SEED} on. Times are of one machine and vary from run to run.",
+        f"The streams of figure 8; {DRAWS} draws from seed {SEED} on. Times are of one machine and vary between runs.",
     ),
     unit="CPU ms/s",
 )

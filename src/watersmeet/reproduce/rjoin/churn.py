@@ -6,7 +6,7 @@ from pathlib import Path
 
 from watersmeet.reproduce.experiment import Experiment, Row, averaged, finding
 from watersmeet.reproduce.plots import lines
-from watersmeet.sim.rjoin.dynamic import FaultTolerance
+from watersmeet.sim.rjoin.fault_tolerance import FaultTolerance
 from watersmeet.sim.rjoin.recall import SECOND_US, RecallExperiment, exponential, run
 
 RENEW_US = 15 * SECOND_US

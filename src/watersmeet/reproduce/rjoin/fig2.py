@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from watersmeet.program.rjoin.shard import Strategy
+from watersmeet.program.rjoin.settings import Strategy
 from watersmeet.reproduce.experiment import Row, finding
 from watersmeet.reproduce.rjoin.plot import draw
 from watersmeet.reproduce.rjoin.runs import (

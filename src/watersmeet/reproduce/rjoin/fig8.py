@@ -27,7 +27,16 @@ def _run(point: Point) -> list[Row]:
 def _plot(rows: Sequence[Row], path: Path) -> None:
     rows = fewest(rows)
     last = [row for row in rows if row["tuples"] == max(row["tuples"] for row in rows)]
-    draw(rows, path, x="tuples", series="window", curves=last, xlabel="tuples", totals=("load", CREATED))
+    draw(
+        rows,
+        path,
+        x="tuples",
+        series="window",
+        curves=last,
+        xlabel="tuples",
+        totals=("load", CREATED),
+        columns=("traffic", "RIC traffic"),
+    )
 
 
 def _verdict(rows: Sequence[Row]) -> list[str]:

@@ -29,6 +29,7 @@ _STYLES = {
     "storage created": "s--",
     "highest load": "^:",
 }
+_LINES = ("-", "--", ":", "-.")
 _RIC = ("RIC traffic", "grouped RIC")
 
 
@@ -41,6 +42,7 @@ def draw(
     series: str | None = None,
     curves: Sequence[Row] | None = None,
     log: bool = False,
+    columns: Sequence[str] = ("traffic", "grouped traffic", *_RIC),
     totals: Sequence[str] = (*TOTALS, "highest load"),
     published: Mapping[str, Mapping[Any, float]] | None = None,
     bands: Mapping[str, tuple[str, float, float]] | None = None,
@@ -48,13 +50,15 @@ def draw(
 ) -> None:
     """Save four panels: traffic and totals over x, a colour for each series; ranked load and storage of `curves`.
 
+    Where curves are of several series, each has its colour, and a line style for each x.
+
     Points are means over draws with 95 % confidence intervals. Published are values by column and x; `bands`, by name:
     multiples of the traffic of a series, from and to; and how many nodes take part, by name.
     """
     figure, axes = new_figure(2, 2, _SIZE)
     names = list(dict.fromkeys(row[series] for row in rows)) if series else [""]
-    groups = [(name, [row for row in rows if series is None or row[series] == name]) for name in names]
-    _plot_columns(axes[0, 0], groups, x, ("traffic", "grouped traffic", *_RIC))
+    groups = [(name_of(series, name), [row for row in rows if series is None or row[series] == name]) for name in names]
+    _plot_columns(axes[0, 0], groups, x, columns)
     _plot_columns(axes[0, 1], groups, x, totals)
     if published is not None:
         axes[0, 1].set_yscale("log")  # published totals are far from ours
@@ -89,6 +93,11 @@ def draw(
     save(figure, path)
 
 
+def name_of(key: str | None, value: object) -> str:
+    """A value in a legend: numbers with what they are of."""
+    return f"{key} {value:,}" if key and isinstance(value, int | float) else str(value)
+
+
 def _plot_columns(axis: Any, groups: Sequence[tuple[str, Sequence[Row]]], x: str, columns: Sequence[str]) -> None:
     """Each series in its colour, each column in its line style; both are in the legend."""
     for number, (name, rows) in enumerate(groups):
@@ -103,11 +112,16 @@ def _plot_ranks(axis: Any, rows: Sequence[Row], kind: str, keys: Sequence[str]) 
     """The load of nodes over their rank, a curve for each point: means over draws."""
     columns = [f"{kind} at {rank}" for rank in RANKS if rows[0][f"{kind} at {rank}"] is not None]
     means = averaged(rows, keys, columns)
+    firsts, lasts = (list(dict.fromkeys(row[key] for row in means)) for key in (keys[0], keys[-1]))
+    by_series = 1 < len(firsts) < len(means)  # else all curves have colours of their own
     for number, row in enumerate(means):
         known = [{"rank": int(column.rsplit(" ", 1)[1]), "load": row[column]} for column in columns]
-        label = " ".join(f"{row[key]:,}" if isinstance(row[key], int) else str(row[key]) for key in keys)
-        colour = colour_of(str(row[keys[0]]), number) if len({r[keys[0]] for r in rows}) == len(means) else f"C{number}"
-        plot_column(axis, known, "rank", "load", "-", color=colour, label=label)
+        label = ", ".join(name_of(key, row[key]) for key in keys)
+        colour, style = f"C{number}", "-"
+        if len(firsts) > 1:
+            colour = colour_of(str(row[keys[0]]), firsts.index(row[keys[0]]))
+            style = _LINES[lasts.index(row[keys[-1]]) % len(_LINES)] if by_series else "-"
+        plot_column(axis, known, "rank", "load", style, color=colour, label=label)
     axis.set(title=f"{kind} of nodes", xlabel="rank of the node", ylabel="rewritten queries and tuples")
     axis.set(xscale="log", yscale="symlog")
     axis.set_ylim(bottom=0)

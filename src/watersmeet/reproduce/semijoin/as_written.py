@@ -6,7 +6,7 @@ or those of this project's planners.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from math import inf, prod
+from math import fsum, inf, prod
 
 from watersmeet.plan.nodes import Method
 from watersmeet.planners.oneway import OneWay
@@ -25,46 +25,69 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A one-way join by one method: what it costs, and where the combinations are afterwards."""
+    """A one-way join with a stream by one method: what it costs, and where the combinations are afterwards."""
 
     cost: float
     after: State
+    stream: int
+    method: Method
 
 
 Steps = Callable[[State, int], Iterable[Step]]  # all methods for the join of a state with one more stream
 
 
+Sequence = tuple[Step, ...]  # of a head
+
+
+def greedy_plan(setting: Setting, steps: Steps) -> tuple[Sequence, ...]:
+    """Algorithm 10's plan: each head takes the stream and method that are the cheapest now."""
+    return tuple(_greedy(setting, steps, head) for head in range(len(setting.streams)))
+
+
+def best_plan(setting: Setting, steps: Steps) -> tuple[Sequence, ...]:
+    """The best of all sequences and methods, head by head."""
+    return tuple(_best(setting, steps, _start(setting, head)) for head in range(len(setting.streams)))
+
+
 def greedy_cost(setting: Setting, steps: Steps) -> float:
-    """The cost of algorithm 10's plan: each head takes the stream and method that are the cheapest now."""
-    return sum(_greedy(setting, steps, head) for head in range(len(setting.streams)))
+    """The cost of algorithm 10's plan."""
+    return sum(map(cost_of, greedy_plan(setting, steps)))
 
 
 def best_cost(setting: Setting, steps: Steps) -> float:
-    """The cost of the best of all sequences and methods, head by head."""
-    return sum(_best(setting, steps, _start(setting, head)) for head in range(len(setting.streams)))
+    """The cost of the best plan."""
+    return sum(map(cost_of, best_plan(setting, steps)))
 
 
-def _greedy(setting: Setting, steps: Steps, head: int) -> float:
-    state, total = _start(setting, head), 0.0
+def cost_of(sequence: Sequence) -> float:
+    """What the one-way joins of a head cost together."""
+    return fsum(step.cost for step in sequence)
+
+
+def _greedy(setting: Setting, steps: Steps, head: int) -> Sequence:
+    state, taken = _start(setting, head), []
     while candidates := _next_streams(setting, state.joined):
         step = min((step for stream in candidates for step in steps(state, stream)), key=lambda step: step.cost)
-        state, total = step.after, total + step.cost
-    return total
+        state = step.after
+        taken.append(step)
+    return tuple(taken)
 
 
-def _best(setting: Setting, steps: Steps, state: State) -> float:
-    candidates = _next_streams(setting, state.joined)
-    if not candidates:
-        return 0.0
+def _best(setting: Setting, steps: Steps, state: State) -> Sequence:
+    best: Sequence = ()
     least = inf
-    for stream in candidates:
-        cheapest: dict[State, float] = {}  # methods that end at the same site differ in nothing but their cost
+    for stream in _next_streams(setting, state.joined):
+        cheapest: dict[State, Step] = {}  # methods that end at the same site differ in nothing but their cost
         for step in steps(state, stream):
-            cheapest[step.after] = min(step.cost, cheapest.get(step.after, inf))
-        for after, cost in cheapest.items():
-            if cost < least:
-                least = min(least, cost + _best(setting, steps, after))
-    return least
+            known = cheapest.setdefault(step.after, step)
+            if step.cost < known.cost:
+                cheapest[step.after] = step
+        for step in cheapest.values():
+            if step.cost < least:
+                sequence = (step, *_best(setting, steps, step.after))
+                if cost_of(sequence) < least:
+                    best, least = sequence, cost_of(sequence)
+    return best
 
 
 def _start(setting: Setting, head: int) -> State:
@@ -123,7 +146,7 @@ def by_appendix_b(setting: Setting, costs: Costs, *, one_attribute: bool = False
         forward = prod(min(1.0, spec.distinct / setting.streams[one].distinct) for one in ties)
         after = State(state.head, state.joined | 1 << stream, "")
         for method in Method:
-            yield Step(one_way_join_s(method, first, second, forward, network, costs), after)
+            yield Step(one_way_join_s(method, first, second, forward, network, costs), after, stream, method)
 
     return steps
 
@@ -136,6 +159,6 @@ def by_planner(setting: Setting) -> Steps:
         for priced in prices.priced_hops(state.head, state.joined, state.site, stream):
             if not priced.hop.bloom:
                 cost = priced.own + sum(prices.price_of(item) for item in priced.shared)
-                yield Step(cost, State(state.head, state.joined | 1 << stream, priced.end))
+                yield Step(cost, State(state.head, state.joined | 1 << stream, priced.end), stream, priced.hop.method)
 
     return steps

@@ -35,13 +35,15 @@ def row_of(compared: Row) -> Row:
     return {"topology": compared["topology"], "draw": compared["draw"], **weights}
 
 
-def _plot(rows: Sequence[Row], path: Path) -> None:
+def plot_frequencies(rows: Sequence[Row], path: Path) -> None:
+    """A bar for each join graph in each bin."""
     means = {row["topology"]: row for row in averaged(rows, ["topology"], BINS)}
     bars = [{"ratio": name, **{topology: row[name] for topology, row in means.items()}} for name in BINS]
     plots.bars(
         bars,
         path,
         label="ratio",
+        xlabel="T_G / T_E, rounded to one decimal",
         series={topology: topology for topology in EDGES if topology in means},
         ylabel="% of queries",
     )
@@ -52,12 +54,13 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
     return [
         f"not the paper's measure: {row['topology']}, heads share: 1.0 in {row['1.0']:.0f} % of the queries, 1.1 in "
         f"{row['1.1']:.0f} %, more in {sum(row[name] for name in BINS[3:]):.0f} %, and less than 0.95 in "
-        f"{row[BINS[0]]:.0f} %; frequencies {'fall' if _falls(row) else 'do not fall'} from 1.0 on"
+        f"{row[BINS[0]]:.0f} %; frequencies {'fall' if is_falling(row) else 'do not fall'} from 1.0 on"
         for row in means
     ]
 
 
-def _falls(row: Row) -> bool:
+def is_falling(row: Row) -> bool:
+    """Whether frequencies fall from 1.0 on, and most queries are there."""
     return all(row[one] >= row[other] - SLACK for one, other in pairwise(BINS[1:])) and row["1.0"] > 50
 
 
@@ -69,7 +72,7 @@ EXPERIMENT = Experiment(
     figures=BINS,
     points=semijoin_table3.points,
     run=_run,
-    plot=_plot,
+    plot=plot_frequencies,
     verdict=_verdict,
     published=("frequencies fall exponentially from 1.0 on; a few ratios are below 1.0, by noise in measured times",),
     notes=("The runs of table 3 once more; figures are shares of the queries in percent.", *semijoin_table3.NOTES),

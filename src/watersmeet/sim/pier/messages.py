@@ -10,6 +10,7 @@ from watersmeet.sim.overlays.router import Address
 _KIND_BYTES = 1
 _QUERY_BYTES = 12  # who asks 6, a number 4, a kind 2
 _TIME_BYTES = 8
+_ADDRESS_BYTES = 6
 _REQUEST_BYTES = 4
 
 
@@ -37,6 +38,18 @@ class PortMessage:
     @property
     def size_bytes(self) -> int:
         return _KIND_BYTES + 1 + len(self.port.encode()) + self.batch.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A tuple in a range index, and the node that has published it."""
+
+    address: Address
+    batch: Batch
+
+    @property
+    def size_bytes(self) -> int:
+        return _ADDRESS_BYTES + self.batch.size_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,10 +51,14 @@ class PierNetwork:
         loss: float = 0.0,
         dht: DhtSettings = DhtSettings(),  # noqa: B008 - it is frozen
         upkeep: bool = False,
+        trees: int = 1,
     ) -> None:
-        """Without `upkeep` the overlay sends no messages of its own, and nobody may come or go."""
+        """Without `upkeep` the overlay sends no messages of its own, and nobody may come or go.
+
+        With several distribution trees queries are spread over them.
+        """
         self.kernel, self._overlay, self._dht = kernel, overlay, dht
-        self._distribution = DistributionSettings(follows_routes=upkeep)
+        self._distribution = DistributionSettings(trees=trees, follows_routes=upkeep)
         self.net = Internet(kernel, latency, access_bps=access_bps, congestion=congestion, loss=loss)
         self.churn: Churn | None = None
         self._clock_offset_us = 0

@@ -12,11 +12,11 @@ from typing import Any
 from watersmeet.program.pier.algorithms import Algorithm
 from watersmeet.program.pier.dataflow import PreparedGraph, RunningGraph, prepare
 from watersmeet.program.pier.graph import UflQuery, expanded
-from watersmeet.program.pier.runtime import Cancel, Context, Counters, Take
+from watersmeet.program.pier.runtime import ERROR_SCHEMA, Cancel, Context, Counters, Receiver, Take
 from watersmeet.program.pier.tuples import Batch, grouped
 from watersmeet.program.pier.ufl.parse import parse_ufl
 from watersmeet.sim.dht.messages import Item
-from watersmeet.sim.dht.node import Dht
+from watersmeet.sim.dht.node import Dht, Passage
 from watersmeet.sim.kernel import Kernel
 from watersmeet.sim.overlays.identifiers import identifier_of
 from watersmeet.sim.overlays.router import Address
@@ -24,16 +24,21 @@ from watersmeet.sim.pier.aggregation.continuous import AggregationNode
 from watersmeet.sim.pier.aggregation.query import AggregationQuery, Algebra
 from watersmeet.sim.pier.client import ClientQuery
 from watersmeet.sim.pier.indexes.distribution_tree import Broadcast, DistributionSettings, DistributionTree
+from watersmeet.sim.pier.indexes.pht.calls import NODES, REQUESTS, index_of
+from watersmeet.sim.pier.indexes.pht.messages import Request
+from watersmeet.sim.pier.indexes.pht.tree import Found, PrefixHashTree
 from watersmeet.sim.pier.messages import (
     FetchedMessage,
     FetchMessage,
     GraphsMessage,
     PortMessage,
+    Published,
     ReplyMessage,
 )
 from watersmeet.sim.pier.sources import query_database, read_csv
 
 PORT_BUFFER_US = 60_000_000  # how long tuples wait at a port for a query that listens there
+_HALF = 1 << 63  # keys of a trie have no sign
 PORT_LIFETIME_US = 60_000_000  # of what is broadcast to a port: nodes that join within it get it too
 
 
@@ -66,6 +71,9 @@ class PierNode:
         self._fetches: dict[int, Callable[[Sequence[Batch]], None]] = {}
         self._fetched_total = 0
         self._replies: dict[str, int] = {}  # messages sent to whoever asked, by query
+        self._ranges: dict[str, PrefixHashTree] = {}
+        dht.upcall(REQUESTS, self._asked_of_index, passages=[Passage.ARRIVED])
+        dht.new_data(NODES, self._got_trie_node)
         dht.node.on_deliver(self._delivered)
         dht.node.on_direct(self._received)
 
@@ -95,21 +103,37 @@ class PierNode:
         self._disseminate(query_id, graphs)
         return client
 
+    def expect(self, duration_us: int, once: tuple[str, ...]) -> ClientQuery:
+        """Collect what comes back for a query that another node asks together with its own."""
+        self._asked += 1
+        query_id = f"q{self.address}.{self._asked}"
+        now_us = self._kernel.now_us
+        client = self.queries[query_id] = ClientQuery(query_id, now_us, now_us + duration_us, once)
+        return client
+
     def stop(self) -> None:
         """Crash: op-graphs, tables and answers of this node are gone."""
         for graph in self.graphs.values():
             graph.stop()
         for state in (self.graphs, self._tables, self._inserted, self._ports, self._buffers, self._fetches):
             state.clear()
+        for index in self._ranges.values():
+            index.stop()
         self._tree.stop()
         self.dht.stop()
 
     # The life of an op-graph.
 
     def _disseminate(self, query_id: str, graphs: tuple[PreparedGraph, ...]) -> None:
-        """Each op-graph goes to the owner of its key by the equality index, or to all nodes by a distribution tree."""
+        """Each op-graph goes to those who need it.
+
+        By the equality index that is the owner of its key, by a range index whoever has published into its range, and
+        by a distribution tree all nodes.
+        """
         for graph in graphs:
-            if graph.namespace is not None:
+            if graph.bounds is not None:
+                self._to_publishers(query_id, graph, graph.bounds)
+            elif graph.namespace is not None:
                 message = GraphsMessage(query_id, self.address, (graph,), graph.duration_us)
                 target = identifier_of(f"{graph.namespace}.{graph.resource}")
                 self.dht.node.route(target, message, message.size_bytes)
@@ -118,6 +142,23 @@ class PierNode:
             longest_us = max(graph.duration_us for graph in everywhere)
             message = GraphsMessage(query_id, self.address, everywhere, longest_us)
             self._tree.broadcast(message, message.size_bytes, longest_us)
+            # Not when it comes back: it could wait behind results, longer than tuples that are sent here live.
+            self._begin(message, 0)
+
+    def _to_publishers(self, query_id: str, graph: PreparedGraph, bounds: tuple[int, int]) -> None:
+        assert graph.namespace is not None, "a range is that of an index"
+
+        def found(answer: Found) -> None:
+            message = GraphsMessage(query_id, self.address, (graph,), graph.duration_us)
+            for address in sorted({published.address for published in _published(answer)}):
+                self.dht.node.direct(address, message, message.size_bytes)
+            if not answer.is_complete:
+                row = (graph.graph.name, 0, "a part of the index did not answer", self.address)
+                client = self.queries[query_id]
+                client.take(self._kernel.now_us, self.address, "error", "", Batch(ERROR_SCHEMA, (row,)))
+
+        low, high = bounds
+        self.range_index(graph.namespace).range(low + _HALF, high + _HALF, found)
 
     def _begin(self, message: GraphsMessage, age_us: int) -> None:
         """Set op-graphs up; one that comes late, to a node that has just joined, runs as much shorter."""
@@ -145,6 +186,7 @@ class PierNode:
         kind: str,
         operator: str,
         batch: Batch,
+        receiver: Receiver | None = None,
     ) -> None:
         sent = self._replies[query_id] = self._replies.get(query_id, 0) + 1
         if most_messages is not None and sent > most_messages:
@@ -152,8 +194,9 @@ class PierNode:
             return
         if kind == "result":
             self.results_sent += len(batch.rows)
-        message = ReplyMessage(query_id, kind, operator, batch)
-        self.dht.node.direct(proxy, message, message.size_bytes)
+        address, asked = (proxy, query_id) if receiver is None else receiver
+        message = ReplyMessage(asked, kind, operator, batch)
+        self.dht.node.direct(address, message, message.size_bytes)
 
     # Messages.
 
@@ -170,6 +213,8 @@ class PierNode:
 
     def _received(self, sender: Address, payload: object) -> None:
         match payload:
+            case GraphsMessage():
+                self._begin(payload, 0)
             case ReplyMessage(query_id, kind, operator, batch):
                 client = self.queries.get(query_id)
                 if client is not None:
@@ -226,6 +271,36 @@ class PierNode:
 
     def get(self, namespace: str, key: str, found: Callable[[Sequence[Batch]], None]) -> None:
         self.dht.get(namespace, key, lambda items: found(_batches(items)))
+
+    def index(self, name: str, key: int, suffix: str, batch: Batch, lifetime_us: int) -> None:
+        published = Published(self.address, batch)
+        self.range_index(name).insert(key + _HALF, suffix, published, lifetime_us, published.size_bytes)
+
+    def look_up(self, name: str, low: int, high: int, found: Callable[[Sequence[Batch]], None]) -> None:
+        def answered(answer: Found) -> None:
+            found(grouped((each.batch.schema, row) for each in _published(answer) for row in each.batch.rows))
+
+        self.range_index(name).range(low + _HALF, high + _HALF, answered)
+
+    def range_index(self, name: str) -> PrefixHashTree:
+        """This node's part of a range index, which begins with the first who asks for it."""
+        found = self._ranges.get(name)
+        if found is None:
+            found = self._ranges[name] = PrefixHashTree(self._kernel, self.dht, name)
+            found.start()
+        return found
+
+    def _asked_of_index(self, item: Item) -> Item | None:
+        request = item.value
+        assert isinstance(request, Request)
+        if request.index in self._ranges:
+            return item  # served by the index itself
+        self.range_index(request.index).serve(item)
+        return None
+
+    def _got_trie_node(self, item: Item) -> None:
+        """Look after trie nodes that have moved here, of indexes that were not known here."""
+        self.range_index(index_of(item.key))
 
     def stored(self, namespace: str) -> Sequence[Batch]:
         return _batches(self.dht.local_scan(namespace))
@@ -325,6 +400,10 @@ class PierNode:
         found = self._fetches.pop(request, None)
         if found is not None:
             found(())
+
+
+def _published(answer: Found) -> list[Published]:
+    return [entry.value for entry in answer.entries if isinstance(entry.value, Published)]
 
 
 def _batches(items: Sequence[Item]) -> list[Batch]:

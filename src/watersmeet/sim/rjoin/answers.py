@@ -5,9 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from watersmeet.program.rjoin.compiled import Ints, Longs
-from watersmeet.program.rjoin.shard import table_of
-from watersmeet.program.rjoin.tables import Known
+from watersmeet.program.rjoin.arrays import Ints, Longs
+from watersmeet.program.rjoin.tables import Known, table_of
 from watersmeet.query.model import JoinQuery
 from watersmeet.sim.rjoin.expressions import project
 from watersmeet.sim.sites.rows import query_rows

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from watersmeet.program.rjoin.compiled import Ints
+from watersmeet.program.rjoin.arrays import Ints
 from watersmeet.sim.overlays.identifiers import is_between
 from watersmeet.sim.overlays.router import Address, Arc
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Collection
 
-from watersmeet.program.rjoin.shard import Load, Settings
+from watersmeet.program.rjoin.loads import Load
+from watersmeet.program.rjoin.settings import Settings
 from watersmeet.program.rjoin.tables import Known
 from watersmeet.sim.internet.churn import Churn, Sessions
 from watersmeet.sim.internet.hosts import Congestion, Internet
@@ -13,8 +14,10 @@ from watersmeet.sim.overlays.node import Bundle, Direct, OverlayNode, Routed
 from watersmeet.sim.overlays.prefixes import Prefixes
 from watersmeet.sim.overlays.ring import Ring
 from watersmeet.sim.overlays.router import Address
-from watersmeet.sim.rjoin.dynamic import Answered, DynamicRJoin, FaultTolerance
+from watersmeet.sim.rjoin.dynamic import DynamicRJoin
+from watersmeet.sim.rjoin.fault_tolerance import FaultTolerance
 from watersmeet.sim.rjoin.mail import MailPurpose, purpose_of
+from watersmeet.sim.rjoin.peer import Answered
 
 ACCESS_BPS = 1_500_000.0  # PIER's
 _ENDLESS = (MailPurpose.MOVES, MailPurpose.COPIES, MailPurpose.RENEWAL)  # goes on as long as nodes do

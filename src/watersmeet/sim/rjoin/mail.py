@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias, assert_never
 
-from watersmeet.program.rjoin.compiled import Ints, Longs
-from watersmeet.program.rjoin.shard import Hints
+from watersmeet.program.rjoin.arrays import Ints, Longs
+from watersmeet.program.rjoin.mail import Hints
 from watersmeet.sim.overlays.router import Address, Arc
 
 _HEADER_BYTES, _HINT_BYTES, _VALUE_BYTES = 40, 24, 8

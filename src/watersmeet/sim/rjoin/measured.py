@@ -12,8 +12,8 @@ from itertools import islice
 import numpy as np
 
 from watersmeet.errors import RunError
-from watersmeet.program.rjoin.compiled import FOREVER, Longs
-from watersmeet.program.rjoin.shard import Settings, Strategy
+from watersmeet.program.rjoin.arrays import FOREVER, Longs
+from watersmeet.program.rjoin.settings import Settings, Strategy
 from watersmeet.program.rjoin.tables import Catalog, Known, Widths
 from watersmeet.sim.kernel import Kernel
 from watersmeet.sim.overlays.balance import balance

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from watersmeet.program.rjoin.compiled import FOREVER
+from watersmeet.program.rjoin.arrays import FOREVER
 from watersmeet.program.rjoin.tables import Known
 from watersmeet.query.bags import bag_of
 from watersmeet.query.oracle import answer

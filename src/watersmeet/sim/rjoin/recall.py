@@ -7,7 +7,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from watersmeet.program.rjoin.shard import Settings
+from watersmeet.program.rjoin.settings import Settings
 from watersmeet.program.rjoin.tables import Catalog, Known, Widths
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.internet.churn import Exponential, Sessions
@@ -17,9 +17,9 @@ from watersmeet.sim.kernel import Kernel
 from watersmeet.sim.overlays.prefixes import Prefixes
 from watersmeet.sim.overlays.ring import Ring
 from watersmeet.sim.rjoin.answers import Answers
-from watersmeet.sim.rjoin.dynamic import FaultTolerance
 from watersmeet.sim.rjoin.dynamic_network import DynamicNetwork
 from watersmeet.sim.rjoin.expressions import judge
+from watersmeet.sim.rjoin.fault_tolerance import FaultTolerance
 from watersmeet.sim.rjoin.oracle_check import verdict_on
 
 SECOND_US = 1_000_000

@@ -14,8 +14,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from watersmeet.program.rjoin.compiled import COUNT, FOREVER, NONE, QUERY, Ints, Longs
-from watersmeet.program.rjoin.shard import Ask, CheckMail, Load, Out, QueryMail, Settings, Shard, TupleMail, joined
+from watersmeet.program.rjoin.arrays import COUNT, FOREVER, NONE, QUERY, Ints, Longs
+from watersmeet.program.rjoin.loads import Load
+from watersmeet.program.rjoin.mail import Ask, CheckMail, Out, QueryMail, TupleMail, joined
+from watersmeet.program.rjoin.settings import Settings
+from watersmeet.program.rjoin.shard import Shard
 from watersmeet.program.rjoin.tables import Known
 from watersmeet.query.model import JoinQuery
 from watersmeet.sim.kernel import Kernel

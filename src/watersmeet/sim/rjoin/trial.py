@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from watersmeet.program.rjoin.compiled import FOREVER, Ints, Longs
-from watersmeet.program.rjoin.shard import Settings, Strategy, table_of
-from watersmeet.program.rjoin.tables import Catalog, Known, Widths, needs_pairs, reach_us
+from watersmeet.program.rjoin.arrays import FOREVER, Ints, Longs
+from watersmeet.program.rjoin.settings import Settings, Strategy
+from watersmeet.program.rjoin.tables import Catalog, Known, Widths, needs_pairs, reach_us, table_of
 from watersmeet.query.bags import Bag, bag_of
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query

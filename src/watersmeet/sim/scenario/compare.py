@@ -11,16 +11,9 @@ from watersmeet.errors import InputError
 from watersmeet.plan.nodes import Plan
 from watersmeet.planners.choose import NAMES
 from watersmeet.sim.scenario.model import SitesScenario
-from watersmeet.sim.scenario.sites import plan_queries, simulate_sites
+from watersmeet.sim.scenario.sites import simulate_sites
 from watersmeet.sim.scenario.sites_outcome import SitesSummary
-from watersmeet.sim.scenario.sources import check_source, read_arrivals
-from watersmeet.stats.model import Origin, Stats
-from watersmeet.stats.sketches import StreamSketch
-from watersmeet.stats.yaml import filled
-from watersmeet.topology.model import Topology
-
-SAMPLED_ROWS = 100_000
-_MEASURED_ROWS = 10_000
+from watersmeet.sim.scenario.sites_plans import plan_queries
 
 Progress = Callable[[str, int, int], object]  # the planner, rows that have arrived, of how many
 
@@ -57,7 +50,7 @@ def compare_planners(
         try:
             planned = plan_queries(asked)
             planning_s = time.process_time() - began
-            plans = tuple(one.chosen.plan for _, one in sorted(planned.items()))
+            plans = tuple(one.chosen.plan for _, one in sorted(planned.selects.items()))
             if plans not in ran:
                 outcome = simulate_sites(asked, progress=tell, planned=planned)
                 ran[plans] = outcome.summary, time.process_time() - began - planning_s
@@ -66,25 +59,9 @@ def compare_planners(
             continue
         summary, cpu_s = ran[plans]
         made_by = {
-            name: replace(figures, planner=planned[name].chosen.planner) for name, figures in summary.queries.items()
+            one.target.name: replace(
+                summary.queries[one.target.name], planner=planned.selects[one.branches[0][0]].chosen.planner
+            )
+            for one in planned.answered
         }
         yield PlannerRun(planner, replace(summary, queries=made_by), cpu_s, planning_s)
-
-
-def with_sampled_statistics(topology: Topology, most_rows: int = SAMPLED_ROWS) -> Topology:
-    """The topology with statistics of streams for which none are given, from their first rows."""
-    found = {}
-    for stream in topology.streams:
-        if topology.stats.stream(stream.name).rate is not None:
-            continue
-        check_source(stream)
-        rows, arrivals_us = read_arrivals(stream, most_rows + 1)
-        seen = 1.0 if rows.num_rows <= most_rows else 0.0
-        rows, sketch = rows.slice(0, most_rows), StreamSketch()
-        if not rows.num_rows:
-            continue
-        sketch.count(arrivals_us[: rows.num_rows])
-        sketch.add(rows)
-        sketch.measure(rows.slice(0, _MEASURED_ROWS))
-        found[stream.name] = sketch.stats(Origin.ESTIMATED, None, seen)
-    return replace(topology, stats=filled(topology.stats, Stats(found)))

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from watersmeet.errors import InputError
-from watersmeet.program.rjoin.compiled import Longs
+from watersmeet.program.rjoin.arrays import Longs
 from watersmeet.query.bags import bag_of
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query

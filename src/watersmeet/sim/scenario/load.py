@@ -16,7 +16,7 @@ from watersmeet.errors import InputError, TopologyError, did_you_mean
 from watersmeet.planners.choose import batch_interval_s
 from watersmeet.program.pier.algorithms import names_for_queries
 from watersmeet.program.pier.sql.plan import JoinMethod, PlanSettings, Transport
-from watersmeet.program.rjoin.shard import Strategy
+from watersmeet.program.rjoin.settings import Strategy
 from watersmeet.query.windows import parse_duration
 from watersmeet.sim.internet.hosts import Congestion
 from watersmeet.sim.scenario.model import (
@@ -69,7 +69,11 @@ _PIER_KEYS = (
     "group_wait",
     "aggregation",
     "renew",
+    "trees",
+    "roots",
+    "sharing",
 )
+_SHARING = ("auto", "none")
 _RANKINGS = ("shared", "own")
 _OLD_CHURN_KEYS = {"polite": "graceful_fraction", "stay": "stable_nodes"}
 _OLD_RUNTIMES = {"settled": Runtime.STATIC.value, "live": Runtime.DYNAMIC.value}
@@ -125,7 +129,6 @@ def load_simulated(path: str | Path, system: System | None = None) -> Scenario |
     path = Path(path)
     if _is_topology(read(path, _NEEDED).mapping("the scenario")):
         topology = load_topology(path)
-        _refuse_views(topology)
         if system is System.SITES or (system is None and len(topology.sites) > 1):
             interval_s = batch_interval_s(topology, [stream.name for stream in topology.streams])
             return SitesScenario(topology, trigger_us=round(interval_s * 1e6))
@@ -143,8 +146,8 @@ def _refuse_views(topology: Topology) -> None:
             selects = sum(len(one.output.branches) for one in outputs_of(topology, [query]))
         if selects > 1:
             raise InputError(
-                f"query {query.name!r} reads a view or has several SELECTs, which cannot be simulated from the command "
-                "line yet; run it on Spark (watersmeet run), or simulate a query of one SELECT over streams"
+                f"query {query.name!r} reads a view or has several SELECTs, which peers do not answer; simulate it "
+                "with --system sites, or run it on Spark (watersmeet run)"
             )
 
 
@@ -237,7 +240,7 @@ def _pier(entry: Entry) -> PierSettings:
         plan["method"] = members["join"]
     if "transport" in members:
         plan["transport"] = members["transport"]
-    plan |= {name: keys[name].whole(name) for name in ("bloom_bits", "bloom_hashes") if name in keys}
+    plan |= {name: keys[name].whole(name) for name in ("bloom_bits", "bloom_hashes", "roots") if name in keys}
     for name, setting in (
         ("slack", "slack_s"),
         ("bloom_wait", "bloom_wait_s"),
@@ -256,6 +259,13 @@ def _pier(entry: Entry) -> PierSettings:
         settings["mode"] = members["mode"]
     if "replicas" in keys:
         settings["replicas"] = keys["replicas"].whole("replicas")
+    if "trees" in keys:
+        settings["trees"] = keys["trees"].whole("trees")
+    if "sharing" in keys:
+        found = keys["sharing"].text("sharing")
+        if found not in _SHARING:
+            raise keys["sharing"].fail(f"unknown sharing {found!r}; {did_you_mean(found, _SHARING)}")
+        settings["shares"] = found == "auto"
     if "drain" in keys:
         settings["drain_us"] = _duration(keys["drain"], "drain")
     with _blamed(keys, entry):
@@ -323,9 +333,13 @@ def _query(name: str, entry: Entry, directory: Path, nodes: int) -> SubmittedQue
 
 def _text_of(path: Path, entry: Entry) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise entry.fail(f"the UFL file {path} cannot be read: {error}; correct the path or the file") from None
+        why = error.strerror if isinstance(error, OSError) else error
+        raise entry.fail(f"the UFL file {path} cannot be read: {why}; correct the path or the file") from None
+    if not text.strip():
+        raise entry.fail(f"the UFL file {path} is empty; write an op-graph into it")
+    return text
 
 
 def _sink(entry: Entry, what: str, directory: Path) -> Sink:

@@ -9,13 +9,14 @@ import numpy as np
 
 from watersmeet.errors import InputError, did_you_mean
 from watersmeet.program.pier.sql.plan import JoinMethod, PlanSettings, Transport
-from watersmeet.program.rjoin.shard import Strategy
+from watersmeet.program.rjoin.settings import Strategy
 from watersmeet.query.windows import format_duration
 from watersmeet.sim.scenario.network import HOP_US, MOST_DYNAMIC_NODES, DynamicSettings, NetworkSettings, OverlayKind
 from watersmeet.sim.scenario.workload import UserLoad, ZipfLoad
 from watersmeet.topology.model import Query, Topology
 
 MOST_PIER_NODES = 20_000
+MOST_TREES = 16  # distribution trees of PIER
 MOST_REPLICAS = 8  # so many successors a node knows
 SHORTEST_TRIGGER_US = 1_000
 SITES_NEED_A_TOPOLOGY = "system sites is run from a topology with sites"
@@ -66,10 +67,14 @@ class PierSettings:
     mode: PierMode = PierMode.CONTINUOUS
     replicas: int = 0  # copies of what is stored in the DHT
     drain_us: int = 30_000_000  # after the last tuple, until op-graphs end
+    trees: int = 1  # distribution trees, over which queries are spread
+    shares: bool = True  # whether GROUP BY queries that differ in their filters are answered together where it pays
 
     def __post_init__(self) -> None:
         if not 0 <= self.replicas <= MOST_REPLICAS:
             raise InputError(f"replicas must be from 0 to {MOST_REPLICAS}, not {self.replicas}")
+        if not 1 <= self.trees <= MOST_TREES:
+            raise InputError(f"trees must be from 1 to {MOST_TREES}, not {self.trees}")
         if not 1_000_000 <= self.drain_us <= 3_600_000_000:
             raise InputError(f"drain must be from 1 second to 1 hour, not {format_duration(self.drain_us)}")
         needs_all = (JoinMethod.FETCH_MATCHES, JoinMethod.BLOOM)
@@ -80,6 +85,10 @@ class PierSettings:
             )
         if self.mode is PierMode.SNAPSHOT and self.plan.aggregation is not None:
             raise InputError("aggregation runs by epochs, which a snapshot has none of; leave out one of them")
+        if not 1 <= self.plan.roots <= MOST_TREES:
+            raise InputError(f"roots must be from 1 to {MOST_TREES}, not {self.plan.roots}")
+        if self.plan.roots > 1 and self.plan.aggregation is None:
+            raise InputError("roots are those of aggregation trees; add aggregation, or leave out roots")
         if self.plan.transport is Transport.IP and self.plan.method is JoinMethod.HIERARCHICAL:
             raise InputError("join hierarchical needs the nodes on a route; leave out transport: ip")
 
@@ -206,6 +215,7 @@ class Scenario:
                 "aggregation": plan.aggregation,
                 "replicas": self.pier.replicas,
                 "drain_us": self.pier.drain_us,
+                "trees": self.pier.trees,
             }
         dynamic = self.dynamic
         if dynamic is not None:
@@ -252,9 +262,17 @@ class SitesScenario:
     @property
     def queries(self) -> tuple[Query, ...]:
         """The queries of the topology with the planner that is asked for."""
+        return self._planned(self.topology.queries)
+
+    @property
+    def views(self) -> tuple[Query, ...]:
+        """The views of the topology with the planner that is asked for."""
+        return self._planned(self.topology.views)
+
+    def _planned(self, queries: tuple[Query, ...]) -> tuple[Query, ...]:
         if self.planner is None:
-            return self.topology.queries
-        return tuple(replace(query, planner=self.planner, plan=None) for query in self.topology.queries)
+            return queries
+        return tuple(replace(query, planner=self.planner, plan=None) for query in queries)
 
 
 Kind = TypeVar("Kind", bound=Enum)

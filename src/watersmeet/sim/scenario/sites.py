@@ -4,8 +4,7 @@ Rows arrive at the pace of their event times. Every site has a micro-batch at ev
 something has come; it takes no time by itself, so delays are those of triggers, links and watermarks.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -13,8 +12,8 @@ import pyarrow as pa
 
 from watersmeet import __version__
 from watersmeet.adapt.decisions import Decider, decisions_of
-from watersmeet.cost.price import DEFAULT_UNITS, REACTION_S, Cost, price
-from watersmeet.errors import InputError, TypeMismatch
+from watersmeet.cost.price import DEFAULT_UNITS, Cost, price
+from watersmeet.errors import InputError
 from watersmeet.metrics.bus import Reader
 from watersmeet.metrics.describe import (
     central_bytes,
@@ -35,42 +34,29 @@ from watersmeet.metrics.events import (
 from watersmeet.metrics.traffic import LinkTraffic
 from watersmeet.plan.explain import explain_text
 from watersmeet.plan.nodes import join_plan_of, with_join
-from watersmeet.planners.choose import Chosen, choose
-from watersmeet.program.rjoin.compiled import Longs
+from watersmeet.planners.choose import Chosen
+from watersmeet.program.rjoin.arrays import Longs
 from watersmeet.program.site.agreement import Form
+from watersmeet.program.site.deployment import first_joins
 from watersmeet.program.site.ledger import SiteLedger, failed_counts
+from watersmeet.program.site.matches import matches_since
 from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.site.versions import Change, QueryPlan
-from watersmeet.query.model import JoinQuery
-from watersmeet.query.sql import parse_query, to_duckdb
+from watersmeet.query.model import Output
 from watersmeet.sim.internet.links import LinkModel
-from watersmeet.sim.rjoin.answers import no_rows
-from watersmeet.sim.rjoin.expressions import judge, project
 from watersmeet.sim.scenario.model import SitesScenario
-from watersmeet.sim.scenario.sites_oracle import StreamRows, compare, group_schema
+from watersmeet.sim.scenario.sites_oracle import StreamRows, compare, compare_bags, due_outputs
 from watersmeet.sim.scenario.sites_outcome import AnswerDelays, QueryFigures, SiteFigures, SitesOutcome, SitesSummary
-from watersmeet.sim.scenario.sources import check_source, read_arrivals, read_table, schema_of
-from watersmeet.sim.sites.rows import query_rows, typed
+from watersmeet.sim.scenario.sites_plans import PlannedQueries, PlannedQuery, plan_queries
+from watersmeet.sim.scenario.sources import check_source, first_part, read_arrivals, read_table
 from watersmeet.sim.sites.site import RETRY_US, SimulatedSite, SimulatedSites
 from watersmeet.stats.sketches import StreamSketch
-from watersmeet.topology.model import Query, Table, Topology
+from watersmeet.topology.model import Table, Topology
 
 _INSIST_TRIGGERS = 10  # after which a site asks for the promises of others
 _SLACK_TRIGGERS = 2  # event time that sites may go on for while they agree on a change
 
 Progress = Callable[[int, int], object]  # rows that have arrived, of how many
-
-
-@dataclass(frozen=True)
-class PlannedQuery:
-    """A query that can be simulated: parsed, typed and planned."""
-
-    query: Query
-    parsed: JoinQuery
-    typed: JoinQuery  # with the types of its keys
-    chosen: Chosen
-    schema: pa.Schema  # of its answers
-    site: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +76,7 @@ def simulate_sites(
     decider: Decider | None = None,
     crashes: Sequence[Crash] = (),
     form: Form = Form.POINT_TO_POINT,
-    planned: "Mapping[str, PlannedQuery] | None" = None,
+    planned: PlannedQueries | None = None,
 ) -> SitesOutcome:
     """Run all queries of a topology to their end, in one deployment; `decider` in place of what `adapt` says.
 
@@ -101,18 +87,21 @@ def simulate_sites(
         raise InputError("there is nothing to simulate: the topology has no queries")
     for one in topology.tables:
         check_source(one)
-    asked = dict(planned or plan_queries(scenario))
-    used = sorted({source.stream for one in asked.values() for source in one.parsed.sources})
-    tables = {name: read_table(table) for name in used if isinstance(table := topology.stream(name), Table)}
-    used = [name for name in used if name not in tables]
+    plans = planned or plan_queries(scenario)
+    topology, asked = plans.topology, dict(plans.selects)
+    read = sorted({source.stream for one in asked.values() for source in one.parsed.sources} - plans.derived)
+    tables = {name: read_table(table) for name in read if isinstance(table := topology.stream(name), Table)}
+    used = [name for name in read if name not in tables]
     streams, epoch_us = _read(scenario, used)
-    by_query = {name: (one.query, one.typed, join_plan_of(one.chosen.plan)) for name, one in asked.items()}
+    by_query = {name: (one.query, one.typed, one.chosen.plan) for name, one in asked.items()}
     decisions = decider or decisions_of(topology, by_query, scenario.trigger_us)
     if decisions is not None:
         for name, join in decisions.joins.items():
             chosen = asked[name].chosen
             asked[name] = replace(asked[name], chosen=replace(chosen, plan=with_join(chosen.plan, join)))
-    report = _Report(events, epoch_us, scenario.trigger_us, asked, decisions)
+    report = _Report(
+        events, epoch_us, scenario.trigger_us, asked, [one.target.name for one in plans.answered], decisions
+    )
     longest_us = max(topology.link(a, b).latency_us for a in topology.site_names for b in topology.site_names)
     sites = SimulatedSites(
         {name: one.chosen.plan for name, one in asked.items()},
@@ -140,17 +129,23 @@ def simulate_sites(
     report.sites = sites
     report.start(topology, {name: site.engine.program for name, site in sorted(sites.sites.items())})
     _feed(sites, streams, scenario.trigger_us, progress)
+    if plans.is_drained:
+        sites.drain()
     virtual_us = sites.kernel.now_us
     report.end(virtual_us)
     tuples = sum(stream.rows.num_rows for stream in streams.values())
-    answers = {name: _answers(sites, one, report) for name, one in asked.items()}
-    found = {name: _query_figures(one, streams, tables, *answers[name]) for name, one in asked.items()}
+    answers = {one.target.name: _answers(sites, plans, one, report) for one in plans.answered}
+    expected = due_outputs(plans.outputs, plans.starts_us, streams, tables) if plans.is_drained else {}
+    found = {
+        one.target.name: _figures(plans, one, streams, tables, expected, *answers[one.target.name])
+        for one in plans.answered
+    }
     summary = SitesSummary(
         seed=scenario.seed,
         trigger_us=scenario.trigger_us,
         tuples=tuples,
         queries={name: figures for name, (figures, _) in found.items()},
-        sites={name: _site_figures(site) for name, site in sorted(sites.sites.items())},
+        sites={name: _site_figures(site, used) for name, site in sorted(sites.sites.items())},
         traffic=_traffic(topology, sites, asked, scenario.trigger_us),
         virtual_us=virtual_us,
     )
@@ -161,68 +156,7 @@ def simulate_sites(
     return SitesOutcome(summary, tables, delays_us, first, {**first, **last})
 
 
-# Queries and streams
-
-
-def plan_queries(scenario: SitesScenario) -> dict[str, PlannedQuery]:
-    """The queries of a scenario, parsed, typed and planned."""
-    topology = replace(scenario.topology, batch_interval_us=scenario.trigger_us)
-    return {query.name: _planned(topology, query) for query in scenario.queries}
-
-
-def _planned(topology: Topology, query: Query) -> PlannedQuery:
-    with _naming(query):
-        parsed = parse_query(
-            query.sql,
-            topology.columns,
-            allow_cross=query.allow_cross,
-            tables=topology.table_windows,
-            event_times=topology.event_times,
-        )
-        streams = [topology.stream(name) for name in sorted({source.stream for source in parsed.sources})]
-        for stream in streams:
-            check_source(stream)
-        schemas = {stream.name: schema_of(stream) for stream in streams}
-        schema = _evaluated(parsed, schemas)
-        known = typed(parsed, schemas, topology.event_times)
-        chosen = choose(topology, query, known, reaction_s=(topology.batch_interval_us or 0) / 1e6 or REACTION_S)
-        return PlannedQuery(query, parsed, known, chosen, schema, topology.query_site(query))
-
-
-def _evaluated(parsed: JoinQuery, schemas: Mapping[str, pa.Schema]) -> pa.Schema:
-    """The types of a query's answers, if DuckDB can evaluate its expressions and both sides of each equality agree."""
-    flat = no_rows(parsed, schemas)
-    try:
-        if parsed.filters or parsed.residuals:
-            judge("", [*parsed.filters, *parsed.residuals], flat)
-        answers = group_schema(parsed, schemas) if parsed.grouping is not None else project(parsed, flat).schema
-        sides = [
-            query_rows(f"SELECT {to_duckdb(e.left)} AS l, {to_duckdb(e.right)} AS r FROM flat", flat=flat).schema.types
-            for e in parsed.equalities
-        ]
-    except InputError:
-        raise
-    except Exception as error:  # DuckDB's own, which is known to a few modules only
-        reason = str(error).splitlines()[0]
-        raise InputError(f"the simulator evaluates expressions by DuckDB, which says: {reason}") from None
-    for equality, (left, right) in zip(parsed.equalities, sides, strict=True):
-        if left != right and not (pa.types.is_integer(left) and pa.types.is_integer(right)):
-            raise TypeMismatch(
-                f"{equality.left.sql} is {left} and {equality.right.sql} is {right}: the simulator compares values of "
-                "one type only; declare both alike, or cast one of them"
-            )
-    return answers
-
-
-@contextmanager
-def _naming(query: Query) -> Iterator[None]:
-    """Prefix input errors with the name of the query."""
-    try:
-        yield
-    except InputError as error:
-        if str(error).startswith(("query ", "stream ", "table ")):
-            raise
-        raise type(error)(f"query {query.name!r}: {error}") from None
+# Streams
 
 
 def _read(scenario: SitesScenario, names: list[str]) -> tuple[dict[str, StreamRows], int]:
@@ -232,11 +166,7 @@ def _read(scenario: SitesScenario, names: list[str]) -> tuple[dict[str, StreamRo
     if not firsts:
         raise InputError("there is nothing to simulate: no stream has a tuple with an event time")
     if scenario.share is not None:
-        last_us = max(int(arrivals_us[-1]) for _, arrivals_us in read.values() if len(arrivals_us))
-        end_us = min(firsts) + round((last_us - min(firsts)) * scenario.share)
-        for name, (rows, arrivals_us) in read.items():
-            count = int(np.searchsorted(arrivals_us, end_us, side="right"))
-            read[name] = rows.slice(0, count), arrivals_us[:count]
+        read = first_part(read, scenario.share)
     epoch_us = min(firsts) // scenario.trigger_us * scenario.trigger_us
     streams = {}
     for name, (rows, arrivals_us) in read.items():
@@ -278,7 +208,8 @@ class _Report:
     events: Reader | None
     epoch_us: int
     trigger_us: int
-    asked: Mapping[str, PlannedQuery]
+    asked: Mapping[str, PlannedQuery]  # by SELECT
+    queries: Sequence[str]
     decisions: Decider | None = None
     sites: SimulatedSites | None = None
     completed_us: dict[tuple[str, int], int] = field(default_factory=dict)  # by site and number
@@ -289,9 +220,10 @@ class _Report:
     _log: int = 0  # changes that it knows the outcome of
     _sketches: dict[str, StreamSketch] = field(default_factory=dict)  # by stream, of the micro-batch that runs
     _observed_us: dict[str, int] = field(default_factory=dict)  # by stream, until when its rows were counted
+    _matched_us: dict[str, int] = field(default_factory=dict)  # by site, until when combinations were
 
     def start(self, topology: Topology, programs: Mapping[str, SiteProgram]) -> None:
-        self._publish(0, RunStarted(tuple(programs), tuple(self.asked), __version__))
+        self._publish(0, RunStarted(tuple(programs), tuple(self.queries), __version__))
         if self.events is None:
             return
         self._publish(0, topology_event(topology))
@@ -368,6 +300,12 @@ class _Report:
                 sketch = self._sketches.pop(scan.stream, None)
                 self.decisions.ingested(scan.stream, rows, (now_us - since_us) / 1e6, now_us, sketch)
                 self._observed_us[scan.stream] = now_us
+        since_us = self._matched_us.get(site.name, now_us - self.trigger_us)
+        if now_us > since_us and before.hold_us is None:
+            counts = matches_since(site.engine.program, before.matched, site.ledger.matched)
+            if counts:
+                self.decisions.matched(counts, (now_us - since_us) / 1e6, now_us)
+        self._matched_us[site.name] = now_us
 
     def _decide(self, now_us: int) -> None:
         """Have sites go over to the plans that the controller decides on."""
@@ -404,7 +342,7 @@ class _Report:
         coordinator = next(name for name, site in sorted(self.sites.sites.items()) if site.is_up)
         site = self.sites.sites[coordinator]
         versions = site.engine.versions(site.ledger)
-        joins = {finish.query: one.join for one in versions.deployment.in_force for finish in one.finishes}
+        joins = first_joins(versions.deployment)
         if coordinator != self._coordinator:
             if self._coordinator:
                 self.decisions.taken_over(joins)
@@ -422,29 +360,37 @@ class _Report:
             self.events((self.epoch_us + now_us) / 1e6, event)
 
 
-def _answers(sites: SimulatedSites, asked: PlannedQuery, report: _Report) -> tuple[pa.Table, Longs]:
+def _answers(sites: SimulatedSites, plans: PlannedQueries, output: Output, report: _Report) -> tuple[pa.Table, Longs]:
     """The answers of a query as they were delivered, and when each was."""
-    delivered = sites.sites[asked.site].answers.get(asked.query.name, {}) if asked.site in sites.sites else {}
-    tables = [asked.schema.empty_table(), *(table.cast(asked.schema) for _, table in sorted(delivered.items()))]
-    times = [np.full(table.num_rows, report.completed_us[asked.site, n]) for n, table in sorted(delivered.items())]
+    first = plans.selects[output.branches[0][0]]
+    delivered = sites.sites[first.site].answers.get(output.target.name, {}) if first.site in sites.sites else {}
+    tables = [first.schema.empty_table(), *(table.cast(first.schema) for _, table in sorted(delivered.items()))]
+    times = [np.full(table.num_rows, report.completed_us[first.site, n]) for n, table in sorted(delivered.items())]
     return pa.concat_tables(tables), np.concatenate([np.empty(0, np.int64), *times])
 
 
-def _query_figures(
-    asked: PlannedQuery,
+def _figures(
+    plans: PlannedQueries,
+    output: Output,
     streams: Mapping[str, StreamRows],
     tables: Mapping[str, pa.Table],
+    expected: Mapping[str, pa.Table],
     answers: pa.Table,
     delivered_us: Longs,
 ) -> tuple[QueryFigures, Longs]:
-    plan, start_us = asked.chosen.plan, asked.query.start_us
-    checked, delays_us = compare(asked.parsed, plan, streams, start_us, answers, delivered_us, tables)
+    """What a query got; when answers over views and of outer joins were due is not known."""
+    first, delays_us = plans.selects[output.branches[0][0]], np.empty(0, np.int64)
+    if plans.is_direct(output):
+        rest = (first.query.start_us, answers, delivered_us, tables)
+        checked, delays_us = compare(first.parsed, first.chosen.plan, streams, *rest, is_drained=plans.is_drained)
+    else:
+        checked = compare_bags(expected[output.target.name], answers)
     delays = AnswerDelays.of(delays_us)
-    return QueryFigures(asked.site, asked.chosen.planner, answers.num_rows, delays, checked), delays_us
+    return QueryFigures(first.site, first.chosen.planner, answers.num_rows, delays, checked), delays_us
 
 
-def _site_figures(site: SimulatedSite) -> SiteFigures:
-    states = site.ledger.streams.values()
+def _site_figures(site: SimulatedSite, streams: Sequence[str]) -> SiteFigures:
+    states = [state for name, state in site.ledger.streams.items() if name in streams]
     rows_in, late = sum(state.rows for state in states), sum(state.late for state in states)
     return SiteFigures(rows_in, late, site.micro_batches, site.peak_rows)
 

@@ -6,7 +6,7 @@ stood before the row's micro-batch, the greatest event time of all earlier micro
 A group is due when rows have come that take the watermarks of all streams beyond its window, or beyond its change.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,9 +14,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from watersmeet.plan.nodes import Plan, Symmetric, join_plan_of
-from watersmeet.program.rjoin.compiled import Longs
-from watersmeet.query.model import CHANGED_AT, WINDOW_END, Column, Expression, JoinQuery, SelectItem, StreamRef
-from watersmeet.query.oracle import answer
+from watersmeet.program.rjoin.arrays import Longs
+from watersmeet.query.bags import bag_of
+from watersmeet.query.model import (
+    CHANGED_AT,
+    EVENT_TIME,
+    WINDOW_END,
+    Column,
+    Expression,
+    JoinQuery,
+    Output,
+    SelectItem,
+    StreamRef,
+)
+from watersmeet.query.oracle import answer, answer_outputs
 from watersmeet.query.windows import AsOf, Changes, Rows
 from watersmeet.sim.scenario.sites_outcome import AnswersChecked
 from watersmeet.sim.sites.rows import query_rows
@@ -64,10 +75,15 @@ def compare(
     answers: pa.Table,
     delivered_us: Longs,
     tables: Mapping[str, pa.Table] | None = None,
+    *,
+    is_drained: bool = False,
 ) -> tuple[AnswersChecked, Longs]:
-    """Match answers with those of the oracle, the first delivered of equal ones with the first due; their delays."""
+    """Match answers with those of the oracle, the first delivered of equal ones with the first due; their delays.
+
+    In a run that is drained all answers are due at the end.
+    """
     find_due = _due if query.grouping is None else _due_groups
-    due = find_due(query, plan, streams, start_us, tables or {})
+    due = find_due(query, None if is_drained else plan, streams, start_us, tables or {})
     names = [f"c{number}" for number in range(len(query.output))]
     came = answers.rename_columns(names).append_column("at_us", pa.array(delivered_us))
     if query.grouping is not None:  # sums of doubles depend on their order in the last digits
@@ -91,7 +107,7 @@ def compare(
 
 def _due(
     query: JoinQuery,
-    plan: Plan,
+    plan: Plan | None,
     streams: Mapping[str, StreamRows],
     start_us: int | None,
     static: Mapping[str, pa.Table],
@@ -103,15 +119,34 @@ def _due(
     asked = replace(query, select=(*query.select, item), distinct=False)
     used = {source.stream: streams[source.stream] for source in query.sources if source.stream not in static}
     tables = {name: stream.on_time for name, stream in used.items()}
-    heads_before_us, is_begun = _low_watermark(query, plan, used)
+    heads_before_us, is_begun = (None, True) if plan is None else _low_watermark(query, plan, used)
     if not is_begun:
         tables = {name: table.slice(0, 0) for name, table in tables.items()}
     event_times = {name: stream.event_time for name, stream in used.items()}
     return answer(asked, {**tables, **static}, event_times, start_us=start_us, heads_before_us=heads_before_us)
 
 
-def group_schema(query: JoinQuery, schemas: Mapping[str, pa.Schema]) -> pa.Schema:
-    """The types of the answers of a query with groups."""
+def due_outputs(
+    outputs: Sequence[Output],
+    starts_us: Mapping[str, int | None],
+    streams: Mapping[str, StreamRows],
+    static: Mapping[str, pa.Table],
+) -> dict[str, pa.Table]:
+    """The answers of the oracle to queries and the views that they read, at the end of time."""
+    tables = {name: stream.on_time.drop_columns([_ARRIVED]) for name, stream in streams.items()}
+    event_times = {name: stream.event_time for name, stream in streams.items()}
+    return answer_outputs(outputs, {**tables, **static}, event_times, starts_us=starts_us)
+
+
+def compare_bags(expected: pa.Table, answers: pa.Table) -> AnswersChecked:
+    """Answers beside those of the oracle, doubles to twelve digits."""
+    due, came = bag_of(_rounded(expected)), bag_of(_rounded(answers))
+    right = (due & came).total()
+    return AnswersChecked(due.total(), right, came.total() - right)
+
+
+def answer_schema(query: JoinQuery, schemas: Mapping[str, pa.Schema]) -> pa.Schema:
+    """The types of the answers of a query, by asking the oracle about no rows."""
     tables = {source.stream: schemas[source.stream].empty_table() for source in query.sources}
     times = {source.stream: _first_time(schemas[source.stream]) for source in query.sources if not _is_table(source)}
     return answer(query, tables, times).schema
@@ -122,6 +157,8 @@ def _is_table(source: StreamRef) -> bool:
 
 
 def _first_time(schema: pa.Schema) -> str:
+    if EVENT_TIME in schema.names:
+        return EVENT_TIME
     return next(str(field.name) for field in schema if pa.types.is_timestamp(field.type))
 
 
@@ -136,7 +173,7 @@ def _rounded(table: pa.Table) -> pa.Table:
 
 def _due_groups(
     query: JoinQuery,
-    plan: Plan,
+    plan: Plan | None,
     streams: Mapping[str, StreamRows],
     start_us: int | None,
     static: Mapping[str, pa.Table],
@@ -149,9 +186,9 @@ def _due_groups(
     item = SelectItem(_UNTIL, Expression(until.sql, (until,)))
     asked = replace(query, grouping=replace(grouping, select=(*grouping.select, item)))
     used = {source.stream: streams[source.stream] for source in query.sources if source.stream not in static}
-    marks = [stream.watermark_us for stream in used.values()]
+    marks = [stream.watermark_us for stream in used.values()] if plan is not None else []
     known = [mark for mark in marks if mark is not None]
-    heads_before_us, is_begun = _low_watermark(query, plan, used)
+    heads_before_us, is_begun = (None, True) if plan is None else _low_watermark(query, plan, used)
     tables = {name: stream.on_time.drop_columns([_ARRIVED]) for name, stream in used.items()}
     if not is_begun or len(known) < len(marks):
         tables = {name: table.slice(0, 0) for name, table in tables.items()}
@@ -162,7 +199,8 @@ def _due_groups(
     at_us = np.zeros(len(until_us), np.int64)
     for stream in used.values() if len(until_us) else ():
         reached_us = np.maximum.accumulate(stream.times_us) - stream.delay_us
-        at_us = np.maximum(at_us, stream.arrivals_us[np.searchsorted(reached_us, until_us)])
+        places = np.minimum(np.searchsorted(reached_us, until_us), len(reached_us) - 1)  # at the end, where drained
+        at_us = np.maximum(at_us, stream.arrivals_us[places]) if len(reached_us) else at_us
     return due.drop_columns([_UNTIL]).append_column("at_us", pa.array(at_us))
 
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from watersmeet.errors import RunError
 from watersmeet.metrics.traffic import LinkTraffic
 from watersmeet.plan.nodes import JoinPlan
-from watersmeet.program.rjoin.compiled import Longs
+from watersmeet.program.rjoin.arrays import Longs
 
 
 @dataclass(frozen=True, slots=True)

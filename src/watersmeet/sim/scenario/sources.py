@@ -3,6 +3,7 @@
 import glob
 import os
 import re
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -12,11 +13,13 @@ import pyarrow.json as pajson
 import pyarrow.parquet as pq
 
 from watersmeet.errors import InputError
-from watersmeet.program.rjoin.compiled import Longs
+from watersmeet.program.rjoin.arrays import Longs
 from watersmeet.query.windows import FIRST_US, LAST_US
 from watersmeet.sim.sites.rows import query_rows
 from watersmeet.topology import generate
 from watersmeet.topology.model import Source, Stream, Table
+
+Arrivals = tuple[pa.Table, Longs]  # rows, and when each of them arrives
 
 FORMATS = ("parquet", "csv", "json", "generator")
 _OPTIONS = {"csv": ("header", "sep", "delimiter")}
@@ -91,7 +94,7 @@ def read_stream(stream: Stream) -> pa.Table:
     return rows.filter(pc.and_(pc.greater_equal(times, FIRST_US), pc.less_equal(times, LAST_US)))
 
 
-def read_arrivals(stream: Stream, most_rows: int | None = None) -> tuple[pa.Table, Longs]:
+def read_arrivals(stream: Stream, most_rows: int | None = None) -> Arrivals:
     """Rows that have an event time in the order in which they arrive, and when they do, in microseconds since 1970.
 
     A row arrives at its event time, or with the row before it if that one has a later event time. Rows of a generator
@@ -112,6 +115,18 @@ def read_arrivals(stream: Stream, most_rows: int | None = None) -> tuple[pa.Tabl
     rows = read_stream(stream).slice(0, most_rows)
     times_us: Longs = rows.column(stream.event_time_column).cast(pa.int64()).to_numpy()
     return rows, np.maximum.accumulate(times_us)
+
+
+def first_part(read: Mapping[str, Arrivals], share: float) -> dict[str, Arrivals]:
+    """What arrives of some streams in the first part of the time that all of them span."""
+    spans = [(int(arrivals_us[0]), int(arrivals_us[-1])) for _, arrivals_us in read.values() if len(arrivals_us)]
+    first_us, last_us = min(first for first, _ in spans), max(last for _, last in spans)
+    end_us = first_us + round((last_us - first_us) * share)
+    found = {}
+    for name, (rows, arrivals_us) in read.items():
+        count = int(np.searchsorted(arrivals_us, end_us, side="right"))
+        found[name] = rows.slice(0, count), arrivals_us[:count]
+    return found
 
 
 def _arrow_type(stream: str, column: str, kind: str) -> pa.DataType:

@@ -63,7 +63,7 @@ def typed(
     equalities = tuple(Equality(with_type(e.left), with_type(e.right)) for e in query.equalities)
     outer = query.outer
     types = {
-        Column(source.alias, field.name): _SPARK_TYPES.get(field.type, "")
+        Column(source.alias, field.name): _spark_type(field.type)
         for source in query.sources
         for field in schemas[source.stream]
     }
@@ -73,21 +73,40 @@ def typed(
     return replace(query, equalities=equalities, outer=outer, types=known)
 
 
+def _spark_type(kind: pa.DataType) -> str:
+    """The type of a column in Spark's words, which NULLs in its place are cast to; empty where there is none here."""
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    return _SPARK_TYPES.get(kind, "")
+
+
 def typed_outputs(
     outputs: Iterable[Output], schemas: Mapping[str, pa.Schema]
 ) -> tuple[tuple[Output, ...], dict[str, pa.Schema]]:
     """Outputs with the types of their keys, and the schemas of all streams, derived ones among them."""
     known, found = dict(schemas), []
     for output in outputs:
-        empty = {name: schema.empty_table() for name, schema in known.items()}
-        times = {name: EVENT_TIME if EVENT_TIME in schema.names else _time_of(schema) for name, schema in known.items()}
-        if len(output.branches) > 1:
-            output = _of_one_type(output, empty, times)
-        output = Output(output.target, tuple((name, typed(query, known)) for name, query in output.branches))
+        output = typed_output(output, known)
         found.append(output)
         if output.target.is_stream:
-            known[output.target.name] = answer_outputs([output], empty, times)[output.target.name].schema
+            known[output.target.name] = answer_outputs([output], *_empty(known))[output.target.name].schema
     return tuple(found), known
+
+
+def typed_output(
+    output: Output, schemas: Mapping[str, pa.Schema], event_times: Mapping[str, str] | None = None
+) -> Output:
+    """An output with the types of its keys; the columns of all branches have one type."""
+    if len(output.branches) > 1:
+        output = _of_one_type(output, *_empty(schemas))
+    branches = ((name, typed(query, schemas, event_times)) for name, query in output.branches)
+    return Output(output.target, tuple(branches))
+
+
+def _empty(schemas: Mapping[str, pa.Schema]) -> tuple[dict[str, pa.Table], dict[str, str]]:
+    """Streams without rows, and the columns with their event times."""
+    times = {name: EVENT_TIME if EVENT_TIME in schema.names else _time_of(schema) for name, schema in schemas.items()}
+    return {name: schema.empty_table() for name, schema in schemas.items()}, times
 
 
 _CASTS = {pa.int32(): "INT", pa.int64(): "BIGINT", pa.float64(): "DOUBLE", pa.string(): "STRING"}

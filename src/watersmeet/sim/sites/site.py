@@ -83,6 +83,7 @@ class SimulatedSite:
     batches: list[dict[str, pa.Table]] = field(default_factory=list)  # what the sources have delivered so far
     inbox: list[tuple[str, str, Any]] = field(default_factory=list)
     is_up: bool = True
+    has_ended: bool = False  # whether its input has, and with it time
     micro_batches: int = 0
     peak_rows: int = 0
     _is_due: bool = False
@@ -120,6 +121,11 @@ class SimulatedSite:
     def feed(self, batch: dict[str, pa.Table]) -> None:
         """New rows have come to the sources of this site; they stay readable."""
         self.batches.append(batch)
+        self._wake()
+
+    def end(self) -> None:
+        """No more rows come to the sources of this site."""
+        self.has_ended = True
         self._wake()
 
     def change(self, change: Change) -> None:
@@ -187,11 +193,12 @@ class SimulatedSite:
             self._commit(ledger)
         last = len(self.batches) - 1
         found, declared = self._read_tables(ledger)
-        first = ledger.ingested_batch + 1
+        is_new = any(scan.stream not in ledger.streams for scan in self.engine.program.sources)
+        first = 0 if is_new else ledger.ingested_batch + 1
         rows = [one for i, batch in enumerate(self.batches[first:], first) for one in self._ingest(i, batch, ledger)]
         if not self.engine.admits(ledger, rows):  # they are read again; what was read of tables is in force
             rows, last = [], ledger.ingested_batch
-        if found or last > ledger.ingested_batch:
+        if found or rows or last > ledger.ingested_batch:
             found += rows
             self._observe(found)
             known = [replace(one, observed="") for one in found]  # statistics are no part of the state
@@ -199,7 +206,8 @@ class SimulatedSite:
             self._commit(ledger)
             ledger = self.ledger
         before = ledger
-        ledger = self.engine.run(before, Arrivals(self.inbox))
+        ended = [scan.stream for scan in self.engine.program.sources if not scan.is_table] if self.has_ended else []
+        ledger = self.engine.run(before, Arrivals(self.inbox, dict.fromkeys(ended, END_US)))
         self.micro_batches += 1
         self._commit(ledger)
         self._deliver()
@@ -275,10 +283,12 @@ class SimulatedSite:
         return found, declared
 
     def _ingest(self, number: int, batch: dict[str, pa.Table], ledger: SiteLedger) -> list[Ingested]:
+        """File the rows of a batch that were not read before; a stream that is new here is read from its beginning."""
         program = self.engine.program
         found = []
         for scan in program.sources:
-            if scan.stream in batch and batch[scan.stream].num_rows:
+            is_read = number <= ledger.ingested_batch and scan.stream in ledger.streams
+            if not is_read and scan.stream in batch and batch[scan.stream].num_rows:
                 table = self.lay_out(scan, batch[scan.stream])
                 late_before = watermark(ledger.streams.get(scan.stream), self.delays_us[scan.stream])
                 ingest = Ingest(program, self.engine.shelf, scan)
@@ -337,7 +347,7 @@ def _stored(ledger: SiteLedger) -> SiteLedger:
 
 
 def _read_answers(shelf: MemoryShelf, answers: Answers) -> pa.Table:
-    tables = [shelf.get(path).select([name for name, _ in answers.columns]) for path in answers.paths]
+    tables = [table.select([name for name, _ in answers.columns]) for table in answers.tables(shelf)]
     return pa.concat_tables(tables).rename_columns([name for _, name in answers.columns])
 
 
@@ -451,6 +461,12 @@ class SimulatedSites:
     def run(self, max_events: int = 2_000_000) -> int:
         """Run until nothing is left to do; returns the number of events."""
         return self.kernel.run(max_events=max_events)
+
+    def drain(self) -> None:
+        """Take the end of the input for the end of time, and run until nothing is left to do."""
+        for _, site in sorted(self.sites.items()):
+            site.end()
+        self.run()
 
     def answers(self, query: str | None = None) -> list[pa.Table]:
         """The answers of a query, or of the only one, as its sinks have them."""

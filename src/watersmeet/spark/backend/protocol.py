@@ -26,6 +26,9 @@ class Backend(Protocol):
     def prepare(self) -> None:
         """Let tasks run our package with a Python like this one; said again, it does nothing."""
 
+    def answer(self) -> None:
+        """Ask Spark for next to nothing: it returns when Java, or the server, has answered."""
+
     def run_tasks(self, task: Callable[[int], list[Any]], count: int) -> list[Any]:
         """Run a task for each number below `count` as a job; all that they return."""
 

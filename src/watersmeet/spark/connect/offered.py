@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from watersmeet.errors import RunError
+from watersmeet.spark.failures import is_servers_end
 
 _POLL_S = 0.02
 _BEAT_S = 2.0
@@ -166,11 +167,16 @@ class OfferedBatches:
         """End the query on the server."""
         self._closing.set()
         self._end()
-        with contextlib.suppress(Exception):  # the server may be gone
-            self._query.stop()
+        self._stop_query()
         if threading.current_thread() is not self._thread:
             self._thread.join()
         shutil.rmtree(self._place, ignore_errors=True)
+
+    def _stop_query(self) -> None:
+        """End the query on the server, unless the server is lost: it would be waited for once more."""
+        if self._error is None or not is_servers_end(self._error):
+            with contextlib.suppress(Exception):  # the server may be gone
+                self._query.stop()
 
     def _run(self) -> None:
         try:
@@ -181,8 +187,7 @@ class OfferedBatches:
         except Exception as error:
             self._error = error
             self._end()
-            with contextlib.suppress(Exception):
-                self._query.stop()
+            self._stop_query()
         finally:
             self._closing.set()
 

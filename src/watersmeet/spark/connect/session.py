@@ -2,6 +2,7 @@
 
 import importlib.util
 from collections.abc import Mapping
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -9,6 +10,10 @@ from watersmeet.errors import InputError, RunError, first_line
 from watersmeet.spark.backend.protocol import backend_of
 
 _NEEDED = ("grpc", "grpc_status", "google.rpc", "zstandard")
+# A server that was away has lost its sessions: only the network is worth waiting for. PySpark's own patience is ten
+# minutes, for each call.
+_START_RETRIES, _RUN_RETRIES = 8, 18  # about 20 s and a minute
+_LONGEST_PAUSE_MS = 4_000
 
 
 def connect(url: str, settings: Mapping[str, str] | None = None) -> SparkSession:
@@ -19,6 +24,7 @@ def connect(url: str, settings: Mapping[str, str] | None = None) -> SparkSession
         raise InputError("--remote needs the client of Spark Connect; install it: pip install 'watersmeet[connect]'")
     try:
         session = SparkSession.builder.remote(url).create()
+        _give_patience(session, _START_RETRIES)
         _ = session.version
     except Exception as error:
         raise RunError(f"no Spark Connect server answers at {_shown(url)}: {_cause(error)}") from None
@@ -34,7 +40,15 @@ def connect(url: str, settings: Mapping[str, str] | None = None) -> SparkSession
                 "started"
             ) from None
     backend_of(session).prepare()
+    _give_patience(session, _RUN_RETRIES)
     return session
+
+
+def _give_patience(session: Any, retries: int) -> None:
+    """How often a call is tried again while the server does not answer."""
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    session.client.set_retry_policies([DefaultPolicy(max_retries=retries, max_backoff=_LONGEST_PAUSE_MS)])
 
 
 def is_installed() -> bool:

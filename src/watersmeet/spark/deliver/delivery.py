@@ -16,6 +16,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from watersmeet.program.site.ingest import REASON
 from watersmeet.program.site.ledger import Answers, Ingested
 from watersmeet.spark.binding import CORRUPT_FIELD
+from watersmeet.spark.deliver.claims import Start
 from watersmeet.spark.deliver.sinks import FileWriter
 from watersmeet.spark.deliver.writer import Writer
 from watersmeet.spark.durable import Disk
@@ -88,13 +89,13 @@ class Delivery:
         """How many micro-batches' answers wait to be delivered, without those that are held back on purpose."""
         return self._given - self._done - len(self._held)
 
-    def roll_back(self, batch: int, waiting: Sequence[Answers]) -> None:
+    def roll_back(self, batch: int, waiting: Sequence[Answers], start: Start) -> None:
         """Take back what came after a batch: a ledger that does not know of it is of an earlier time than the sink.
 
         Of a sink that is compact also what is given again: it may have been published with others.
         """
-        first = waiting[0].batch if waiting and self._compact_s else batch + 1
-        self._writer.resume_after(min(batch, first - 1), replay=bool(waiting))
+        delivered = waiting[0].batch - 1 if waiting else batch
+        self._writer.resume_after(delivered if self._compact_s else batch, delivered, start)
 
     def give(
         self, waiting: Sequence[Answers], failed: Callable[[BaseException], object], *, replay: bool = False
@@ -165,14 +166,14 @@ class Delivery:
         unique = list(dict.fromkeys(stored.names))
         kinds = {field.name: field.dataType for field in stored.fields}
         plain = StructType([StructField(name, kinds[name]) for name in unique])
-        rows = read_rows(self._spark, self._shelf, answers.paths, plain)
+        rows = read_rows(self._spark, self._shelf, answers.paths, plain, answers.span)
         places = [unique.index(name) for name in stored.names]
         numbered = rows.toDF(*(f"c{number}" for number in range(len(unique))))
         return numbered.select([numbered[f"c{place}"] for place in places]).toDF(*self._schema.names)
 
     def _table(self, answers: Answers) -> pa.Table:
         stored = [name for name, _ in answers.columns]
-        tables = [self._shelf.get(one).select(stored) for one in answers.paths]
+        tables = [table.select(stored) for table in answers.tables(self._shelf)]
         table = pa.concat_tables(tables, promote_options="permissive")  # branches differ in what is never NULL
         return table.rename_columns(list(self._schema.names))
 
@@ -230,21 +231,21 @@ class LateRows:
                 found[name] = (FileWriter(self._spark, stream.late, f"{name}-{self._run_id}", disk), nullable)
         return found
 
-    def follow(self, topology: Topology, schemas: Mapping[str, StructType], batch: int) -> None:
+    def follow(self, topology: Topology, schemas: Mapping[str, StructType], batch: int, start: Start) -> None:
         """Keep the late rows of other streams from now on, after a batch."""
         new = {name: schema for name, schema in schemas.items() if name not in self._writers}
         opened = self._opened(topology, new)
         for writer, _ in opened.values():
-            writer.resume_after(batch)
+            writer.resume_after(batch, batch, start)
         ended = [self._writers[name][0] for name in self._writers if name not in schemas]
         self._writers = {name: kept for name, kept in self._writers.items() if name in schemas} | opened
         for writer in ended:
             writer.close()
 
-    def roll_back(self, batch: int) -> None:
+    def roll_back(self, batch: int, delivered: int, start: Start) -> None:
         """Take back what came after a batch."""
         for writer, _ in self._writers.values():
-            writer.resume_after(batch)
+            writer.resume_after(batch, delivered, start)
 
     def keep(self, found: Sequence[Ingested], batch: int, *, replay: bool) -> None:
         """Write those of one micro-batch."""

@@ -6,7 +6,10 @@ micro-batch. So the brokers say up to which micro-batch a topic has answers, wha
 ledger gives again after a crash is passed over. With that offset goes the name of the process that holds the sink.
 """
 
+import contextlib
+import math
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from watersmeet.errors import CheckpointMismatch, InputError, RunError, did_you_mean
+from watersmeet.spark.deliver.claims import Start
 from watersmeet.spark.deliver.writer import Writer
 from watersmeet.spark.kafka_options import GET_CONNECTOR, client_options
 from watersmeet.spark.session import option_values
@@ -25,15 +29,17 @@ from watersmeet.topology.payload import Payload
 
 HEADER = "watersmeet"  # of every message: the run and the micro-batch
 _WAIT_S = 10.0  # for brokers, before they count as out of reach
+_START_S = 60.0  # at a start, before it is refused
 _COMMIT_S = 15.0
 _AGAIN_S = 0.5
 _MICROS = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
 _UNKNOWN = -2  # micro-batch; -1 is before the first
 _LOST = ("refuse", "deliver", "skip")  # what is given again when brokers have forgotten how far the topic is
+_NO_TOPIC = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC")
 _LASTING = (  # causes that trying again does not cure
     *("TOPIC_AUTHORIZATION_FAILED", "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED"),
     *("CLUSTER_AUTHORIZATION_FAILED", "SASL_AUTHENTICATION_FAILED", "_AUTHENTICATION", "_INVALID_ARG"),
-    *("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "MSG_SIZE_TOO_LARGE", "_MSG_SIZE_TOO_LARGE"),
+    *("MSG_SIZE_TOO_LARGE", "_MSG_SIZE_TOO_LARGE"),
 )
 
 
@@ -70,7 +76,9 @@ class KafkaWriter(Writer):
         options = option_values(spark, sink.options, "a sink of format kafka")
         self._topic = options["topic"]
         self._lost = options.get("lost_offsets", _LOST[0])
-        self._settings = {"log_level": 0, "reconnect.backoff.max.ms": 1_000, **client_options(options)}
+        self._complaint: Any = None  # the last error that clients have told of, which says why brokers do not answer
+        known = {"log_level": 0, "reconnect.backoff.max.ms": 1_000, "error_cb": self._note}
+        self._settings = {**known, **client_options(options)}
         self._json = {name: value for name, value in options.items() if "." not in name and name not in ("topic",)}
         self._run_id, self._name = run_id, f"watersmeet-{run_id}"
         self._token = uuid.uuid4().hex[:12]
@@ -94,9 +102,9 @@ class KafkaWriter(Writer):
         if twice := sorted({name for name in schema.names if schema.names.count(name) > 1}):
             raise InputError(f"topic {self._topic}: answers have columns of one name, {twice[0]!r}; rename one with AS")
 
-    def resume_after(self, batch: int, *, replay: bool = False) -> None:
+    def resume_after(self, batch: int, delivered: int, start: Start) -> None:
         """Take hold of the topic; a process that held it before can commit nothing any more."""
-        self._trying(lambda: self._take_hold(batch, replay))
+        self._trying(lambda: self._take_hold(batch, delivered < batch), _START_S)
 
     def write(self, rows: DataFrame, batch: int, *, replay: bool) -> int:
         if batch <= self._written:
@@ -148,9 +156,8 @@ class KafkaWriter(Writer):
             self._group = self._kafka.Consumer({**self._settings, **own})
         if self._producer is None:
             own = {"transactional.id": self._name, "partitioner": "murmur2_random", "linger.ms": 5}
-            producer = self._kafka.Producer({**own, "compression.type": "lz4", **self._settings})
-            producer.init_transactions(_WAIT_S)
-            self._producer = producer
+            self._producer = self._kafka.Producer({**own, "compression.type": "lz4", **self._settings})
+            self._producer.init_transactions(_WAIT_S)
             batch, holder = self._committed()
             if self._is_holding:
                 if holder != self._token:
@@ -232,22 +239,28 @@ class KafkaWriter(Writer):
                     except BufferError:
                         producer.poll(0.1)
 
-    def _trying(self, step: Callable[[], None]) -> None:
+    def _trying(self, step: Callable[[], None], patience_s: float = math.inf) -> None:
         """Do something until brokers have done it: each attempt asks them first whether one before it has succeeded."""
-        has_warned = False
+        has_warned, deadline = False, time.monotonic() + patience_s
         while True:
             try:
                 step()
                 return
             except self._kafka.KafkaException as error:
+                self._complaint = None
                 self._drop()
-                cause = error.args[0]
-                if cause.name() in _LASTING:
-                    raise self._unwritable(cause.str()) from None
-                if self._stopping.is_set():
-                    raise self._unwritable(f"{cause.str()}; what is not there yet stays in the checkpoint") from None
+                names, text = {error.args[0].name()}, error.args[0].str()
+                if self._complaint is not None:
+                    names.add(self._complaint.name())
+                    text = f"{text.split(', retry')[0]} ({self._complaint.str()})"
+                if names & set(_NO_TOPIC):
+                    raise self._unwritable("brokers have no such topic") from None
+                if names & set(_LASTING):
+                    raise self._unwritable(text) from None
+                if self._stopping.is_set() or time.monotonic() > deadline:
+                    raise self._unwritable(f"{text}; what is not there yet stays in the checkpoint") from None
                 if not has_warned:
-                    self._warn(f"topic {self._topic} cannot be written: {cause.str()}; it goes on when it can be")
+                    self._warn(f"topic {self._topic} cannot be written: {text}; it goes on when it can be")
                     has_warned = True
                 self._stopping.wait(_AGAIN_S)
 
@@ -255,7 +268,13 @@ class KafkaWriter(Writer):
         """Let go of the producer, and leave what it has begun to the next one."""
         if self._producer is not None:
             self._producer.purge()
+            with contextlib.suppress(self._kafka.KafkaException):  # one that is fenced cannot be asked any more
+                self._producer.poll(0)  # it says why brokers do not answer, if it knows
             self._producer = None
+
+    def _note(self, error: Any) -> None:
+        if self._complaint is None or error.code() != self._kafka.KafkaError._ALL_BROKERS_DOWN:
+            self._complaint = error
 
     def _unwritable(self, cause: str) -> RunError:
         return RunError(

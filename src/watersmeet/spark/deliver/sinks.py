@@ -3,8 +3,12 @@
 A file sink writes a batch aside, flushes it, and then renames its files to names made of the run's identity and the
 batch number; only when these are flushed too is the batch delivered.
 A batch that runs again after a crash first removes what its earlier attempt had published, so that no reader, with or
-without Spark, finds leftovers. Of two processes of one run, as on a copied checkpoint, only one writes: it holds a lock
-on the place where files are put aside.
+without Spark, finds leftovers.
+
+Of two processes of one run, as on a copied checkpoint, only one writes. On a local disk the first holds a lock on the
+place where files are put aside. Elsewhere the later one takes the sink over (see `claims`) and empties that place: what
+the other had put there before is gone, and it puts nothing there any more without seeing that it was overtaken. Where
+that place is not shared, as with object stores, the other looks again when it has published, and takes that back.
 """
 
 import contextlib
@@ -13,7 +17,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -21,11 +25,14 @@ from pyspark.sql import functions as F
 
 from watersmeet.errors import CheckpointMismatch, InputError, RunError, first_line
 from watersmeet.spark.backend.protocol import backend_of
+from watersmeet.spark.deliver import claims
+from watersmeet.spark.deliver.claims import Claim, Start
 from watersmeet.spark.deliver.kafka import KafkaWriter, check_kafka_sink
 from watersmeet.spark.deliver.storage import ObjectStorage, open_storage
 from watersmeet.spark.deliver.writer import Writer
 from watersmeet.spark.durable import FLUSHED, Disk
 from watersmeet.spark.ingest.new_files import FILE_FORMATS
+from watersmeet.spark.links.protocol import Fenced
 from watersmeet.spark.session import option_values
 from watersmeet.topology.model import BatchFunction, Query, Sink
 
@@ -53,6 +60,7 @@ class FileWriter(Writer):
             spark.conf.set(_TIMESTAMPS, _WITH_ZONE)  # Spark's default, INT96, does not say that it means UTC
         self._writes_zone = spark.conf.get(_TIMESTAMPS) == _WITH_ZONE
         self._let_go: Callable[[], None] | None = None  # while this process holds the sink
+        self._claim = 0  # the number of ours
         try:
             self._storage.make(self._directory, lasting=True)
             places = [self._directory]
@@ -92,31 +100,90 @@ class FileWriter(Writer):
 
     def publish(self, stage: Callable[[str], int], batch: int, *, replay: bool) -> int:
         """Have a batch's rows put into files aside, then show them all under the batch's names."""
+        try:
+            return self._publish(stage, batch, replay=replay)
+        except Exception:
+            self._check_claim()  # whoever has overtaken us has removed what we had put aside
+            raise
+
+    def _publish(self, stage: Callable[[str], int], batch: int, *, replay: bool) -> int:
         staged = f"{self._staging}/{batch}-{uuid.uuid4().hex[:8]}"
         self._storage.make(staged)
         count = stage(staged)
+        self._check_claim()
         if replay:
             self.remove(batch)
         if count:
             parts = [name for name in self._storage.names(staged) if name.startswith("part-")]
             self._storage.flush(f"{staged}/{name}" for name in parts)
+            shown = []
             for number, name in enumerate(parts):
                 suffix = name[name.index(".") :]
-                shown = f"{self._prefix}{batch:08d}-{number:05d}{suffix}"
-                self._storage.move(f"{staged}/{name}", f"{self._directory}/{shown}")
+                shown.append(f"{self._directory}/{self._prefix}{batch:08d}-{number:05d}-{self._claim}{suffix}")
+                self._storage.move(f"{staged}/{name}", shown[-1])
             self._storage.flush([self._directory])
+            if isinstance(self._storage, ObjectStorage):
+                self._check_claim(shown)
         self._storage.remove(staged)
         return count
+
+    def _check_claim(self, shown: Sequence[str] = ()) -> None:
+        """Stop if another process has taken the sink over, and take back what was shown since."""
+        if self._claim and not self._storage.exists(f"{self._directory}/{claims.file_name(self._run_id, self._claim)}"):
+            for path in shown:
+                self._storage.remove(path)
+            raise Fenced(
+                f"the sink {self._sink.path} was taken over by another process of the same run, on a copy of this "
+                "checkpoint, so this one stops; run each site once, with the checkpoint of the process that goes on"
+            )
 
     def remove(self, batch: int) -> None:
         """Take back what an unfinished attempt at a batch has published."""
         self._remove(lambda number: number == batch)
 
-    def resume_after(self, batch: int, *, replay: bool = False) -> None:
+    def resume_after(self, batch: int, delivered: int, start: Start) -> None:
         """Hold the sink, and take back what this run has published after a batch: its checkpoint is a copy of before.
 
         A process that was fenced at its links, or killed, may take a moment to let go.
         """
+        self._hold()
+        self._take_over(batch, delivered, start)
+        for name in self._storage.names(self._staging):
+            self._storage.remove(f"{self._staging}/{name}")
+        self._remove(lambda number: number > batch)
+
+    def _take_over(self, kept: int, delivered: int, start: Start) -> None:
+        """Claim the sink, unless what the checkpoint has delivered is not there any more."""
+        while True:
+            names = self._storage.names(self._directory)
+            number = claims.newest_of(names, self._run_id)
+            known = self._claims(number) if number else []
+            taken = claims.overtaken_by(known, start, delivered)
+            if taken is not None:
+                raise CheckpointMismatch(
+                    f"the sink {self._sink.path}: a process on a copy of this checkpoint has gone on from batch "
+                    f"{taken.kept} since, in place of what this one had delivered up to batch {delivered}; start with "
+                    "that copy, restore checkpoint and sink from copies of one moment, or give both another place"
+                )
+            made = f"{self._directory}/{claims.file_name(self._run_id, number + 1)}"
+            if self._storage.create(made, claims.to_bytes([*known, Claim(start.token, kept)])):
+                break
+        self._claim = number + 1
+        for name in claims.before(self._claim, names, self._run_id):
+            self._storage.remove(f"{self._directory}/{name}")
+
+    def _claims(self, number: int) -> list[Claim]:
+        path = f"{self._directory}/{claims.file_name(self._run_id, number)}"
+        data = self._storage.read(path)
+        try:
+            return [] if data is None else claims.from_bytes(data)
+        except ValueError as error:
+            raise CheckpointMismatch(
+                f"{path} is damaged ({error}), which says who writes to the sink; if no other process does, and none "
+                "has on a copy of this checkpoint, remove it and start again"
+            ) from None
+
+    def _hold(self) -> None:
         deadline = time.monotonic() + _PATIENCE_S
         while (let_go := self._storage.hold(self._staging)) is None:
             if time.monotonic() > deadline:
@@ -126,9 +193,6 @@ class FileWriter(Writer):
                 )
             time.sleep(_POLL_S)
         self._let_go = let_go
-        for name in self._storage.names(self._staging):
-            self._storage.remove(f"{self._staging}/{name}")
-        self._remove(lambda number: number > batch)
 
     def _remove(self, is_meant: Callable[[int], bool]) -> None:
         published = re.compile(re.escape(self._prefix) + r"(\d{8,})-")

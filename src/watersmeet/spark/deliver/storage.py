@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import uuid
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlparse
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from watersmeet.errors import RunError
@@ -18,6 +20,7 @@ from watersmeet.spark.backend.protocol import backend_of
 from watersmeet.spark.durable import UNFLUSHED, Disk
 from watersmeet.spark.store.cache import cache_directory
 from watersmeet.spark.store.object_store import ObjectStore, is_installed, is_object_url, open_store
+from watersmeet.spark.store.protocol import Conflict
 
 
 class Storage(Protocol):
@@ -40,6 +43,15 @@ class Storage(Protocol):
 
     def remove(self, path: str) -> None:
         """Remove a file or a whole directory, if it is there."""
+
+    def exists(self, path: str) -> bool:
+        """Whether a file is there."""
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write a small file that lasts where there is none; False if somebody else was faster."""
+
+    def read(self, path: str) -> bytes | None:
+        """What a small file holds; None if it is not there."""
 
     def flush(self, paths: Iterable[str]) -> None:
         """Make files, and the names in directories, survive a power cut."""
@@ -74,6 +86,27 @@ class LocalStorage:
             shutil.rmtree(path)
         elif os.path.exists(path):
             os.unlink(path)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def create(self, path: str, data: bytes) -> bool:
+        aside = f"{path}.{uuid.uuid4().hex[:12]}"
+        try:
+            Path(aside).write_bytes(data)
+            self._disk.flush([aside])
+            with suppress(FileExistsError, FileNotFoundError):  # somebody was faster, and has removed ours perhaps
+                os.link(aside, path)
+                self._disk.flush([os.path.dirname(path)])
+                return True
+            return False
+        finally:
+            Path(aside).unlink(missing_ok=True)
+
+    def read(self, path: str) -> bytes | None:
+        with suppress(FileNotFoundError):
+            return Path(path).read_bytes()
+        return None
 
     def flush(self, paths: Iterable[str]) -> None:
         self._disk.flush(paths)
@@ -141,6 +174,22 @@ class ObjectStorage(LocalStorage):
         else:
             super().remove(path)
 
+    def exists(self, path: str) -> bool:
+        store, name = _parted(path)
+        return store.has(name)
+
+    def create(self, path: str, data: bytes) -> bool:
+        store, name = _parted(path)
+        with suppress(Conflict):
+            store.create(name, data)
+            return True
+        return False
+
+    def read(self, path: str) -> bytes | None:
+        store, name = _parted(path)
+        found = store.get(name)
+        return None if found is None else found.data
+
     def flush(self, paths: Iterable[str]) -> None:
         """What a store has taken it keeps."""
 
@@ -172,6 +221,33 @@ class HadoopStorage:
 
     def remove(self, path: str) -> None:
         self._files.delete(self._path(path), True)
+
+    def exists(self, path: str) -> bool:
+        return bool(self._files.exists(self._path(path)))
+
+    def create(self, path: str, data: bytes) -> bool:
+        if self.exists(path):
+            return False
+        try:
+            file = self._files.create(self._path(path), False)
+        except Py4JJavaError:
+            if self.exists(path):  # somebody was faster
+                return False
+            raise
+        try:
+            file.write(bytearray(data))
+        finally:
+            file.close()
+        return True
+
+    def read(self, path: str) -> bytes | None:
+        if not self.exists(path):
+            return None
+        file = self._files.open(self._path(path))
+        try:
+            return bytes(file.readAllBytes())
+        finally:
+            file.close()
 
     def flush(self, paths: Iterable[str]) -> None:
         """What such a file system has closed it keeps."""

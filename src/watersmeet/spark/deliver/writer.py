@@ -5,6 +5,8 @@ from typing import Protocol
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from watersmeet.spark.deliver.claims import Start
+
 
 class Writer(Protocol):
     """What a batch's rows are given to; returns how many there were, None where only the receiver knows."""
@@ -21,10 +23,10 @@ class Writer(Protocol):
         """Refuse answers of a row type that cannot be written."""
         return
 
-    def resume_after(self, batch: int, *, replay: bool = False) -> None:
+    def resume_after(self, batch: int, delivered: int, start: Start) -> None:
         """Begin to write; take back what came after a batch, where that can be done: the checkpoint is a copy.
 
-        `replay` says that batches up to this one will be delivered again.
+        Batches after those delivered will be delivered again.
         """
         return
 

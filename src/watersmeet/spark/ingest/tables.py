@@ -3,7 +3,7 @@
 What was read is state of the checkpoint: a restart or a replay has the same rows, whatever the source holds by then.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
@@ -11,11 +11,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from watersmeet.errors import InputError, TopologyError, did_you_mean
+from watersmeet.metrics.bus import Warnings
 from watersmeet.program.site.ingest import Ingest
 from watersmeet.program.site.ledger import Ingested
 from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.site.streams import StreamScan
 from watersmeet.program.storage.codec import decode
+from watersmeet.query.windows import END_US, TABLE_US
 from watersmeet.spark.analyser import readable
 from watersmeet.spark.files import FileShelf
 from watersmeet.spark.ingest.new_files import FILE_FORMATS, listing_of
@@ -24,6 +26,8 @@ from watersmeet.spark.jobs import map_rows, reports
 from watersmeet.spark.session import option_values
 from watersmeet.spark.tasks import IngestVersion
 from watersmeet.topology.model import Table, Topology
+
+_RETRY_US = 60_000_000  # after which a table that could not be refreshed is read again, at the latest
 
 
 def with_table_schemas(spark: SparkSession, topology: Topology) -> Topology:
@@ -87,6 +91,31 @@ class TableReader:
     topology: Topology
     schemas: Mapping[str, StructType]
     shelf: FileShelf
+
+    def read_due(
+        self, program: SiteProgram, due: Sequence[tuple[StreamScan, int]], now_us: int, warnings: Warnings
+    ) -> tuple[list[Ingested], dict[str, int]]:
+        """Read tables that are due; and the instants until which their versions are in force at least.
+
+        If a table cannot be read again, the version before it stays in force, and it is tried again soon.
+        """
+        found: list[Ingested] = []
+        in_force: dict[str, int] = {}
+        for scan, from_us in due:
+            table = self.topology.stream(scan.stream)
+            assert isinstance(table, Table), "a table of the topology"
+            refresh_us = END_US - now_us if table.refresh_us is None else table.refresh_us
+            try:
+                found += self.read(program, scan, from_us)
+                warnings.forget(table.name)
+            except Exception as error:
+                if from_us == TABLE_US:
+                    raise
+                refresh_us = min(refresh_us, _RETRY_US)
+                text = f"the version read before stays in force, and it is tried again in {refresh_us / 1e6:g} s"
+                warnings.say(table.name, f"{error}; {text}")
+            in_force[scan.stream] = now_us + refresh_us
+        return found, in_force
 
     def read(self, program: SiteProgram, scan: StreamScan, from_us: int) -> list[Ingested]:
         """Read a table and file its rows as the version that is in force from an instant on."""

@@ -14,13 +14,13 @@ import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from watersmeet.dashboard.tail import Tail
 from watersmeet.errors import WatersmeetError
 from watersmeet.metrics.jsonl import KEPT, KEPT_BEFORE, MAX_KEPT_BYTES, WATCHED
 from watersmeet.spark.links.seal import Context, Refused, Seal
-from watersmeet.spark.links.transport import default_links, seal_of
+from watersmeet.spark.links.transport import check_kafka_client, default_links, kafka_settings, seal_of
 from watersmeet.spark.store.object_store import is_url, open_store
 from watersmeet.spark.store.protocol import Store
 from watersmeet.topology.model import Topology
@@ -105,11 +105,14 @@ class StoreBoard:
         self._store.delete(names)
 
 
-def open_board(topology: Topology) -> Board | None:
-    """Where sites of a topology can be asked for their events; None over Kafka, whose topics only have parcels."""
+def open_board(topology: Topology, reads: Literal["asked", "events"]) -> Board:
+    """Where sites of a topology can be asked for their events: a site reads what is asked, a dashboard the events."""
     transport = topology.link_transport
-    if transport.kind != "directory":
-        return None
+    if transport.kind == "kafka":
+        check_kafka_client()
+        from watersmeet.spark.links.kafka_board import KafkaBoard
+
+        return KafkaBoard(kafka_settings(transport), transport.topics, reads)
     if transport.path and is_url(transport.path):
         return StoreBoard(open_store(transport.path).below(_DIRECTORY))
     return DirectoryBoard(default_links(topology) / _DIRECTORY)

@@ -110,14 +110,23 @@ class DirectoryLinks:
             _end_path(self._place(link), role, self._ours.pop((link, role)).epoch).unlink()
 
     def settle(self, link: Link, role: Role) -> None:
-        """Remove the files of epochs before ours, and what a killed process has left half written."""
-        place = self._place(link)
+        """Remove the files of epochs before ours, and what a killed process has left half written.
+
+        Of a sender also what an older process of it has made that we know nothing of: parcels that it is about to
+        publish first, so that it cannot any more, then those that it has published.
+        """
+        place, ours = self._place(link), self._ours[link, role]
         with contextlib.suppress(OSError):
             for path in place.glob(f".{role}-*"):
                 path.unlink(missing_ok=True)
             for epoch in _epochs(place, role):
-                if epoch < self._ours[link, role].epoch:
+                if epoch < ours.epoch:
                     _end_path(place, role, epoch).unlink(missing_ok=True)
+        if role is Role.SENDER:
+            with _writing(place, link):
+                for path in (*place.glob(f".*{_PARCEL}"), *place.glob(f"*{_PARCEL}")):
+                    if path.name.startswith(".") or path.name > _name(ours.number):
+                        path.unlink(missing_ok=True)
 
     def _hold(self, link: Link, role: Role, end: LinkEnd) -> None:
         """Say of our end what is so now, unless a newer process has taken over."""
@@ -198,6 +207,7 @@ class DirectoryLinks:
                 with _writing(place, link):
                     aside = place / f".{uuid.uuid4().hex[:12]}{_PARCEL}"
                     aside.write_bytes(data)
+                    self._hold(link, Role.SENDER, self._ours[link, Role.SENDER])  # whoever is newer removes it
                     os.replace(aside, target)
 
     def acknowledge(self, sender: str, number: int, pace: int) -> None:
@@ -275,6 +285,7 @@ def _read(path: Path) -> bytes | None:
 
 def _replace(path: Path, data: bytes, disk: Disk) -> None:
     fresh = path.with_name(f".{path.name}")  # there is one writer of each
+    fresh.unlink(missing_ok=True)  # what a power cut has left may be the same file under both names
     fresh.write_bytes(data)
     disk.flush([fresh])  # its name need not survive: its writer puts it there again
     os.replace(fresh, path)

@@ -14,39 +14,27 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from watersmeet.errors import DamagedParcel, InputError
+from confluent_kafka import KafkaException, Message
+
+from watersmeet.errors import DamagedParcel
+from watersmeet.spark.links.kafka_client import FLUSH_BYTES, WAIT_S, BrokersAway, KafkaClient, Partition
 from watersmeet.spark.links.kafka_log import (
     PARCELS,
-    PART_BYTES,
     PARTITION,
     READER,
     SENDER,
     EndLog,
     ParcelLog,
     Part,
-    Place,
     parts_of,
     read_part,
 )
-from watersmeet.spark.links.kafka_topics import Shortening, Topics, client_settings
+from watersmeet.spark.links.kafka_topics import Shortening
 from watersmeet.spark.links.protocol import Link, LinkEnd, LinkUnreadable, LinkUnwritable, Role, Sealed, fenced
 from watersmeet.spark.links.seal import OPEN, Seal
 
-try:
-    from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
-    from confluent_kafka import KafkaError as Cause
-except ImportError:
-    raise InputError(
-        "link_transport: kind kafka needs the package confluent-kafka; install it with pip install 'watersmeet[kafka]'"
-    ) from None
-
-_WAIT_S = 10.0  # for brokers, before a link counts as out of reach
 _LOOK_S = 1.0  # between looks at whether brokers and topics are there
-_POLL_S = 0.1
-_FLUSH_BYTES = 16_000_000  # of parcels on their way to brokers at a time
 _MOST_STATEMENTS = 500  # of a reader, before those that are over are deleted
-_RECORD_OVERHEAD = 1_000
-_PASSING = (Cause.NOT_LEADER_FOR_PARTITION, Cause.LEADER_NOT_AVAILABLE, Cause.UNKNOWN_TOPIC_OR_PART)  # of new topics
 
 
 @dataclass
@@ -69,48 +57,16 @@ class KafkaLinks:
 
     def __init__(self, settings: Mapping[str, str], prefix: str, site: str, seal: Seal = OPEN) -> None:
         self.site, self.prefix, self.seal = site, prefix, seal
-        self._settings = client_settings(settings)
-        self._servers = settings.get("bootstrap.servers", "")
-        self._topics = Topics(self._settings)
+        self._client = KafkaClient(settings, f"{prefix}.{site}")
         self._logs: dict[Link, _LinkLogs] = {}
         self._ours: dict[tuple[Link, Role], LinkEnd] = {}
-        self._read: dict[tuple[str, int], int] = {}  # by partition: the offset after the last record that was read
+        self._read: dict[Partition, int] = {}  # the offset after the last record that was read
         self._changed = threading.Condition()
         self._arrivals = 0
         self._down = ""
         self._closing = threading.Event()
         self._writing = threading.RLock()
-        self._looking = threading.Lock()  # at offsets, with a consumer of its own
-        self._producer = Producer(
-            {
-                **self._settings,
-                "enable.idempotence": True,
-                "acks": "all",
-                "linger.ms": 0,
-                "message.max.bytes": PART_BYTES + _RECORD_OVERHEAD,
-                "message.timeout.ms": int(_WAIT_S * 1_000),
-                "queue.buffering.max.kbytes": 2 * _FLUSH_BYTES // 1_000,
-            }
-        )
-        self._consumer = self._new_consumer()
-        self._looker = self._new_consumer()
         self._thread: threading.Thread | None = None
-
-    def _new_consumer(self) -> Consumer:
-        return Consumer(
-            {
-                **self._settings,
-                "group.id": f"{self.prefix}.{self.site}",  # it is asked for, and not used: offsets are in ledgers
-                "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",
-                "fetch.wait.max.ms": 100,
-                "fetch.error.backoff.ms": 50,
-                "retry.backoff.ms": 50,
-                "fetch.queue.backoff.ms": 50,
-                "queued.max.messages.kbytes": 16_384,
-                "allow.auto.create.topics": False,
-            }
-        )
 
     # -- the ends
 
@@ -120,11 +76,11 @@ class KafkaLinks:
         for link in links:
             topic = f"{self.prefix}.{link.sender}.{link.reader}"
             try:
-                identity = self._topics.make(topic)
+                identity = self._client.topics.make(topic)
             except KafkaException as error:
+                cause = self._client.explained(error)
                 raise LinkUnwritable(
-                    f"{link} cannot be made: {self._cause(error)}; start the brokers, or correct the options of "
-                    "link_transport"
+                    f"{link} cannot be made: {cause}; start the brokers, or correct the options of link_transport"
                 ) from None
             ends = {role: EndLog(link, role, self.seal) for role in Role}
             made[link] = _LinkLogs(topic, ends, self._shortenings(topic), id=identity)
@@ -218,7 +174,7 @@ class KafkaLinks:
                 records += parts_of(parcel.number, attempt, end, data)
                 attempts[parcel.number] = attempt
                 size += len(data)
-                if size >= _FLUSH_BYTES:
+                if size >= FLUSH_BYTES:
                     self._append_parcels(link, records, attempts)
                     records, attempts, size = [], {}, 0
             self._append_parcels(link, records, attempts)
@@ -281,35 +237,12 @@ class KafkaLinks:
             with self._changed:
                 log = self._logs[link].parcels
                 data, place = log.cached.get(after), log.places.get(after)
-            if data is None and place is not None:
-                data = self._fetched(link, place)
+            if data is None and place is not None:  # it was not kept in memory
+                with self._reading_from(link):
+                    data = self._client.parcel(self._logs[link].topic, place)
             if data is None:
                 return
             yield after, data
-
-    def _fetched(self, link: Link, place: Place) -> bytes | None:
-        """A parcel that was not kept in memory; None if its topic does not hold it any more."""
-        parts: list[bytes] = []
-        topic, deadline = self._logs[link].topic, time.monotonic() + _WAIT_S
-        with self._looking:
-            self._looker.assign([TopicPartition(topic, PARCELS, place.first)])
-            try:
-                while time.monotonic() < deadline:
-                    for message in self._looker.consume(64, _POLL_S):
-                        if message.error() is not None:
-                            continue
-                        part = read_part(message.key() or b"")
-                        if part is not None and part.parcel == place.copy and part.part == len(parts) + 1:
-                            parts.append(message.value() or b"")
-                            if part.part == part.parts:
-                                return b"".join(parts)
-                        if (message.offset() or 0) > place.last:
-                            return None
-            except KafkaException as error:
-                raise self._unreadable(link, self._cause(error)) from None
-            finally:
-                self._looker.unassign()
-        raise self._unreadable(link, "the brokers do not answer")
 
     def reject(self, sender: str, number: int) -> int:
         """Ask for a damaged parcel again; how often that was done with this one."""
@@ -332,21 +265,28 @@ class KafkaLinks:
     def catch_up(self) -> None:
         """Read all that brokers have now."""
         with self._changed:
-            wanted = {(logs.topic, one): link for link, logs in self._logs.items() for one in self._partitions(link)}
-        for place, link in wanted.items():
-            low, high = self._offsets(link, *place)
-            if low < high and not self._has_read(place, high):
-                raise self._unreadable(link, self._down or "the brokers do not answer")
+            links = {(logs.topic, one): link for link, logs in self._logs.items() for one in self._partitions(link)}
+        if not links:
+            return
+        with self._reading_from(next(iter(links.values()))):
+            ends = self._client.next_offsets(links)
+            behind = [place for place, end in ends.items() if not self._has_read(place, end, 0)]
+            first = self._client.first_offsets(behind) if behind else {}
+        for place in behind:
+            if first[place] < ends[place] and not self._has_read(place, ends[place], WAIT_S):
+                raise self._unreadable(links[place], self._down or "the brokers do not answer")
 
-    def _has_read(self, place: tuple[str, int], high: int) -> bool:
+    def _has_read(self, place: Partition, end: int, timeout_s: float) -> bool:
         """Wait until everything before an offset has been read; whether it was."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._read.get(place, 0) >= high, _WAIT_S)
+            return self._changed.wait_for(lambda: self._read.get(place, 0) >= end, timeout_s)
 
     def forget_acknowledged(self, reader: str) -> None:
         """Delete the records of parcels that their reader no longer needs."""
-        link = Link(self.site, reader)
-        with contextlib.suppress(LinkUnreadable, LinkUnwritable, KafkaException), self._writing:
+        self._shorten(Link(self.site, reader))
+
+    def _shorten(self, link: Link, *, at_once: bool = False) -> None:
+        with contextlib.suppress(LinkUnreadable, LinkUnwritable, BrokersAway), self._writing:
             if (link, Role.SENDER) not in self._ours:
                 return
             logs, ours = self._logs[link], self._ours[link, Role.SENDER]
@@ -355,27 +295,29 @@ class KafkaLinks:
             for number in [one for one in logs.published if one <= acknowledged]:
                 del logs.published[number]
             first = min((offset for _, offset in logs.published.values()), default=logs.last_offset + 1)
-            if not logs.shortening[PARCELS].is_due(first):
+            if not logs.shortening[PARCELS].is_due(first, at_once=at_once):
                 return
-            _, high = self._offsets(link, logs.topic, SENDER)
+            said = (logs.topic, SENDER)
+            end_of_said = self._client.next_offsets([said])[said]
             with self._changed:  # what we have published may lie behind what a newer process has
-                is_sure = self._read.get((logs.topic, SENDER), 0) >= high and logs.ends[Role.SENDER].is_held_by(ours)
+                is_sure = self._read.get(said, 0) >= end_of_said and logs.ends[Role.SENDER].is_held_by(ours)
             if is_sure:
-                logs.shortening[PARCELS].ask(first)
+                logs.shortening[PARCELS].ask(first, at_once=at_once)
 
     def close(self) -> None:
         """End the thread and the connections."""
+        for link, role in list(self._ours):
+            if role is Role.SENDER:
+                self._shorten(link, at_once=True)
         self._closing.set()
         if self._thread is not None:
             self._thread.join()
-        self._producer.flush(_WAIT_S)
-        for consumer in (self._consumer, self._looker):
-            consumer.close()
+        self._client.close()
 
     # -- brokers
 
     def _shortenings(self, topic: str) -> dict[int, Shortening]:
-        return {partition: Shortening(self._topics, topic, partition) for partition in (PARCELS, READER)}
+        return {partition: Shortening(self._client.topics, topic, partition) for partition in (PARCELS, READER)}
 
     def _partitions(self, link: Link) -> tuple[int, ...]:
         return (SENDER, READER) if link.sender == self.site else (PARCELS, SENDER, READER)
@@ -383,63 +325,23 @@ class KafkaLinks:
     def _assign(self) -> None:
         """Read all partitions from where we are."""
         places = [(logs.topic, one) for link, logs in self._logs.items() for one in self._partitions(link)]
-        self._consumer.assign([TopicPartition(*place, self._read.get(place, -2)) for place in places])  # -2: the first
-
-    def _offsets(self, link: Link, topic: str, partition: int) -> tuple[int, int]:
-        deadline = time.monotonic() + _WAIT_S
-        with self._looking:
-            while True:
-                try:
-                    found = self._looker.get_watermark_offsets(TopicPartition(topic, partition), _WAIT_S)
-                    if found is None:
-                        raise self._unreadable(link, "the brokers do not answer")
-                    return found[0], found[1]
-                except KafkaException as error:
-                    if error.args[0].code() not in _PASSING or time.monotonic() > deadline:
-                        raise self._unreadable(link, self._cause(error)) from None
-                time.sleep(_POLL_S)
+        self._client.read_from({place: self._read.get(place) for place in places})
 
     def _append(self, link: Link, partition: int, records: list[tuple[bytes, bytes]]) -> list[int]:
         """Have brokers take records; their offsets."""
         if self._down:
             raise self._unwritable(link, self._down)
-        offsets: list[int] = []
-        failed: list[str] = []
-
-        def delivered(error: Cause | None, message: Message) -> None:
-            if error is not None:
-                failed.append(error.str())
-            else:
-                offsets.append(message.offset() or 0)
-
-        topic = self._logs[link].topic
-        for key, value in records:
-            while True:
-                try:
-                    self._producer.produce(topic, value, key, partition, delivered)
-                    break
-                except BufferError:
-                    self._producer.poll(_POLL_S)
-                except KafkaException as error:
-                    raise self._unwritable(link, self._cause(error)) from None
-        deadline = time.monotonic() + _WAIT_S + 1
-        while len(offsets) + len(failed) < len(records) and time.monotonic() < deadline:
-            self._producer.poll(_POLL_S)
-        if failed or len(offsets) < len(records):
-            raise self._unwritable(link, failed[0] if failed else "the brokers do not answer")
-        return offsets
+        return self._client.append(self._logs[link].topic, partition, records)
 
     def _run(self) -> None:
         """Read, and look now and then whether brokers and topics are there."""
         looked = time.monotonic()
         while not self._closing.is_set():
-            first = self._consumer.poll(_POLL_S)  # `consume` would wait for as many as it may return
-            messages = [] if first is None else [first, *self._consumer.consume(500, 0)]
+            messages = self._client.read()
             with self._changed:
                 by_topic = {logs.topic: logs for logs in self._logs.values()}
                 for message in messages:
-                    if message.error() is None:
-                        self._take(by_topic, message)
+                    self._take(by_topic, message)
                 if messages:
                     self._arrivals += 1
                     self._changed.notify_all()
@@ -462,16 +364,16 @@ class KafkaLinks:
 
     def _look(self) -> None:
         """See whether brokers answer, and whether topics are those that they were."""
-        for link, logs in list(self._logs.items()):
-            try:
-                identity = self._topics.identity(logs.topic)
-                if identity is None:
-                    identity = self._topics.make(logs.topic)
-            except KafkaException as error:
-                self._down = self._cause(error)
-                return
-            if identity != logs.id:
-                self._begin_anew(link, logs, identity)
+        links = list(self._logs.items())
+        try:
+            found = self._client.topics.identities([logs.topic for _, logs in links])
+            identities = {topic: identity or self._client.topics.make(topic) for topic, identity in found.items()}
+        except KafkaException as error:
+            self._down = str(self._client.explained(error))
+            return
+        for link, logs in links:
+            if identities[logs.topic] != logs.id:
+                self._begin_anew(link, logs, identities[logs.topic])
         self._down = ""
 
     def _begin_anew(self, link: Link, logs: _LinkLogs, identity: str) -> None:
@@ -505,13 +407,15 @@ class KafkaLinks:
         with self._writing:
             try:
                 yield
-            except KafkaException as error:
-                raise self._unwritable(link, self._cause(error)) from None
+            except BrokersAway as error:
+                raise self._unwritable(link, str(error)) from None
 
-    def _cause(self, error: KafkaException) -> str:
-        cause = error.args[0] if error.args else error
-        text = cause.str() if isinstance(cause, Cause) else str(cause)
-        return f"{text} (brokers {self._servers})"
+    @contextlib.contextmanager
+    def _reading_from(self, link: Link) -> Iterator[None]:
+        try:
+            yield
+        except BrokersAway as error:
+            raise self._unreadable(link, str(error)) from None
 
     def _unreadable(self, link: Link, cause: str) -> LinkUnreadable:
         return LinkUnreadable(f"{link} cannot be read: {cause}; nothing is lost: it goes on when it can be read again")

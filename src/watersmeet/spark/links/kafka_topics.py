@@ -1,6 +1,7 @@
 """Making, finding and shortening the topics of links."""
 
 import contextlib
+import math
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -14,6 +15,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 _PARTITIONS = 3
 _WAIT_S, _POLL_S = 10.0, 0.05
+_EVERY_S = 1.0  # between requests to delete records of a partition
 _CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}  # only we delete
 
 
@@ -22,12 +24,27 @@ def client_settings(options: Mapping[str, str]) -> dict[str, Any]:
     return {"log_level": 0, "socket.timeout.ms": 10_000, "reconnect.backoff.max.ms": 1_000, **options}
 
 
+class LastError:
+    """The last that a client has said of its brokers: more than that they do not answer, such as why they refuse it.
+
+    It is said when the client is polled.
+    """
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def __call__(self, error: KafkaError) -> None:
+        if not self.text or error.code() != KafkaError._ALL_BROKERS_DOWN:  # which says nothing of why they are
+            self.text = error.str()
+
+
 class Shortening:
-    """Deletes the first records of a partition, without waiting for it; what has failed is asked for again."""
+    """Deletes the first records of a partition now and then, without waiting for it; what has failed is asked again."""
 
     def __init__(self, topics: "Topics", topic: str, partition: int) -> None:
         self._topics, self._topic, self._partition = topics, topic, partition
         self._asked: tuple[int, Future[Any]] | None = None
+        self._asked_at = -math.inf
         self._done = 0
 
     @property
@@ -40,13 +57,15 @@ class Shortening:
                 self._done = max(self._done, offset)
         return self._done
 
-    def is_due(self, offset: int) -> bool:
-        """Whether records before an offset are there that nobody has asked to delete."""
-        return offset > self.first and self._asked is None
+    def is_due(self, offset: int, *, at_once: bool = False) -> bool:
+        """Whether records before an offset are there that nobody has asked to delete, and not just asked for others."""
+        is_time = at_once or time.monotonic() - self._asked_at >= _EVERY_S
+        return is_time and offset > self.first and self._asked is None
 
-    def ask(self, offset: int) -> None:
-        """Have the records before an offset deleted, unless another request is under way."""
-        if self.is_due(offset):
+    def ask(self, offset: int, *, at_once: bool = False) -> None:
+        """Have the records before an offset deleted, if that is due."""
+        if self.is_due(offset, at_once=at_once):
+            self._asked_at = time.monotonic()
             self._asked = offset, self._topics.delete_before(self._topic, self._partition, offset)
 
 
@@ -54,17 +73,25 @@ class Topics:
     """The topics of the links of one site."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        self._admin = AdminClient(dict(settings))
+        self._last_error = LastError()
+        client: dict[str, Any] = {**settings, "error_cb": self._last_error}
+        self._admin = AdminClient(client)
 
-    def make(self, topic: str) -> str:
+    @property
+    def complaint(self) -> str:
+        """What the client has said of the brokers last."""
+        self._admin.poll(0)
+        return self._last_error.text
+
+    def make(self, topic: str, config: Mapping[str, str] = _CONFIG) -> str:
         """Make a topic if it is not there; its identity."""
-        new = NewTopic(topic, num_partitions=_PARTITIONS, replication_factor=-1, config=dict(_CONFIG))
+        new = NewTopic(topic, num_partitions=_PARTITIONS, replication_factor=-1, config=dict(config))
         try:
             self._admin.create_topics([new], operation_timeout=_WAIT_S, request_timeout=_WAIT_S)[topic].result()
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
-            self._mend(topic)
+            self._mend(topic, config)
         deadline = time.monotonic() + _WAIT_S
         while (identity := self.identity(topic)) is None:  # brokers may take a moment to know of it
             if time.monotonic() > deadline:
@@ -72,13 +99,13 @@ class Topics:
             time.sleep(_POLL_S)
         return identity
 
-    def _mend(self, topic: str) -> None:
+    def _mend(self, topic: str, config: Mapping[str, str]) -> None:
         """Give a topic that a broker has made by itself, when it was written to, what it lacks."""
         more = NewPartitions(topic, _PARTITIONS)
         with contextlib.suppress(KafkaException):  # it has them
             self._admin.create_partitions([more], request_timeout=_WAIT_S)[topic].result()
         entries = [
-            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in _CONFIG.items()
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in config.items()
         ]
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
         for done in self._admin.incremental_alter_configs([resource], request_timeout=_WAIT_S).values():
@@ -86,7 +113,16 @@ class Topics:
 
     def identity(self, topic: str) -> str | None:
         """What tells a topic from others that had its name; None if there is none."""
-        asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=_WAIT_S)[topic]
+        return self.identities([topic])[topic]
+
+    def identities(self, topics: Sequence[str]) -> dict[str, str | None]:
+        """The same of several, by one request."""
+        if not topics:
+            return {}
+        asked = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=_WAIT_S)
+        return {topic: self._identity(asked[topic]) for topic in topics}
+
+    def _identity(self, asked: "Future[Any]") -> str | None:
         try:
             found = asked.result()
         except KafkaException as error:

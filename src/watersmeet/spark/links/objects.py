@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from watersmeet.spark.links.ends import pack_end, unpack_end
-from watersmeet.spark.links.protocol import Link, LinkEnd, LinkUnreadable, LinkUnwritable, Role, Sealed, fenced
+from watersmeet.spark.links.protocol import Fenced, Link, LinkEnd, LinkUnreadable, LinkUnwritable, Role, Sealed, fenced
 from watersmeet.spark.links.seal import OPEN, Refused, Seal
 from watersmeet.spark.store.protocol import Conflict, Store, Stored, StoreFailed, Version, check_conditions
 
@@ -80,10 +80,13 @@ class StoreLinks:
             self._place(link).delete([_end_key(role, self._ours.pop((link, role))[0].epoch)])
 
     def settle(self, link: Link, role: Role) -> None:
-        """Remove the objects of epochs before ours."""
+        """Remove the objects of epochs before ours, and parcels of an older process that we know nothing of."""
         place, (ours, _) = self._place(link), self._ours[link, role]
         with contextlib.suppress(StoreFailed):
             place.delete(_end_key(role, epoch) for epoch in _epochs(place, role) if epoch < ours.epoch)
+        if role is Role.SENDER:
+            with _writing(link):
+                place.delete(key for key in place.sizes() if key.endswith(_PARCEL) and key > _name(ours.number))
 
     def _hold(self, link: Link, role: Role, end: LinkEnd) -> None:
         """Say of our end what is so now, unless a newer process has taken over."""
@@ -153,11 +156,19 @@ class StoreLinks:
             return
         with _reading(link):
             there = place.sizes()
+        made = []
         for parcel in waiting:
             if _name(parcel.number) not in there:
                 data = parcel.read(link)
                 with _writing(link), contextlib.suppress(Conflict):  # one that is there stays
                     place.create(_name(parcel.number), data)
+                    made.append(_name(parcel.number))
+        if made:
+            try:
+                self._hold(link, Role.SENDER, self._ours[link, Role.SENDER][0])
+            except Fenced:  # the newer one publishes its own anew
+                place.delete(made)
+                raise
 
     def acknowledge(self, sender: str, number: int, pace: int) -> None:
         """Tell a sender that its parcels up to a number are durable here, and how far other streams have come."""

@@ -88,10 +88,16 @@ class SiteLinks:
 
     def parcels(self, ledger: SiteLedger) -> tuple[list[tuple[str, str, ParcelIndex]], dict[str, str]]:
         """What has come and is taken now, from every sender in turn, and whose runs it is of."""
-        runs: dict[str, str] = {}
-        if self.catches_up and self.peers:
+        found = self._taken(ledger)
+        if not found[0] and self.catches_up and self.peers:  # only then it matters whether something is on its way
             with self._reading("all sites"):
                 self.transport.catch_up()
+            found = self._taken(ledger)
+        return found
+
+    def _taken(self, ledger: SiteLedger) -> tuple[list[tuple[str, str, ParcelIndex]], dict[str, str]]:
+        """What is there of parcels, as far as one step takes them."""
+        runs: dict[str, str] = {}
         waiting = [self._arrived(sender, ledger, runs) for sender in self.peers]
         parcels, size = [], 0
         while waiting and size <= MAX_BYTES_PER_STEP:
@@ -178,6 +184,15 @@ class SiteLinks:
             reader: sum(one.bytes for one in link.outbox if one.number > taken.get(reader, 0))
             for reader, link in ledger.links.items()
         }
+
+    def silent_s(self) -> dict[str, float]:
+        """By reader: for how long it has not taken something that was published for it."""
+        now = time.monotonic()
+        since = {
+            reader: [when for _, when in list(parcels.values()) if when is not None]
+            for reader, parcels in list(self._published.items())
+        }
+        return {reader: now - min(times) for reader, times in since.items() if times}
 
     def waiting_bytes(self, ledger: SiteLedger) -> int:
         """How much readers have not taken yet."""

@@ -1,8 +1,9 @@
 """The transport that a topology asks for."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
-from watersmeet.errors import RunError
+from watersmeet.errors import InputError, RunError
 from watersmeet.spark.durable import Disk
 from watersmeet.spark.kafka_options import hide_secrets
 from watersmeet.spark.links.directory import DirectoryLinks
@@ -30,11 +31,26 @@ def open_transport(topology: Topology, site: str, disk: Disk) -> Links:
         return StoreLinks(open_store(transport.path), site, seal)
     if transport.kind == "directory":
         return DirectoryLinks(default_links(topology), site, disk, seal)
+    check_kafka_client()
     from watersmeet.spark.links.kafka import KafkaLinks
 
+    return KafkaLinks(kafka_settings(transport), transport.topics, site, seal)
+
+
+def check_kafka_client() -> None:
+    """Refuse to go on where the package is missing that links over Kafka need."""
+    if find_spec("confluent_kafka") is None:
+        raise InputError(
+            "link_transport: kind kafka needs the package confluent-kafka; install it with "
+            "pip install 'watersmeet[kafka]'"
+        )
+
+
+def kafka_settings(transport: LinkTransport) -> dict[str, str]:
+    """The settings of clients, with their secrets, which are shown nowhere from then on."""
     options = resolved(transport.options, _WHAT)
     hide_secrets(options)
-    return KafkaLinks(options, transport.topics, site, seal)
+    return options
 
 
 def seal_of(transport: LinkTransport) -> Seal:
@@ -53,13 +69,15 @@ def remove_links(topology: Topology) -> None:
         return
     if transport.kind != "kafka" or len(sites) == 1:
         return
+    check_kafka_client()
     from confluent_kafka import KafkaException
 
+    from watersmeet.spark.links.kafka_board import topic_of
     from watersmeet.spark.links.kafka_topics import Topics, client_settings
 
     topics = [f"{transport.topics}.{a}.{b}" for a in sites for b in sites if a != b]
     try:
-        Topics(client_settings(resolved(transport.options, _WHAT))).remove(topics)
+        Topics(client_settings(kafka_settings(transport))).remove([*topics, topic_of(transport.topics)])
     except KafkaException as error:
         raise RunError(
             f"the topics of links cannot be deleted: {error.args[0].str()}; start the brokers first"

@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
 
 SCHEMES = ("s3", "gs", "az", "abfs", "abfss")
+_REFUSAL = re.compile("<Code>(.{1,80}?)</Code> ?<Message>(.{1,300}?)</Message>")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 _ATTEMPTS = 4  # at a conditional write of which it is not known whether it took place
 _RETRY: "RetryConfig" = {"max_retries": 8, "retry_timeout": timedelta(seconds=90)}
 _DELETED_AT_ONCE = 500
+_ROLE_ADDRESS = "169.254.169.254"  # where machines of the cloud get credentials; asked where the environment has none
 _PIECE_BYTES = 8 << 20  # that are in memory while an object is written to a file
 
 
@@ -155,8 +157,22 @@ class ObjectStore:
             raise self._failed(what, error) from None
 
     def _failed(self, what: str, error: Exception) -> StoreFailed:
-        cause = re.sub(r"\s+", " ", str(error).split("\n\nDebug source:")[0])[:400]
-        return StoreFailed(f"{self.url} cannot be {what}: {cause}")
+        return StoreFailed(f"{self.url} cannot be {what}: {_cause(str(error))}")
+
+
+def _cause(text: str) -> str:
+    """What a store has said, without how it was asked.
+
+    >>> _cause("Error GET: 404: <Error><Code>NoSuchBucket</Code><Message>It does not exist</Message></Error>")
+    'NoSuchBucket, It does not exist; make the bucket, or correct the URL'
+    """
+    text = re.sub(r"\s+", " ", text.split("\n\nDebug source:")[0])
+    if _ROLE_ADDRESS in text:
+        return "it has no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the machine a role"
+    if (found := _REFUSAL.search(text)) is not None:
+        cure = "; make the bucket, or correct the URL" if found.group(1) == "NoSuchBucket" else ""
+        return f"{found.group(1)}, {found.group(2)}{cure}"
+    return text[:400]
 
 
 @cache

@@ -1,9 +1,10 @@
 """Operators that see each tuple once and keep none: selection, projection, tee, union, queue and null."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
-from watersmeet.program.pier.expressions import Malformed, compiled_condition, compiled_row
+from watersmeet.program.pier.expressions import Malformed, compiled_row
 from watersmeet.program.pier.graph import Expression, Field, Operator
 from watersmeet.program.pier.runtime import Context, Implementation, Plan, Probe, ProbeKind, Running, Tag, no_settings
 from watersmeet.program.pier.settings import SettingsReader
@@ -21,14 +22,7 @@ class Selection(Running):
     """Passes the tuples for which its predicates are true."""
 
     def push(self, batch: Batch, tag: Tag, port: int) -> None:
-        condition = self.plan.settings
-        kernel = self.compiled("condition", batch.schema, lambda schema: compiled_condition(condition, schema))
-        if isinstance(kernel, Malformed):
-            self.malformed(len(batch.rows), str(kernel))
-            return
-        verdicts, rows = self.evaluated(kernel, batch)
-        kept = [row for row, verdict in zip(rows, verdicts, strict=True) if verdict]
-        self.emit(batch if len(kept) == len(batch.rows) else Batch(batch.schema, kept), tag)
+        self.emit(self.satisfying(batch, self.plan.settings), tag)
 
 
 class _Kept(NamedTuple):
@@ -109,8 +103,8 @@ class Tee(Running):
     def probe(self, probe: Probe, asker: Running | None = None) -> None:
         if asker is None:
             return
-        if probe.key is not None:
-            self._ask_set([(asker, probe.tag)], probe.key)
+        if probe.is_limited:
+            self._ask_set([(asker, probe.tag)], probe)
             return
         if not self._asking:
             self.context.after(0, self._ask)
@@ -134,16 +128,16 @@ class Tee(Running):
         sets = [(asker, probe.tag) for asker, probe in asking if probe.kind is not ProbeKind.STREAM]
         streams = [(asker, probe.tag) for asker, probe in asking if probe.kind is not ProbeKind.SET]
         if sets:
-            self._ask_set(sets, None)
+            self._ask_set(sets, Probe(ProbeKind.SET, 0))
         self._streams += streams
         if streams and self._stream_tag is None:
             self._stream_tag = self.context.new_tag()
             self.sources[0].probe(Probe(ProbeKind.STREAM, self._stream_tag), self)
 
-    def _ask_set(self, askers: list[tuple[Running, Tag]], key: Row | None) -> None:
+    def _ask_set(self, askers: list[tuple[Running, Tag]], probe: Probe) -> None:
         tag = self.context.new_tag()
         self._sets[tag] = askers
-        self.sources[0].probe(Probe(ProbeKind.SET, tag, key), self)
+        self.sources[0].probe(replace(probe, tag=tag), self)
 
 
 class Union(Running):

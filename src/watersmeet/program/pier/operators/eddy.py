@@ -1,18 +1,24 @@
 """An eddy orders operators while they run (Avnur and Hellerstein 2000).
 
-Each tuple visits every module once, in an order that is chosen as it goes, and leaves when it has seen all.
+Each tuple visits every module once, in an order that is chosen as it goes, and leaves when it has seen all. A module
+may be a symmetric hash join of what flows through the eddy: a tuple waits in the first join that it is sent to, and
+pairs go on from there. It can be sent to those of which it has one side, and has passed those of which it has both; so
+the graph of joins must have no cycle. Selections wait until their columns are there.
 
 Modules are operators that name the eddy among their sources; an operator `put` by Eddy behind each brings back what a
 module lets pass. By lottery a module gets a ticket for each tuple that it takes and loses one for each that it returns:
 those that drop most win most. By back-pressure a tuple goes where the fewest tuples wait.
 """
 
+from enum import Enum
 from typing import NamedTuple
 
-from watersmeet.program.pier.graph import Operator
+from watersmeet.program.pier.graph import Operator, fields_of
+from watersmeet.program.pier.operators.basic import Selection
+from watersmeet.program.pier.operators.join import SymmetricHashJoin
 from watersmeet.program.pier.runtime import Context, Implementation, Plan, Running, Tag, no_settings
 from watersmeet.program.pier.settings import SettingsReader
-from watersmeet.program.pier.tuples import Batch
+from watersmeet.program.pier.tuples import Batch, Schema
 
 LOTTERY, PRESSURE = "lottery", "backpressure"
 CHUNK_ROWS = 16  # tuples that are routed together
@@ -48,6 +54,24 @@ class _Routed(NamedTuple):
     module: str
 
 
+class _Fit(Enum):
+    """What a module can do with tuples of a kind."""
+
+    OPEN = "open"
+    PASSED = "passed"  # a join of which the tuple has both sides
+    LACKS = "lacks"  # columns that the module needs are not there
+
+
+def _fit_of(module: Running, schema: Schema) -> _Fit:
+    match module:
+        case SymmetricHashJoin() if len(module.sources) == 1:
+            return (_Fit.LACKS, _Fit.OPEN, _Fit.PASSED)[len(module.plan.settings.sides(schema))]
+        case Selection() if not fields_of(module.plan.settings) <= set(schema.names):
+            return _Fit.LACKS
+        case _:
+            return _Fit.OPEN
+
+
 class Eddy(Running):
     """Routes tuples through its modules."""
 
@@ -59,6 +83,10 @@ class Eddy(Running):
         self._waiting = dict.fromkeys(modules, 0)
         self._inside: dict[Tag, _Routed] = {}
         self._draws = 0
+
+    def start(self) -> None:
+        names = [target.plan.operator.name for target, _ in self.targets]
+        self._modules = {name: self.targets[names.index(name)][0] for name in self.plan.settings.modules}
 
     def push(self, batch: Batch, tag: Tag, port: int) -> None:
         self._route(batch, tag, frozenset())
@@ -73,8 +101,13 @@ class Eddy(Running):
 
     def _route(self, batch: Batch, tag: Tag, seen: frozenset[str]) -> None:
         settings: EddySettings = self.plan.settings
-        left = [module for module in settings.modules if module not in seen]
+        fit = self.compiled("modules", batch.schema, self._fit)
+        left = [module for module in settings.modules if module not in seen and fit[module] is _Fit.OPEN]
         if not left:
+            waits = [module for module in settings.modules if module not in seen and fit[module] is _Fit.LACKS]
+            if waits:
+                self.malformed(len(batch.rows), f"{batch.schema.table} has not what {waits[0]} needs")
+                return
             for target, port in self.targets:
                 if target.plan.operator.name not in settings.modules:
                     target.push(batch, tag, port)
@@ -82,6 +115,10 @@ class Eddy(Running):
         for first in range(0, len(batch.rows), settings.chunk):
             rows = batch.rows[first : first + settings.chunk]
             self._enter(self._choose(left), Batch(batch.schema, rows), tag, seen)
+
+    def _fit(self, schema: Schema) -> dict[str, "_Fit"]:
+        """What each module can do with tuples of a kind."""
+        return {name: _fit_of(module, schema) for name, module in self._modules.items()}
 
     def _enter(self, module: str, batch: Batch, tag: Tag, seen: frozenset[str]) -> None:
         own = self.context.new_tag()

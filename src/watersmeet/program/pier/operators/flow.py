@@ -6,7 +6,17 @@ from typing import Any, NamedTuple
 from watersmeet.program.pier.expressions import Malformed, compiled_row
 from watersmeet.program.pier.graph import Expression, Field, Operator
 from watersmeet.program.pier.operators.scan import Scan
-from watersmeet.program.pier.runtime import Context, Implementation, Plan, Probe, ProbeKind, Running, Tag, no_settings
+from watersmeet.program.pier.runtime import (
+    Context,
+    Implementation,
+    Plan,
+    Probe,
+    ProbeKind,
+    Receiver,
+    Running,
+    Tag,
+    no_settings,
+)
 from watersmeet.program.pier.settings import SettingsReader
 from watersmeet.program.pier.tuples import Batch, Row, Schema
 
@@ -21,10 +31,10 @@ class FlowSettings(NamedTuple):
     period_us: int | None
     arrivals: int | None
     rate: float | None  # tuples a second
+    condition: Expression | None  # of what is asked for
 
 
 def _flow(reader: SettingsReader, operator: Operator) -> FlowSettings:
-    no_settings(reader, operator)
     kind = ProbeKind(reader.choice("probe", [kind.value for kind in ProbeKind], ProbeKind.BOTH.value))
     found = FlowSettings(
         kind,
@@ -32,7 +42,10 @@ def _flow(reader: SettingsReader, operator: Operator) -> FlowSettings:
         reader.duration_us("period", None),
         reader.whole("count", None),
         reader.number("rate"),
+        reader.condition(operator),
     )
+    if kind is not ProbeKind.SET and found.condition is not None:
+        raise reader.fail("predicates limit a set; add probe = set, or put them into a selection")
     if kind is not ProbeKind.SET and (found.period_us or found.arrivals or found.rate):
         raise reader.fail("period, count and rate ask for a set again and again; add probe = set")
     if not (found.at_start or found.period_us or found.arrivals or found.rate):
@@ -70,8 +83,9 @@ class FlowControl(Running):
 
     def _issue(self) -> None:
         tag = self.context.new_tag()
+        settings: FlowSettings = self.plan.settings
         for source in self.sources:
-            source.probe(Probe(self.plan.settings.kind, tag), self)
+            source.probe(Probe(settings.kind, tag, condition=settings.condition), self)
 
     def _tick(self) -> None:
         self._issue()
@@ -141,10 +155,10 @@ class MemCache(Running):
     def probe(self, probe: Probe, asker: Running | None = None) -> None:
         if probe.kind is ProbeKind.SET and probe.key is None and self._is_filled:
             for batch in self._current():
-                self.emit(batch, probe.tag)
+                self.emit(self.satisfying(batch, probe.condition), probe.tag)
             self.emit_end(probe.tag)
             return
-        if probe.key is None:
+        if not probe.is_limited:
             self._filling.add(probe.tag)
         super().probe(probe, asker)
 
@@ -176,7 +190,7 @@ class MemUpdateCache(Running):
     def probe(self, probe: Probe, asker: Running | None = None) -> None:
         if probe.kind is not ProbeKind.STREAM:
             for schema, row in self._current():
-                self.emit(Batch(schema, (row,)), probe.tag)
+                self.emit(self.satisfying(Batch(schema, (row,)), probe.condition), probe.tag)
             self.emit_end(probe.tag)
         if probe.kind is not ProbeKind.SET:
             self._streams.append(probe.tag)
@@ -234,22 +248,34 @@ class DuplicateElimination(Running):
         self.emit(Batch(batch.schema, new), tag)
 
 
+class ResultSettings(NamedTuple):
+    """By which columns an answer is known, and whose it is, where op-graphs answer queries of several nodes."""
+
+    once: tuple[str, ...]
+    receiver: Receiver | None
+
+
 class NetSend(Running):
     """Sends tuples to the node that asked, which passes them to its client."""
 
     def push(self, batch: Batch, tag: Tag, port: int) -> None:
-        self.context.reply("result", self.plan.operator.name, batch)
+        settings: ResultSettings = self.plan.settings
+        self.context.reply("result", self.plan.operator.name, batch, settings.receiver)
 
     def end(self, tag: Tag, port: int) -> None:
         pass
 
 
-def _once(reader: SettingsReader, operator: Operator) -> tuple[str, ...]:
+def _result(reader: SettingsReader, operator: Operator) -> ResultSettings:
     no_settings(reader, operator)
-    return reader.texts("once")
+    asker, query = reader.whole("asker", None, least=0), reader.optional("query")
+    if (asker is None) != (query is None):
+        raise reader.fail("asker and query go together; give both, or neither for whoever asked")
+    receiver = None if asker is None or query is None else Receiver(asker, query)
+    return ResultSettings(reader.texts("once"), receiver)
 
 
 FLOWCONTROL = {"basic": Implementation(_flow, FlowControl)}
 CACHE = {"memcache": Implementation(_cache, MemCache), "memupdatecache": Implementation(_update_cache, MemUpdateCache)}
 DUPELIM = {"basic": Implementation(_fields, DuplicateElimination)}
-RESULT = {"netsend": Implementation(_once, NetSend)}
+RESULT = {"netsend": Implementation(_result, NetSend)}

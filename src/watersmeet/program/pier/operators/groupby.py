@@ -151,7 +151,7 @@ class DualFlowGroupBy(GroupBy):
 
     def probe(self, probe: Probe, asker: Running | None = None) -> None:
         if probe.kind is not ProbeKind.STREAM:
-            self._give(probe.tag)
+            self._give(probe.tag, probe.condition)
             self.emit_end(probe.tag)
         if probe.kind is not ProbeKind.SET:
             self._streams.append(probe.tag)
@@ -175,10 +175,10 @@ class DualFlowGroupBy(GroupBy):
             for tag in self._streams:
                 self._give(tag)
 
-    def _give(self, tag: Tag) -> None:
+    def _give(self, tag: Tag, condition: Expression | None = None) -> None:
         found = self._groups.results()
         if found is not None:
-            self.emit(found, tag)
+            self.emit(self.satisfying(found, condition), tag)
 
 
 GROUPBY = {

@@ -11,7 +11,7 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 from watersmeet.program.pier.expressions import Malformed, compiled_condition, compiled_row
-from watersmeet.program.pier.graph import Expression, Operator
+from watersmeet.program.pier.graph import Expression, Operator, fields_of
 from watersmeet.program.pier.runtime import Context, Implementation, Plan, Probe, ProbeKind, Running, Tag
 from watersmeet.program.pier.settings import SettingsReader
 from watersmeet.program.pier.tuples import Batch, Row, Schema
@@ -31,6 +31,13 @@ class JoinSettings(NamedTuple):
     lifetime_us: int | None
     visited: str | None
 
+    def sides(self, schema: Schema) -> tuple[int, ...]:
+        """The sides of the join that tuples of one source can take: by table, or by the columns of the keys."""
+        if None not in self.tables:
+            return tuple(side for side in (LEFT, RIGHT) if schema.table == self.tables[side])
+        wanted = [frozenset().union(*map(fields_of, keys)) for keys in self.keys]
+        return tuple(side for side in (LEFT, RIGHT) if wanted[side] <= set(schema.names))
+
 
 def _join_settings(reader: SettingsReader, operator: Operator) -> JoinSettings:
     left, right = reader.expressions("left"), reader.expressions("right")
@@ -49,9 +56,9 @@ def _join_settings(reader: SettingsReader, operator: Operator) -> JoinSettings:
 def _symmetric(reader: SettingsReader, operator: Operator) -> JoinSettings:
     found = _join_settings(reader, operator)
     sources = reader.texts("sources")
-    if len(sources) == 1 and None in found.tables:
-        raise reader.fail("a join with one source needs lefttable and righttable, which tell both sides apart")
-    if len(sources) == 1 and found.tables[LEFT] == found.tables[RIGHT]:
+    if len(sources) == 1 and None in found.tables and (found.tables != (None, None) or not found.keys[LEFT]):
+        raise reader.fail("a join with one source needs lefttable and righttable, or keys that tell both sides apart")
+    if len(sources) == 1 and found.tables[LEFT] == found.tables[RIGHT] is not None:
         raise reader.fail("lefttable and righttable are the same; rename one of them by a projection")
     return found
 
@@ -170,10 +177,12 @@ class SymmetricHashJoin(_Join):
         settings: JoinSettings = self.plan.settings
         side = port
         if len(self.sources) == 1:
-            if batch.schema.table not in settings.tables:
-                self.malformed(len(batch.rows), f"{batch.schema.table} is neither side of the join")
+            sides = self.compiled("sides", batch.schema, settings.sides)
+            if len(sides) != 1:
+                what = "is neither side of the join" if not sides else "could be either side of the join"
+                self.malformed(len(batch.rows), f"{batch.schema.table} {what}")
                 return
-            side = settings.tables.index(batch.schema.table)
+            (side,) = sides
         if settings.lifetime_us is not None:
             self._expire(settings.lifetime_us)
         found = self.keys_of(batch, side)
@@ -229,11 +238,15 @@ class _Waiting(NamedTuple):
 
     schema: Schema
     rows: list[Row]
+    key: Row
     tag: Tag
 
 
 class IndexJoin(_Join):
-    """Asks its second source for the matches of each tuple of its first one, by a probe with the key."""
+    """Asks its second source for the matches of each tuple of its first one, by a probe with the key.
+
+    A source that cannot look a key up gives more than the matches, so keys are compared here.
+    """
 
     def __init__(self, plan: Plan, context: Context) -> None:
         super().__init__(plan, context)
@@ -248,8 +261,11 @@ class IndexJoin(_Join):
         if port == LEFT:
             self._fetch(batch, tag)
         elif tag in self._waiting:
-            waiting = self._waiting[tag]
-            made = [(waiting.schema, batch.schema, row + match) for row in waiting.rows for match in batch.rows]
+            waiting, found = self._waiting[tag], self.keys_of(batch, RIGHT)
+            if found is None:
+                return
+            matches = [match for key, match in zip(*found, strict=True) if key == waiting.key]
+            made = [(waiting.schema, batch.schema, row + match) for row in waiting.rows for match in matches]
             self.emit_pairs(made, waiting.tag)
 
     def end(self, tag: Tag, port: int) -> None:
@@ -273,7 +289,7 @@ class IndexJoin(_Join):
         self._open[tag] = self._open.get(tag, 0) + len(by_key)
         for key, rows in by_key.items():
             own = self.context.new_tag()
-            self._waiting[own] = _Waiting(batch.schema, rows, tag)
+            self._waiting[own] = _Waiting(batch.schema, rows, key, tag)
             self.sources[1].probe(Probe(ProbeKind.SET, own, key), self)
 
     def _finish(self, tag: Tag) -> None:

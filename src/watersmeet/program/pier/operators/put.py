@@ -93,6 +93,33 @@ class DhtPut(_Put):
         self.context.after(renew_us, renew)
 
 
+class RangePut(_Put):
+    """Publishes tuples into a range index, by a key that is a whole number or a time, and again to renew them."""
+
+    def push(self, batch: Batch, tag: Tag, port: int) -> None:
+        found = self.keyed(batch)
+        if found is None:
+            return
+        for key, suffix, row in zip(*found, strict=True):
+            if type(key[0]) is int and -(1 << 63) <= key[0] < 1 << 63:
+                self._publish(key[0], suffix, Batch(batch.schema, (row,)))
+            else:
+                self.malformed(1, "the key of a range index is a whole number of 64 bits or a time")
+
+    def _publish(self, key: int, suffix: str, batch: Batch) -> None:
+        settings: PutSettings = self.plan.settings
+        self.context.host.index(settings.namespace, key, suffix, batch, settings.lifetime_us)
+        if settings.renew_us is not None:
+            self.context.after(settings.renew_us, lambda: self._publish(key, suffix, batch))
+
+
+def _range(reader: SettingsReader, operator: Operator) -> PutSettings:
+    found = _put(reader, operator)
+    if len(found.key) != 1:
+        raise reader.fail(f"a range index has one key, not {len(found.key)}; give key[] = field once")
+    return found
+
+
 class DhtMessagePut(_Put):
     """Routes tuples to the owner of their key; nodes on the way see them."""
 
@@ -213,5 +240,6 @@ PUT = {
     "dhtmessage": Implementation(_put, DhtMessagePut),
     "ip": Implementation(_ip, IpPut),
     "bloom": Implementation(_bloom, BloomPut),
+    "pht": Implementation(_range, RangePut),
     "broadcast": Implementation(_broadcast, BroadcastPut),
 }

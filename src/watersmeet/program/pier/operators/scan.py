@@ -41,8 +41,8 @@ class Scan(Running):
         return None
 
     def fetch(self, key: Row, found: Callable[[Sequence[Batch]], None]) -> None:
-        """Find the tuples of a key; only some sources can."""
-        found(())
+        """Find the tuples of a key; sources that cannot give all they have."""
+        found(self.present())
 
     def read(self, read: Callable[[], Sequence[Batch]]) -> Sequence[Batch]:
         """Read something outside; where it is not to be had the node has no tuples, and says so if asked to."""
@@ -59,15 +59,13 @@ class Scan(Running):
 
     def probe(self, probe: Probe, asker: Running | None = None) -> None:
         if probe.key is not None:
-            self.fetch(probe.key, lambda found: self._fetched(found, probe.tag))
+            self.fetch(probe.key, lambda found: self.give(found, probe))
             return
         if probe.kind is not ProbeKind.SET:
             self._streams.append(probe.tag)
             self._listen()
         if probe.kind is not ProbeKind.STREAM:
-            for batch in self.present():
-                self.emit(batch, probe.tag)
-            self.emit_end(probe.tag)
+            self.give(self.present(), probe)
 
     def push(self, batch: Batch, tag: Tag, port: int) -> None:
         raise AssertionError("a scan has no sources")
@@ -79,10 +77,11 @@ class Scan(Running):
         for watcher in self._watchers:
             watcher(len(batch.rows))
 
-    def _fetched(self, found: Sequence[Batch], tag: Tag) -> None:
+    def give(self, found: Sequence[Batch], probe: Probe) -> None:
+        """Push what a set probe asks for, and its end."""
         for batch in found:
-            self.emit(batch, tag)
-        self.emit_end(tag)
+            self.emit(self.satisfying(batch, probe.condition), probe.tag)
+        self.emit_end(probe.tag)
 
     def _listen(self) -> None:
         if not self._is_subscribed:
@@ -152,6 +151,32 @@ def annotated(batch: Batch, column: str, address: int) -> Batch:
     return Batch(batch.schema, rows)
 
 
+class RangeSettings(NamedTuple):
+    """An index, and the keys that are wanted of it."""
+
+    name: str
+    low: int
+    high: int
+
+
+class RangeScan(Scan):
+    """Tuples of a range index, wherever they are; only those that are there now."""
+
+    def probe(self, probe: Probe, asker: Running | None = None) -> None:
+        if probe.key is None and probe.kind is not ProbeKind.STREAM:
+            name, low, high = self.plan.settings
+            self.context.host.look_up(name, low, high, lambda found: self.give(found, probe))
+        else:
+            super().probe(probe, asker)
+
+    def fetch(self, key: Row, found: Callable[[Sequence[Batch]], None]) -> None:
+        name, low, high = self.plan.settings
+        if len(key) == 1 and type(key[0]) is int and low <= key[0] <= high:
+            self.context.host.look_up(name, key[0], key[0], found)
+        else:
+            found(())
+
+
 class IpScan(Scan):
     """Tuples that are sent straight to a port of this node; those that came before the query are kept for it."""
 
@@ -177,7 +202,10 @@ class LocalScan(Scan):
 
     def fetch(self, key: Row, found: Callable[[Sequence[Batch]], None]) -> None:
         settings: LocalSettings = self.plan.settings
-        if settings.column is None or len(key) != 2 or not isinstance(key[0], int):
+        if settings.column is None:
+            found(self.present())
+            return
+        if len(key) != 2 or not isinstance(key[0], int):
             self.malformed(1, "a table of another node is asked for by its address and the value of one column")
             found(())
             return
@@ -225,6 +253,10 @@ def _of(read: Callable[[SettingsReader], Any]) -> Callable[[SettingsReader, Oper
     return configure
 
 
+def _range(reader: SettingsReader) -> RangeSettings:
+    return RangeSettings(reader.text("ns"), *(reader.bounds() or (-(1 << 63), (1 << 63) - 1)))
+
+
 def _csv(reader: SettingsReader) -> CsvSettings:
     types = tuple((name, kind.casefold()) for name, kind in reader.named_texts("types"))
     for name, kind in types:
@@ -238,6 +270,7 @@ SCAN = {
     "dhtmessage": Implementation(
         _of(lambda reader: MessageSettings(reader.text("ns"), reader.optional("annotate"))), DhtMessageScan, 0, 0
     ),
+    "pht": Implementation(_of(_range), RangeScan, 0, 0),
     "ip": Implementation(_of(lambda reader: reader.text("port")), IpScan, 0, 0),
     "local": Implementation(
         _of(lambda reader: LocalSettings(reader.text("table"), reader.optional("column"))), LocalScan, 0, 0

@@ -3,11 +3,15 @@
 An epoch is a pane: it begins everywhere `wait` after the pane has ended, when its records have been made. Every node
 takes part in every epoch, also without records, so that the root knows how many nodes are in. What comes to the root is
 held until nothing more has come for `wait`, twice as long where levels have timeouts of their own, and then passed on.
+
+Records can be spread over several trees, so that no root has them all: by their groups (`roots`), or with `entries`
+each entry of shared aggregates has a tree, whose root also says how many nodes are in it, even without records.
 """
 
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import pyarrow as pa
 
@@ -30,8 +34,11 @@ from watersmeet.program.pier.operators.windows import (
 from watersmeet.program.pier.runtime import Context, Plan, Running, Tag
 from watersmeet.program.pier.settings import SettingsReader
 from watersmeet.program.pier.tuples import Batch, Row, Schema
-from watersmeet.program.pier.values import INTEGER
+from watersmeet.program.pier.values import INTEGER, TIMESTAMP
 
+COUNTED = "counted"  # the table of tuples that say how many nodes are in a pane of a tree
+MOST_TREES = 4_096
+_COUNTS = Schema.of(COUNTED, {"tree": INTEGER, PANE: TIMESTAMP, NODES: INTEGER})
 _SLACK_US = 1_000  # so that records of a pane are made before its epoch begins
 
 
@@ -40,6 +47,14 @@ class TreeSettings(NamedTuple):
 
     window: WindowSettings
     algorithm: Algorithm
+    roots: int = 1  # among which groups are spread
+    column: str | None = None  # of entries: each has a tree, those that are not listed the first
+    entries: tuple[bytes, ...] = ()
+
+    @property
+    def trees(self) -> int:
+        """How many trees there are."""
+        return max(1, len(self.entries)) * self.roots
 
 
 def tree_settings(reader: SettingsReader, operator: Operator) -> TreeSettings:
@@ -51,7 +66,19 @@ def tree_settings(reader: SettingsReader, operator: Operator) -> TreeSettings:
     algorithm = algorithm_named(name, window.wait_us) if name in known else None
     if algorithm is None:
         raise reader.fail(f"unknown algorithm {name!r}; {did_you_mean(name, known)}")
-    return TreeSettings(window, algorithm)
+    roots, column = reader.whole("roots", 1) or 1, reader.optional("column")
+    try:
+        entries = tuple(bytes.fromhex(text) for text in reader.texts("entries"))
+    except ValueError:
+        raise reader.fail("entries are written in hexadecimal digits") from None
+    if column is not None and column not in {name for name, _ in window.groups}:
+        raise reader.fail(f"the column {column!r} of entries is none of groupby")
+    if entries and (column is None or roots > 1):
+        raise reader.fail("entries need their column, and have one root each; give column, and leave out roots")
+    found = TreeSettings(window, algorithm, roots, column, entries)
+    if found.trees > MOST_TREES:
+        raise reader.fail(f"there can be at most {MOST_TREES:,} trees, not {found.trees:,}")
+    return found
 
 
 class _Kind(NamedTuple):
@@ -133,7 +160,7 @@ def _key(row: Row, places: Sequence[int]) -> Row:
 
 
 class TreeAggregation(Running):
-    """Takes records of this node's panes, and gives those of all nodes at the root."""
+    """Takes records of this node's panes, and gives those of all nodes at the roots."""
 
     def __init__(self, plan: Plan, context: Context) -> None:
         super().__init__(plan, context)
@@ -141,22 +168,31 @@ class TreeAggregation(Running):
         self._pane_us, self._wait_us = settings.window.pane_us, settings.window.wait_us
         self._hold_us = self._wait_us * (2 if isinstance(settings.algorithm.timing, WaitFor) else 1)
         self._algebra = RecordAlgebra(settings.window)
-        self._own: dict[int, Records] = {}  # by epoch, until it begins
-        self._begun = -1
-        self._root: dict[int, list[Records]] = {}  # of all nodes, by epoch
-        self._nodes: dict[int, int] = {}
-        self._due_us: dict[int, int] = {}
-        self._add: Callable[[int, Any], None] | None = None
+        self._tree_of_entry = {entry: number for number, entry in enumerate(settings.entries)}
+        self._own: dict[tuple[int, int], Records] = {}  # by tree and epoch, until it begins
+        self._begun = [-1] * settings.trees
+        self._root: dict[tuple[int, int], list[Records]] = {}  # of all nodes, by tree and epoch
+        self._nodes: dict[tuple[int, int], int] = {}
+        self._due_us: dict[tuple[int, int], int] = {}
+        self._add: list[Callable[[int, Any], None]] = []
         self._tag: Tag = 0
 
     def start(self) -> None:
         settings: TreeSettings = self.plan.settings
         begin_us = self._pane_us + self._wait_us + _SLACK_US
         name = f"{self.context.query_id}.{self.plan.operator.name}"
-        self._add, stop = self.context.host.aggregate(
-            name, settings.algorithm, self._pane_us, begin_us, self._algebra, self._local, self._at_root
-        )
-        self.context.cancels.append(stop)
+        for tree in range(settings.trees):
+            add, stop = self.context.host.aggregate(
+                name if settings.trees == 1 else f"{name}.{tree}",
+                settings.algorithm,
+                self._pane_us,
+                begin_us,
+                self._algebra,
+                partial(self._local, tree),
+                partial(self._at_root, tree),
+            )
+            self._add.append(add)
+            self.context.cancels.append(stop)
 
     def push(self, batch: Batch, tag: Tag, port: int) -> None:
         try:
@@ -167,44 +203,62 @@ class TreeAggregation(Running):
         self._tag = tag
         place = batch.schema.place(PANE)
         assert place is not None, "it has been checked"
-        by_epoch: dict[int, list[Row]] = {}
+        tree_of = self.compiled("trees", batch.schema, self._tree_of)
+        parts: dict[tuple[int, int], list[Row]] = {}
         for row in batch.rows:
-            by_epoch.setdefault(row[place] // self._pane_us, []).append(row)
-        for epoch, rows in by_epoch.items():
+            parts.setdefault((tree_of(row), row[place] // self._pane_us), []).append(row)
+        for (tree, epoch), rows in parts.items():
             part = (Batch(batch.schema, rows),)
-            if epoch > self._begun:
-                self._own[epoch] = self._algebra.combine([self._own.get(epoch, ()), part])
-            elif self._add is not None:
-                self._add(epoch, part)
+            if epoch > self._begun[tree]:
+                self._own[tree, epoch] = self._algebra.combine([self._own.get((tree, epoch), ()), part])
+            elif self._add:
+                self._add[tree](epoch, part)
 
     def end(self, tag: Tag, port: int) -> None:
         """More may come: epochs end by the clock."""
 
-    def _local(self, epoch: int) -> Records:
-        self._begun = epoch
-        for old in [each for each in self._own if each < epoch]:  # of before this node took part
-            assert self._add is not None, "it has started"
-            self._add(old, self._own.pop(old))
-        return self._own.pop(epoch, ())
+    def _tree_of(self, schema: Schema) -> Callable[[Row], int]:
+        """The tree of each record: its entry's, or one of several by its group."""
+        settings: TreeSettings = self.plan.settings
+        if settings.entries:
+            column = schema.place(settings.column or "")
+            assert column is not None, "it is a group"
+            known = self._tree_of_entry
+            return lambda row: known.get(row[column], 0)
+        if settings.roots > 1:
+            places = [schema.place(name) or 0 for name, _ in settings.window.groups]
+            return lambda row: crc32(repr(_key(row, places)).encode()) % settings.roots
+        return lambda row: 0
 
-    def _at_root(self, epoch: int, part: Records, nodes: int) -> None:
-        self._root.setdefault(epoch, []).append(part)
-        self._nodes[epoch] = self._nodes.get(epoch, 0) + nodes
-        is_new = epoch not in self._due_us
-        self._due_us[epoch] = self.context.host.now_us + self._hold_us
+    def _local(self, tree: int, epoch: int) -> Records:
+        self._begun[tree] = epoch
+        for old in [each for each in self._own if each[0] == tree and each[1] < epoch]:  # before this node took part
+            assert self._add, "it has started"
+            self._add[tree](old[1], self._own.pop(old))
+        return self._own.pop((tree, epoch), ())
+
+    def _at_root(self, tree: int, epoch: int, part: Records, nodes: int) -> None:
+        key = (tree, epoch)
+        self._root.setdefault(key, []).append(part)
+        self._nodes[key] = self._nodes.get(key, 0) + nodes
+        is_new = key not in self._due_us
+        self._due_us[key] = self.context.host.now_us + self._hold_us
         if is_new:
-            self.context.after(self._hold_us, partial(self._check, epoch))
+            self.context.after(self._hold_us, partial(self._check, key))
 
-    def _check(self, epoch: int) -> None:
-        left_us = self._due_us[epoch] - self.context.host.now_us
+    def _check(self, key: tuple[int, int]) -> None:
+        left_us = self._due_us[key] - self.context.host.now_us
         if left_us > 0:
-            self.context.after(left_us, partial(self._check, epoch))
+            self.context.after(left_us, partial(self._check, key))
             return
-        del self._due_us[epoch]
-        nodes = self._nodes[epoch]
-        for batch in self._algebra.combine(self._root.pop(epoch)):
+        del self._due_us[key]
+        nodes = self._nodes[key]
+        for batch in self._algebra.combine(self._root.pop(key)):
             schema = self.compiled("output", batch.schema, _with_nodes)
             self.emit(Batch(schema, [(*row, nodes) for row in batch.rows]), self._tag)
+        if self.plan.settings.column is not None:
+            tree, epoch = key
+            self.emit(Batch(_COUNTS, [(tree, epoch * self._pane_us, nodes)]), self._tag)
 
 
 def _with_nodes(schema: Schema) -> Schema:

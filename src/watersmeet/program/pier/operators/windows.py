@@ -95,8 +95,8 @@ def window_settings(reader: SettingsReader, operator: Operator) -> WindowSetting
         raise reader.fail("a window has more than 1,000 panes; use a longer slide")
     if takes == TUPLES and reader.flag("nodes", False):
         raise reader.fail("only records say how many nodes are in them; leave out nodes")
-    if takes == RECORDS == gives:
-        raise reader.fail("records become windows; leave out output = records")
+    if takes == RECORDS == gives and reader.flag("nodes", False):
+        raise reader.fail("only windows have nodes; leave out nodes, or output = records")
     time = reader.expression("time")
     if time is None and takes == TUPLES:
         raise reader.fail("it needs the time of a tuple: time = $column")
@@ -117,6 +117,11 @@ def window_settings(reader: SettingsReader, operator: Operator) -> WindowSetting
         reader.text("prefix", ""),
         reader.flag("nodes", False),
     )
+
+
+def function_of_values(function: str, kind: str) -> Function:
+    """The aggregate of values of a type; Malformed if it does not take them."""
+    return _function(function, kind)[0]
 
 
 def value_type(function: str, kind: str) -> str:

@@ -5,11 +5,13 @@ With ORDER BY and LIMIT the owner of a window's start gets the first groups of e
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from watersmeet.program.pier.expressions import compiled, compiled_condition
 from watersmeet.program.pier.graph import QUERY_ID, Call, Constant, Expression, Field, Operator, Value
 from watersmeet.program.pier.operators.windows import DISTINCT, RECORDS, TUPLES, WINDOWS, value_type
-from watersmeet.program.pier.sql.build import operator
+from watersmeet.program.pier.runtime import Receiver
+from watersmeet.program.pier.sql.build import Given, operator
 from watersmeet.program.pier.sql.expressions import predicates_of, ufl_expression
 from watersmeet.program.pier.tuples import Schema
 from watersmeet.program.pier.values import BINARY, BOOLEAN, STRING, TIMESTAMP
@@ -18,6 +20,7 @@ from watersmeet.query.model import GROUP, TIME, WINDOW_END, WINDOW_START, Groupi
 ENDED = "#end"  # a column of answers: when their window ended
 NODES = "#nodes"  # another one, where records are combined in an aggregation tree: how many nodes are in
 NODES_COLUMN = "nodes"  # as users see it
+ROWS = "#rows"  # an aggregate beside those of queries: how many rows a group has
 _NO_VALUE = {STRING: "", BINARY: "", BOOLEAN: "false"}  # in place of NULL, for routing alone
 
 
@@ -38,7 +41,7 @@ def group_types(query: JoinQuery, grouping: Grouping, rows: Schema) -> GroupType
     columns = {key_of_group(number).flat: items[number] for number in range(grouping.keys)}
     for number, aggregate in enumerate(grouping.aggregates):
         kind = "integer" if aggregate.item is None else items[aggregate.item]
-        columns[f"{GROUP}.value{number}"] = value_type(_function(grouping, number), kind)
+        columns[f"{GROUP}.value{number}"] = value_type(ufl_function(grouping, number), kind)
     columns |= {WINDOW_START.flat: TIMESTAMP, WINDOW_END.flat: TIMESTAMP}
     found = GroupTypes(tuple(items[: grouping.keys]), Schema.of("groups", columns))
     for condition in grouping.having:
@@ -48,19 +51,44 @@ def group_types(query: JoinQuery, grouping: Grouping, rows: Schema) -> GroupType
     return found
 
 
-def _function(grouping: Grouping, number: int) -> str:
+def ufl_function(grouping: Grouping, number: int) -> str:
+    """The name that an aggregate of a query has in UFL."""
     aggregate = grouping.aggregates[number]
     return DISTINCT if aggregate.distinct else aggregate.function.replace("_", "")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """How records travel: with an algorithm up trees that combine them, else to the owner of each group."""
+
+    wait_s: float
+    by_ip: bool
+    algorithm: str | None = None
+    roots: int = 1
 
 
 class GroupPlanner:
     """The operators from answers of a join to answers of groups."""
 
-    def __init__(self, query: JoinQuery, types: GroupTypes, wait_s: float, by_ip: bool, algorithm: str | None) -> None:
-        """With an algorithm records are combined on their way to one root; else they go to the owner of each group."""
+    def __init__(
+        self,
+        query: JoinQuery,
+        types: GroupTypes,
+        settings: GroupSettings,
+        tag: str = "",
+        receiver: Receiver | None = None,
+        *,
+        counts_rows: bool = False,
+        further: Mapping[str, Expression] = MappingProxyType({}),
+    ) -> None:
+        """Names of operators and namespaces end with the tag; answers go to the receiver, if there is one.
+
+        Records may also count rows, and have further columns that tell groups apart.
+        """
         assert query.grouping is not None, "a query with groups"
         self._query, self._grouping, self._types = query, query.grouping, types
-        self._wait, self._by_ip, self._algorithm = f"{wait_s:g}", by_ip, algorithm
+        self._settings, self._tag, self._receiver = settings, tag, receiver
+        self._counts_rows, self._further = counts_rows, further
         self._has_records = not any(aggregate.distinct for aggregate in query.grouping.aggregates)
 
     def plan(self, source: str, time: str, add: Callable[[str, Sequence[Operator]], None]) -> list[Operator]:
@@ -77,24 +105,60 @@ class GroupPlanner:
             names = {key.flat: Field(query.select[number].name) for number, key in enumerate(keys)}
             before.append(self._groups("records", last, names, takes=TUPLES, gives=RECORDS))
             last, routed = "records", [Field(key.flat) for key in keys]
-            if self._algorithm is not None:
-                return [*before, *self._from_tree({key.flat: Field(key.flat) for key in keys})]
+            if self._settings.algorithm is not None:
+                return [*before, *self._from_tree({key.flat: Field(key.flat) for key in keys}, add)]
         else:
             routed = [Field(query.select[number].name) for number in range(grouping.keys)]
-        defaults = [Constant(_NO_VALUE.get(kind, "0"), kind) for kind in self._types.keys]
-        key = [Call("coalesce", pair) for pair in zip(routed, defaults, strict=True)]
-        before.append(self._send("groups", last, key))
+        before.append(self._send("groups", last, self.routing_key([field.name for field in routed])))
         self._answer(add, names={key.flat: Field(query.select[number].name) for number, key in enumerate(keys)})
         return before
 
-    def _from_tree(self, names: Mapping[str, Expression]) -> list[Operator]:
-        """All groups are at the root, so what follows runs there, in the same op-graph."""
-        tree = self._groups("tree", "records", names, takes=RECORDS, gives=WINDOWS, algorithm=self._algorithm)
+    def _from_tree(
+        self, names: Mapping[str, Expression], add: Callable[[str, Sequence[Operator]], None]
+    ) -> list[Operator]:
+        """All groups of a root are there, so what follows runs there, in the same op-graph."""
+        tree = self._groups(
+            "tree", "records", names, takes=RECORDS, gives=WINDOWS, implementation="Tree", more=self._tree
+        )
         windows = self._groups("windows", "tree", names, takes=RECORDS, gives=WINDOWS, nodes="yes")
         operators, once, sorts, ids = self._selected([tree, windows], {NODES: Field(f"{GROUP}.nodes")})
-        if self._grouping.limit is not None:
-            operators.append(self._top("top", "select", sorts, ids))
-        return [*operators, operator("result", "result", None, [operators[-1].name], once=once)]
+        if self._grouping.limit is None:
+            return [*operators, self._result("select", once)]
+        if self._settings.roots == 1:
+            return [*operators, self._top("top", "select", sorts, ids), self._result("top", once)]
+        self._answer_first(add, sorts, ids, once)
+        return [*operators, self._top("first", "select", sorts, ids), self._send_first()]
+
+    def routing_key(self, columns: Sequence[str]) -> list[Expression]:
+        """What decides which node a group goes to: its keys, with something in the place of NULL."""
+        defaults = [Constant(_NO_VALUE.get(kind, "0"), kind) for kind in self._types.keys]
+        return [Call("coalesce", (Field(name), default)) for name, default in zip(columns, defaults, strict=True)]
+
+    def reconstructed(
+        self,
+        number: int,
+        names: Mapping[str, Expression],
+        *,
+        factors: Mapping[str, str],
+        trees: Sequence[str],
+    ) -> Operator:
+        """The records of this query, by its number, from the entries of shared aggregates."""
+        return self._groups(
+            self._own("reconstruct"),
+            "all",
+            names,
+            takes=RECORDS,
+            gives=RECORDS,
+            kind="reconstruct",
+            implementation="Basic",
+            more={"query": str(number), "factors": factors or None, "trees": trees},
+        )
+
+    @property
+    def _tree(self) -> dict[str, Given]:
+        """The settings of an aggregation tree."""
+        roots = self._settings.roots
+        return {"algorithm": self._settings.algorithm, "roots": str(roots) if roots > 1 else None}
 
     def _groups(
         self,
@@ -104,34 +168,71 @@ class GroupPlanner:
         *,
         takes: str,
         gives: str,
-        algorithm: str | None = None,
         nodes: str | None = None,
+        waits: int = 1,
+        kind: str = "groupby",
+        implementation: str = "Window",
+        more: Mapping[str, Given] = MappingProxyType({}),
     ) -> Operator:
+        """A groupby, or another operator that reads records as it does."""
         grouping = self._grouping
-        aggregates = {
+        aggregates: dict[str, Expression] = {
             f"{GROUP}.value{number}": Call(
-                _function(grouping, number),
+                ufl_function(grouping, number),
                 () if aggregate.item is None else (Field(self._query.select[aggregate.item].name),),
             )
             for number, aggregate in enumerate(grouping.aggregates)
         }
+        if self._counts_rows:
+            aggregates[ROWS] = Call("count", ())
         return operator(
             name,
-            "groupby",
-            "Window" if algorithm is None else "Tree",
+            kind,
+            implementation,
             [source],
-            groupby=dict(names) or None,
+            (),
+            groupby={**names, **self._further} or None,
             aggregates=aggregates or None,
             time=Field(TIME.name) if takes == TUPLES else None,
             length=_seconds(grouping.output_window.length_us),
             slide=_seconds(grouping.output_window.slide_us),
-            wait=self._wait,
+            wait=f"{waits * self._settings.wait_s:g}",
             input=takes,
             output=gives,
             prefix=f"{GROUP}." if gives != RECORDS else None,
-            algorithm=algorithm,
             nodes=nodes,
+            **more,
         )
+
+    def answers_of(
+        self,
+        before: Sequence[Operator],
+        add: Callable[[str, Sequence[Operator]], None],
+        *,
+        counts_nodes: bool,
+        waits: int,
+    ) -> list[Operator]:
+        """From records of the query alone, of several nodes, to its answers."""
+        keys = [key_of_group(number).flat for number in range(self._grouping.keys)]
+        windows = self._groups(
+            self._own("windows"),
+            before[-1].name,
+            {key: Field(key) for key in keys},
+            takes=RECORDS,
+            gives=WINDOWS,
+            nodes="yes" if counts_nodes else None,
+            waits=waits,
+        )
+        operators = [*before, windows]
+        if self._counts_rows:  # a group of which nothing is left after subtracting
+            some = predicates_of([Call("greaterthan", (Field(ROWS), Constant("0", "integer")))])
+            operators.append(operator(self._own("some"), "selection", None, [windows.name], some))
+        further = {NODES: Field(f"{GROUP}.nodes")} if counts_nodes else {}
+        operators, once, sorts, ids = self._selected(operators, further)
+        if self._grouping.limit is None:
+            return [*operators, self._result("select", once)]
+        self._answer_first(add, sorts, ids, once)
+        return [*operators, self._top("first", "select", sorts, ids), self._send_first()]
 
     def _answer(self, add: Callable[[str, Sequence[Operator]], None], names: Mapping[str, Expression]) -> None:
         grouping = self._grouping
@@ -139,11 +240,37 @@ class GroupPlanner:
         windows = self._groups("windows", "in.groups", names, takes=takes, gives=WINDOWS)
         operators, once, sorts, ids = self._selected([self._scan("groups"), windows], {})
         if grouping.limit is None:
-            add("groups", [*operators, operator("result", "result", None, ["select"], once=once)])
+            add("groups", [*operators, self._result("select", once)])
             return
         add("groups", [*operators, self._top("first", "select", sorts, ids), self._send_first()])
-        final = self._top("top", "in.first", sorts, ids, wait=self._wait)
-        add("top", [self._scan("first"), final, operator("result", "result", None, ["top"], once=once)])
+        self._answer_first(add, sorts, ids, once)
+
+    def _answer_first(
+        self,
+        add: Callable[[str, Sequence[Operator]], None],
+        sorts: Sequence[str],
+        ids: Sequence[str],
+        once: Sequence[str],
+    ) -> None:
+        """The first groups of all, at the owner of the start of their window."""
+        final = self._top("top", "in.first", sorts, ids, wait=f"{self._settings.wait_s:g}")
+        add(self._own("top"), [self._scan("first"), final, self._result("top", once)])
+
+    def _own(self, name: str) -> str:
+        """A name that no other query has in the same op-graph."""
+        return f"{name}{self._tag}"
+
+    def _result(self, source: str, once: Sequence[str]) -> Operator:
+        receiver = self._receiver
+        return operator(
+            self._own("result"),
+            "result",
+            None,
+            [self._own(source)],
+            once=once,
+            asker=None if receiver is None else str(receiver.address),
+            query=None if receiver is None else receiver.query_id,
+        )
 
     def _selected(
         self, operators: list[Operator], further: Mapping[str, Expression]
@@ -152,13 +279,13 @@ class GroupPlanner:
         grouping = self._grouping
         if grouping.having:
             conditions = predicates_of([ufl_expression(each) for each in grouping.having])
-            operators = [*operators, operator("having", "selection", None, ["windows"], conditions)]
+            operators = [*operators, operator(self._own("having"), "selection", None, [operators[-1].name], conditions)]
         columns: dict[str, Expression] = {item.name: ufl_expression(item.expression) for item in grouping.select}
         sorts = {f"#sort{number}": ufl_expression(key.expression) for number, key in enumerate(grouping.order)}
         ids = {f"#key{number}": Field(key_of_group(number).flat) for number in range(grouping.keys)}
         columns |= {**sorts, **ids, "#start": Field(WINDOW_START.flat), ENDED: Field(WINDOW_END.flat), **further}
         source = operators[-1].name
-        select = operator("select", "projection", "Generate", [source], table="answers", columns=columns)
+        select = operator(self._own("select"), "projection", "Generate", [source], table="answers", columns=columns)
         return [*operators, select], [*ids, "#start"], [*sorts], [*ids]
 
     def _send_first(self) -> Operator:
@@ -172,10 +299,10 @@ class GroupPlanner:
             for key in self._grouping.order
         ]
         return operator(
-            name,
+            self._own(name),
             "top",
             None,
-            [source],
+            [self._own(source)],
             order=[Field(each) for each in (*sorts, *ids)],
             direction=[*directions, *["asc nulls first"] * len(ids)],
             group=[Field("#start")],
@@ -184,14 +311,16 @@ class GroupPlanner:
         )
 
     def _send(self, name: str, source: str, key: Sequence[Value]) -> Operator:
+        name, source = self._own(name), self._own(source)
         where = f"{QUERY_ID}.{name}"
-        if self._by_ip:
+        if self._settings.by_ip:
             return operator(f"send.{name}", "put", "IP", [source], port=where, key=key or [Constant("0", "integer")])
         return operator(f"put.{name}", "put", "DHT", [source], ns=where, key=key)
 
     def _scan(self, name: str) -> Operator:
+        name = self._own(name)
         where = f"{QUERY_ID}.{name}"
-        if self._by_ip:
+        if self._settings.by_ip:
             return operator(f"in.{name}", "scan", "IP", port=where)
         return operator(f"in.{name}", "scan", "DHT", ns=where)
 

@@ -15,7 +15,7 @@ from watersmeet.program.pier.expressions import Malformed, compiled, compiled_co
 from watersmeet.program.pier.graph import QUERY_ID, Call, Constant, Expression, Field, Operator, OpGraph, UflQuery
 from watersmeet.program.pier.sql.build import graph, operator
 from watersmeet.program.pier.sql.expressions import plain_name, predicates_of, ufl_expression
-from watersmeet.program.pier.sql.groups import NODES_COLUMN, GroupPlanner, group_types
+from watersmeet.program.pier.sql.groups import NODES_COLUMN, GroupPlanner, GroupSettings, group_types
 from watersmeet.program.pier.tuples import Schema
 from watersmeet.program.pier.ufl.format import format_expression
 from watersmeet.query.model import Column, JoinQuery, StreamRef
@@ -55,6 +55,7 @@ class PlanSettings:
     bloom_bits: int = 65_536
     bloom_hashes: int = 4
     aggregation: str | None = None  # the algorithm of an aggregation tree for GROUP BY; None: to the owners of groups
+    roots: int = 1  # trees among which groups are spread, each with a root of its own
     group_wait_s: float = 3.0  # how long groups wait for more: longer than a message takes to any node
     bloom_wait_s: float = 5.0  # how often filters are OR-ed and broadcast as long as new ones come
     renew_s: float | None = None  # how often tuples in the DHT are renewed by those who sent them; None: never
@@ -93,11 +94,13 @@ def plan_sql(
     start_us: int | None = None,
 ) -> UflQuery:
     """The op-graphs of a query."""
-    _check(query, streams, settings)
-    return _Planner(query, streams, settings, start_us).plan()
+    check_query(query, streams, settings)
+    return Planner(query, streams, settings, start_us).plan()
 
 
-class _Planner:
+class Planner:
+    """Makes the op-graphs of one query; what follows its joins can be something else (`sharing`)."""
+
     def __init__(
         self, query: JoinQuery, streams: Mapping[str, StreamTypes], settings: PlanSettings, start_us: int | None
     ) -> None:
@@ -132,12 +135,10 @@ class _Planner:
         scan = operator(f"scan{number}", "scan", "Local", table=source.stream)
         return self._cut_down(source, number, scan)
 
-    def _cut_down(self, source: StreamRef, number: int, scan: Operator, filters: bool = True) -> _Input:
+    def _cut_down(self, source: StreamRef, number: int, scan: Operator) -> _Input:
         alias, types = source.alias, self._streams[source.stream]
         operators, last = [scan], scan.name
-        conditions = [
-            ufl_expression(each, plain_name) for each in self._query.filters if filters and each.aliases == (alias,)
-        ]
+        conditions = self._filters(alias)
         keys = [
             ufl_expression(side, plain_name)
             for equality in self._query.equalities
@@ -162,6 +163,10 @@ class _Planner:
         flat = tuple(column.flat for column in needed)
         return _Input((*operators, made), f"a.{alias}", str(number), flat, (f"id{number}",))
 
+    def _filters(self, alias: str) -> list[Expression]:
+        """What rows of an alias must satisfy, over the columns as published."""
+        return [ufl_expression(each, plain_name) for each in self._query.filters if each.aliases == (alias,)]
+
     def _interval(self, source: StreamRef, number: str) -> dict[str, Expression]:
         if not self._has_windows:
             return {}
@@ -181,7 +186,8 @@ class _Planner:
         query = self._query
         sides = [side for equality in query.equalities for side in (equality.left, equality.right)]
         after = [*sides, *query.residuals, *(item.expression for item in query.select)]
-        return sorted({column for each in after for column in each.columns if column.alias == alias})
+        columns = [*query.also_kept, *(column for each in after for column in each.columns)]
+        return sorted({column for column in columns if column.alias == alias})
 
     def _keys(self, joined: set[str], alias: str) -> tuple[tuple[Expression, ...], tuple[Expression, ...]]:
         pairs = []
@@ -363,7 +369,8 @@ class _Planner:
             inner = self._cut_down(source, int(number) + 100, local)
             # Under the names that the rest of the plan has for them.
             renamed: dict[str, Expression] = {name: Field(name) for name in given.columns}
-            renamed[f"id{number}"] = Field(f"id{int(number) + 100}")
+            for name in ("id", "node"):
+                renamed[f"{name}{number}"] = Field(f"{name}{int(number) + 100}")
             if self._has_windows:
                 for name in ("ts", "end"):
                     renamed[f"{name}{number}"] = Field(f"{name}{int(number) + 100}")
@@ -376,7 +383,7 @@ class _Planner:
                 "Index",
                 [want.name, named.name],
                 left=[Field(f"at{number}"), Field(f"of{number}")],
-                right=[Field(f"id{number}"), Field(f"id{number}")],
+                right=[Field(f"node{number}"), Field(f"id{number}")],
                 table=f"f.{number}",
             )
             operators += [want, *inner.operators, named, got]
@@ -466,11 +473,7 @@ class _Planner:
             operators.append(operator("constant", "selection", None, [last], predicates_of(alone)))
             last = operators[-1].name
         if query.grouping is not None:
-            settings = self._settings
-            types = group_types(query, query.grouping, _flat_schema(query, self._streams))
-            by_ip = settings.transport is Transport.IP
-            planner = GroupPlanner(query, types, settings.group_wait_s, by_ip, settings.aggregation)
-            return [*operators, *planner.plan(last, f"ts{left.number}", self._add)]
+            return [*operators, *self._grouped(last, f"ts{left.number}")]
         columns = {item.name: ufl_expression(item.expression) for item in query.select}
         names: list[str] = list(columns)
         if not query.distinct:
@@ -483,6 +486,13 @@ class _Planner:
             last = "distinct"
         operators.append(operator("result", "result", None, [last], once=names))
         return operators
+
+    def _grouped(self, source: str, time: str) -> list[Operator]:
+        settings, query = self._settings, self._query
+        assert query.grouping is not None, "a query with groups"
+        types = group_types(query, query.grouping, flat_schema(query, self._streams))
+        planner = GroupPlanner(query, types, group_settings(settings))
+        return planner.plan(source, time, self._add)
 
     def _add(self, name: str, operators: Sequence[Operator]) -> None:
         self._graphs.append(graph(name, operators, self._settings.duration_s))
@@ -505,12 +515,18 @@ def indexes_of(query: JoinQuery, settings: PlanSettings) -> tuple[PrimaryIndex, 
     """The indexes that a query reads."""
     if settings.method is not JoinMethod.FETCH_MATCHES:
         return ()
-    planner = _Planner(query, {}, settings, None)
+    planner = Planner(query, {}, settings, None)
     order, found = _order(query), []
     for stage, source in enumerate(order[1:], 1):
         _, keys = planner._keys({each.alias for each in order[:stage]}, source.alias)
         found.append(planner._index(source, keys))
     return tuple(found)
+
+
+def group_settings(settings: PlanSettings) -> GroupSettings:
+    """What of the settings is about groups."""
+    by_ip = settings.transport is Transport.IP
+    return GroupSettings(settings.group_wait_s, by_ip, settings.aggregation, settings.roots)
 
 
 def _without_alias(expression: Expression, alias: str) -> Expression:
@@ -540,7 +556,7 @@ def _order(query: JoinQuery) -> list[StreamRef]:
     return order
 
 
-def _check(query: JoinQuery, streams: Mapping[str, StreamTypes], settings: PlanSettings) -> None:
+def check_query(query: JoinQuery, streams: Mapping[str, StreamTypes], settings: PlanSettings) -> None:
     """Refuse what cannot be run, in one sentence, before anything is."""
     for source in query.sources:
         if isinstance(source.window, Rows):
@@ -570,7 +586,7 @@ def _check(query: JoinQuery, streams: Mapping[str, StreamTypes], settings: PlanS
                     f"{order[stage].alias} has no equality with the streams before it, which {settings.method.value} "
                     "needs; take symmetric_hash"
                 )
-    schema = _flat_schema(query, streams)
+    schema = flat_schema(query, streams)
     try:
         for equality in query.equalities:
             sides = (ufl_expression(equality.left), ufl_expression(equality.right))
@@ -585,7 +601,7 @@ def _check(query: JoinQuery, streams: Mapping[str, StreamTypes], settings: PlanS
         raise TypeMismatch(f"PIER cannot evaluate an expression of the query: {error}; cast one side") from None
 
 
-def _flat_schema(query: JoinQuery, streams: Mapping[str, StreamTypes]) -> Schema:
+def flat_schema(query: JoinQuery, streams: Mapping[str, StreamTypes]) -> Schema:
     """The columns of all aliases, by flat name."""
     columns = {
         Column(source.alias, name).flat: kind

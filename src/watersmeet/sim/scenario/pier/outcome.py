@@ -1,7 +1,7 @@
 """What a simulation of PIER comes to: answers with their delays, and what the network has carried."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +9,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from watersmeet.errors import RunError
-from watersmeet.program.rjoin.compiled import Longs
+from watersmeet.program.rjoin.arrays import Longs
 from watersmeet.sim.scenario.sites_outcome import AnswerDelays, AnswersChecked
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorFigures:
+    """What nodes have reported of malformed tuples, for operators that were asked to."""
+
+    operator: str
+    reason: str
+    tuples: int
+    nodes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +34,30 @@ class PierQueryFigures:
     last_us: int | None
     delays: AnswerDelays | None  # from the last tuple of an answer, or the end of its window; None for DISTINCT and UFL
     checked: AnswersChecked | None  # None if nobody asked, or the query is UFL
+    errors: tuple[ErrorFigures, ...] = ()  # the most frequent first
+    taps: Mapping[str, int] = field(default_factory=dict)  # copies of tuples that have come, by operator
 
     @property
     def is_right(self) -> bool:
         return self.checked is None or self.checked.is_right
+
+
+@dataclass(frozen=True, slots=True)
+class SharedFigures:
+    """Queries that were answered together."""
+
+    queries: tuple[str, ...]
+    fragments: int | None  # of F as their filters allow; None where only the data say
+    entries: int | None  # of A'
+    gain: float | None
+
+    def __str__(self) -> str:
+        if self.entries is None or self.gain is None:
+            return "each node decomposes the fragments of its own rows, since the filters do not say which there are"
+        return (
+            f"{self.entries:,} aggregates for {len(self.queries):,} queries (gain {self.gain:.2f}), from "
+            f"{self.fragments:,} fragments"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +79,13 @@ class PierSummary:
     mean_inbound_bytes: float
     lost: int
     malformed: int  # tuples that an operator could not process
+    withheld: int  # messages to whoever asked, beyond the limit of an op-graph
     late: int  # tuples and records of windows that had been answered
     joins: int
     failures: int
     leaves: int
     virtual_us: int
+    shared: tuple[SharedFigures, ...] = ()
 
     @property
     def answers(self) -> int:
@@ -78,12 +110,26 @@ class PierOutcome:
     summary: PierSummary
     answers: Mapping[str, pa.Table]
     delays_us: Mapping[str, Longs]  # of answers, in the order in which they came
+    taps: Mapping[tuple[str, str], pa.Table] = field(default_factory=dict)  # by query and operator
 
     def write(self, name: str, path: Path) -> None:
         """Write the answers of a query to a Parquet file, or to one in a directory."""
-        file = path if path.suffix == ".parquet" else path / "answers.parquet"
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            pq.write_table(self.answers[name], file)
-        except OSError as error:
-            raise RunError(f"answers of query {name!r} cannot be written to {file}: {error.strerror}") from None
+        _write(
+            self.answers[name], path if path.suffix == ".parquet" else path / "answers.parquet", f"answers of {name!r}"
+        )
+
+    def write_taps(self, directory: Path) -> list[Path]:
+        """Write what has been tapped, a file for each operator of a query."""
+        files = []
+        for (name, operator), table in self.taps.items():
+            files.append(directory / f"{name}.{operator.replace('/', '_')}.tap.parquet")
+            _write(table, files[-1], f"what was tapped of {name!r}")
+        return files
+
+
+def _write(table: pa.Table, file: Path, what: str) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, file)
+    except OSError as error:
+        raise RunError(f"{what} cannot be written to {file}: {error.strerror}") from None

@@ -4,6 +4,7 @@ A continuous query is asked before the first tuple, or at its start; a snapshot 
 Fetch Matches and Bloom joins are snapshots: what is fetched, or is in a filter, must be there when it is asked for.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,14 +13,17 @@ import numpy as np
 import pyarrow as pa
 
 from watersmeet.errors import InputError
+from watersmeet.program.pier.dataflow import prepare
 from watersmeet.program.pier.expressions import compiled_row
 from watersmeet.program.pier.graph import UflQuery
+from watersmeet.program.pier.runtime import Receiver
 from watersmeet.program.pier.sql.groups import ENDED, NODES, NODES_COLUMN
 from watersmeet.program.pier.sql.plan import PlanSettings, PrimaryIndex, indexes_of, plan_sql
-from watersmeet.program.pier.tuples import Batch
+from watersmeet.program.pier.sql.sharing import SharedQueries, shared_queries
+from watersmeet.program.pier.tuples import Batch, Schema
 from watersmeet.program.pier.ufl.parse import parse_ufl
-from watersmeet.program.pier.values import key_text
-from watersmeet.program.rjoin.compiled import Longs
+from watersmeet.program.pier.values import INTEGER, STRING, key_text
+from watersmeet.program.rjoin.arrays import Longs
 from watersmeet.query.bags import bag_of, nearly_bag_of
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.oracle import answer
@@ -33,7 +37,7 @@ from watersmeet.sim.pier.network import PierNetwork, Traffic
 from watersmeet.sim.rjoin.answers import ROW
 from watersmeet.sim.scenario.model import PierMode, Scenario
 from watersmeet.sim.scenario.network import HOP_US, DynamicSettings
-from watersmeet.sim.scenario.pier.outcome import PierOutcome, PierQueryFigures, PierSummary
+from watersmeet.sim.scenario.pier.outcome import ErrorFigures, PierOutcome, PierQueryFigures, PierSummary, SharedFigures
 from watersmeet.sim.scenario.pier.rows import answers_table, batch_of, stream_types
 from watersmeet.sim.scenario.rjoin.feed import UserFeed, answers_schema, checked_streams, parsed_query
 from watersmeet.sim.scenario.rjoin.settings import latency_of, overlay_of
@@ -41,8 +45,12 @@ from watersmeet.sim.scenario.sites_outcome import AnswerDelays, AnswersChecked
 from watersmeet.sim.scenario.workload import UserLoad
 
 Progress = Callable[[int, int], object]  # tuples published, of how many
+TAPPED_AT = "#peer"  # a column of what has been tapped: where
 _SECOND_US = 1_000_000
 _LONGEST_US = 3_600 * _SECOND_US
+_AGAIN_US = 5_000_000  # until a query that is to be asked together with others is sent again
+_QUERY = Schema.of("query", {"name": STRING, "sql": STRING})
+_SHARED_WAITS = 6  # of records, of entries and of windows with several panes, and of the first groups
 _TREE_WAITS = 12  # for an answer of an aggregation tree: at nodes, level by level with timeouts, and for windows
 
 
@@ -84,13 +92,17 @@ def simulate_pier(
     pier.settle()
     epoch_us = feed.first_us - pier.kernel.now_us - _SECOND_US
     pier.show_time(epoch_us)
-    run = _Run(scenario, pier, feed, asked, epoch_us)
+    shared = _shared(scenario, asked, schemas, event_times, settings)
+    together = {name for group in shared for name in group.names}
+    alone = [query for query in asked if query.name not in together]
+    run = _Run(scenario, pier, feed, asked, epoch_us, settings, shared)
     before = pier.traffic
     _start_churn(scenario, pier)
     if not is_snapshot:
-        for query in asked:
-            start_us = 0 if query.start_us is None else query.start_us - epoch_us
-            pier.kernel.at(max(pier.kernel.now_us, start_us), run.ask, query, priority=-1)
+        for query in alone:
+            pier.kernel.at(run.begins_us(query.start_us), run.ask, query, priority=-1)
+        for group in shared:
+            pier.kernel.at(run.begins_us(group.start_us), run.ask_together, group, priority=-1)
     for stream, ts_us, rows in feed.parts():
         published = load.streams[stream]
         if not is_snapshot:
@@ -102,8 +114,10 @@ def simulate_pier(
     if is_snapshot:
         pier.kernel.run(pier.kernel.now_us + 1)
         before = pier.traffic
-        for query in asked:
+        for query in alone:
             run.ask(query)
+        for group in shared:
+            run.ask_together(group)
     latest_us = max([pier.kernel.now_us, *((query.start_us or 0) - epoch_us for query in asked)])
     pier.kernel.run(latest_us + drain_us)
     if pier.churn is not None:
@@ -131,19 +145,47 @@ def _last_windows_us(load: UserLoad, plan: PlanSettings) -> int:
     parsed = [parse_query(each.query.sql, load.columns, allow_cross=True) for each in load.queries if each.ufl is None]
     windows = [query.grouping.window for query in parsed if query.grouping is not None]
     lengths = [window.length_us for window in windows if isinstance(window, Hop)]
-    waits = 3 if plan.aggregation is None else _TREE_WAITS
+    waits = _SHARED_WAITS if plan.aggregation is None else _TREE_WAITS
     return max(lengths) + round(waits * plan.group_wait_s * 1e6) if lengths else 0
 
 
 def ufl_of(scenario: Scenario) -> dict[str, UflQuery]:
-    """The op-graphs that the queries of a scenario become, by name."""
+    """The op-graphs that the queries of a scenario become, by name; those that are answered together by all names."""
+    return {name: graphs for name, (graphs, _) in explained(scenario).items()}
+
+
+def explained(scenario: Scenario) -> dict[str, tuple[UflQuery, SharedFigures | None]]:
+    """The op-graphs of queries, and what those that are answered together have in common."""
     load = scenario.load
     if not isinstance(load, UserLoad):
         raise InputError("system pier takes streams and queries of your own; a generated workload is RJoin's")
     schemas, event_times = checked_streams(load)
     plan = scenario.pier.plan
     found = [_asked(scenario, place, 0, schemas, event_times, plan) for place in range(len(load.queries))]
-    return {each.name: each.graphs for each in found}
+    graphs: dict[str, tuple[UflQuery, SharedFigures | None]] = {each.name: (each.graphs, None) for each in found}
+    for group in _shared(scenario, found, schemas, event_times, plan):
+        receivers = [Receiver(0, f"q0.{number}") for number in range(1, 1 + len(group.names))]
+        together = group.graphs(stream_types(schemas, event_times), plan, receivers)
+        graphs[", ".join(group.names)] = together, _figures_of(group)
+        for name in group.names:
+            del graphs[name]
+    return graphs
+
+
+def _shared(
+    scenario: Scenario,
+    asked: Sequence[_Asked],
+    schemas: Mapping[str, pa.Schema],
+    event_times: Mapping[str, str],
+    settings: PlanSettings,
+) -> list[SharedQueries]:
+    """The queries that are answered together."""
+    if not scenario.pier.shares:
+        return []
+    dynamic = scenario.dynamic
+    joins = {each.name: (each.join, each.start_us) for each in asked if each.join is not None}
+    is_at_rest = dynamic is None or (dynamic.churn is None and not dynamic.loss)
+    return shared_queries(joins, stream_types(schemas, event_times), settings, may_subtract=is_at_rest)
 
 
 def _asked(
@@ -160,7 +202,9 @@ def _asked(
     query = submitted.query
     try:
         if submitted.ufl is not None:
-            return _Asked(query.name, home, parse_ufl(submitted.ufl), None, query.start_us)
+            graphs = parse_ufl(submitted.ufl)
+            prepare(graphs)
+            return _Asked(query.name, home, graphs, None, query.start_us)
         join = parsed_query(query.name, query.sql, query.allow_cross, load, schemas)
         graphs = plan_sql(join, stream_types(schemas, event_times), settings, query.start_us)
     except InputError as error:
@@ -183,6 +227,7 @@ def _network(scenario: Scenario) -> PierNetwork:
         loss=dynamic.loss,
         dht=DhtSettings(replicas=scenario.pier.replicas),
         upkeep=dynamic.churn is not None or dynamic.loss > 0,
+        trees=scenario.pier.trees,
     )
 
 
@@ -196,8 +241,16 @@ class _Run:
     """A simulation under way."""
 
     def __init__(
-        self, scenario: Scenario, pier: PierNetwork, feed: UserFeed, asked: Sequence[_Asked], epoch_us: int
+        self,
+        scenario: Scenario,
+        pier: PierNetwork,
+        feed: UserFeed,
+        asked: Sequence[_Asked],
+        epoch_us: int,
+        settings: PlanSettings,
+        shared: Sequence[SharedQueries],
     ) -> None:
+        self._settings, self._shared = settings, shared
         self._epoch_us = epoch_us  # event time when the virtual time is 0
         self._scenario, self._pier, self._feed, self._asked = scenario, pier, feed, asked
         self._clients: dict[str, ClientQuery] = {}
@@ -208,6 +261,45 @@ class _Run:
     def ask(self, query: _Asked) -> None:
         """Ask a query now."""
         self._clients[query.name] = self._pier.nodes[query.home].ask(query.graphs)
+
+    def begins_us(self, start_us: int | None) -> int:
+        """When a query that counts from an instant is asked, in virtual time."""
+        return max(self._pier.kernel.now_us, 0 if start_us is None else start_us - self._epoch_us)
+
+    def ask_together(self, group: SharedQueries) -> None:
+        """Ask queries that share their work: the others who ask send theirs to the first, who asks them all."""
+        pier, load = self._pier, self._scenario.load
+        assert isinstance(load, UserLoad)
+        schemas, event_times = checked_streams(load)
+        asked = {query.name: query for query in self._asked}
+        sql = {each.query.name: each.query.sql for each in load.queries}
+        homes = [asked[name].home for name in group.names]
+        duration_us = round(self._settings.duration_s * 1e6)
+        receivers = []
+        for name, home, once in zip(group.names, homes, group.once, strict=True):
+            client = self._clients[name] = pier.nodes[home].expect(duration_us, once)
+            receivers.append(Receiver(home, client.query_id))
+        graphs = group.graphs(stream_types(schemas, event_times), self._settings, receivers)
+        first, port = homes[0], f"shared.{receivers[0].query_id}"
+        missing = {name for name, home in zip(group.names, homes, strict=True) if home != first}
+
+        def came(batch: Batch) -> None:
+            was_missing = bool(missing)
+            missing.difference_update(row[0] for row in batch.rows)
+            if was_missing and not missing:
+                pier.nodes[first].ask(graphs)
+
+        def send(name: str, home: int) -> None:
+            if name in missing:
+                pier.nodes[home].transmit(first, port, Batch(_QUERY, [(name, sql[name])]))
+                pier.kernel.after(_AGAIN_US, send, name, home)
+
+        if not missing:
+            pier.nodes[first].ask(graphs)
+            return
+        pier.nodes[first].listen(port, came)
+        for name, home in zip(group.names, homes, strict=True):
+            send(name, home)
 
     def publish(self, node: int, stream: str, rows: pa.Table) -> None:
         """Let a node publish rows into its table, and into the indexes that queries read."""
@@ -274,13 +366,28 @@ class _Run:
             mean_inbound_bytes=sum(busiest) / max(1, scenario.network.nodes),
             lost=pier.net.lost_total,
             malformed=sum(sum(each.malformed.values()) for each in counters),
+            withheld=sum(each.withheld for each in counters),
             late=sum(each.late for each in counters),
             joins=0 if churn is None else churn.joins,
             failures=0 if churn is None else churn.failures,
             leaves=0 if churn is None else churn.leaves,
             virtual_us=pier.kernel.now_us,
+            shared=tuple(map(_figures_of, self._shared)),
         )
-        return PierOutcome(summary, answers, delays_us)
+        return PierOutcome(summary, answers, delays_us, self._tapped())
+
+    def _tapped(self) -> dict[tuple[str, str], pa.Table]:
+        """Copies of tuples that have come, with the node that each was tapped at."""
+        found: dict[tuple[str, str], list[Batch]] = defaultdict(list)
+        for name, client in self._clients.items():
+            for node, operator, batch in client.taps:
+                schema = Schema.of(batch.schema.table, {**batch.schema.columns, TAPPED_AT: INTEGER})
+                found[name, operator].append(Batch(schema, [(*row, node) for row in batch.rows]))
+        tables = {}
+        for key, batches in sorted(found.items(), key=lambda item: item[0]):
+            names = list(dict.fromkeys(name for batch in batches for name in batch.schema.names))
+            tables[key] = answers_table(names, None, batches)
+        return tables
 
     def _published(self, schemas: Mapping[str, pa.Schema]) -> dict[str, pa.Table]:
         load = self._scenario.load
@@ -314,7 +421,24 @@ class _Run:
             last_us=times[-1] if times else None,
             delays=AnswerDelays.of(delays_us) if is_stream else None,
             checked=checked,
+            errors=_errors(client),
+            taps=dict(Counter(operator for _, operator, batch in client.taps for _ in batch.rows)),
         )
+
+
+def _errors(client: ClientQuery) -> tuple[ErrorFigures, ...]:
+    tuples: Counter[tuple[str, str]] = Counter()
+    nodes: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for sender, batch in client.errors:
+        for operator, count, reason, _ in batch.rows:
+            tuples[operator, reason] += count
+            nodes[operator, reason].add(sender)
+    return tuple(ErrorFigures(*key, count, len(nodes[key])) for key, count in tuples.most_common())
+
+
+def _figures_of(group: SharedQueries) -> SharedFigures:
+    sharing = group.sharing
+    return SharedFigures(group.names, sharing.fragments, len(sharing.entries) or None, sharing.gain)
 
 
 def _answers(query: _Asked, client: ClientQuery, schemas: Mapping[str, pa.Schema]) -> pa.Table:

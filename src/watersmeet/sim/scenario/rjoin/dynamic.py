@@ -11,17 +11,18 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from watersmeet.program.rjoin.compiled import Longs
+from watersmeet.program.rjoin.arrays import Longs
 from watersmeet.program.rjoin.tables import Known, Shape
 from watersmeet.query.model import JoinQuery
 from watersmeet.sim.internet.hosts import Congestion
 from watersmeet.sim.internet.latency import Constant
 from watersmeet.sim.kernel import Kernel
 from watersmeet.sim.rjoin.answers import Answers
-from watersmeet.sim.rjoin.dynamic import HERE, FaultTolerance
 from watersmeet.sim.rjoin.dynamic_network import DynamicNetwork
+from watersmeet.sim.rjoin.fault_tolerance import FaultTolerance
 from watersmeet.sim.rjoin.mail import MailPurpose
 from watersmeet.sim.rjoin.oracle_check import verdict_on
+from watersmeet.sim.rjoin.peer import HERE
 from watersmeet.sim.scenario.model import Scenario
 from watersmeet.sim.scenario.outcome import DynamicFigures
 from watersmeet.sim.scenario.rjoin.run import SECOND_US, RJoinRun

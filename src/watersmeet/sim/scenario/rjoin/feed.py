@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from watersmeet.errors import InputError, TypeMismatch
-from watersmeet.program.rjoin.compiled import Longs
+from watersmeet.program.rjoin.arrays import Longs
 from watersmeet.query.model import Expression, JoinQuery
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query

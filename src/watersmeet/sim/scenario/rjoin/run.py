@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from watersmeet.program.rjoin.compiled import FOREVER, Longs
+from watersmeet.program.rjoin.arrays import FOREVER, Longs
 from watersmeet.program.rjoin.tables import Known
 from watersmeet.query.model import JoinQuery
 from watersmeet.sim.kernel import Kernel
@@ -91,6 +91,7 @@ class RJoinRun(ABC):
             dynamic=self.dynamic_figures(),
         )
         if self.trace is not None:
+            self._look()  # what came after the last one that was due
             self.trace.end(self.now_us, summary.data)
         return SimulationOutcome(summary, load, storage, self.answers, names, self.received_bytes())
 

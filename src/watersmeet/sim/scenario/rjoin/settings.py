@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from watersmeet.program.rjoin.compiled import FOREVER, Longs
-from watersmeet.program.rjoin.shard import Settings
+from watersmeet.program.rjoin.arrays import FOREVER, Longs
+from watersmeet.program.rjoin.settings import Settings
 from watersmeet.program.rjoin.tables import Shape, Widths, needs_pairs, reach_us
 from watersmeet.query.model import JoinQuery
 from watersmeet.sim.internet.latency import King, Latency, Star, TransitStub

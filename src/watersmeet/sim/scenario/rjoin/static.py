@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from watersmeet.program.rjoin.compiled import FOREVER, Longs
+from watersmeet.program.rjoin.arrays import FOREVER, Longs
 from watersmeet.program.rjoin.tables import Known, Shape, reach_us
 from watersmeet.query.model import JoinQuery
 from watersmeet.sim.kernel import Kernel

@@ -10,6 +10,25 @@ from watersmeet.sim.overlays.router import Address
 from watersmeet.sim.pier.indexes.pht.labels import Label
 from watersmeet.sim.pier.indexes.pht.messages import Action, Outcome, PhtSettings, Reply, Request
 
+# One namespace for the requests of all indexes, and one for their trie nodes: a peer need not know an index before it
+# owns a part of it.
+REQUESTS, NODES = "pht.requests", "pht.nodes"
+
+
+def name_of(index: str, label: Label = "") -> str:
+    """The key of a trie node in its namespace; none of one index begins as those of another do."""
+    return f"{len(index)}:{index}/{label}"
+
+
+def index_of(name: str) -> str:
+    """The index of such a key.
+
+    >>> index_of(name_of("a/b", "0110"))
+    'a/b'
+    """
+    length, _, rest = name.partition(":")
+    return rest[: int(length)]
+
 
 class _Call:
     __slots__ = ("action", "busy_left", "label", "replied", "timer", "tries_left")
@@ -33,12 +52,12 @@ class LabelCalls:
         self._kernel, self._dht, self._name, self._settings, self._serve = kernel, dht, name, settings, serve
         self._open: dict[int, _Call | Callable[[Reply], None]] = {}
         self._total = 0
-        dht.upcall(f"{name}.requests", self._arrived, passages=[Passage.ARRIVED])
+        dht.upcall(REQUESTS, self.arrived, name_of(name), [Passage.ARRIVED])
         dht.node.on_direct(self._received)
 
     def point(self, label: Label) -> int:
         """The point of the circle whose owner has a trie node."""
-        return identifier_of(f"{self._name}.nodes.{label}")
+        return identifier_of(f"{NODES}.{name_of(self._name, label)}")
 
     def call(self, label: Label, action: Action, replied: Callable[[Reply | None], None]) -> None:
         """Ask the owner of a trie node; None: nobody has replied, or it was busy for too long."""
@@ -86,8 +105,8 @@ class LabelCalls:
     def _route(self, request: Request) -> None:
         # The object is stopped where it arrives, so its lifetime does not matter; the label is in its name.
         self._dht.send(
-            f"{self._name}.requests",
-            request.label,
+            REQUESTS,
+            name_of(self._name, request.label),
             "",
             request,
             1,
@@ -107,7 +126,8 @@ class LabelCalls:
         call.timer = self._kernel.after(self._settings.timeout_us, self._try, number)
         self._route(Request(self._name, number, self._dht.node.address, call.label, call.action))
 
-    def _arrived(self, item: Item) -> None:
+    def arrived(self, item: Item) -> None:
+        """A request for a trie node that is here: it is served, and goes no further."""
         request = item.value
         assert isinstance(request, Request)
         reply = self._serve(request)

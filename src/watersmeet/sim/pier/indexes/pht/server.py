@@ -20,7 +20,7 @@ from typing import assert_never
 from watersmeet.sim.dht.node import Dht
 from watersmeet.sim.kernel import NO_EVENT, Event, Kernel
 from watersmeet.sim.overlays.router import Arc
-from watersmeet.sim.pier.indexes.pht.calls import LabelCalls
+from watersmeet.sim.pier.indexes.pht.calls import NODES, LabelCalls, name_of
 from watersmeet.sim.pier.indexes.pht.labels import Label, overlaps
 from watersmeet.sim.pier.indexes.pht.messages import (
     Activate,
@@ -105,8 +105,11 @@ class TrieServer:
 
     def nodes(self) -> dict[Label, TrieNode]:
         """The trie nodes that this peer owns."""
-        found = {item.key: item.value for item in self._dht.local_scan(f"{self._name}.nodes")}
-        return {key: node for key, node in found.items() if isinstance(node, TrieNode) and node.kind is not Kind.GONE}
+        begins = name_of(self._name)
+        found = {item.key.removeprefix(begins): item.value for item in self._dht.local_scan(NODES, begins)}
+        return {
+            label: node for label, node in found.items() if isinstance(node, TrieNode) and node.kind is not Kind.GONE
+        }
 
     # Requests.
 
@@ -421,7 +424,7 @@ class TrieServer:
     # Storage.
 
     def _node(self, label: Label) -> TrieNode | None:
-        items = self._dht.local_get(f"{self._name}.nodes", label)
+        items = self._dht.local_get(NODES, name_of(self._name, label))
         if not items:
             return None
         node = items[0].value
@@ -441,11 +444,11 @@ class TrieServer:
 
     def _store(self, label: Label, node: TrieNode) -> bool:
         return self._dht.keep(
-            f"{self._name}.nodes", label, "", node, self._settings.node_lifetime_us, node.size_bytes
+            NODES, name_of(self._name, label), "", node, self._settings.node_lifetime_us, node.size_bytes
         )  # fmt: skip
 
     def _extend(self, label: Label) -> None:
-        self._dht.extend(f"{self._name}.nodes", label, "", self._settings.node_lifetime_us)
+        self._dht.extend(NODES, name_of(self._name, label), "", self._settings.node_lifetime_us)
 
     def _arc_changed(self, arc: Arc) -> None:
         self._unsure_until_us = self._kernel.now_us + self._settings.grace_us

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
+from watersmeet.sim.dht.messages import Item
 from watersmeet.sim.dht.node import Dht
 from watersmeet.sim.kernel import NO_EVENT, Event, Kernel
 from watersmeet.sim.pier.indexes.pht.calls import LabelCalls
@@ -101,6 +102,10 @@ class PrefixHashTree:
         if low > high:
             raise ValueError(f"a range begins with its lowest key: {low}, {high}")
         (_ParallelRange if parallel else _SequentialRange)(self, low, high, found).start()
+
+    def serve(self, item: Item) -> None:
+        """Serve a request that arrived before this peer knew of the index."""
+        self._calls.arrived(item)
 
     def nodes(self) -> dict[Label, TrieNode]:
         """The trie nodes that this peer owns."""

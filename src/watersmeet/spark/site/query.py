@@ -13,7 +13,8 @@ from watersmeet.errors import WatersmeetError
 from watersmeet.spark.connect.batches import ClientBatches
 from watersmeet.spark.connect.offered import OfferedBatches
 from watersmeet.spark.failures import explain, raise_explained
-from watersmeet.spark.site_job import FrameChanged, InputEnded, SiteJob
+from watersmeet.spark.site.job import SiteJob
+from watersmeet.spark.site.settings import FrameChanged, InputEnded
 
 SparkQuery = StreamingQuery | ClientBatches | OfferedBatches  # what calls for micro-batches
 

@@ -1,4 +1,4 @@
-"""What a site reports beside its micro-batches: signs of life, what waits there, and answers that are delivered."""
+"""What a site reports: its micro-batches, signs of life, what waits there, and answers that are delivered."""
 
 import math
 import time
@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from watersmeet.metrics.bus import EventBus
-from watersmeet.metrics.events import AnswerSample, AnswersDelivered, SiteStatus
+from watersmeet.metrics.describe import central_bytes
+from watersmeet.metrics.events import AnswerSample, AnswersDelivered, MicroBatchCompleted, SiteStatus
 from watersmeet.metrics.jsonl import WATCHED
 from watersmeet.program.finish.failed import failed_sink
-from watersmeet.program.site.ledger import Answers
+from watersmeet.program.site.ledger import Answers, SiteLedger, failed_counts
+from watersmeet.program.site.program import SiteProgram
 from watersmeet.spark.deliver.delivery import Delivery
 
 STATUS_S = 2.0  # how often a site says that it is alive
@@ -77,6 +79,41 @@ class SiteReports:
             return time.time() - self._watched.stat().st_mtime < _WATCHED_S
         except OSError:
             return False
+
+
+def completed(
+    program: SiteProgram,
+    before: SiteLedger,
+    after: SiteLedger,
+    reported: SiteLedger,
+    phases: Mapping[str, float],
+    seconds: float,
+    *,
+    watermarks: Mapping[str, int | None],
+) -> MicroBatchCompleted:
+    """What a micro-batch did: the ledgers before and after it, and that of the last report."""
+    counts: dict[str, dict[str, int]] = {"rows": {}, "late": {}, "malformed": {}}
+    for found in before.ingested:
+        for name, of in counts.items():
+            of[found.stream] = of.get(found.stream, 0) + getattr(found, name)
+    segments = list(after.segments)
+    return MicroBatchCompleted(
+        site=program.site,
+        batch=after.number,
+        seconds=seconds,
+        phases=dict(phases),
+        rows_in=counts["rows"],
+        late=counts["late"],
+        malformed=counts["malformed"],
+        null_keys=sum(sum(found.null_keys.values()) for found in before.ingested),
+        failed=failed_counts(before, after),
+        answers={query: after.rows_out.get(query, 0) - before.rows_out.get(query, 0) for query in program.answered},
+        watermarks=dict(watermarks),
+        state_rows=sum(segment.rows for segment in segments),
+        state_bytes=sum(segment.bytes for segment in segments),
+        segments=len(segments),
+        central_bytes=central_bytes(reported, after),
+    )
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,162 @@
+"""Samples of streams as queries need them: what is to be sampled of each, and the rows as a query sees them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from watersmeet.cost.sampled import LEAST_ROWS, SampledJoins, SampledRows
+from watersmeet.cost.workload import I64
+from watersmeet.plan.nodes import KeyClass, Scan
+from watersmeet.plan.shape import QueryShape
+from watersmeet.query.comparisons import Condition
+from watersmeet.query.model import Expression
+from watersmeet.query.windows import Range, Rows, Tumble, Unbounded, Window
+from watersmeet.stats.model import Sample, Stats
+from watersmeet.stats.samples import FILTER, KEY, TIME, VALUE, table_of
+
+MOST_STREAMS = 6
+MOST_ROWS = 20_000  # of each stream, from the beginning
+_WINDOWS = 2  # a sample is at least so many times as long as the longest window
+_FOREVER = 1 << 60
+
+
+@dataclass
+class Compared:
+    """What joins compare of a stream: filters by their text, columns that are keys, columns that comparisons read."""
+
+    filters: dict[str, Expression] = field(default_factory=dict)
+    keys: dict[str, None] = field(default_factory=dict)
+    values: dict[str, None] = field(default_factory=dict)
+
+
+def compared_by(shapes: Iterable[QueryShape]) -> dict[str, Compared]:
+    """What some joins compare of each stream."""
+    found: dict[str, Compared] = {}
+    for shape in shapes:
+        streams = {scan.alias: scan.stream for scan in shape.scans}
+        for scan in shape.scans:
+            own = found.setdefault(scan.stream, Compared())
+            own.filters |= {one.sql: one for one in scan.filters}
+            own.keys |= dict.fromkeys(filter(None, _keys_of(scan, shape.classes)))
+        for condition in shape.conditions:
+            for column in condition.expression.columns:
+                found[streams[column.alias]].values[column.name] = None
+    return found
+
+
+def _keys_of(scan: Scan, classes: Sequence[KeyClass]) -> list[str | None]:
+    """The columns that the keys of an alias are, as they are or only cast; None for other expressions."""
+    return [_column_of(classes[number].member(scan.alias)) for number in scan.classes]
+
+
+def _column_of(key: Expression | None) -> str | None:
+    if key is None or len(key.columns) != 1:
+        return None
+    is_cast = key.sql == f"CAST({key.columns[0].sql} AS {key.type})"
+    return key.columns[0].name if key.is_plain or is_cast else None
+
+
+def sampled_joins(
+    scans: Sequence[Scan],
+    classes: Sequence[KeyClass],
+    conditions: Sequence[Condition],
+    stats: Stats,
+    interval_s: float,
+) -> SampledJoins | None:
+    """The sample that statistics have of the streams of a query, if it says enough about all of them."""
+    if len(scans) > MOST_STREAMS:
+        return None
+    samples = [stats.stream(scan.stream).sample for scan in scans]
+    if any(sample is None for sample in samples):
+        return None
+    tables = {scan.stream: table_of(one) for scan, one in zip(scans, samples, strict=True) if one is not None}
+    if not all(_has_what_it_takes(scan, classes, tables[scan.stream]) for scan in scans):
+        return None
+    begin, end, is_whole = _common_while([one for one in samples if one is not None], list(tables.values()))
+    numbers = {scan.alias: number for number, scan in enumerate(scans)}
+    about = tuple((sum(1 << numbers[alias] for alias in one.aliases), one) for one in conditions)
+    compared = {column for one in conditions for column in one.expression.columns}
+    if any(VALUE + one.name not in tables[scans[numbers[one.alias]].stream].column_names for one in compared):
+        return None
+    masks = tuple(sum(1 << numbers[scan.alias] for scan in scans if c.number in scan.classes) for c in classes)
+    longest = max((_length_us(scan.window) for scan in scans), default=0)
+    if end - begin < (1 if is_whole else _WINDOWS * longest + 1):
+        return None
+    rows = tuple(_rows_of(scan, classes, about, tables[scan.stream], begin, end) for scan in scans)
+    if sum(len(one.low) for one in rows) < LEAST_ROWS:
+        return None
+    return SampledJoins(rows, masks, 0, end - begin, interval_s, about)
+
+
+def _common_while(samples: Sequence[Sample], tables: Sequence[pa.Table]) -> tuple[int, int, bool]:
+    """From when to when the samples of all streams have all of their rows, and whether that is all there are."""
+    times = [table.column(TIME).to_numpy() for table in tables]
+    begin = min((int(one[0]) for one in times if len(one)), default=0)
+    cut = [int(one[min(len(one), MOST_ROWS) - 1]) for one in times if len(one) > MOST_ROWS]
+    cut += [int(one[-1]) for one, sample in zip(times, samples, strict=False) if len(one) and not sample.is_whole]
+    if cut:
+        return begin, min(cut), False
+    return begin, max((int(one[-1]) for one in times if len(one)), default=0) + 1, True
+
+
+def _has_what_it_takes(scan: Scan, classes: Sequence[KeyClass], table: pa.Table) -> bool:
+    keys = _keys_of(scan, classes)
+    if not all(keys):
+        return False
+    needed = {f"{KEY}{name}" for name in keys}
+    needed |= {FILTER + one.sql for one in scan.filters}
+    return needed <= set(table.column_names) and isinstance(scan.window, Range | Tumble | Rows | Unbounded)
+
+
+def has_what_is_compared(scan: Scan, classes: Sequence[KeyClass], stats: Stats) -> bool:
+    """Whether the sample of a stream, if there is one, has the keys and filters of an alias."""
+    sample = stats.stream(scan.stream).sample
+    return sample is None or not all(_keys_of(scan, classes)) or _has_what_it_takes(scan, classes, table_of(sample))
+
+
+def _length_us(window: Window) -> int:
+    return window.window_us if isinstance(window, Range | Tumble) else 0
+
+
+def _rows_of(
+    scan: Scan,
+    classes: Sequence[KeyClass],
+    about: Sequence[tuple[int, Condition]],
+    table: pa.Table,
+    begin: int,
+    end: int,
+) -> SampledRows:
+    times = np.asarray(table.column(TIME).to_numpy(), np.int64)
+    inside = int(np.searchsorted(times, end, side="right"))
+    table, low = table.slice(0, inside), times[:inside] - begin
+    high = np.minimum(_ends(scan.window, low, begin), end - begin)
+    keep = np.ones(len(low), bool)
+    for one in scan.filters:
+        keep &= table.column(FILTER + one.sql).fill_null(False).to_numpy(zero_copy_only=False)
+    keys = {}
+    for number, name in zip(scan.classes, _keys_of(scan, classes), strict=True):
+        column = table.column(f"{KEY}{name}")
+        keep &= column.is_valid().to_numpy(zero_copy_only=False)
+        keys[number] = np.asarray(column.fill_null(0).to_numpy(zero_copy_only=False), np.int64)
+    read = {column for _, condition in about for column in condition.expression.columns if column.alias == scan.alias}
+    values = pa.table({column.flat: table.column(VALUE + column.name) for column in sorted(read, key=str)})
+    if not read:
+        values = pa.table({"#": np.zeros(len(low), np.int8)})
+    return SampledRows(len(low), np.arange(len(low)), low, high, keys, values).only(keep)
+
+
+def _ends(window: Window, low: I64, begin: int) -> I64:
+    """Until when rows of a stream are visible, by its window; times are since `begin`."""
+    match window:
+        case Range(window_us):
+            return low + window_us
+        case Tumble(window_us):
+            return (low + begin) // window_us * window_us + window_us - 1 - begin
+        case Rows(count):
+            later = np.full(len(low), _FOREVER)
+            later[: max(len(low) - count, 0)] = low[count:] - 1
+            return np.asarray(np.maximum(later, low))
+        case _:
+            return np.full(len(low), _FOREVER)

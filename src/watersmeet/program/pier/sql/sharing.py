@@ -1,0 +1,410 @@
+"""GROUP BY queries that differ in their filters as op-graphs that share their work (PIER, chapter 5).
+
+One join without the filters feeds one `fragment`; nodes send the entries of A' instead of records of each query. By the
+DHT an entry's records meet at the owner of entry and group, which sends what it has on to the owner of the group; by
+aggregation trees each entry has a tree of its own, and one coordinator gets what their roots have. There each query is
+reconstructed, and its answers go to the node that asked it.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import gcd
+
+import numpy as np
+import pyarrow as pa
+
+from watersmeet.errors import InputError
+from watersmeet.program.aggregate.functions import Rule
+from watersmeet.program.pier.expressions import compiled
+from watersmeet.program.pier.graph import Call, Constant, Expression, Field, Operator, UflQuery
+from watersmeet.program.pier.operators.share import QUERIES, basis_entry, bits_of, set_entry
+from watersmeet.program.pier.operators.windows import RECORDS, TUPLES, function_of_values
+from watersmeet.program.pier.runtime import Receiver
+from watersmeet.program.pier.sql.build import Given, operator
+from watersmeet.program.pier.sql.expressions import plain_name, predicate_of, ufl_expression
+from watersmeet.program.pier.sql.groups import GroupPlanner, GroupSettings, GroupTypes, group_types, ufl_function
+from watersmeet.program.pier.sql.plan import (
+    Planner,
+    PlanSettings,
+    StreamTypes,
+    check_query,
+    flat_schema,
+    group_settings,
+)
+from watersmeet.program.pier.values import DOUBLE, INTEGER, STRING
+from watersmeet.query import model
+from watersmeet.query.model import TIME, JoinQuery, key_of_group
+from watersmeet.query.sql.simple import Kind, fits
+from watersmeet.query.sql.simple import predicate_of as simple_predicate
+from watersmeet.query.windows import Changes
+from watersmeet.sharing.basic import basic_decomposition
+from watersmeet.sharing.bits import Bools
+from watersmeet.sharing.classify import Classifier
+from watersmeet.sharing.cover import rectangle_cover
+from watersmeet.sharing.decomposition import IntegerCombination, SetCombination
+from watersmeet.sharing.gains import total_gain
+from watersmeet.sharing.linear import linear_basis
+from watersmeet.sharing.predicates import And, Predicate
+
+_MOST_COMBINATIONS = 1 << 14  # of values that predicates tell apart, from which F is listed before a query is sent
+_MOST_CELLS = 1 << 20  # of F, for which a decomposition is searched
+_MOST_FACTOR = 127
+_KINDS = {INTEGER: Kind.WHOLE, DOUBLE: Kind.DOUBLE, STRING: Kind.TEXT}
+_ARROW = {Kind.WHOLE: pa.int64(), Kind.DOUBLE: pa.float64(), Kind.TEXT: pa.string()}
+
+Terms = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How the records of fragments become entries; without sets and factors each node decomposes its own."""
+
+    queries: int
+    overlaps: bool = False  # whether a row may count twice: for MIN and MAX it may
+    sets: tuple[int, ...] = ()
+    factors: tuple[tuple[int, Terms], ...] = ()  # Linear: an independent query, and its factors in queries
+    fragments: int | None = None  # of F as the predicates allow; None: they are not simple enough to say
+
+    @property
+    def entries(self) -> tuple[bytes, ...]:
+        """The names of A', where they are known."""
+        return tuple(basis_entry(query) for query, _ in self.factors) or tuple(map(set_entry, self.sets))
+
+    @property
+    def gain(self) -> float | None:
+        """The share of aggregates that need not be sent (5.7)."""
+        return total_gain(len(self.entries), self.queries) if self.entries else None
+
+    def factors_of(self, query: int) -> dict[int, int]:
+        """What the records of the independent queries count for a query."""
+        return {basis: factor for basis, terms in self.factors for other, factor in terms if other == query and factor}
+
+    def trees_of(self, query: int) -> tuple[int, ...]:
+        """The trees that have entries of a query; what no entry was expected for is in the first."""
+        if self.factors:
+            wanted = self.factors_of(query)
+            found = tuple(tree for tree, (basis, _) in enumerate(self.factors) if basis in wanted)
+        else:
+            found = tuple(tree for tree, one in enumerate(self.sets) if one >> query & 1)
+        return found or (0,)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedQueries:
+    """Queries that are answered together; all have the same aliases."""
+
+    names: tuple[str, ...]
+    queries: tuple[JoinQuery, ...]
+    start_us: int | None
+    sharing: Sharing
+
+    def graphs(
+        self, streams: Mapping[str, StreamTypes], settings: PlanSettings, receivers: Sequence[Receiver]
+    ) -> UflQuery:
+        """Their op-graphs, with whoever gets the answers of each."""
+        return _SharedPlanner(self, streams, settings, receivers).plan()
+
+    @property
+    def once(self) -> tuple[tuple[str, ...], ...]:
+        """The columns by which answers of each query are known."""
+        return tuple(
+            tuple(sorted(["#start", *(f"#key{number}" for number in range(query.grouping.keys))]))
+            for query in self.queries
+            if query.grouping is not None
+        )
+
+
+def shared_queries(
+    queries: Mapping[str, tuple[JoinQuery, int | None]],
+    streams: Mapping[str, StreamTypes],
+    settings: PlanSettings,
+    *,
+    may_subtract: bool = True,
+) -> list[SharedQueries]:
+    """The queries, by name with the instant from which they count, that are answered together because it pays (5.6.1).
+
+    Where nodes may fail nothing is subtracted: the trees of two entries may then have lost different nodes.
+    """
+    families: dict[object, list[str]] = defaultdict(list)
+    canonical: dict[str, JoinQuery] = {}
+    for name, (query, start_us) in queries.items():
+        grouping = query.grouping
+        if grouping is None or isinstance(grouping.window, Changes) or query.outer is not None or query.distinct:
+            continue
+        if any(aggregate.distinct for aggregate in grouping.aggregates):
+            continue
+        canonical[name] = one = _with_aliases(query)
+        families[_shape(one), start_us].append(name)
+    found = []
+    for (_, start_us), names in families.items():  # type: ignore[misc]
+        members = tuple(canonical[name] for name in names)
+        if len({frozenset(each.filters) for each in members}) < 2:
+            continue
+        for each in members:
+            check_query(each, streams, settings)
+        sharing = _chosen(members, streams, may_subtract)
+        if sharing is not None:
+            found.append(SharedQueries(tuple(names), members, start_us, sharing))
+    return found
+
+
+# Which queries share.
+
+
+def _with_aliases(query: JoinQuery) -> JoinQuery:
+    """The query with aliases by their place in FROM."""
+    aliases = {source.alias: f"s{number}" for number, source in enumerate(query.sources)}
+
+    def renamed(expression: model.Expression) -> model.Expression:
+        columns = {
+            column: replace(column, alias=aliases.get(column.alias, column.alias)) for column in expression.columns
+        }
+        sql = expression.sql
+        for number, column in enumerate(columns):  # in two steps, since s0 may be the old name of another
+            sql = sql.replace(column.sql, f"`\0{number}`")
+        for number, column in enumerate(columns.values()):
+            sql = sql.replace(f"`\0{number}`", column.sql)
+        return model.Expression(sql, tuple(columns.values()), expression.type)
+
+    grouping = query.grouping
+    assert grouping is not None, "a query with groups"
+    return replace(
+        query,
+        sources=tuple(replace(source, alias=aliases[source.alias]) for source in query.sources),
+        equalities=tuple(model.Equality(renamed(one.left), renamed(one.right)) for one in query.equalities),
+        filters=tuple(map(renamed, query.filters)),
+        residuals=tuple(map(renamed, query.residuals)),
+        select=tuple(replace(item, expression=renamed(item.expression)) for item in query.select),
+        grouping=replace(grouping, aggregates=tuple(replace(one, sql="") for one in grouping.aggregates)),
+    )
+
+
+def _shape(query: JoinQuery) -> object:
+    """What queries that are answered together have in common: not filters, lengths of windows and what is answered."""
+    grouping = query.grouping
+    assert grouping is not None, "a query with groups"
+    window = grouping.output_window
+    items = tuple(item.expression.sql for item in query.select)
+    pane_us = gcd(window.length_us, window.slide_us)
+    equalities = frozenset((one.left.sql, one.right.sql) for one in query.equalities)
+    residuals = frozenset(one.sql for one in query.residuals)
+    return query.sources, equalities, residuals, items, grouping.keys, grouping.aggregates, pane_us
+
+
+# What they share.
+
+
+def _chosen(members: Sequence[JoinQuery], streams: Mapping[str, StreamTypes], may_subtract: bool) -> Sharing | None:
+    """The decomposition with the fewest entries; None where there are no fewer than queries."""
+    rules = _rules(members[0], streams)
+    overlaps = rules <= {Rule.MIN, Rule.MAX}
+    fragments = _static_fragments(members, streams)
+    if fragments is None:
+        return Sharing(len(members), overlaps)
+    count, queries = fragments.shape
+    if fragments.size > _MOST_CELLS:
+        return Sharing(len(members), overlaps, fragments=count)
+    found = []
+    combination = (rectangle_cover if overlaps else basic_decomposition)(fragments).combination
+    assert isinstance(combination, SetCombination), "a decomposition into sets"
+    sets = tuple(sorted(bits_of(np.flatnonzero(one).tolist()) for one in combination.basis))
+    found.append(Sharing(queries, overlaps, sets=sets, fragments=count))
+    if may_subtract and rules == {Rule.SUM}:
+        basis = linear_basis(fragments)
+        factors = _factors(basis.columns.tolist(), basis.combination)
+        if factors is not None:
+            found.append(Sharing(queries, factors=factors, fragments=count))
+    best = min(found, key=lambda one: len(one.entries))
+    return best if 0 < len(best.entries) < queries else None
+
+
+def _factors(columns: Sequence[int], combination: object) -> tuple[tuple[int, Terms], ...] | None:
+    if not isinstance(combination, IntegerCombination) or combination.denominator != 1:
+        return None
+    if np.abs(combination.numerators).max(initial=0) > _MOST_FACTOR:
+        return None
+    return tuple(
+        (column, tuple((query, int(row[query])) for query in np.flatnonzero(row).tolist()))
+        for column, row in zip(columns, combination.numerators, strict=True)
+    )
+
+
+def _rules(query: JoinQuery, streams: Mapping[str, StreamTypes]) -> set[Rule]:
+    """How the states of a query's aggregates are combined."""
+    grouping = query.grouping
+    assert grouping is not None, "a query with groups"
+    schema, rules = flat_schema(query, streams), set()
+    for number, aggregate in enumerate(grouping.aggregates):
+        kind = INTEGER
+        if aggregate.item is not None:
+            kind = compiled(ufl_expression(query.select[aggregate.item].expression), schema)[1]
+        rules |= set(function_of_values(ufl_function(grouping, number), kind).rules.values())
+    return rules
+
+
+def _static_fragments(members: Sequence[JoinQuery], streams: Mapping[str, StreamTypes]) -> Bools | None:
+    """All rows that F can have by the predicates alone, where these only compare columns with constants."""
+    schema = flat_schema(members[0], streams).columns
+    kinds = {name: _KINDS.get(kind, Kind.OTHER) for name, kind in schema.items()}
+    predicates: list[Predicate] = []
+    for query in members:
+        parts = [simple_predicate(each) for each in query.filters]
+        whole = And(tuple(part for part in parts if part is not None))
+        if len(whole.parts) < len(parts) or not fits(whole, kinds):
+            return None
+        predicates.append(whole)
+    types = {name: _ARROW[kind] for name, kind in kinds.items() if kind is not Kind.OTHER}
+    try:
+        found = Classifier(predicates, types).static_superset(_MOST_COMBINATIONS)
+    except InputError:
+        return None
+    return found if len(found) else None
+
+
+# Their op-graphs.
+
+
+class _SharedPlanner(Planner):
+    """One join for all queries, and what follows it."""
+
+    def __init__(
+        self,
+        shared: SharedQueries,
+        streams: Mapping[str, StreamTypes],
+        settings: PlanSettings,
+        receivers: Sequence[Receiver],
+    ) -> None:
+        first = shared.queries[0]
+        filters = {column for query in shared.queries for one in query.filters for column in one.columns}
+        joined = replace(first, filters=(), also_kept=tuple(sorted(filters)))
+        super().__init__(joined, streams, replace(settings, roots=1), shared.start_us)
+        self._shared, self._receivers, self._types_of = shared, receivers, streams
+
+    def _filters(self, alias: str) -> list[Expression]:
+        """What rows of some query satisfy, where all queries have simple filters of the alias: these never fail."""
+        if len(self._query.sources) == 1:
+            return []  # `fragment` is at the same node
+        terms = []
+        for query in self._shared.queries:
+            own = [each for each in query.filters if each.aliases == (alias,)]
+            if not own or any(simple_predicate(each) is None for each in own):
+                return []
+            terms.append(_all_of([ufl_expression(each, plain_name) for each in own]))
+        different = tuple(dict.fromkeys(terms))
+        return [different[0] if len(different) == 1 else Call("or", different)]
+
+    def _grouped(self, source: str, time: str) -> list[Operator]:
+        schema, settings = flat_schema(self._query, self._types_of), group_settings(self._settings)
+        types = []
+        for query in self._shared.queries:
+            assert query.grouping is not None, "a query with groups"
+            types.append(group_types(query, query.grouping, schema))
+        members = [
+            GroupPlanner(query, own, settings, f".{number}", receiver, counts_rows=bool(self._shared.sharing.factors))
+            for number, (query, own, receiver) in enumerate(
+                zip(self._shared.queries, types, self._receivers, strict=True)
+            )
+        ]
+        conditions = [_all_of([ufl_expression(each) for each in query.filters]) for query in self._shared.queries]
+        planner = _SharedGroups(self._query, types[0], settings, self._shared.sharing, members)
+        return planner.shared(source, time, conditions, self._add)
+
+
+class _SharedGroups(GroupPlanner):
+    """From answers of the join to those of all queries."""
+
+    def __init__(
+        self,
+        query: JoinQuery,
+        types: GroupTypes,
+        settings: GroupSettings,
+        sharing: Sharing,
+        members: Sequence[GroupPlanner],
+    ) -> None:
+        further = {QUERIES: Field(QUERIES)}
+        super().__init__(query, types, settings, counts_rows=bool(sharing.factors), further=further)
+        self._sharing, self._members = sharing, members
+
+    def shared(
+        self,
+        source: str,
+        time: str,
+        conditions: Sequence[Expression],
+        add: Callable[[str, Sequence[Operator]], None],
+    ) -> list[Operator]:
+        """What follows the join; `add` takes the op-graphs behind it."""
+        sharing, grouping, query = self._sharing, self._grouping, self._query
+        predicates = tuple(predicate_of(each, f"q{number}") for number, each in enumerate(conditions))
+        fragment = operator("fragment", "fragment", None, [source], predicates)
+        columns: dict[str, Expression] = {
+            item.name: Field(time) if item.expression.columns == (TIME,) else ufl_expression(item.expression)
+            for item in query.select
+        }
+        columns[QUERIES] = Field(QUERIES)
+        take = operator("grouped", "projection", "Generate", ["fragment"], table="grouped", columns=columns)
+        keys = [key_of_group(number).flat for number in range(grouping.keys)]
+        given = {key: Field(query.select[number].name) for number, key in enumerate(keys)}
+        names = {key: Field(key) for key in keys}
+        records = self._groups("records", "grouped", given, takes=TUPLES, gives=RECORDS)
+        how: dict[str, Given] = {
+            "overlap": "yes" if sharing.overlaps else None,
+            "basis": [set_entry(one).hex() for one in sharing.sets],
+            "factors": {
+                str(basis): " ".join(f"{other}:{factor}" for other, factor in terms) for basis, terms in sharing.factors
+            }
+            or None,
+        }
+        entries = self._groups(
+            "entries",
+            "records",
+            names,
+            takes=RECORDS,
+            gives=RECORDS,
+            kind="deconstruct",
+            implementation="Linear" if sharing.factors else "Sets",
+            more=how,
+        )
+        made = [fragment, take, records, entries]
+        has_trees = self._settings.algorithm is not None
+        if has_trees:
+            which: dict[str, Given] = {"column": QUERIES, "entries": [entry.hex() for entry in sharing.entries]}
+            tree = self._groups(
+                *("tree", "entries", names),
+                takes=RECORDS,
+                gives=RECORDS,
+                implementation="Tree",
+                more={**self._tree, **which},
+            )
+            made += [tree, self._send("groups", "tree", [])]
+        else:
+            key = self.routing_key(keys)
+            made.append(self._send("entries", "entries", [Field(QUERIES), *key]))
+            whole = self._groups("whole", "in.entries", names, takes=RECORDS, gives=RECORDS)
+            add("entries", [self._scan("entries"), whole, self._send("groups", "whole", key)])
+        # One probe for all queries: else each of them would ask for all records, and all would get them.
+        answers = [self._scan("groups"), operator("all", "flowcontrol", None, ["in.groups"])]
+        later: list[tuple[str, Sequence[Operator]]] = []
+        for number, member in enumerate(self._members):
+            one = member.reconstructed(
+                number,
+                names,
+                factors={str(basis): str(factor) for basis, factor in sharing.factors_of(number).items()},
+                trees=[str(tree) for tree in sharing.trees_of(number)] if has_trees else [],
+            )
+            answers += member.answers_of(
+                [one],
+                lambda name, operators: later.append((name, operators)),
+                counts_nodes=has_trees,
+                waits=3 if has_trees else 2,
+            )
+        add("groups", answers)
+        for name, operators in later:
+            add(name, operators)
+        return made
+
+
+def _all_of(conditions: Sequence[Expression]) -> Expression:
+    if not conditions:
+        return Constant("true", "boolean")
+    return conditions[0] if len(conditions) == 1 else Call("and", tuple(conditions))

@@ -1,0 +1,1 @@
+"""Random trials of simulated sites."""

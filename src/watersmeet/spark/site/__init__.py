@@ -1,0 +1,1 @@
+"""A site as one Structured Streaming query."""
