@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from watersmeet.program.join.probe import Lookup, Relation, Run, intervals, join
@@ -58,8 +59,22 @@ class Witnesses:
     old_filters: tuple[Filter, ...] = ()
 
 
-def first_meetings(subject: Side, witnesses: Witnesses) -> Iterator[tuple[Relation, I64]]:
-    """Subject rows that meet a witness now and met none in an earlier micro-batch."""
+@dataclass(frozen=True)
+class Meeting:
+    """What one of several semijoins reads: the subject as it sees it, and what rows of it are met by."""
+
+    subject: Side
+    witnesses: Witnesses
+    alive_from: int | None = None  # rows that end before this place are wanted no more
+
+
+def first_meetings(
+    subject: Side, witnesses: Witnesses, alive_from: int | None = None
+) -> Iterator[tuple[Relation, I64]]:
+    """Subject rows that meet a witness now and met none in an earlier micro-batch.
+
+    Old rows that ended before the place from which on rows are alive meet nothing more: what they met may be forgotten.
+    """
     filters = (*witnesses.old_filters, *witnesses.new_filters)
     fresh = _met(subject.new, witnesses.rows.both, filters)
     if len(fresh):
@@ -67,30 +82,52 @@ def first_meetings(subject: Side, witnesses: Witnesses) -> Iterator[tuple[Relati
     waiting = _met_by(subject.old, witnesses.rows.new, witnesses.new_filters)
     if len(waiting):
         candidates = _subset(subject.old, waiting)
-        before = _met(candidates, witnesses.rows.old, witnesses.old_filters)
-        waiting = np.delete(waiting, before)
+        is_due = _are_alive(candidates, alive_from)
+        is_due[_met(candidates, witnesses.rows.old, witnesses.old_filters)] = False
+        waiting = waiting[is_due]
         if len(waiting):
             yield subject.old, waiting
 
 
-def first_of_any(meetings: Sequence[tuple[Side, Witnesses]]) -> Iterator[tuple[bool, I64]]:
+def first_of_any(meetings: Sequence[Meeting]) -> Iterator[tuple[bool, I64]]:
     """Rows that meet a witness of any of several semijoins now, and met none of any in an earlier micro-batch.
 
     Their subjects are the same rows, seen with different intervals; new rows first, then old ones.
     """
     fresh = _distinct(
-        [_met(side.new, one.rows.both, (*one.old_filters, *one.new_filters)) for side, one in meetings if len(side.new)]
+        [
+            _met(one.subject.new, one.witnesses.rows.both, (*one.witnesses.old_filters, *one.witnesses.new_filters))
+            for one in meetings
+            if len(one.subject.new)
+        ]
     )
     if len(fresh):
         yield True, fresh
-    waiting = _distinct([_met_by(side.old, one.rows.new, one.new_filters) for side, one in meetings if len(side.old)])
-    for side, one in meetings:
-        own = np.flatnonzero(side.old.accepts(waiting)) if len(waiting) else waiting
+    waiting = _distinct(
+        [
+            _met_by(one.subject.old, one.witnesses.rows.new, one.witnesses.new_filters)
+            for one in meetings
+            if len(one.subject.old)
+        ]
+    )
+    if not len(waiting):
+        return
+    is_alive, is_met = np.zeros(len(waiting), bool), np.zeros(len(waiting), bool)
+    for one in meetings:
+        own = np.flatnonzero(one.subject.old.accepts(waiting))
         if len(own):
-            before = _met(_subset(side.old, waiting[own]), one.rows.old, one.old_filters)
-            waiting = np.delete(waiting, own[before])
+            candidates = _subset(one.subject.old, waiting[own])
+            is_alive[own] |= _are_alive(candidates, one.alive_from)
+            is_met[own[_met(candidates, one.witnesses.rows.old, one.witnesses.old_filters)]] = True
+    waiting = waiting[is_alive & ~is_met]
     if len(waiting):
         yield False, waiting
+
+
+def _are_alive(candidates: Relation, alive_from: int | None) -> npt.NDArray[np.bool_]:
+    """Which rows of one run do not end before a place."""
+    (run,) = candidates.runs
+    return np.ones(len(run.keys), bool) if alive_from is None else run.visible.ends() >= alive_from
 
 
 def _met(subject: Relation, witnesses: Relation, filters: Sequence[Filter]) -> I64:

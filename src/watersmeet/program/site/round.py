@@ -15,7 +15,7 @@ from watersmeet.program.finish.combine import finished
 from watersmeet.program.join.announce import continued, ended_spans, span_run, uncovered
 from watersmeet.program.join.axis import Axis
 from watersmeet.program.join.conditions import newly_complete
-from watersmeet.program.join.match import Side, Witnesses, first_meetings, first_of_any, pairs
+from watersmeet.program.join.match import Meeting, Side, Witnesses, first_meetings, first_of_any, pairs
 from watersmeet.program.join.probe import (
     LATEST,
     LIMIT,
@@ -368,8 +368,9 @@ class _Bucket:
 
     def _run_semijoin(self, part: JoinPart, operator: Semijoin) -> pa.Table | None:
         subject = self._side(part, operator, operator.subject)
+        alive_from = self._alive_from(part, operator, operator)
         tables = []
-        for relation, rows in first_meetings(subject, self._witnesses(part, operator)):
+        for relation, rows in first_meetings(subject, self._witnesses(part, operator), alive_from):
             names = relation.runs[0].rows.column_names
             tables.append(pa.table(dict(zip(names, relation.gather(rows, names), strict=True))))
         if not tables:
@@ -383,6 +384,17 @@ class _Bucket:
             return Witnesses(_NOTHING, *self._filters(part, operator))
         return Witnesses(self._side(part, operator, operator.witness))
 
+    def _alive_from(self, part: JoinPart, operator: Semijoin | Gather, member: Semijoin) -> int | None:
+        """The place before which rows of a subject have ended: they have been sent or are wanted by no one.
+
+        What they met may be forgotten by now (`retention.py`), and a witness that comes late may reach back to them:
+        a filter is as wide as its batch, and a reduced row, once it is found, is about its whole window.
+        """
+        if role(member, member.subject) is Form.POINT:
+            return None  # points that are over are not even read
+        mark = low_watermark(part, operator, self._inputs.watermarks_before(part))
+        return None if mark == UNKNOWN else self._inputs.axis(part, axis_alias(member, member.subject)).first(mark)
+
     def _run_gather(self, part: JoinPart, operator: Gather) -> pa.Table | None:
         """Rows that any semijoin finds now and none has found before, with the columns of the first of them."""
         views = {alias: part.views[alias] for alias in operator.aliases}
@@ -394,10 +406,14 @@ class _Bucket:
 
         needs_check = self._program.revision > 1 and len(views) > 1
         meetings = [
-            (self._side(part, one, one.subject, is_seen if needs_check else _every), self._witnesses(part, one))
+            Meeting(
+                self._side(part, one, one.subject, is_seen if needs_check else _every),
+                self._witnesses(part, one),
+                self._alive_from(part, operator, one),
+            )
             for one in operator.semijoins
         ]
-        sides = {one.subject.name: side for one, (side, _) in zip(operator.members, meetings, strict=True)}
+        sides = {one.subject.name: met.subject for one, met in zip(operator.members, meetings, strict=True)}
         tables = []
         for is_new, rows in first_of_any(meetings):
             seen = [(sides[alias].new if is_new else sides[alias].old) for alias in operator.aliases]
