@@ -519,6 +519,12 @@ def test_bad_tail(tail: str, message: str) -> None:
     assert message in str(refusal(f"SELECT a.ts {AB}\n{tail}"))
 
 
+def test_not_exists_that_is_never_decided_is_refused_with_a_window_to_write() -> None:
+    message = "NOT EXISTS is never decided where no window outside ends; write one, such as c [RANGE 10 MINUTES]"
+    sql = "SELECT c.ts FROM c [UNBOUNDED] WHERE NOT EXISTS (SELECT 1 FROM b [ROWS 1] WHERE b.port = c.port)"
+    assert message in str(refusal(sql))
+
+
 @pytest.mark.parametrize(
     ("sources", "message"),
     [

@@ -200,7 +200,9 @@ def _read_subquery(
     reads_tables = all(isinstance(one.window, AsOf) for one in sources)
     ends = any(not isinstance(one.window, Unbounded | AsOf) for one in known)
     if kind is JoinKind.ANTI and not ends and not reads_tables:
-        raise text.error(tokens[0], f"NOT {clause} is never decided where all windows outside are UNBOUNDED; bound one")
+        waiting = next((one for one in known if isinstance(one.window, Unbounded)), known[0])
+        message = f"NOT {clause} is never decided where no window outside ends"
+        raise text.error(tokens[0], f"{message}; write one, such as {waiting.stream} [RANGE 10 MINUTES]")
     rest = [one for one in on if one not in inner]
     if compared is not None and kind is JoinKind.ANTI and not any(isinstance(one, Equality) for one in rest):
         message = "NOT IN must compare a row with all of the subquery, since a NULL among them decides; "
