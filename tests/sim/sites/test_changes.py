@@ -32,6 +32,12 @@ def check_seeds(seeds: Iterable[int], size: Size = "small") -> int:
     return changed
 
 
+@pytest.mark.parametrize("chunk", range(8))
+def test_answers_of_hundreds_of_trials_are_those_of_the_reference_whatever_changes(chunk: int) -> None:
+    """With few rows: what counts is when sites crash, and what links do to notes and to the rows that move."""
+    assert check_seeds(range(chunk * 25, (chunk + 1) * 25), "tiny") >= 12
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize("chunk", range(3))
 def test_answers_are_those_of_the_reference_whatever_changes(chunk: int) -> None:
@@ -40,6 +46,14 @@ def test_answers_are_those_of_the_reference_whatever_changes(chunk: int) -> None
 
 def test_answers_of_fresh_seeds_are_those_of_the_reference_whatever_changes(fresh_seeds: FreshSeeds) -> None:
     check_seeds(fresh_seeds.take(2))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("chunk", range(50))
+def test_answers_of_thousands_of_tiny_trials_are_those_of_the_reference_whatever_changes(
+    chunk: int, fresh_seeds: FreshSeeds
+) -> None:
+    check_seeds(fresh_seeds.take(200), "tiny")
 
 
 @pytest.mark.soak

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import lru_cache, reduce
 
 from watersmeet.plan.nodes import JoinPlan, Plan, join_plan_of
 from watersmeet.program.compile import compile_sites
@@ -154,7 +154,7 @@ def deployed(
     first = Deployment(
         joins, 1, tuple(scans[name] for name in sorted(scans)), (), tuple(sorted(sites)), history, shares
     )
-    programs = {one.name: compile_sites(one.join, first.sites, answers=answers) for one in joins}
+    programs = {one.name: _compiled(one.join, first.sites, answers) for one in joins}
     first = replace(first, sites=tuple(sorted({*first.sites, *(s for by_site in programs.values() for s in by_site)})))
     bare = _parts(first, programs)
     sent = [one for site in first.sites for one in sent_streams(bare[site], {name: name for name in scans})]
@@ -195,8 +195,12 @@ def _is_over(shipment: Shipment, gone: Collection[str]) -> bool:
 
 def parts_of(deployment: Deployment, *, answers: bool = True) -> dict[str, list[JoinPart]]:
     """What every site does for each join by itself."""
-    joins = deployment.joins
-    return _parts(deployment, {one.name: compile_sites(one.join, deployment.sites, answers=answers) for one in joins})
+    return _parts(deployment, {one.name: _compiled(one.join, deployment.sites, answers) for one in deployment.joins})
+
+
+@lru_cache(maxsize=512)  # a change asks for the programs of all joins several times, and every site does
+def _compiled(join: JoinPlan, sites: tuple[str, ...], answers: bool) -> Mapping[str, JoinProgram]:
+    return compile_sites(join, sites, answers=answers)
 
 
 def _program(

@@ -27,17 +27,24 @@ from watersmeet.sim.sites.trials.sql import (
 
 # Rows of a stream at most, by the number of aliases: a hot key makes answers by their product.
 ROWS: Mapping[Size, Mapping[int, int]] = {
+    "tiny": {2: 12, 3: 8},
     "small": {2: 24, 3: 18, 4: 12, 5: 9},
     "large": {2: 150, 3: 60, 4: 24, 5: 14},
 }
 
-_FEEDS: Mapping[Size, int] = {"small": 4, "large": 14}
+_FEEDS: Mapping[Size, int] = {"tiny": 2, "small": 4, "large": 14}
+_WAYS: Mapping[Size, Sequence[int]] = {
+    "tiny": [2, 2, 2, 3],
+    "small": [2, 2, 2, 2, 3, 3, 3, 4, 5],
+    "large": [2, 2, 2, 2, 3, 3, 3, 4, 5],
+}
+_MORE_QUERIES: Mapping[Size, Sequence[int]] = {"tiny": [0, 0, 0, 1], "small": [0, 0, 1, 1, 2], "large": [0, 0, 1, 1, 2]}
 
 
 def draw(seed: int, *, size: Size = "small") -> Trial:
     """The trial of a seed, always the same one."""
     random, more = Random(seed), Random(f"{seed} more")
-    aliases = list("abcde")[: random.choice([2, 2, 2, 2, 3, 3, 3, 4, 5])]
+    aliases = list("abcde")[: random.choice(_WAYS[size])]
     stream_of = drawn_streams(random, aliases)
     streams = sorted(set(stream_of.values()))
     sql = with_residuals(Random(f"{seed} residuals"), drawn_sql(random, aliases, stream_of))
@@ -96,7 +103,7 @@ def _with_more(random: Random, trial: Trial, sql: "DrawnSql") -> Trial:
     if random.random() < 0.25:
         sql = sql.distinct(random)
     drafts = [(replace(first, sql=sql.text), sql)]
-    for number in range(random.choice([0, 0, 1, 1, 2])):
+    for number in range(random.choice(_MORE_QUERIES[trial.size])):
         like, like_sql = random.choice(drafts)
         query, drawn = _another(random, trial, like, like_sql)
         if random.random() < 0.25:

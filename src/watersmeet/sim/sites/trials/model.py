@@ -29,7 +29,7 @@ SCHEMA = pa.schema(
 
 EVENT_TIME = "ts"
 
-Size = Literal["small", "large"]
+Size = Literal["tiny", "small", "large"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,6 +155,7 @@ def _expected(trial: Trial, sites: SimulatedSites, versions: Sequence[_Version])
     """The answers of all versions of a query by the reference semantics, as far as heads have got them."""
     event_times = dict.fromkeys(trial.tables, EVENT_TIME)
     whole, is_distinct = Bag(), False
+    known: dict[tuple[str, int | None, int | None], Bag] = {}  # one version ends where the next one begins
     for number, version in enumerate(versions):
         parsed = trial.parsed(version.query)
         if parsed.grouping is not None:
@@ -167,10 +168,13 @@ def _expected(trial: Trial, sites: SimulatedSites, versions: Sequence[_Version])
         marked_us, is_begun = horizon(sites, trial.plan(version.query))
         ends = [end for end in (marked_us, version.until_us) if end is not None]
 
-        def before(instant_us: int | None, parsed: JoinQuery = parsed, start_us: int | None = version.start_us) -> Bag:
-            asked = replace(parsed, distinct=False)
-            found = answer(asked, trial.tables, event_times, start_us=start_us, heads_before_us=instant_us)
-            return bag_of(found)
+        def before(instant_us: int | None, parsed: JoinQuery = parsed, version: _Version = version) -> Bag:
+            what = (version.query.sql, version.start_us, instant_us)
+            if what not in known:
+                asked, times = replace(parsed, distinct=False), {"start_us": version.start_us}
+                found = answer(asked, trial.tables, event_times, heads_before_us=instant_us, **times)
+                known[what] = bag_of(found)
+            return known[what]
 
         if is_begun:
             bag = before(min(ends, default=None))
