@@ -315,11 +315,15 @@ class Scene:
         return sum(batch.num_rows for batch in self.batches[stream])
 
     def expected(self, query: str = "q", heads_before_us: int | None = None) -> Bag:
-        """The answers; with ROWS windows, as far as the streams they count are known to be complete."""
+        """The answers; with ROWS windows, as far as the streams they count are known to be complete.
+
+        Where all streams are at one site, all of them wait for each other then.
+        """
         parsed = self.parsed(query)
         if heads_before_us is None:
-            counted = [source.stream for source in parsed.sources if isinstance(source.window, Rows)]
-            marks = [latest_us(self.batches[stream]) - self.delay_us for stream in counted]
+            counted = [source for source in parsed.sources if isinstance(source.window, Rows)]
+            waited_for = parsed.sources if counted and self.plan is None else counted
+            marks = [latest_us(self.batches[source.stream]) - self.delay_us for source in waited_for]
             heads_before_us = min(marks, default=None)
         tables = self.taken()
         start_us = wm.Query(query, self.queries[query], start=self.start).start_us
