@@ -14,6 +14,7 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 # Each layer may import itself and those before it; a module named here is a layer of its own, not of its package.
 LAYERS = [
     "errors",
+    "texts",
     "sharing",
     "query",
     "topology.yaml_tree",

@@ -12,7 +12,6 @@ from watersmeet.adapt.monitor import MonitorState, Observation, observe, statist
 from watersmeet.adapt.reports import Report, gathered
 from watersmeet.adapt.translate import figures_of, sequences_of
 from watersmeet.adapt.trigger import Policy, TriggerState, Verdict, decided, judge, started, watch
-from watersmeet.cost.texts import cost_text
 from watersmeet.cost.workload import MissingStatistic
 from watersmeet.errors import InputError
 from watersmeet.metrics.events import Event, PlanDecision
@@ -24,6 +23,7 @@ from watersmeet.program.site.versions import Expected
 from watersmeet.query.model import JoinQuery
 from watersmeet.stats.model import Number, Stats
 from watersmeet.stats.observe import filter_shares
+from watersmeet.texts import cost_text
 from watersmeet.topology.model import Adapt, Query, Topology
 
 SETTLE_HALF_LIVES = 3  # after which averages have followed a change

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from math import sqrt
 
-from watersmeet.cost.texts import cost_text
+from watersmeet.texts import cost_text
 
 _NEGLIGIBLE = 0.05  # of all costs: changes of a one-way join that is cheaper are measured against this share
 _LARGE = 2.0  # thresholds: so large a change is considered soon, whatever came of smaller ones before

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from watersmeet.cli.options import Subparsers, spark_options
 from watersmeet.cli.session import spark_session
+from watersmeet.cli.tables import counted
 from watersmeet.errors import InputError
 from watersmeet.topology.load import load_topology
 
@@ -37,7 +38,8 @@ def run(options: argparse.Namespace) -> int:
     output.write_text(propose(streams), encoding="utf-8")
     for stream in streams:
         time = "no column is a timestamp" if stream.event_time is None else f"event time {stream.event_time} (guessed)"
-        print(f"stream {stream.name}: {stream.files:,} {stream.format} files, {len(stream.columns)} columns, {time}")
+        files = counted(stream.files, f"{stream.format} file", f"{stream.format} files")
+        print(f"stream {stream.name}: {files}, {counted(len(stream.columns), 'column', 'columns')}, {time}")
     if any(stream.event_time is not None for stream in streams):
         load_topology(output)
         print(f"written to {output}; look at what was guessed, then: watersmeet run {output} --once")

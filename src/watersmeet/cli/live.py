@@ -12,7 +12,8 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, ProgressColumn
 from rich.text import Text
 
-from watersmeet.cli.tables import links_table, megabytes, run_title
+from watersmeet.cli.tables import links_table, run_title
+from watersmeet.texts import size_text
 
 if TYPE_CHECKING:
     from watersmeet.spark.handle import StreamingRun
@@ -74,7 +75,7 @@ def _progress_line(run: "StreamingRun", began: float) -> Text:
         f"rows in {usage.rows_in:,}",
         f"answers {usage.rows_out:,}",
         f"{sum(last.rows_in.values()) / max(last.seconds, 1e-9):,.0f} rows/s",
-        f"state {last.state_rows:,} rows, {megabytes(last.state_bytes)}",
+        f"state {last.state_rows:,} rows, {size_text(last.state_bytes)}",
         *_shipped(run),
         *(f"{count:,} {what}" for count, what in counts if count),
     ]
@@ -87,4 +88,4 @@ def _shipped(run: "StreamingRun") -> list[str]:
     if not traffic.rows:
         return []
     share = f", {traffic.bytes / traffic.central_bytes:.0%} of central" if traffic.central_bytes else ""
-    return [f"shipped {megabytes(traffic.bytes)}{share}"]
+    return [f"shipped {size_text(traffic.bytes)}{share}"]

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from watersmeet.texts import size_text
 from watersmeet.topology.model import Query, Sink
 
 if TYPE_CHECKING:
@@ -23,22 +24,13 @@ _WIDEST = 100_000
 MOST_NAMED = 5  # queries that are named one by one, and each get a table of their own
 
 
-def megabytes(count: int) -> str:
-    """A number of bytes for people.
-
-    >>> megabytes(1_234_567)
-    '1.2 MB'
-    """
-    return f"{count / 1e6:,.1f} MB"
-
-
 def counted(number: int, singular: str, plural: str) -> str:
     """A number with its noun.
 
     >>> counted(1, "query", "queries"), counted(2, "query", "queries")
     ('1 query', '2 queries')
     """
-    return f"{number} {singular if number == 1 else plural}"
+    return f"{number:,} {singular if number == 1 else plural}"
 
 
 def run_title(run: "StreamingRun") -> str:
@@ -62,7 +54,7 @@ def summary_table(query: Query, usage: "Usage", batches: int, seconds: float, *,
     for count, what in counts:
         if count:
             table.add_row(what, f"{count:,} ({count / max(usage.rows_in, 1):.1%} of rows in)")
-    table.add_row("state", f"{usage.state_rows:,} rows, {megabytes(usage.state_bytes)}")
+    table.add_row("state", f"{usage.state_rows:,} rows, {size_text(usage.state_bytes)}")
     if query.sink.path and is_answered:
         table.add_row("output path", query.sink.path)
     if usage.failed and query.failed is not None:
@@ -78,7 +70,7 @@ def queries_table(usages: "Mapping[str, Usage]", whole: "Usage") -> Table:
     for heading in ("rows in", "answers", "late", "failed", "state rows", "state", "shipped"):
         table.add_column(heading, justify="right")
     for name, usage in (*usages.items(), ("all, shared counted once", whole)):
-        sizes = megabytes(usage.state_bytes), f"{usage.bytes_shipped:,} B"
+        sizes = size_text(usage.state_bytes), size_text(usage.bytes_shipped)
         counts = (usage.rows_in, usage.rows_out, usage.late, usage.failed, usage.state_rows)
         table.add_row(name, *(f"{count:,}" for count in counts), *sizes)
     return table

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from watersmeet.cli.options import Subparsers, debug_option
 from watersmeet.cli.watching import add_paths, watched
+from watersmeet.texts import size_text
 
 if TYPE_CHECKING:
     from watersmeet.dashboard.watcher import Watcher
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 _REFRESH_S = 1.0
 _MOST_NOTES = 8
 _FEWEST_LINES = 3  # of links and of what happened, however low the terminal is
-_UNITS = ("B", "kB", "MB", "GB", "TB")
 _STYLES = {"running": "green", "slow": "yellow", "silent": "bold red", "failed": "bold red", "ended": "dim"}
 
 
@@ -85,7 +85,7 @@ def _title(now: dict[str, Any]) -> Text:
     totals, text = now["totals"], Text(no_wrap=True, overflow="ellipsis")
     text.append(f" {now['state']} ", style=f"reverse {_STYLES.get(now['state'], '')}")
     text.append(f" rows {totals['rows']:,.0f} ({totals['rows_s']:,.0f}/s), answers {totals['answers']:,.0f}")
-    text.append(f" ({totals['answers_s']:,.0f}/s), sent {_size(totals['bytes'])}")
+    text.append(f" ({totals['answers_s']:,.0f}/s), sent {size_text(totals['bytes'])}")
     if totals["central"]:
         text.append(f", {totals['bytes'] / totals['central']:.0%} of central")
     return text
@@ -113,7 +113,7 @@ def _sites(now: dict[str, Any]) -> Table:
             f"{sum(one['late'] for one in streams):,.0f}",
             _or_none(site["batch"], ","),
             _or_none(site["batch_seconds"], ".2f", " s"),
-            "-" if site["state_bytes"] is None else _size(site["state_bytes"]),
+            "-" if site["state_bytes"] is None else size_text(site["state_bytes"]),
         )
     return table
 
@@ -124,11 +124,11 @@ def _links(links: list[dict[str, Any]], most: int) -> Table:
     shown = links if len(links) <= most else links[: most - 1]
     for link in shown:
         purpose = max(link["purposes"], key=lambda name: link["purposes"][name]["bytes"])
-        backlog = Text(_size(link["backlog"]), style="yellow" if link["is_stuck"] else "")
+        backlog = Text(size_text(link["backlog"]), style="yellow" if link["is_stuck"] else "")
         name = f"{link['from']} -> {link['to']}"
-        table.add_row(Text(name), f"{_size(link['bytes_s'])}/s", _size(link["bytes"]), backlog, purpose)
+        table.add_row(Text(name), f"{size_text(link['bytes_s'])}/s", size_text(link["bytes"]), backlog, purpose)
     if others := links[len(shown) :]:
-        total = {name: _size(sum(link[name] for link in others)) for name in ("bytes_s", "bytes", "backlog")}
+        total = {name: size_text(sum(link[name] for link in others)) for name in ("bytes_s", "bytes", "backlog")}
         table.add_row(f"{len(others)} more", f"{total['bytes_s']}/s", total["bytes"], total["backlog"], "")
     return table
 
@@ -144,7 +144,7 @@ def _queries(now: dict[str, Any]) -> Table:
             f"{query['answers']:,.0f}",
             _or_none(query["delay_median_s"], ".2f", " s"),
             _or_none(query["delay_p99_s"], ".2f", " s"),
-            _size(query["shipped"]),
+            size_text(query["shipped"]),
         )
     return table
 
@@ -158,20 +158,6 @@ def _notes(notes: list[dict[str, Any]], *, is_cut: bool) -> Table:
         title = Text(note["title"], style="red" if note["is_bad"] else "", no_wrap=is_cut, overflow="ellipsis")
         table.add_row(at, title, Text(note["detail"], style="dim", no_wrap=is_cut, overflow="ellipsis"))
     return table
-
-
-def _size(count: float) -> str:
-    """Bytes with three digits that count.
-
-    >>> _size(0), _size(812), _size(40_512), _size(2_345_678)
-    ('0 B', '812 B', '40.5 kB', '2.35 MB')
-    """
-    for unit in _UNITS:
-        if abs(count) < 999.5 or unit == _UNITS[-1]:
-            break
-        count /= 1000
-    digits = 0 if unit == "B" or abs(count) >= 99.95 else 1 if abs(count) >= 9.995 else 2
-    return f"{count:.{digits}f} {unit}"
 
 
 def _or_none(value: float | None, spec: str, unit: str = "") -> str:

@@ -6,7 +6,7 @@ from importlib import import_module
 from rich.console import Console
 
 from watersmeet.cli.options import Subparsers, debug_option
-from watersmeet.cli.tables import megabytes
+from watersmeet.texts import size_text
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -31,5 +31,5 @@ def run(options: argparse.Namespace) -> int:
         import_module("watersmeet.program.join.kernels")
     with console.status("running a small query to see what Java loads"):
         path = make_archive()
-    console.print(f"{megabytes(path.stat().st_size)} of classes written to {path}", soft_wrap=True)
+    console.print(f"{size_text(path.stat().st_size)} of classes written to {path}", soft_wrap=True)
     return 0

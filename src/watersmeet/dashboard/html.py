@@ -5,6 +5,8 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
+from watersmeet.texts import size_text
+
 _MOST_NOTES = 5
 _MOST_LINKS = 12
 _COLOURS = {"running": "#1a7f4b", "slow": "#b26a00", "silent": "#b3261e", "failed": "#b3261e"}
@@ -134,18 +136,7 @@ def _notes(notes: Sequence[dict[str, Any]]) -> str:
 
 
 def _bytes(size: float | None) -> str:
-    """A size in units of a thousand.
-
-    >>> _bytes(None), _bytes(999), _bytes(12_345)
-    ('-', '999 B', '12.3 kB')
-    """
-    if size is None:
-        return "-"
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 999.5 or unit == "GB":
-            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.3g} {unit}"
-        size /= 1000
-    return ""
+    return "-" if size is None else size_text(size)
 
 
 def _seconds(seconds: float | None) -> str:

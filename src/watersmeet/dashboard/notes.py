@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, assert_never
 
-from watersmeet.cost.texts import cost_text
 from watersmeet.dashboard.redact import redacted
 from watersmeet.metrics.events import (
     AnswerSample,
@@ -30,6 +29,7 @@ from watersmeet.metrics.events import (
     TopologyInForce,
     VersionDropped,
 )
+from watersmeet.texts import cost_text
 
 Lane: TypeAlias = Literal["run", "plan", "query", "pressure", "warning"]
 

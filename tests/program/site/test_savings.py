@@ -22,10 +22,10 @@ def test_expected_and_real_savings() -> None:
     fra = SiteCounts((first, refused, Takeover(4, second, 200 * SECOND, "", 0, 0)), 30_000, 0, 300 * SECOND)
     assert list(savings(ams.log[2], [ams, fra])) == [
         "expected for q0: 1 kB a second instead of 5 kB, and 20 kB to go over",
-        "shipped 700 bytes a second in 100 s of event time (before: 4 kB), and 10 kB to go over",
+        "shipped 700 B a second in 100 s of event time (before: 4 kB), and 10 kB to go over",
         "saved 420 kB in all, if the plan before had cost as expected",
     ]
-    assert list(savings(first, [ams, fra])) == ["shipped 4 kB a second in 100 s of event time, and 0 bytes to go over"]
+    assert list(savings(first, [ams, fra])) == ["shipped 4 kB a second in 100 s of event time, and 0 B to go over"]
     assert list(savings(refused, [ams, fra])) == []
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from watersmeet.program.site.agreement import Takeover
+from watersmeet.texts import size_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +92,4 @@ def _entry(site: SiteCounts, revision: int, *, later: bool = False) -> Takeover 
 
 
 def _amount(value: float, unit: str) -> str:
-    if unit != "bytes":
-        return f"{value:,.3g} {unit}"
-    for name, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if value >= size:
-            return f"{value / size:,.3g} {name}"
-    return f"{value:,.0f} bytes"
+    return size_text(value) if unit == "bytes" else f"{value:,.3g} {unit}"
