@@ -1,10 +1,12 @@
 """Sites that run elsewhere, seen through what carries their links: only while somebody looks, and nothing twice."""
 
+import contextlib
 import uuid
 from pathlib import Path
 
 import numpy as np
 import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from kafka_broker import Broker
 from scenes import wait_for
 
@@ -14,6 +16,8 @@ from watersmeet.metrics.jsonl import KEPT, WATCHED, keep_events
 from watersmeet.spark.links.board import Board, DirectoryBoard, Elsewhere, Shown, StoreBoard
 from watersmeet.spark.links.kafka_board import BoardLog, KafkaBoard, records_of
 from watersmeet.spark.links.kafka_log import PART_BYTES
+from watersmeet.spark.links.kafka_topics import offsets_of
+from watersmeet.spark.links.protocol import LinkUnwritable
 from watersmeet.spark.links.seal import OPEN, Keys, Seal, new_key
 from watersmeet.spark.store.object_store import open_store
 from watersmeet.topology.model import LinkTransport, Site, Source, Stream, Topology
@@ -133,6 +137,53 @@ def test_sites_with_links_over_kafka(kafka_broker: Broker, tmp_path: Path) -> No
     scene.check()
 
 
+def test_a_topic_that_was_just_made_is_waited_for() -> None:
+    causes = [KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART]
+
+    def ask() -> list[TopicPartition]:
+        if causes:
+            raise KafkaException(KafkaError(causes.pop(0)))
+        return [TopicPartition("watched.watch", 1, 7)]
+
+    assert [one.offset for one in offsets_of(ask, 10.0)] == [7]
+    causes.append(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(KafkaException):
+        offsets_of(ask, 10.0)
+
+
+class FaultyBoard(DirectoryBoard):
+    """A board that fails every third time, whether it then has what was put or not."""
+
+    def __init__(self, root: Path, *, is_put: bool) -> None:
+        super().__init__(root)
+        self._is_put, self._times = is_put, 0
+
+    def put(self, name: str, data: bytes) -> None:
+        self._times += 1
+        fails = self._times % 3 == 0
+        if self._is_put or not fails:
+            super().put(name, data)
+        if fails:
+            raise LinkUnwritable("the brokers do not answer")
+
+
+@pytest.mark.parametrize("is_put", [True, False])
+def test_what_could_not_be_put_comes_again(tmp_path: Path, is_put: bool) -> None:
+    links = tmp_path / "links" / ".watch"
+    scene = Scene(DirectoryBoard(links), tmp_path, of_sites=FaultyBoard(links, is_put=is_put))
+    first, second = scene.dashboard(), scene.dashboard("there")
+    for number in range(16):
+        for site, bus in scene.buses.items():
+            warn(bus, f"event {number} of {site}" if number < 12 else "the end")
+        dashboards = [first.step] if number < 6 else [first.step, second.step]
+        for step in (*dashboards, *(site.step for site in scene.shown.values()), *dashboards):
+            with contextlib.suppress(LinkUnwritable):
+                step(scene.now)
+        scene.now += 4.0
+    scene.check()
+    scene.check("there")
+
+
 def test_a_site_that_is_started_again_is_followed(tmp_path: Path) -> None:
     board = DirectoryBoard(tmp_path / "links" / ".watch")
     scene, seconds = Scene(board, tmp_path), 4.0
@@ -159,6 +210,14 @@ def test_what_travels_is_sealed_where_links_are(tmp_path: Path) -> None:
     board.put("events-nyc-999999999999", b"of somebody without the key")
     scene.step(dashboard)
     scene.check()
+
+
+def test_parts_of_several_writers_may_come_in_any_order() -> None:
+    log, data = BoardLog(), {name: name.encode() * 200_000 for name in ("events-ams-1", "events-nyc-1")}
+    for records in zip(*(records_of(name, value) for name, value in data.items()), strict=True):
+        for key, value in records:
+            log.add(key, value, 7.0)
+    assert log.files(7.0) == data
 
 
 def test_records_make_files_again_for_a_minute() -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Literal, Protocol
 
-from watersmeet.dashboard.tail import Tail
+from watersmeet.dashboard.tail import Position, Tail
 from watersmeet.errors import WatersmeetError
 from watersmeet.metrics.jsonl import KEPT, KEPT_BEFORE, MAX_KEPT_BYTES, WATCHED
 from watersmeet.spark.links.seal import Context, Refused, Seal
@@ -124,7 +124,8 @@ class Shown:
     def __init__(self, board: Board, seal: Seal, site: str, checkpoint: Path) -> None:
         self._board, self._seal, self._site, self._checkpoint = board, seal, site, checkpoint
         self._viewers: dict[str, tuple[bytes, float]] = {}  # what each has said last, and since when
-        self._tail: Tail | None = None
+        self._is_shown = False  # the board has all that we have kept, up to a position
+        self._position: Position | None = None
         self._pieces = 0
         self._number = int(time.time() * 10)  # more than any of an earlier process
         self._closing = threading.Event()
@@ -138,7 +139,7 @@ class Shown:
         self._closing.set()
 
     def _run(self) -> None:
-        while not self._closing.wait(self._board.every_s if self._tail is None else _PUT_S):
+        while not self._closing.wait(_PUT_S if self._is_shown else self._board.every_s):
             with contextlib.suppress(OSError, WatersmeetError):  # the next time
                 self.step(time.monotonic())
         with contextlib.suppress(OSError, WatersmeetError):
@@ -158,31 +159,33 @@ class Shown:
         open_now = [text for text, since in self._viewers.values() if now - since <= _FORGOTTEN_S]
         self._board.delete(name for name, (_, since) in self._viewers.items() if now - since > 4 * _FORGOTTEN_S)
         if not open_now:
-            if self._tail is not None:
-                self._tail = None
+            if self._is_shown:
+                self._is_shown = False
                 self._board.delete(self._ours(names))
             return
         if any(b"answers" in text for text in open_now):
             (self._checkpoint / WATCHED).touch()
-        if self._tail is None or is_new or self._pieces >= _MOST_PIECES:
-            earlier = self._ours(names)
-            self._number = max([self._number, *(_number_of(name) for name in earlier)])
-            self._tail, self._pieces = Tail(self._checkpoint / KEPT), 0
-            self._put()
-            self._board.delete(earlier)
-        else:
-            self._put()
+        if is_new or self._pieces >= _MOST_PIECES:
+            self._is_shown = False
+        earlier = [] if self._is_shown else self._ours(names)
+        self._number = max([self._number, *(_number_of(name) for name in earlier)])
+        self._put(self._position if self._is_shown else None)
+        self._is_shown = True
+        self._board.delete(earlier)
 
     def _ours(self, names: Iterable[str]) -> list[str]:
         return [name for name in names if name.startswith(f"{_EVENTS}{self._site}-")]
 
-    def _put(self) -> None:
-        assert self._tail is not None
-        lines = b"".join(line + b"\n" for line in self._tail.lines())
+    def _put(self, after: Position | None) -> None:
+        """Put what has come after a position; if the board does not take it, it comes again with what follows."""
+        tail = Tail(self._checkpoint / KEPT, after)
+        lines = b"".join(line + b"\n" for line in tail.lines())
+        self._pieces = 0 if after is None else self._pieces
         if lines:
             self._number, self._pieces = self._number + 1, self._pieces + 1
             name = f"{_EVENTS}{self._site}-{self._number:012d}"
             self._board.put(name, self._seal.seal(Context(name, 0), zlib.compress(lines, 1)))
+        self._position = tail.position
 
 
 class Elsewhere:
@@ -241,9 +244,9 @@ class Elsewhere:
             for name in names:
                 number = _number_of(name) if name.startswith(prefix) else 0
                 if number > self._taken.get(site, 0) and (data := self._board.get(name)) is not None:
-                    self._taken[site] = number
                     with contextlib.suppress(Refused, zlib.error):  # of somebody without the key, or damaged
                         self._take(site, _unpacked(self._seal.open(Context(name, 0), data)))
+                    self._taken[site] = number
 
     def _has_lock(self) -> bool:
         if self._lock is None:

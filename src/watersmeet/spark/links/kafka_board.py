@@ -10,10 +10,10 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeAlias
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaException, Producer, TopicPartition
 
 from watersmeet.spark.links.kafka_log import PART_BYTES
-from watersmeet.spark.links.kafka_topics import Topics, client_settings
+from watersmeet.spark.links.kafka_topics import Topics, client_settings, offsets_of
 from watersmeet.spark.links.protocol import LinkUnreadable, LinkUnwritable
 
 Reads: TypeAlias = Literal["asked", "events"]  # what the names begin with that a process reads
@@ -22,6 +22,7 @@ _PARTITION: Mapping[str, int] = {"asked": 0, "events": 1}
 _CONFIG = {"cleanup.policy": "delete", "retention.ms": "600000", "segment.ms": "60000"}
 _KEPT_S = 60.0  # how long what was read stays to be looked at
 _MOST_PARTS = 80  # of a file
+_MOST_BEGUN = 8  # files of which some parts have come
 _WAIT_S, _POLL_S = 10.0, 0.1
 _KEY = re.compile(r"(\S{1,300}) (\d{1,4}) (\d{1,4})")
 
@@ -55,9 +56,12 @@ class BoardLog:
             return
         begun.append(value)
         if part == parts:
+            self._begun.pop(name, None)
             self._files[name] = b"".join(begun), now
-        else:
-            self._begun = {name: begun}  # a partition has the parts of a file one after the other, save of two writers
+        else:  # parts of several writers may come in any order among each other
+            self._begun[name] = begun
+            while len(self._begun) > _MOST_BEGUN:
+                del self._begun[next(iter(self._begun))]  # whoever wrote it has gone
 
     def files(self, now: float) -> dict[str, bytes]:
         """What was written of late."""
@@ -146,10 +150,6 @@ class KafkaBoard:
                 "allow.auto.create.topics": False,
             }
         )
-        place = TopicPartition(self._topic, _PARTITION[self._reads])
-        offsets = consumer.get_watermark_offsets(place, _WAIT_S)
-        if offsets is None:
-            raise LinkUnreadable(f"topic {self._topic} cannot be read: the brokers do not answer; it is tried again")
-        place.offset = offsets[1]
-        consumer.assign([place])
+        end = TopicPartition(self._topic, _PARTITION[self._reads], OFFSET_END)
+        consumer.assign(offsets_of(lambda: consumer.offsets_for_times([end], _WAIT_S), _WAIT_S))
         return consumer

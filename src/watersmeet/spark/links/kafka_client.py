@@ -10,7 +10,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaExcepti
 from confluent_kafka import KafkaError as Cause
 
 from watersmeet.spark.links.kafka_log import PARCELS, PART_BYTES, Place, read_part
-from watersmeet.spark.links.kafka_topics import Topics, client_settings
+from watersmeet.spark.links.kafka_topics import Topics, client_settings, offsets_of
 
 Partition: TypeAlias = tuple[str, int]  # of a topic
 
@@ -19,10 +19,6 @@ POLL_S = 0.1
 FLUSH_BYTES = 16_000_000  # of parcels on their way to brokers at a time
 _FETCH_BYTES = 8_000_000  # of a partition at a time: some parts of parcels, not one
 _RECORD_OVERHEAD = 1_000
-_PASSING = (  # causes, while brokers or we do not know yet of a topic that was made, or made anew
-    *(Cause.NOT_LEADER_FOR_PARTITION, Cause.LEADER_NOT_AVAILABLE, Cause.UNKNOWN_TOPIC_OR_PART),
-    *(Cause.UNKNOWN_LEADER_EPOCH, Cause.FENCED_LEADER_EPOCH, Cause._UNKNOWN_PARTITION, Cause._UNKNOWN_TOPIC),
-)
 _UNANSWERED = (Cause._TIMED_OUT, Cause._TIMED_OUT_QUEUE, Cause._TRANSPORT, Cause._ALL_BROKERS_DOWN)
 
 
@@ -94,20 +90,15 @@ class KafkaClient:
         return self._offsets(places, OFFSET_END)
 
     def _offsets(self, places: Collection[Partition], which: int) -> dict[Partition, int]:
-        deadline = time.monotonic() + WAIT_S
-        while True:
-            with self._looking, self._explained():
-                try:
-                    asked = [TopicPartition(*place, which) for place in places]
-                    found = self._looker.offsets_for_times(asked, WAIT_S)
-                    for one in found:
-                        if one.error is not None:
-                            raise KafkaException(one.error)
-                    return {(one.topic, one.partition): one.offset for one in found}
-                except KafkaException as error:
-                    if error.args[0].code() not in _PASSING or time.monotonic() > deadline:
-                        raise
-            time.sleep(POLL_S)
+        asked = [TopicPartition(*place, which) for place in places]
+
+        def ask() -> list[TopicPartition]:
+            with self._looking:
+                return self._looker.offsets_for_times(asked, WAIT_S)
+
+        with self._explained():
+            found = offsets_of(ask, WAIT_S)
+        return {(one.topic, one.partition): one.offset for one in found}
 
     def parcel(self, topic: str, place: Place) -> bytes | None:
         """A parcel by its place; None if its topic does not hold it any more."""

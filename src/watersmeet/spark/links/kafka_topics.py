@@ -3,7 +3,7 @@
 import contextlib
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -18,10 +18,36 @@ _WAIT_S, _POLL_S = 10.0, 0.05
 _EVERY_S = 1.0  # between requests to delete records of a partition
 _CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}  # only we delete
 
+_PASSING = (  # while brokers or clients do not know yet of a topic that was made, or made anew
+    *(KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART),
+    *(
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError._UNKNOWN_TOPIC,
+    ),
+)
+
 
 def client_settings(options: Mapping[str, str]) -> dict[str, Any]:
     """Settings of every client: the user's, and no talk on the standard error about what is tried again anyway."""
     return {"log_level": 0, "socket.timeout.ms": 10_000, "reconnect.backoff.max.ms": 1_000, **options}
+
+
+def offsets_of(ask: Callable[[], list[TopicPartition]], wait_s: float) -> list[TopicPartition]:
+    """What a consumer says to a question about offsets; leaders of a topic that was just made are waited for."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            found = ask()
+            for one in found:
+                if one.error is not None:
+                    raise KafkaException(one.error)
+            return found
+        except KafkaException as error:
+            if error.args[0].code() not in _PASSING or time.monotonic() > deadline:
+                raise
+        time.sleep(_POLL_S)
 
 
 class LastError:
