@@ -61,6 +61,8 @@ class Disk:
     def make(self, directory: str | Path) -> None:
         """Make a directory and its parents."""
         place = Path(directory)
+        if place.is_dir():
+            return
         made = list(takewhile(lambda one: not one.exists(), (place, *place.parents)))
         place.mkdir(parents=True, exist_ok=True)
         self.flush(one.parent for one in made)
