@@ -18,10 +18,14 @@ from link_ends import start as start_at
 from watersmeet.errors import CheckpointMismatch
 from watersmeet.program.site.ledger import SiteLedger
 from watersmeet.program.storage.wire import UNKNOWN, index_parcel
+from watersmeet.spark.durable import UNFLUSHED
+from watersmeet.spark.links.board import DirectoryBoard, open_board
 from watersmeet.spark.links.directory import DirectoryLinks
 from watersmeet.spark.links.ends import unpack_end
 from watersmeet.spark.links.protocol import Fenced, LinkEnd, Links, LinkUnreadable, LinkUnwritable, Role, Sealed
 from watersmeet.spark.links.seal import OPEN
+from watersmeet.spark.links.transport import default_links, open_transport, remove_links
+from watersmeet.topology.model import LinkTransport, Site, Source, Stream, Topology
 
 
 @pytest.fixture
@@ -126,6 +130,16 @@ def test_a_directory_that_cannot_be_made_is_named_at_the_start(tmp_path: Path) -
     (tmp_path / "links").write_text("not a directory")
     with pytest.raises(LinkUnwritable, match=r"^link fra -> nyc cannot be made: Not a directory .*link_transport"):
         start(tmp_path / "links", "fra")
+
+
+def test_a_url_of_this_machine_is_its_directory(tmp_path: Path) -> None:
+    streams = (Stream("a", "ts", schema="ts timestamp", site="fra", source=Source("parquet", "data")),)
+    transport = LinkTransport(path=f"file://{tmp_path}/my%20links")
+    topology = Topology(streams, (), sites=(Site("fra"), Site("nyc")), link_transport=transport)
+    assert default_links(topology) == tmp_path / "my links"
+    assert isinstance(open_transport(topology, "fra", UNFLUSHED), DirectoryLinks)
+    assert isinstance(open_board(topology, "asked"), DirectoryBoard)
+    remove_links(topology)  # it is moved aside with the checkpoint
 
 
 # Who may be at the ends -----------------------------------------------------------------------------------------------

@@ -349,7 +349,9 @@ def test_processes_that_are_killed_go_on(s3_url: str, tmp_path: Path) -> None:
 
 def test_what_stores_do_not_have_is_refused(spark: SparkSession, s3_url: str, tmp_path: Path) -> None:
     scene = make_scene(tmp_path, s3_url)
-    with pytest.raises(InputError, match="is in no store that commits can be made in; give a directory"):
+    with pytest.raises(
+        InputError, match="is in no store that commits can be made in; HDFS replaces no file on a condition"
+    ):
         scene.run(spark, checkpoint="hdfs://host/x")
     with pytest.raises(InputError, match="cannot be moved aside"):
         scene.run(spark, checkpoint=s3_url, fresh=True)

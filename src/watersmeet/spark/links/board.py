@@ -20,8 +20,8 @@ from watersmeet.dashboard.tail import Position, Tail
 from watersmeet.errors import WatersmeetError
 from watersmeet.metrics.jsonl import KEPT, KEPT_BEFORE, MAX_KEPT_BYTES, WATCHED
 from watersmeet.spark.links.seal import Context, Refused, Seal
-from watersmeet.spark.links.transport import check_kafka_client, default_links, kafka_settings, seal_of
-from watersmeet.spark.store.object_store import is_url, open_store
+from watersmeet.spark.links.transport import check_kafka_client, default_links, kafka_settings, links_url, seal_of
+from watersmeet.spark.store.object_store import open_store
 from watersmeet.spark.store.protocol import Store
 from watersmeet.topology.model import Topology
 
@@ -113,8 +113,8 @@ def open_board(topology: Topology, reads: Literal["asked", "events"]) -> Board:
         from watersmeet.spark.links.kafka_board import KafkaBoard
 
         return KafkaBoard(kafka_settings(transport), transport.topics, reads)
-    if transport.path and is_url(transport.path):
-        return StoreBoard(open_store(transport.path).below(_DIRECTORY))
+    if (url := links_url(transport)) is not None:
+        return StoreBoard(open_store(url).below(_DIRECTORY))
     return DirectoryBoard(default_links(topology) / _DIRECTORY)
 
 

@@ -10,7 +10,7 @@ from watersmeet.spark.links.directory import DirectoryLinks
 from watersmeet.spark.links.objects import StoreLinks
 from watersmeet.spark.links.protocol import Links
 from watersmeet.spark.links.seal import OPEN, Keys, Seal
-from watersmeet.spark.store.object_store import is_url, open_store
+from watersmeet.spark.store.object_store import local_directory, open_store
 from watersmeet.topology.model import LinkTransport, Topology
 from watersmeet.topology.secrets import resolved
 
@@ -20,15 +20,20 @@ _WHAT = "link_transport"
 def default_links(topology: Topology) -> Path:
     """Where the parcels of links that are directories go, also if nobody says."""
     path = topology.link_transport.path
-    return Path(path) if path and not is_url(path) else Path(topology.directory) / ".watersmeet" / "links"
+    return (local_directory(path) if path else None) or Path(topology.directory) / ".watersmeet" / "links"
+
+
+def links_url(transport: LinkTransport) -> str | None:
+    """The store that links are in, if they are in one."""
+    return transport.path if transport.path and local_directory(transport.path) is None else None
 
 
 def open_transport(topology: Topology, site: str, disk: Disk) -> Links:
     """All links of a site."""
     transport = topology.link_transport
     seal = seal_of(transport)
-    if transport.kind == "directory" and transport.path and is_url(transport.path):
-        return StoreLinks(open_store(transport.path), site, seal)
+    if (url := links_url(transport)) is not None:
+        return StoreLinks(open_store(url), site, seal)
     if transport.kind == "directory":
         return DirectoryLinks(default_links(topology), site, disk, seal)
     check_kafka_client()
@@ -63,8 +68,8 @@ def seal_of(transport: LinkTransport) -> Seal:
 def remove_links(topology: Topology) -> None:
     """Delete the topics or objects of links, to begin anew; directories are moved aside elsewhere."""
     transport, sites = topology.link_transport, topology.site_names
-    if transport.path and is_url(transport.path) and len(sites) > 1:
-        store = open_store(transport.path)
+    if (url := links_url(transport)) is not None and len(sites) > 1:
+        store = open_store(url)
         store.delete(store.sizes())
         return
     if transport.kind != "kafka" or len(sites) == 1:

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
-from urllib.parse import unquote, urlparse
 
 from watersmeet.errors import CheckpointMismatch
 from watersmeet.metrics.jsonl import KEPT, KEPT_BEFORE, WATCHED
@@ -24,7 +23,7 @@ from watersmeet.spark.durable import UNFLUSHED, lock
 from watersmeet.spark.files import FileShelf
 from watersmeet.spark.store.cache import cache_directory
 from watersmeet.spark.store.lease import LEASE
-from watersmeet.spark.store.object_store import ObjectStore, is_url, open_store
+from watersmeet.spark.store.object_store import ObjectStore, local_directory, open_store
 from watersmeet.spark.store.protocol import Store, Version
 from watersmeet.spark.store.shelf import STATE, StoreShelf
 
@@ -38,9 +37,7 @@ Result = TypeVar("Result")
 
 def local_root(place: str | Path) -> Path:
     """The directory in which the checkpoints at a place are worked on: the place itself, or a mirror of a store."""
-    if str(place).startswith("file:/"):
-        return Path(unquote(urlparse(str(place)).path))
-    return mirror_of(place) if is_url(place) else Path(place)
+    return local_directory(place) or mirror_of(place)
 
 
 def mirror_of(url: str | Path) -> Path:

@@ -14,6 +14,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlparse
 
 from watersmeet.errors import InputError
 from watersmeet.spark.store.protocol import Conflict, Stored, StoreFailed, Version
@@ -36,6 +37,18 @@ def is_url(place: str | Path) -> bool:
     return _URL.match(str(place)) is not None  # a Path has made one slash of two
 
 
+def local_directory(place: str | Path) -> Path | None:
+    """The directory that a path or a URL of this machine names; None for other URLs.
+
+    >>> local_directory("file:///a%20b"), local_directory("a b"), local_directory("s3://bucket/x")
+    (PosixPath('/a b'), PosixPath('a b'), None)
+    """
+    if not is_url(place):
+        return Path(place)
+    parsed = urlparse(str(place))
+    return Path(unquote(parsed.path)) if parsed.scheme == "file" else None
+
+
 def is_object_url(place: str | Path) -> bool:
     """Whether a place is in an object store.
 
@@ -55,9 +68,10 @@ def open_store(url: str | Path) -> "ObjectStore":
     """The store at a URL."""
     scheme, _, rest = str(url).partition(":")
     if scheme.lower() not in SCHEMES:
+        why = "HDFS replaces no file on a condition, and where it is mounted none at all; " if scheme == "hdfs" else ""
         raise InputError(
-            f"{url} is in no store that commits can be made in; give a directory, or a URL that starts with "
-            f"{', '.join(f'{one}://' for one in SCHEMES)} (of HDFS or NFS, a directory where it is mounted)"
+            f"{url} is in no store that commits can be made in; {why}give a directory, which may be one that machines "
+            f"share, or a URL that starts with {', '.join(f'{one}://' for one in SCHEMES)}"
         )
     return ObjectStore(f"{scheme.lower()}://{rest.strip('/')}")
 
