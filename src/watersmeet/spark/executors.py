@@ -6,7 +6,8 @@ the middle of a run with a stack trace of a worker.
 
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from pyspark.sql import SparkSession
@@ -15,14 +16,15 @@ from watersmeet.errors import RunError
 from watersmeet.spark.backend.protocol import backend_of
 
 LIBRARIES = ("pyarrow", "numpy", "pandas", "numba", "sqlglot", "datasketches")  # that tasks import
-_MAY_DIFFER = ("sqlglot",)  # in which version it is there does not matter to tasks
+STORE_LIBRARIES = ("obstore",)  # and those of runs with a checkpoint in a store
+_MAY_DIFFER = ("sqlglot", "obstore")  # in which version it is there does not matter to tasks
 _MISSING = "missing"
 
 
-def versions_here() -> dict[str, str]:
-    """Python and the libraries of this process."""
+def versions_here(libraries: Sequence[str] = LIBRARIES) -> dict[str, str]:
+    """Python and libraries of this process."""
     found = {"python": ".".join(map(str, sys.version_info[:2]))}
-    for name in LIBRARIES:
+    for name in libraries:
         try:
             found[name] = version(name)
         except PackageNotFoundError:
@@ -30,11 +32,14 @@ def versions_here() -> dict[str, str]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
 class ReportVersions:
     """A task that reports its machine and what is there; it imports nothing that may be missing."""
 
+    libraries: tuple[str, ...]
+
     def __call__(self, number: int) -> list[tuple[str, dict[str, str]]]:
-        return [(platform.node(), versions_here())]
+        return [(platform.node(), versions_here(self.libraries))]
 
 
 def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
@@ -44,6 +49,8 @@ def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]
     ['Python 3.12 (the driver has 3.11)']
     >>> differences({"pyarrow": "21.0.0"}, {"pyarrow": "missing"})
     ['no pyarrow (the driver has 21.0.0)']
+    >>> differences({"obstore": "0.9.1"}, {"obstore": "0.10.0"})
+    []
     """
     found = []
     for name, wanted in ours.items():
@@ -55,18 +62,18 @@ def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]
     return found
 
 
-def check_executors(session: SparkSession) -> None:
+def check_executors(session: SparkSession, libraries: tuple[str, ...] = LIBRARIES) -> None:
     """Refuse executors that could not run our tasks, with what they lack."""
     backend = backend_of(session)
     try:
-        found = backend.run_tasks(ReportVersions(), max(2, backend.parallelism) * 2)
+        found = backend.run_tasks(ReportVersions(libraries), max(2, backend.parallelism) * 2)
     except Exception as error:
         cause = next((line.strip() for line in str(error).splitlines() if "rror" in line), type(error).__name__)
         raise RunError(
             f"no task of ours can run on the executors of {backend.name}: {cause}; let PYSPARK_PYTHON (or --conf "
             "spark.pyspark.python) name a Python there like this one"
         ) from None
-    wrong = {(host, text) for host, theirs in found for text in differences(versions_here(), theirs)}
+    wrong = {(host, text) for host, theirs in found for text in differences(versions_here(libraries), theirs)}
     if wrong:
         listed = "; ".join(f"{host} has {text}" for host, text in sorted(wrong))
         raise RunError(

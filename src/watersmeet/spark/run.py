@@ -20,6 +20,7 @@ from watersmeet.query.windows import parse_duration
 from watersmeet.spark.backend.protocol import backend_of
 from watersmeet.spark.binding import Bound
 from watersmeet.spark.checkpoint import kept_columns, refuse_old_forms
+from watersmeet.spark.executors import STORE_LIBRARIES, check_executors
 from watersmeet.spark.fresh import move_aside, moves
 from watersmeet.spark.handle import StreamingRun
 from watersmeet.spark.ingest.sources import has_rows_in_java
@@ -30,7 +31,7 @@ from watersmeet.spark.links.transport import default_links, remove_links
 from watersmeet.spark.planning import check_queries, deployment_of
 from watersmeet.spark.resume import known_versions, latest, resumed
 from watersmeet.spark.session import start_session
-from watersmeet.spark.store.mirror import local_root
+from watersmeet.spark.store.mirror import local_root, origin_of
 from watersmeet.topology.model import Query, Topology
 
 _LEAST_DECIDING_US = 1_000_000  # of event time between two looks at whether another plan is better
@@ -128,6 +129,8 @@ def _start(
     settings = connector_settings(topology) or None
     session = spark or start_session(settings=settings, has_rows=has_rows_in_java(topology.sources))
     backend_of(session).prepare()
+    if origin_of(root / "any") is not None and not backend_of(session).is_local:
+        check_executors(session, STORE_LIBRARIES)
     topology = with_table_schemas(session, topology)
     topology = resumed(topology, known, root)
     asked, given = topology.queries, topology

@@ -22,7 +22,6 @@ from pyspark.sql.types import StructType
 from watersmeet.errors import RunError, first_line
 from watersmeet.spark.backend.protocol import backend_of
 from watersmeet.spark.class_archive import archive_flags
-from watersmeet.spark.executors import check_executors
 from watersmeet.topology.secrets import resolved
 
 OLDEST_JAVA = 17
@@ -146,9 +145,7 @@ def start_session(
     check_version()
     if settings is None or "spark.sql.shuffle.partitions" not in settings:
         session.conf.set("spark.sql.shuffle.partitions", str(session.sparkContext.defaultParallelism))
-    ship_package(session)
-    if not master.startswith("local"):
-        check_executors(session)
+    backend_of(session).prepare()
     threading.Thread(target=_start_workers, args=(session,), daemon=True).start()
     return session
 
@@ -220,17 +217,17 @@ def _start_workers(session: SparkSession) -> None:
 
 
 def ship_package(session: SparkSession) -> None:
-    """Make this package importable in the workers of a cluster; local workers see it already.
+    """Make this package importable in the workers of a cluster.
 
     As an archive that executors unpack where their workers import from, with compiled kernels: beside modules in an
     archive they could not be kept, and every executor would spend ten seconds on compiling them.
     """
     context = session.sparkContext
-    if str(context.master).startswith("local"):
+    archive = Path(context._temp_dir) / "kernels" / "watersmeet.zip"
+    if archive.exists():  # by another session of the same application
         return
     import_module("watersmeet.spark.run")  # its kernels are compiled now if they never were
     package = _package()
-    archive = Path(context._temp_dir) / "kernels" / "watersmeet.zip"
     archive.parent.mkdir()
     kernels = [file for pattern in _KERNELS for file in package.rglob(pattern)]
     _zip(archive, package, [*package.rglob("*.py"), *kernels])

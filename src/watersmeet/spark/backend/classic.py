@@ -35,18 +35,28 @@ class ClassicBackend:
         self.name = str(spark.sparkContext.master)
         self.is_local = self.name.startswith("local")
         self.parallelism = max(1, int(spark.sparkContext.defaultParallelism))
+        self._is_prepared = False
 
     def prepare(self) -> None:
-        """Let the workers of a session that others have started run this very Python, where nobody has said which.
+        """Let workers run this very package with a Python like this one, whoever has started the session.
 
-        PySpark takes the first `python3` of PATH, which knows nothing of an environment that is not activated.
+        On this machine PySpark takes the first `python3` of PATH, which knows nothing of an environment that is not
+        activated; on a cluster the package is shipped, and executors that could not run it are refused.
         """
-        settings = self._spark._jsc.sc().conf()  # what Java asks for its own workers, as those of data sources
-        if "PYSPARK_PYTHON" in os.environ or settings.contains("spark.pyspark.python"):
+        if self._is_prepared:
             return
         if self.is_local:
-            self._spark.sparkContext.pythonExec = sys.executable
-            settings.set("spark.pyspark.python", sys.executable)
+            settings = self._spark._jsc.sc().conf()  # what Java asks for its own workers, as those of data sources
+            if "PYSPARK_PYTHON" not in os.environ and not settings.contains("spark.pyspark.python"):
+                self._spark.sparkContext.pythonExec = sys.executable
+                settings.set("spark.pyspark.python", sys.executable)
+        else:
+            from watersmeet.spark.executors import check_executors
+            from watersmeet.spark.session import ship_package
+
+            ship_package(self._spark)
+            check_executors(self._spark)
+        self._is_prepared = True
 
     def answer(self) -> None:
         self._spark._jvm.java.lang.System.nanoTime()  # type: ignore[union-attr]
