@@ -208,8 +208,10 @@ def test_a_stopped_deployment_goes_over_at_its_next_start(
     command = ["apply", str(extra.topology_path), "--checkpoint", str(scene.checkpoint), "--yes"]
     assert run_command(command) == 0
     told = capsys.readouterr().out
-    assert "the deployment is stopped; it goes over at its next start" in told
+    assert "the deployment is stopped; it goes over at its next start" in told and "it comes after" not in told
+    assert "asked for and not looked at yet: 1, in turn" in running_text(scene.checkpoint)
     assert re.search(r"stream\W+c\W+begins\W+at tok", told) and re.search(r"stream\W+a\W+ends", told)
+    assert run_command(command) == 0 and "it comes after 1 change asked for before" in capsys.readouterr().out
     handle = wm.start(extra.topology, spark=spark, checkpoint=scene.checkpoint)
     try:
         wait_for(lambda: revision(handle) == {2}, "the run goes on", lambda: fine(handle))

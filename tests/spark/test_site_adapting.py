@@ -63,10 +63,11 @@ class Routers:
             write_batch(self.rows[name][-1], self.place / name / f"{number:05d}.parquet", number)
         self.seconds += seconds
 
-    def expected(self) -> Bag:
+    def expected(self, sql: str = "", start_us: int | None = None) -> Bag:
+        """The answers of the query, or of another one that began later."""
         tables = {name: pa.concat_tables(some) for name, some in self.rows.items()}
-        parsed = parse_query(self.topology.query("q").sql, self.topology.columns)
-        return bag_of(answer(parsed, tables, dict.fromkeys("abc", "ts")))
+        parsed = parse_query(sql or self.topology.query("q").sql, self.topology.columns)
+        return bag_of(answer(parsed, tables, dict.fromkeys("abc", "ts"), start_us=start_us))
 
     def await_answers(self, read: Callable[[Path], Bag], check: Callable[[], object]) -> None:
         expected = self.expected()
@@ -119,6 +120,49 @@ def test_sites_that_run_by_themselves_decide_together(mode: str, spark: Any, tmp
     assert told["fra", "ams"] > 100 and told["nyc", "ams"] > 100, "sites told what they observe, and it is counted"
     text = running_text(routers.checkpoint)
     assert "the cost of" in text and "saves" in text
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("mode", ["planner", "cnu"])
+def test_the_plan_of_a_query_that_is_added_changes_too(mode: str, spark: Any, tmp_path: Path) -> None:
+    """It is added at the last site, and the first one decides on it."""
+    routers = Routers(tmp_path, mode)
+    routers.come(20)
+    handles = {
+        site: wm.start_site(routers.topology, site, spark=spark, checkpoint=routers.checkpoint, trigger=TRIGGER)
+        for site in SITES
+    }
+    sql = routers.topology.query("q").sql.replace("SELECT a.k", "SELECT b.k").replace("1 SECOND", "2 SECONDS")
+    added = wm.Query("late", sql, site="ams", sink=wm.Sink("parquet", str(tmp_path / "late")), assume_defaults=True)
+
+    def fine() -> None:
+        for handle in handles.values():
+            if (failure := handle.exception()) is not None:
+                raise failure
+
+    def late_plans() -> list[int]:
+        return [event.version for _, event in handles["ams"].events.recent(PlanInForce) if event.query == "late"]
+
+    try:
+        routers.await_answers(by_arrow, fine)
+        handles["nyc"].add(added)
+        wait_for(lambda: bool(late_plans()), "it begins", fine)
+        for _ in range(90):
+            routers.come(2, 20 if len(routers.rows["a"]) < 12 else 200)
+            routers.await_answers(by_arrow, fine)
+            if len(late_plans()) > 1:
+                break
+        routers.come(4, 200)
+        routers.await_answers(by_arrow, fine)
+        begun_us = next(entry.at_us for entry in routers.versions["ams"].log if entry.change.plans[0].is_fresh)
+        expected = routers.expected(sql, start_us=begun_us)
+        wait_for(lambda: by_arrow(tmp_path / "late") == expected, "its answers are right", fine)
+    finally:
+        for handle in handles.values():
+            handle.stop()
+    fine()
+    accepted = [e.query for _, e in handles["ams"].events.recent(PlanDecision) if e.accepted]
+    assert "late" in accepted and len(late_plans()) > 1 and expected
 
 
 @pytest.mark.soak

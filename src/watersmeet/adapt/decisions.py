@@ -7,7 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from watersmeet.adapt.controller import AdaptiveQuery, Controller, ControllerState, GoOver, adaptive_query
+from watersmeet.adapt.controller import (
+    AdaptiveQuery,
+    Controller,
+    ControllerState,
+    GoOver,
+    QueryState,
+    adaptive_query,
+)
 from watersmeet.adapt.decide import Running
 from watersmeet.adapt.monitor import MatchesObserved, StreamObserved, TransferObserved
 from watersmeet.adapt.reports import Heard
@@ -19,6 +26,7 @@ from watersmeet.program.site.matches import Matched
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.windows import AsOf, Range, Tumble
 from watersmeet.stats.sketches import StreamSketch
+from watersmeet.stats.yaml import filled
 from watersmeet.topology.model import Query, Topology
 
 HALF_LIFE_TRIGGERS = 10  # how many triggers the averages look back
@@ -137,12 +145,36 @@ class Decisions:
         self.state = replace(begun, queries=queries, reported_bytes=self.state.reported_bytes)
         self._sketched_us.clear()
 
+    def begin(self, topology: Topology, query: Query, parsed: JoinQuery, plan: Plan) -> bool:
+        """A query begins, or asks for something else from now on; whether its plan may change."""
+        self.forget(query.name)
+        found = _watched(topology, query, parsed, plan, self.controller.half_life_s)
+        if found is None:
+            return False
+        controller = self.controller
+        known = _with_query(controller.topology, topology, query)
+        self.controller = replace(controller, topology=known, queries=(*controller.queries, found[0]))
+        try:
+            running = found[1] or self.controller.going_on(query.name, join_plan_of(plan))
+        except MissingStatistic:
+            running = None
+        if running is None:
+            self.forget(query.name)
+            return False
+        self.state = replace(self.state, queries={**self.state.queries, query.name: QueryState(running)})
+        return True
+
     def forget(self, query: str) -> None:
-        """A query has ended or asks for something else now: its plan stays."""
+        """A query has ended or asks for something else now: its plan stays, and what its joins found counts no more."""
         watched = tuple(one for one in self.controller.queries if one.query.name != query)
         self.controller = replace(self.controller, queries=watched)
-        left = {name: state for name, state in self.state.queries.items() if name != query}
-        self.state = replace(self.state, queries=left)
+        state = self.state
+        self.state = replace(
+            state,
+            monitor=state.monitor.without_query(query),
+            queries={name: one for name, one in state.queries.items() if name != query},
+            corrected={key: times for key, times in state.corrected.items() if key[0] != query},
+        )
 
     def ingested(self, stream: str, rows: int, seconds: float, now_us: int, sketch: StreamSketch | None = None) -> None:
         """Take note of the rows of a stream in some seconds, and of a sketch of some of them."""
@@ -213,6 +245,18 @@ class Decisions:
         return changes, events
 
 
+def _with_query(before: Topology, now: Topology, query: Query) -> Topology:
+    """A topology with a query of another one, and the streams and statistics that it lacks."""
+    known = {one.name for one in before.sources}
+    return replace(
+        before,
+        queries=(*(one for one in before.queries if one.name != query.name), query),
+        streams=(*before.streams, *(one for one in now.streams if one.name not in known)),
+        tables=(*before.tables, *(one for one in now.tables if one.name not in known)),
+        stats=filled(before.stats, now.stats),
+    )
+
+
 def decisions_of(
     topology: Topology, asked: Mapping[str, tuple[Query, JoinQuery, Plan]], trigger_us: int
 ) -> Decisions | None:
@@ -221,24 +265,28 @@ def decisions_of(
     Of an outer join, what is decided on is the first of its inner joins; the others keep their plans.
     """
     half_life_s = HALF_LIFE_TRIGGERS * trigger_us / 1e6
-    watched: list[AdaptiveQuery] = []
-    running: dict[str, Running] = {}
-    derived = {stream.name for stream in topology.streams if stream.is_derived}
-    unknown = {name for name in derived if topology.stats.stream(name).rate is None}  # nobody observes their rates
-    for name, (query, parsed, plan) in asked.items():
-        join, planned = join_plan_of(plan), planned_join(parsed)
-        found = adaptive_query(query, planned, topology.adapt_of(query), half_life_s) if planned is not None else None
-        is_fixed = any(scan.window == AsOf(is_refreshed=True) for scan in join.scans)  # by versions.check_change
-        is_fixed |= any(scan.stream in unknown for scan in join.scans)
-        if found is None or is_fixed or len(set(join.homes)) == 1:
-            continue
-        watched.append(found)
-        if found.mode == "planner":
-            running[name] = Running(join, query.planner or "auto")
+    found = (_watched(topology, *one, half_life_s) for one in asked.values())
+    watched = [one for one in found if one is not None]
+    running = {one.query.name: plan for one, plan in watched if plan is not None}
     if not watched:
         return None
-    controller = Controller(topology, tuple(watched), half_life_s)
+    controller = Controller(topology, tuple(one for one, _ in watched), half_life_s)
     try:
         return Decisions(controller, controller.start(0.0, running), trigger_us)
     except MissingStatistic:
         return None
+
+
+def _watched(
+    topology: Topology, query: Query, parsed: JoinQuery, plan: Plan, half_life_s: float
+) -> tuple[AdaptiveQuery, Running | None] | None:
+    """A query whose plan may change, and its plan if a planner goes on from it; None if its plan stays."""
+    join, planned = join_plan_of(plan), planned_join(parsed)
+    found = adaptive_query(query, planned, topology.adapt_of(query), half_life_s) if planned is not None else None
+    derived = {stream.name for stream in topology.streams if stream.is_derived}
+    unknown = {name for name in derived if topology.stats.stream(name).rate is None}  # nobody observes their rates
+    is_fixed = any(scan.window == AsOf(is_refreshed=True) for scan in join.scans)  # by versions.check_change
+    is_fixed |= any(scan.stream in unknown for scan in join.scans)
+    if found is None or is_fixed or len(set(join.homes)) == 1:
+        return None
+    return found, Running(join, found.planner) if found.mode == "planner" else None

@@ -272,6 +272,10 @@ class MonitorState:
         """Combinations a second by the product of the rates of their streams, as far as enough were seen."""
         return {what: one.known for what, one in self.matches.items() if one.known is not None}
 
+    def without_query(self, query: str) -> "MonitorState":
+        """Without what the joins of a query have found: one of its name may find something else."""
+        return replace(self, matches={what: one for what, one in self.matches.items() if what.query != query})
+
     def with_matches(self, seen: MatchesObserved, now_s: float) -> "MonitorState":
         """With combinations that were found, unless windows are still of before rates or values have changed."""
         rates = [self.rates.get(stream) for stream in seen.streams]

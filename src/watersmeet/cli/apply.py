@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     topology = topology_of(options)
     topology = replace(topology, queries=selected_queries(topology, options))
     from watersmeet.spark.definitions import topology_text
-    from watersmeet.spark.requests import new_request, put_request
+    from watersmeet.spark.requests import new_request, put_request, requests_in
     from watersmeet.spark.resume import read_deployed, with_known_tables, with_tables_read
     from watersmeet.spark.run import checkpoint_root
 
@@ -75,6 +75,10 @@ def run(options: argparse.Namespace) -> int:
         return 0
     _ask(options)
     request = new_request(topology_text(topology), "applied")
+    if before := deployed.versions.under_way + len(requests_in(deployed.asked_at)):
+        console.print(
+            f"it comes after {before} {'change' if before == 1 else 'changes'} asked for before", soft_wrap=True
+        )
     put_request(deployed.asked_at, request)
     if not deployed.is_running:
         console.print("the deployment is stopped; it goes over at its next start with this topology", soft_wrap=True)

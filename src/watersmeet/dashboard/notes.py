@@ -64,6 +64,7 @@ def notes_of(at: float, event: Event, before: Event | None) -> Iterator[Note]:
             yield Note(at, "plan", title, f"by {event.planner}", event.query, version=event.version)
         case PlanChangeProposed():
             title = f"{', '.join(event.queries)}: another plan proposed"
+            title += f", after {event.changes_before} asked for before" if event.changes_before else ""
             yield Note(at, "plan", title, redacted(event.reason), event.queries[0])
         case PlanDecision():
             yield _decision(at, event)

@@ -170,21 +170,30 @@ class PlanAdapter:
         go_over: Callable[[GoOver], object],
         publish: Callable[[Event], object],
         jobs: "Iterable[SiteJob]" = (),
+        begin: Callable[[str], object] = lambda query: None,
     ) -> None:
+        """`begin` is called, in the thread that decides, for a query that was added or asks for something else."""
         self._decisions = decisions
         self._reader = _Reader(decisions, observations, jobs)
         self._go_over = go_over
         self._publish = publish
+        self._begin = begin
         self._thread = ThreadPoolExecutor(1, "adapt")
 
     def __call__(self, at: float, event: Event) -> None:
         match event:
             case MicroBatchCompleted():
                 self._submit(self._decide, event)
-            case QueryAdded(query=query) | QueryRemoved(query=query):  # one that is replaced is added
+            case QueryAdded(query=query):  # also one that is replaced
+                self._submit(self._take_up, query)
+            case QueryRemoved(query=query):
                 self._submit(self._decisions.forget, query)
             case RunEnded():
                 self._end()
+
+    def _take_up(self, query: str) -> None:
+        self._decisions.forget(query)
+        self._begin(query)
 
     def _submit(self, what: Callable[[Any], object], argument: object) -> None:
         with suppress(RuntimeError):  # it is over
@@ -223,8 +232,9 @@ class SitePlanAdapter(PlanAdapter):
         job: "SiteJob",
         go_over: Callable[[GoOver], object],
         publish: Callable[[Event], object],
+        begin: Callable[[str], object] = lambda query: None,
     ) -> None:
-        super().__init__(decisions.own, observations, go_over, publish)
+        super().__init__(decisions.own, observations, go_over, publish, begin=begin)
         self._site = decisions
         self._job = job
         observations.listen(lambda sender, text: self._submit(self._hear, (sender, text)))

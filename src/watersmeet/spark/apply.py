@@ -27,7 +27,7 @@ from watersmeet.spark.catalogue import Catalogue, definitions_of
 from watersmeet.spark.definitions import read_topology
 from watersmeet.spark.failures import refusal
 from watersmeet.spark.ingest.tables import with_table_schemas
-from watersmeet.spark.planning import Planned
+from watersmeet.spark.planning import Planned, adapting
 from watersmeet.spark.requests import answer_request, requests_in
 from watersmeet.spark.resume import with_defined, with_known_tables, with_tables_read
 from watersmeet.topology.difference import Difference, Differences, differences, streams_read, without_names
@@ -106,6 +106,7 @@ class Applier:
         """
         with self._one_at_a_time:
             at = job or self._jobs[0]
+            before = at.versions.under_way
             self._await_settled(at)
             now = self.deployed
             topology = with_tables_read(with_known_tables(edit(now), now), now)
@@ -126,7 +127,7 @@ class Applier:
             if cause := next(filter(None, (one.cause_against(change) for one in self._jobs)), ""):
                 raise InputError(cause)
             at.request(change)
-            self._events.publish(PlanChangeProposed(change.queries, reason, 0))
+            self._events.publish(PlanChangeProposed(change.queries, reason, before))
             return found
 
     def _await_settled(self, job: "SiteJob") -> None:
@@ -167,8 +168,9 @@ class Applier:
             derived = [stream for stream in whole.streams if stream.is_derived]
             self._check_streams(versions, derived)
             self._catalogue.give(whole)
+            _, first = adapting(whole, planned.bounds, planned.plans)
             for name in found.begun:
-                chosen, query = planned.plans[name], defined[name].query
+                chosen, query = first[name], defined[name].query
                 text = self._catalogue.remember(defined[name], planned.bounds)
                 plans.append(
                     QueryPlan(name, chosen.plan, query.start_us, query.errors, True, chosen.planner, definition=text)
@@ -236,11 +238,19 @@ class Applier:
             case QueryAdded(query=query) | PlanInForce(query=query):
                 if query in self._asked:
                     self.plans[query] = self._asked.pop(query)
+                elif isinstance(event, QueryAdded) and self._is_started.is_set():
+                    self.plans[query] = self._asked_elsewhere(query)
             case QueryRemoved(query=query):
                 self.plans.pop(query, None)
             case RunEnded():
                 self._is_over.set()
                 self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _asked_elsewhere(self, query: str) -> Chosen:
+        """The plan of a query that another process has added, as the ledger has it."""
+        plans = (plan for entry in self._jobs[0].versions.log if not entry.refused for plan in entry.change.plans)
+        latest = [plan for plan in plans if plan.query == query and plan.is_fresh][-1]
+        return Chosen(latest.plan, latest.planner)
 
 
 def _free_name(table: str, known: Collection[str]) -> str:

@@ -338,11 +338,10 @@ class StreamingRun:
         wanted = QueryPlan(query, chosen.plan, asked.start_us, asked.errors, planner=chosen.planner, expected=expected)
         job = self._sites[0].job
         versions = job.versions
-        if not plan_changes(versions.deployment, [wanted]) and versions.proposal is None and not versions.queue:
+        if not plan_changes(versions.deployment, [wanted]) and not versions.under_way:
             return
         job.request(Change((wanted,), reason=reason))
-        waiting = len(versions.queue) + (versions.proposal is not None)
-        self.events.publish(PlanChangeProposed((query,), reason, waiting))
+        self.events.publish(PlanChangeProposed((query,), reason, versions.under_way))
         self._applier.plans[query] = replace(chosen, problem=chosen.problem or before.problem)
 
     def apply(self, topology: Topology, *, reason: str = "") -> Differences:

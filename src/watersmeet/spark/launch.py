@@ -20,7 +20,7 @@ from watersmeet.adapt.exchange import SiteDecisions
 from watersmeet.errors import InputError, name_queries
 from watersmeet.metrics.bus import EventBus
 from watersmeet.metrics.describe import query_event, topology_event
-from watersmeet.metrics.events import PlanInForce, RunEnded, RunStarted, RunWarning
+from watersmeet.metrics.events import Event, PlanInForce, QueryAdded, RunEnded, RunStarted, RunWarning
 from watersmeet.metrics.jsonl import keep_events
 from watersmeet.plan.explain import explain_text
 from watersmeet.plan.nodes import has_groups, is_outer, join_plan_of, with_join
@@ -146,11 +146,7 @@ class Launch:
         for query in self.topology.queries:
             is_watched = self.decisions is not None and query.name in self.decisions.joins
             if query.name in self.plans and self.topology.adapt_of(query).is_on and not is_watched:
-                stays = (
-                    f"query {query.name!r}: its plan stays as it is although it has adapt; that needs streams at "
-                    "several sites with known rates, and no ROWS window of rows that an outer join keeps"
-                )
-                self.events.publish(RunWarning(None, query.name, stays))
+                self._warn_of_fixed_plan(query.name)
         schemas = {name: schema for bound in self.bounds.values() for name, schema in bound.schemas.items()}
         for name, schema in sorted(schemas.items()):
             stream = self.topology.stream(name)
@@ -169,7 +165,9 @@ class Launch:
         settings = {"once": self.once, "drain": self.drain}
         run = StreamingRun(started, self.plans, place, self.events, applier=self.applier, **settings)
         run.report_expected()
-        if self.decisions is not None and not (self.alone and self.once):  # other sites may come after the end
+        if self.decisions is None:
+            self.events.subscribe(self._warn_if_added_with_adapt)
+        elif not (self.alone and self.once):  # other sites may come after the end
             self._adapt(run, self.decisions, [one.job for one in started])
         return run
 
@@ -181,15 +179,36 @@ class Launch:
             decisions.go_on_with(query, join)
 
         def go_over(change: GoOver) -> None:
-            plan = with_join(run.query(change.query).chosen.plan, change.join)
-            planner = self.plans[change.query].planner
-            run.change_plan(change.query, plan, planner=planner, reason=change.because, expected=change.expected)
+            chosen = run.query(change.query).chosen
+            plan = with_join(chosen.plan, change.join)
+            run.change_plan(change.query, plan, planner=chosen.planner, reason=change.because, expected=change.expected)
+
+        def begin(name: str) -> None:
+            topology = self.applier.expanded(self.applier.deployed)
+            query, parsed = topology.query(name), self.applier.bound(name).query
+            plan = first_joins(job.versions.deployment)[name]
+            if topology.adapt_of(query).is_on and not decisions.begin(topology, query, parsed, plan):
+                self._warn_of_fixed_plan(name)
 
         if self.alone:
             part = SiteDecisions(job.site, decisions, uuid.uuid4().hex[:8])
-            self.events.subscribe(SitePlanAdapter(part, heard, job, go_over, self.events.publish))
+            self.events.subscribe(SitePlanAdapter(part, heard, job, go_over, self.events.publish, begin))
         else:
-            self.events.subscribe(PlanAdapter(decisions, heard, go_over, self.events.publish, jobs))
+            self.events.subscribe(PlanAdapter(decisions, heard, go_over, self.events.publish, jobs, begin))
+
+    def _warn_if_added_with_adapt(self, at: float, event: Event) -> None:
+        if isinstance(event, QueryAdded):
+            now = self.applier.deployed
+            if any(one.name == event.query and now.adapt_of(one).is_on for one in now.queries):
+                text = f"query {event.query!r}: its plan stays as it is although it has adapt, since no query had when "
+                self.events.publish(RunWarning(None, event.query, f"{text}the run started; start it again"))
+
+    def _warn_of_fixed_plan(self, query: str) -> None:
+        text = (
+            f"query {query!r}: its plan stays as it is although it has adapt; that needs streams at several sites with "
+            "known rates, and no ROWS window of rows that an outer join keeps"
+        )
+        self.events.publish(RunWarning(None, query, text))
 
     def _ask_for_new_plans(self, started: Sequence[SiteQuery]) -> None:
         """Where a checkpoint goes on with other plans than are chosen now, go over to these.

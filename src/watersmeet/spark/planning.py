@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
+from watersmeet.adapt.decisions import Decisions, decisions_of
+from watersmeet.plan.nodes import with_join
 from watersmeet.planners.choose import Chosen, choose
 from watersmeet.program.site.deployment import Deployment, deployed, overlay, shared_joins
 from watersmeet.program.site.program import SiteProgram
@@ -18,6 +20,8 @@ from watersmeet.spark.ingest.tables import with_table_schemas
 from watersmeet.spark.outputs import bind_outputs
 from watersmeet.topology.model import Query, Topology
 from watersmeet.topology.views import Asked
+
+_LEAST_DECIDING_US = 1_000_000  # of event time between two looks at whether another plan is better
 
 
 def plan_query(
@@ -130,6 +134,18 @@ def deployment_of(plans: Mapping[str, Chosen], topology: Topology, *, plans_chan
     errors = {name: topology.query(name).errors for name in names}
     joins = shared_joins({name: plans[name].plan for name in names}, starts, errors)
     return deployed(joins, topology.site_names if plans_change else (), history=plans_change)
+
+
+def adapting(
+    topology: Topology, bounds: Mapping[str, Bound], plans: Mapping[str, Chosen], trigger_us: int = 0
+) -> tuple[Decisions | None, dict[str, Chosen]]:
+    """What decides on other plans, of queries that have `adapt`; and all plans, with those that it begins with."""
+    planned = {name: (topology.query(name), bounds[name].query, chosen.plan) for name, chosen in plans.items()}
+    decisions = decisions_of(topology, planned, max(trigger_us, _LEAST_DECIDING_US))
+    first = dict(plans)
+    for name, join in decisions.joins.items() if decisions is not None else ():
+        first[name] = replace(first[name], plan=with_join(first[name].plan, join))
+    return decisions, first
 
 
 @contextmanager

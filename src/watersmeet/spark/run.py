@@ -6,19 +6,15 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from watersmeet.adapt.decisions import Decisions, decisions_of
 from watersmeet.cost.price import BATCH_INTERVAL_S
 from watersmeet.errors import InputError, NothingToDo, did_you_mean, name_queries
 from watersmeet.metrics.bus import EventBus
 from watersmeet.metrics.events import Event, RunWarning
-from watersmeet.plan.nodes import with_join
-from watersmeet.planners.choose import Chosen
 from watersmeet.program.site.agreement import Versions
 from watersmeet.program.site.deployment import programs_of
 from watersmeet.program.site.program import SiteProgram
 from watersmeet.query.windows import parse_duration
 from watersmeet.spark.backend.protocol import backend_of
-from watersmeet.spark.binding import Bound
 from watersmeet.spark.checkpoint import kept_columns, refuse_old_forms
 from watersmeet.spark.executors import STORE_LIBRARIES, check_executors
 from watersmeet.spark.fresh import move_aside, moves
@@ -28,13 +24,11 @@ from watersmeet.spark.ingest.tables import with_table_schemas
 from watersmeet.spark.kafka_options import connector_settings
 from watersmeet.spark.launch import Launch
 from watersmeet.spark.links.transport import default_links, remove_links
-from watersmeet.spark.planning import check_queries, deployment_of
+from watersmeet.spark.planning import adapting, check_queries, deployment_of
 from watersmeet.spark.resume import known_versions, latest, resumed
 from watersmeet.spark.session import start_session
 from watersmeet.spark.store.mirror import local_root, origin_of
 from watersmeet.topology.model import Query, Topology
-
-_LEAST_DECIDING_US = 1_000_000  # of event time between two looks at whether another plan is better
 
 
 def default_checkpoint(topology: Topology) -> Path:
@@ -139,11 +133,9 @@ def _start(
         bus.subscribe(lambda at, event: _pass_on(event, warn))
     kept = {} if fresh else kept_columns(root)
     planned = check_queries(session, topology, asked, once=once, site=site, kept=kept)
-    topology, bounds, plans = planned.topology, planned.bounds, dict(planned.plans)
+    topology, bounds = planned.topology, planned.bounds
     plans_change = plans_change or any(topology.adapt_of(one).mode != "off" for one in asked)
-    decisions = _decisions(topology, bounds, plans, trigger_us)
-    for name, join in decisions.joins.items() if decisions is not None else ():
-        plans[name] = replace(plans[name], plan=with_join(plans[name].plan, join))
+    decisions, plans = adapting(topology, bounds, planned.plans, trigger_us)
     deployment = deployment_of(plans, topology, plans_change=plans_change)
     programs = programs_of(deployment)
     if not plans_change and not known:
@@ -196,14 +188,6 @@ def _check_sites(programs: Mapping[str, SiteProgram], queries: Sequence[Query], 
     if site not in busy:
         whose = f"{what} has nothing" if is_one else "none of the queries has anything"
         raise NothingToDo(f"{whose} to do at site {site!r}")
-
-
-def _decisions(
-    topology: Topology, bounds: Mapping[str, Bound], plans: Mapping[str, Chosen], trigger_us: int
-) -> Decisions | None:
-    """What decides on other plans, of queries that have `adapt`."""
-    planned = {name: (topology.query(name), bounds[name].query, chosen.plan) for name, chosen in plans.items()}
-    return decisions_of(topology, planned, max(trigger_us, _LEAST_DECIDING_US))
 
 
 def _pass_on(event: Event, warn: Callable[[str], None]) -> None:

@@ -15,15 +15,16 @@ from watersmeet.program.site.savings import SiteCounts, savings
 from watersmeet.program.site.versions import Change
 from watersmeet.query.windows import END_US
 from watersmeet.spark.checkpoint import read_ledger
+from watersmeet.spark.requests import requests_in
 from watersmeet.spark.store.mirror import shelf_of
 from watersmeet.spark.verify import site_checkpoints
 
 
 def running_text(root: Path) -> str:
     """The versions that the sites of a checkpoint run, in words; nothing is locked or written."""
-    known, states = {}, {}
+    known, states, asked = {}, {}, 0
     for directory in site_checkpoints(root):
-        ledger = read_ledger(directory)
+        ledger, asked = read_ledger(directory), asked + len(requests_in(directory))
         if ledger.versions:
             shelf = shelf_of(directory)
             known[directory.name] = read_versions(shelf, ledger)
@@ -32,7 +33,8 @@ def running_text(root: Path) -> str:
     if not known:
         return "no plan is in force yet"
     latest = max(known.values(), key=lambda one: (one.deployment.revision, len(one.log)))
-    return "\n".join(_lines(latest, known, list(states.values())))
+    waiting = [f"asked for and not looked at yet: {asked}, in turn"] if asked else []
+    return "\n".join((*_lines(latest, known, list(states.values())), *waiting))
 
 
 def _reached_us(ledger: SiteLedger) -> int | None:

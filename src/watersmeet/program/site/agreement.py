@@ -131,6 +131,11 @@ class Versions:
         return any(change.request == request for change in changes)
 
     @property
+    def under_way(self) -> int:
+        """How many changes are asked for here and neither made nor called off yet."""
+        return len(self.queue) + (self.proposal is not None)
+
+    @property
     def is_decided(self) -> bool:
         """Whether all sites go over to a proposal, and this one has not yet."""
         return self.proposal is not None and self.proposal.decision is not None

@@ -33,7 +33,7 @@ class SiteTakeover:
         One that comes after others is judged when it is its turn.
         """
         state = self._state
-        if state.versions.proposal is None and not state.versions.queue:
+        if not state.versions.under_way:
             check_change(state.versions.deployment, change)
         with state.lock:
             state.checkpoint.commit(state.engine.request(state.ledger, change))
@@ -135,5 +135,4 @@ class SiteTakeover:
     def is_settled(self) -> bool:
         """Whether no change is under way or queued here, and what became of all is told."""
         versions = self._state.versions
-        is_idle = versions.proposal is None and not versions.queue
-        return is_idle and self._reported_changes == len(versions.log)
+        return not versions.under_way and self._reported_changes == len(versions.log)
