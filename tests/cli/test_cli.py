@@ -378,7 +378,6 @@ def test_slips_in_a_file_of_several_sites(
     [
         (["site", "nyk"], "unknown site 'nyk'; did you mean 'nyc'? known: ams, fra, nyc, tok"),
         (["site", "ams", "--planner", "thrifty"], "query 'q': unknown planner 'thrifty'; known: auto, central"),
-        (["run", "--planner", "greedy"], "query 'q': no rate is known of stream 'a'; run `watersmeet stats`"),
         (
             ["run", "--planner", "centrl"],
             "query 'q': unknown planner 'centrl'; did you mean 'central'? known: auto, central, exhaustive",

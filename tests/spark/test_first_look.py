@@ -1,4 +1,4 @@
-"""`watersmeet run --first-look` plans for several sites without statistics, by the first rows of the sources."""
+"""`watersmeet run` plans for several sites without statistics, by the first rows of the sources."""
 
 from pathlib import Path
 
@@ -12,8 +12,7 @@ from watersmeet.planners.choose import choose
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.scenario.sources import schema_of
 from watersmeet.sim.sites.rows import typed
-from watersmeet.spark.first_look import is_wanted
-from watersmeet.stats.yaml import read_stats
+from watersmeet.spark.first_look import first_look, without_a_look
 from watersmeet.topology.model import Topology, load_topology
 
 TOPOLOGY = """
@@ -31,7 +30,7 @@ queries:
 
 
 @pytest.fixture
-def topology(tmp_path: Path) -> Topology:
+def file(tmp_path: Path) -> Path:
     for name, first in (("a", 0), ("b", 990)):
         (tmp_path / name).mkdir()
         times = pa.array([100_000 * number for number in range(1_000)], pa.timestamp("us", "UTC"))
@@ -39,7 +38,7 @@ def topology(tmp_path: Path) -> Topology:
         rows = pa.table({"k": pa.array(range(first, first + 1_000), pa.int64()), "text": texts, "ts": times})
         pq.write_table(rows, tmp_path / name / "1.parquet")
     (tmp_path / "topology.yaml").write_text(TOPOLOGY)
-    return load_topology(tmp_path / "topology.yaml")
+    return tmp_path / "topology.yaml"
 
 
 def planner_by(topology: Topology) -> str:
@@ -49,15 +48,55 @@ def planner_by(topology: Topology) -> str:
 
 
 def test_what_was_seen_first_decides_and_is_kept_for_restarts(
-    spark: SparkSession, topology: Topology, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert is_wanted(topology, topology.queries) and planner_by(topology) == "central"
-    path = str(tmp_path / "topology.yaml")
-    assert run_command(["run", path, "--once", "--first-look"]) == 0
+    topology, root = load_topology(file), tmp_path / ".watersmeet" / "checkpoints"
+    assert planner_by(topology) == "central"
+    assert run_command(["explain", str(file)]) == 0
+    shown = capsys.readouterr().out
+    assert "planned by a first look at the sources (1,000 rows of a, 1,000 rows of b)" in shown
+    assert "planned by auto" in shown and not root.exists()
+
+    assert run_command(["run", str(file), "--once"]) == 0
     assert "planned by a first look at the sources" in capsys.readouterr().out
-    (kept,) = (tmp_path / ".watersmeet" / "checkpoints").rglob("first-look-stats.yaml")
-    stats = read_stats(kept, topology.columns)
-    assert stats.stream("a").sample is not None and stats.stream("a").rate is not None
-    before = kept.read_text()
-    assert run_command(["run", path, "--once", "--first-look"]) == 0
-    assert kept.read_text() == before and "first look" not in capsys.readouterr().out
+    before = (root / "first-look-stats.yaml").read_text()
+    looked = first_look(spark, topology, topology.queries, root)
+    assert looked.topology.stats.stream("a").sample is not None and planner_by(looked.topology) != "central"
+    assert not looked.text and not looked.sentence
+    assert run_command(["run", str(file), "--once"]) == 0
+    assert (root / "first-look-stats.yaml").read_text() == before and "first look" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("old", "new", "said"), [
+    ("source: {format: parquet, path: b}", "source: {format: rate}",
+     "rows of b (rate) only come with time and cannot be looked at before, so all rows go to the query's site; run"),
+    ("source: {format: parquet, path: b}", "source: {format: parquet, path: b}, stats: {rate: 10}",
+     "a first look at the sources (1,000 rows of a)"),
+    ("    site: hq", "    site: hq\n    planner: central", ""),
+    ("path: a}", "path: a, options: {pathGlobFilter: '*.none'}}", "(none of a, 1,000 rows of b)"),
+])  # fmt: skip
+def test_what_is_looked_at_and_said(spark: SparkSession, file: Path, old: str, new: str, said: str) -> None:
+    file.write_text(TOPOLOGY.replace(old, new))
+    topology = load_topology(file)
+    look = first_look(spark, topology, topology.queries)
+    assert said in look.sentence and bool(said) == bool(look.sentence)
+    apart = without_a_look(spark, topology, topology.queries)
+    assert ("sites that run by themselves plan by the file alone" in apart) == bool(said)
+
+
+def test_a_planner_that_is_asked_for_needs_no_statistics_of_its_own(
+    spark: SparkSession, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for verb in (["check"], ["explain"]):
+        file.write_text(TOPOLOGY.replace("site: hq\n", "site: hq\n    planner: tree\n"))
+        assert run_command([*verb, str(file)]) == 0
+    assert "planned by tree" in capsys.readouterr().out
+
+
+def test_what_is_read_below_a_view_is_looked_at(spark: SparkSession, file: Path) -> None:
+    views = 'views: {few: {sql: "SELECT k, text FROM a WHERE k > 10"}}\nqueries:'
+    file.write_text(
+        TOPOLOGY.replace("queries:", views).replace("FROM a [RANGE", "FROM few [RANGE").replace("a.", "few.")
+    )
+    topology = load_topology(file)
+    assert "(1,000 rows of a, 1,000 rows of b)" in first_look(spark, topology, topology.queries).sentence

@@ -92,8 +92,12 @@ def run(options: argparse.Namespace) -> int:
     if options.trigger is not None:
         topology = replace(topology, batch_interval_us=parse_duration(options.trigger))
     with spark_session(options) as spark:
+        from watersmeet.spark.first_look import first_look
         from watersmeet.spark.planning import plan_queries
+        from watersmeet.spark.run import checkpoint_root
 
+        look = first_look(spark, topology, queries, checkpoint_root(replace(topology, queries=queries), None))
+        topology = look.topology
         for query in queries:
             with errors_naming(query):
                 planned = plan_queries(spark, topology, [query], every=options.every)
@@ -111,7 +115,8 @@ def run(options: argparse.Namespace) -> int:
         readers = dict(readers_of(planned.asked))
         texts = [_text(_title(name, planned, readers), chosen, cost) for name, chosen, cost in priced]
         shared = _shared(planned.topology, planned.plans)
-        print("\n\n".join([*texts, *early, *([shared] if shared else [])]))
+        looked = [look.sentence] if look.sentence else []
+        print("\n\n".join([*texts, *early, *([shared] if shared else []), *looked]))
     return 0
 
 

@@ -57,12 +57,6 @@ def add_parser(subparsers: Subparsers) -> None:
         action="store_true",
         help="begin anew: checkpoint, links and answers of earlier runs are moved aside, which is asked for first",
     )
-    parser.add_argument(
-        "--first-look",
-        action="store_true",
-        help="over several sites without statistics: look at the first rows of the sources, plan by them, and keep "
-        "what was seen beside the checkpoint (default: without statistics all rows go to the query's site)",
-    )
     parser.add_argument("--yes", action="store_true", help="with --fresh: do not ask")
     parser.set_defaults(command=run, site=None)
 
@@ -99,17 +93,11 @@ def run(options: argparse.Namespace) -> int:
         quiet = options.quiet or options.log == "json"
         if options.fresh:
             _begin_anew(replace(topology, queries=queries), options, spark)
-        topology, root = _with_statistics(topology, queries, options, spark)
+        topology, sentence = _with_first_look(topology, queries, options, spark)
+        if sentence and not quiet:
+            console.print(sentence, soft_wrap=True)
         began = time.monotonic()
         handle = _started(topology, queries, options, spark, console, bus)
-        if root is not None:
-            from watersmeet.spark.first_look import keep
-
-            if keep(topology, root) and not quiet:
-                console.print(
-                    "no statistics are given: planned by a first look at the sources; `watersmeet stats` looks at more",
-                    soft_wrap=True,
-                )
         if options.dashboard is not None:
             readers.enter_context(dashboard_beside(handle.directory, options.dashboard))
         try:
@@ -123,18 +111,19 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _with_statistics(
+def _with_first_look(
     topology: Topology, queries: Sequence[Query], options: argparse.Namespace, spark: "SparkSession"
-) -> tuple[Topology, Path | None]:
-    """The topology with what plans need to know of streams, by a first look if nobody said it; where that is kept."""
-    from watersmeet.spark.first_look import is_wanted, with_first_look
+) -> tuple[Topology, str]:
+    """The topology with what plans need to know of streams, by a first look if nobody said it; what to say of that."""
+    from watersmeet.spark.first_look import first_look, keep, without_a_look
     from watersmeet.spark.run import checkpoint_root
 
+    if options.site is not None:
+        return topology, without_a_look(spark, topology, queries)
     root = checkpoint_root(replace(topology, queries=tuple(queries)), options.checkpoint)
-    if options.site is not None or not options.first_look or not is_wanted(topology, queries):
-        return topology, None
-    looked = with_first_look(spark, topology, queries, root)
-    return looked, None if looked is topology else root
+    look = first_look(spark, topology, queries, root)
+    keep(look, root)
+    return look.topology, look.sentence
 
 
 def _started(

@@ -1,69 +1,163 @@
-"""A first look at the sources of a run (`--first-look`), where nobody gave the statistics that plans need.
+"""A first look at the sources of a run over several sites, where nobody gave the statistics that plans need.
 
-What was seen is kept beside the checkpoint, so that a restart plans by the same.
+What was seen is kept with the checkpoint, so that a restart plans by the same.
 """
 
 import tempfile
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from watersmeet.errors import WatersmeetError
-from watersmeet.query.sql import parse_query
+from watersmeet.spark.checkpoint import IDENTITY
+from watersmeet.spark.durable import UNFLUSHED
+from watersmeet.spark.ingest import generator
+from watersmeet.spark.ingest.new_files import FILE_FORMATS
+from watersmeet.spark.ingest.tables import with_table_schemas
+from watersmeet.spark.outputs import BoundOutputs, bind_outputs
 from watersmeet.spark.statistics import estimate
+from watersmeet.spark.store.mirror import store_of
 from watersmeet.stats.model import Stats
 from watersmeet.stats.yaml import filled, read_stats, write_stats
-from watersmeet.topology.model import Query, Topology
+from watersmeet.topology.model import Query, Stream, Table, Topology
 
 ROWS, SECONDS = 20_000, 5.0  # of each stream
 _FILE = "first-look-stats.yaml"
+_CURE = "run `watersmeet stats` and name its file as stats_file"
 
 
-def is_wanted(topology: Topology, queries: Sequence[Query]) -> bool:
-    """Whether plans are to be chosen over several sites, and the rate of a stream is not known."""
-    chosen = [query for query in queries if query.plan is None and query.planner in (None, "auto")]
-    if len(topology.sites) < 2 or not chosen or any(stream.frame is not None for stream in topology.streams):
-        return False
-    read: set[str] = set()
-    for query in chosen:
+@dataclass(frozen=True)
+class FirstLook:
+    """A topology with what was seen of its sources, and what is to be said of it."""
+
+    topology: Topology
+    text: str = ""  # of the statistics, to be kept; empty if nothing was looked at now
+    sentence: str = ""
+
+
+def first_look(
+    spark: SparkSession, topology: Topology, queries: Sequence[Query], root: Path | None = None
+) -> FirstLook:
+    """Look at the streams whose rates plans need and nobody gave.
+
+    A restart with the checkpoint at `root` goes by what was seen at first, or plans without, as it did then.
+    """
+    if root is not None and _has_begun(root):
+        kept = _kept(root)
+        return FirstLook(topology if kept is None else _with(topology, kept))
+    wanted, unseen = _unknown(spark, topology, queries)
+    rows = dict.fromkeys(wanted, 0)
+    sentences, text = [], ""
+    if wanted:
         try:
-            parsed = parse_query(query.sql, topology.columns, allow_cross=query.allow_cross)
-        except WatersmeetError:  # over views, or one that planning refuses
-            continue
-        streams = {source.stream for source in parsed.sources}
-        homes = {topology.stream(name).site for name in streams} | {topology.query_site(query)}
-        if len(homes) > 1 and len(parsed.sources) > 1:
-            read |= streams
-    return any(topology.stats.stream(name).rate is None for name in read)
+            text = write_stats(
+                estimate(spark, topology, queries, only=wanted, rows=ROWS, seconds=SECONDS, tell=rows.__setitem__)
+            )
+        except WatersmeetError as error:
+            sentences = [f"the sources could not be looked at before the start: {error}"]
+        else:
+            seen = ", ".join(f"{rows[name]:,} rows of {name}" if rows[name] else f"none of {name}" for name in wanted)
+            sentences = [f"no statistics are given: planned by a first look at the sources ({seen}); {_CURE} for more"]
+    if unseen:
+        sentences.append(f"{_come_with_time(unseen)}; {_CURE}")
+    return FirstLook(_with(topology, text) if text else topology, text, "; ".join(sentences))
 
 
-def with_first_look(spark: SparkSession, topology: Topology, queries: Sequence[Query], root: Path) -> Topology:
-    """The topology with statistics of a first look: of an earlier start, else of now."""
-    kept = root / _FILE
-    if kept.exists():
-        found = read_stats(kept, topology.columns)
-    elif root.is_dir() and any(root.iterdir()):  # it has been planned without
-        return topology
-    else:
-        found = _as_read_back(estimate(spark, topology, queries, rows=ROWS, seconds=SECONDS), topology)
-    return replace(topology, stats=filled(topology.stats, found))
+def without_a_look(spark: SparkSession, topology: Topology, queries: Sequence[Query]) -> str:
+    """What is to be said where a site plans by itself and statistics are missing; empty if none are."""
+    wanted, unseen = _unknown(spark, topology, queries)
+    if not wanted and not unseen:
+        return ""
+    names = ", ".join(sorted({*wanted, *(stream.name for stream in unseen)}))
+    return (
+        f"no statistics are given of {names}, and sites that run by themselves plan by the file alone, so all rows go "
+        f"to the query's site; {_CURE}"
+    )
 
 
-def _as_read_back(found: Stats, topology: Topology) -> Stats:
-    """Statistics as a restart will read them: figures are rounded when they are written."""
+def keep(look: FirstLook, root: Path) -> None:
+    """Keep the statistics that a run is planned by."""
+    if not look.text:
+        return
+    UNFLUSHED.make(root)
+    UNFLUSHED.replace(root / _FILE, look.text)
+    if (store := store_of(root)) is not None:
+        store.put(_FILE, look.text.encode())
+
+
+def _kept(root: Path) -> str | None:
+    """The statistics of the first start with a checkpoint, if it looked."""
+    if (root / _FILE).exists():
+        return (root / _FILE).read_text(encoding="utf-8")
+    store = store_of(root)
+    stored = None if store is None else store.get(_FILE)
+    return None if stored is None else stored.data.decode()
+
+
+def _has_begun(root: Path) -> bool:
+    return any(root.glob(f"*/{IDENTITY}"))
+
+
+def _with(topology: Topology, text: str) -> Topology:
+    """The topology with statistics as a restart will read them: figures are rounded when they are written."""
     with tempfile.TemporaryDirectory(prefix="watersmeet-") as place:
         file = Path(place) / _FILE
-        file.write_text(write_stats(found), encoding="utf-8")
-        return read_stats(file, topology.columns)
+        file.write_text(text, encoding="utf-8")
+        return replace(topology, stats=filled(topology.stats, read_stats(file, topology.columns)))
 
 
-def keep(topology: Topology, root: Path) -> bool:
-    """Keep the statistics that a run was planned by; whether this is the first start with them."""
-    kept = root / _FILE
-    if not root.is_dir() or kept.exists():
+def _unknown(
+    spark: SparkSession, topology: Topology, queries: Sequence[Query]
+) -> tuple[tuple[str, ...], tuple[Stream, ...]]:
+    """The streams to be looked at, and those that plans would need too and whose rows only come with time."""
+    if len(topology.site_names) < 2 or all(_is_known(stream, topology.stats) for stream in topology.sources):
+        return (), ()
+    try:
+        read = list(_read_by_plans(bind_outputs(spark, with_table_schemas(spark, topology), queries)))
+    except WatersmeetError:  # which the start will tell
+        return (), ()
+    wanted: set[str] = set()
+    unseen: dict[str, Stream] = {}
+    for names in read:
+        unknown = [topology.stream(name) for name in sorted(names)]
+        unknown = [stream for stream in unknown if not _is_known(stream, topology.stats)]
+        if later := [stream for stream in unknown if not _can_be_seen(stream)]:
+            unseen |= {stream.name: stream for stream in later}  # without them the others help no plan
+        else:
+            wanted |= {stream.name for stream in unknown}
+    return tuple(sorted(wanted)), tuple(unseen.values())
+
+
+def _read_by_plans(bound: BoundOutputs) -> Iterator[frozenset[str]]:
+    """For each SELECT that a planner plans over several sites, what it reads, below views too."""
+    below: dict[str, frozenset[str]] = {}
+    homes = bound.topology.homes
+    for one in bound.asked:
+        sources = {name: below.get(name, frozenset([name])) for name in one.output.streams}
+        below[one.output.target.name] = frozenset().union(*sources.values())
+        for name, parsed in one.output.branches:
+            query = bound.topology.query(name)
+            streams = {source.stream for source in parsed.sources}
+            if query.plan is not None or query.planner == "central" or len(parsed.sources) < 2:
+                continue
+            if {homes[stream] for stream in streams} != {bound.topology.query_site(query)}:
+                yield frozenset().union(*(sources[stream] for stream in streams))
+
+
+def _is_known(stream: Stream, stats: Stats) -> bool:
+    known = stats.stream(stream.name)
+    return (known.rows if isinstance(stream, Table) else known.rate) is not None
+
+
+def _can_be_seen(stream: Stream) -> bool:
+    """Whether its rows are there before the run, or can be made."""
+    if stream.source is None:
         return False
-    found = Stats(topology.stats.streams, topology.stats.selectivities)
-    kept.write_text(write_stats(found), encoding="utf-8")
-    return True
+    return isinstance(stream, Table) or stream.source.format in (*FILE_FORMATS, generator.FORMAT)
+
+
+def _come_with_time(unseen: Sequence[Stream]) -> str:
+    named = ", ".join(f"{one.name} ({'a frame' if one.source is None else one.source.format})" for one in unseen)
+    return f"rows of {named} only come with time and cannot be looked at before, so all rows go to the query's site"

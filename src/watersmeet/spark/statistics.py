@@ -8,7 +8,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import unquote, urlparse
 
@@ -92,13 +92,14 @@ def estimate(
     topology: Topology,
     queries: Sequence[Query] | None = None,
     *,
+    only: Collection[str] | None = None,
     rows: int = ROWS,
     seconds: float = SECONDS,
     tell: Tell = lambda stream, rows: None,
 ) -> Stats:
     """Statistics of the streams that some queries read, or of all, each from about so many rows or so many seconds.
 
-    Queries also say which filters are to be counted.
+    Queries also say which filters are to be counted. `only` names some of their streams.
     """
     topology = with_table_schemas(spark, topology)
     asked = topology.queries if queries is None else tuple(queries)
@@ -108,6 +109,8 @@ def estimate(
     selectivities: dict[str, Number] = {}
     for stream in topology.sources:
         if queries is not None and stream.name not in compared:
+            continue
+        if only is not None and stream.name not in only:
             continue
         sampler = _Sampler(spark, stream, compared.get(stream.name, Compared()), rows, seconds, tell)
         sketch, seen = sampler.read()

@@ -60,11 +60,17 @@ def mirror_of(url: str | Path) -> Path:
 
 def origin_of(directory: Path) -> ObjectStore | None:
     """What the directory of a site is a copy of; None where it is the checkpoint itself."""
+    store = store_of(directory.parent)
+    return None if store is None else store.below(directory.name)
+
+
+def store_of(root: Path) -> ObjectStore | None:
+    """What the directory of all sites' checkpoints is a copy of; None where it is the checkpoint itself."""
     try:
-        url = (directory.parent / _ORIGIN).read_text(encoding="utf-8")
+        url = (root / _ORIGIN).read_text(encoding="utf-8")
     except OSError:
         return None
-    return open_store(url).below(directory.name)
+    return open_store(url)
 
 
 def shelf_of(directory: Path) -> FileShelf:
