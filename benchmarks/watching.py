@@ -3,8 +3,8 @@
     python -m benchmarks.watching [--seconds 30] [--rate 20000] [--repeats 1] [--seed 1]
 
 Three sites in one Spark application join three streams. In turn the run keeps no events, keeps them while nobody looks
-(what every run does), and is watched by a dashboard with a client that asks for what a page with the time line and one
-with the answers ask for. All do the same work: the same files are there from the beginning of the time that is
+(what every run does), has a dashboard that nobody has opened, and is watched by a dashboard with a client that asks for
+what a page with the time line and one with the answers ask for. All do the same work: the same files are there from the beginning of the time that is
 measured, a site reads one of each stream in a micro-batch, and a micro-batch begins every second. It is checked that
 rows, answers and micro-batches are the same.
 
@@ -37,7 +37,7 @@ SECOND_US = 1_000_000
 KEYS = 200_000
 SQL = "SELECT a.k, a.v AS x, c.v AS y FROM a [RANGE 5 SECONDS], b [RANGE 5 SECONDS], c [RANGE 5 SECONDS] "
 _WARM_S, _QUIET_S = 10, 5
-CASES = ("no events", "nobody looks", "watched")
+CASES = ("no events", "no dashboard", "dashboard not open", "watched")
 
 
 def write_topology(directory: Path, rate: int) -> Path:
@@ -138,7 +138,8 @@ def run_case(case: str, files: Path, rate: int, seconds: int) -> None:
         path = write_topology(directory, rate)
         run = wm.start(wm.load_topology(path), checkpoint=directory / "checkpoint", trigger="1 second", warn=None)
         me, watcher = psutil.Process(), None
-        dashboard = _dashboard(directory / "checkpoint") if case == "watched" else None
+        has_dashboard = case in ("dashboard not open", "watched")
+        dashboard = _dashboard(directory / "checkpoint", is_open=case == "watched") if has_dashboard else None
         if dashboard is not None:
             watcher = psutil.Process(dashboard.pid)
         feed(files, directory, 0, _WARM_S)
@@ -177,13 +178,13 @@ def _await_rows(run: Any, count: int) -> None:
         time.sleep(0.2)
 
 
-def _dashboard(checkpoint: Path) -> "subprocess.Popen[str]":
-    """A dashboard as `run --dashboard` starts it, and a client in threads that follows everything."""
+def _dashboard(checkpoint: Path, *, is_open: bool) -> "subprocess.Popen[str]":
+    """A dashboard as `run --dashboard` starts it; where it is open, with a client in threads that follows everything."""
     command = [sys.executable, "-m", "watersmeet", "dashboard", str(checkpoint), "--port", "0", "--while-stdin"]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     url = process.stderr.readline().split(" at ")[1].strip()
-    for target in (_follow, _ask):
+    for target in (_follow, _ask) if is_open else ():
         threading.Thread(target=target, args=(url,), daemon=True).start()
     return process
 

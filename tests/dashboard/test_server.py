@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 from watersmeet.cli.main import run_command
+from watersmeet.dashboard import view
+from watersmeet.dashboard import watcher as watcher_module
 from watersmeet.dashboard.server import Server
+from watersmeet.dashboard.watcher import Watcher
 
 Lines = list[dict[str, Any]]
 Serve = Callable[..., Server]
@@ -56,6 +59,21 @@ def test_figures_over_http(events: Path, recorded: Lines, serve: Serve) -> None:
     assert len(json.loads(ask(f"{url}api/timeline")[2])) > 3
     some = json.loads(ask(f"{url}api/history?from={first}&to={last + 1}&points=50&kinds=rows,delay")[2])
     assert some["series"] == {kind: history["series"][kind] for kind in ("rows", "delay")}
+
+
+def test_nothing_is_read_while_nobody_looks(recorded: Lines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, half = write(tmp_path / "run.jsonl", recorded[: len(recorded) // 2]), recorded[len(recorded) // 2 :]
+    watcher = Watcher([path], idle_after_s=0.0)
+    watcher.start()
+    assert not watcher.is_due
+    with path.open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(line) + "\n" for line in half)
+    assert not watcher.is_due
+    monkeypatch.setattr(watcher_module, "_MOST_UNREAD", 10_000)
+    assert watcher.is_due, "a run keeps only so much"
+    totals = watcher.look(view.snapshot)["totals"]
+    assert totals["rows"] == rows_of(recorded), "who looks sees everything at once"
+    watcher.stop()
 
 
 def test_answers_that_are_new(recorded: Lines, tmp_path: Path, serve: Serve) -> None:

@@ -55,7 +55,10 @@ EVENTS: dict[type[Event], st.SearchStrategy[Event]] = {
         SiteProgramInForce, NAMES, LISTS, st.lists(st.tuples(NAMES, NAMES, NAMES, NAMES), max_size=3).map(tuple)
     ),
     ShippingExpected: st.builds(
-        ShippingExpected, SECONDS, st.lists(st.tuples(NAMES, NAMES, NAMES, NAMES, SECONDS), max_size=3).map(tuple)
+        ShippingExpected,
+        SECONDS,
+        st.lists(st.tuples(NAMES, NAMES, NAMES, NAMES, SECONDS), max_size=3).map(tuple),
+        st.dictionaries(NAMES, SECONDS, max_size=3),
     ),
     SiteStatus: st.builds(
         SiteStatus,

@@ -17,6 +17,7 @@ from watersmeet.metrics.events import (
     RunEnded,
     RunStarted,
     RunWarning,
+    ShippingExpected,
 )
 from watersmeet.metrics.prometheus import Exporter, serve
 
@@ -103,6 +104,8 @@ def test_all_figures_of_a_run(
     assert found["watersmeet_run_active"] == 0
     assert found['watersmeet_plan_version{query="q"}'] == 4
     assert 'watersmeet_plan_expected_bytes_per_second{query="q"}' not in found
+    bus.publish(ShippingExpected(10.0, (), {"q": 7.5}))
+    assert samples(scrape(exporter))['watersmeet_plan_expected_bytes_per_second{query="q"}'] == 7.5, "of a later plan"
 
 
 def test_names_follow_the_conventions(exporter: Exporter) -> None:

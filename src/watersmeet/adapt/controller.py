@@ -100,6 +100,7 @@ class GoOver:
     version: int
     because: str
     expected: Expected | None = None
+    problem: Problem | None = None  # for the figures of which it was decided on
 
 
 @dataclass(frozen=True)
@@ -249,7 +250,7 @@ class Controller:
         unit = "bytes" if one.mode == "planner" and problem.objective == Objective() else "cost"
         unit = "seconds of work" if one.mode != "planner" else unit
         expected = Expected(found.offer.current, found.offer.proposed, found.offer.migration, unit)
-        return state, GoOver(name, found.next.join, next_version, because, expected), event
+        return state, GoOver(name, found.next.join, next_version, because, expected, problem), event
 
     def _by_matches(
         self, state: ControllerState, one: AdaptiveQuery, problem: Problem

@@ -121,12 +121,12 @@ def _flows(query: dict[str, Any]) -> str:
             flow["purpose"],
             flow["flow"],
             _bytes(flow["bytes"]),
-            _bytes(flow["since_plan"]),
-            _bytes(flow["expected"]),
+            _rate(flow["measured_s"]),
+            _rate(flow["expected_s"]),
         ]
         for flow in query["flows"]
     ]
-    columns = ["link", "purpose", "flow", "#shipped in all", "#since this plan", "#expected"]
+    columns = ["link", "purpose", "flow", "#shipped in all", "#measured, this plan", "#expected"]
     return table_html(columns, rows, "Flows") if rows else ""
 
 
@@ -137,6 +137,10 @@ def _notes(notes: Sequence[dict[str, Any]]) -> str:
 
 def _bytes(size: float | None) -> str:
     return "-" if size is None else size_text(size)
+
+
+def _rate(size: float | None) -> str:
+    return "-" if size is None else f"{_bytes(size)}/s"
 
 
 def _seconds(seconds: float | None) -> str:

@@ -50,6 +50,16 @@ class Tail:
             self.position = Position(now, 0)
         yield from self._from(self.path, self.position)
 
+    @property
+    def unread(self) -> int:
+        """How many bytes of the file have come since the last time."""
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return 0
+        is_known = self.position is not None and self.position.file == found.st_ino
+        return found.st_size - self.position.offset if is_known and self.position is not None else found.st_size
+
     def _from(self, path: Path, position: Position) -> Iterator[bytes]:
         """Whole lines from a position on; the last one only when it has its end."""
         offset, rest = position.offset, b""

@@ -1,5 +1,6 @@
 """The run as it is now, as JSON for the page and as figures for the terminal."""
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from itertools import takewhile
 from typing import Any
@@ -126,11 +127,12 @@ def _links(model: RunModel, now: float) -> list[dict[str, Any]]:
     for _, origin, to, purpose, flow in model.keys("flow"):
         size = model.total("flow", origin, to, purpose, flow)
         recent = model.since(since, "flow", origin, to, purpose, flow)
-        parts.setdefault((origin, to), {})[purpose, flow] = {"bytes": size, "since_plan": recent, "expected": None}
+        parts.setdefault((origin, to), {})[purpose, flow] = _flow(size, recent, seconds, None)
     for origin, to, purpose, flow, bytes_s in () if expected is None else expected.flows:
         if bytes_s:
-            one = parts.setdefault((origin, to), {}).setdefault((purpose, flow), {"bytes": 0.0, "since_plan": 0.0})
-            one["expected"] = bytes_s * seconds
+            flows = parts.setdefault((origin, to), {})
+            known = flows.get((purpose, flow), {"bytes": 0.0, "since_plan": 0.0})
+            flows[purpose, flow] = _flow(known["bytes"], known["since_plan"], seconds, bytes_s)
     found = []
     for origin, to, latency_ms, price in model.topology.links:
         purposes, flows = sent.get((origin, to), {}), parts.get((origin, to), {})
@@ -159,6 +161,16 @@ def _links(model: RunModel, now: float) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def _flow(size: float, recent: float, seconds: float, expected_s: float | None) -> dict[str, Any]:
+    """What a flow has shipped, and since the plan is in force: in all, and by the second of its streams."""
+    return {
+        "bytes": size,
+        "since_plan": recent,
+        "measured_s": recent / seconds if seconds else None,
+        "expected_s": expected_s,
+    }
 
 
 def _expected(model: RunModel) -> tuple[float, ShippingExpected | None]:
@@ -200,6 +212,9 @@ def _query(model: RunModel, now: float, name: str, links: list[dict[str, Any]]) 
         if name in flow["queries"]
     ]
     site = None if described is None else described.site
+    expected_s = _sum(flow["expected_s"] for flow in flows)
+    if expected_s is None and plan is not None:
+        expected_s = plan.expected_bytes_s
     central, central_price = _central(model, prices, {(stream, site) for stream in streams if site})
     readers = {kept for stream in streams for kept in (model.topology.streams.get(stream),) if kept}
     return {
@@ -224,9 +239,16 @@ def _query(model: RunModel, now: float, name: str, links: list[dict[str, Any]]) 
         "shipped_price": sum(flow["bytes"] * prices[flow["from"], flow["to"]] for flow in flows),
         "central": central,
         "central_price": central_price,
-        "expected_bytes_s": None if plan is None else plan.expected_bytes_s,
+        "measured_s": _sum(flow["measured_s"] for flow in flows),
+        "expected_s": expected_s,
         "flows": flows,
     }
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """Of what is known; None where nothing is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 def _query_state(model: RunModel, name: str) -> str:

@@ -1,4 +1,7 @@
-"""Follows the event files of a run for whoever shows it: new lines to the model, the model to the store."""
+"""Follows the event files of a run for whoever shows it: new lines to the model, the model to the store.
+
+While nobody looks nothing is read but what a run may soon drop.
+"""
 
 import contextlib
 import math
@@ -20,6 +23,9 @@ _POLL_S = 1.0  # a page shows nothing sooner
 _SAVE_S = 5.0
 _TOUCH_S = 4.0
 _FIND_S = 2.0  # how often it is looked for sites that have started since
+IDLE_AFTER_S = 10.0  # that nobody has asked for anything: then nothing is read until somebody does
+_IDLE_POLL_S = 30.0  # but what waits to be read, which runs do not keep for ever
+_MOST_UNREAD = 4 << 20  # bytes of a file
 
 
 class Watcher:
@@ -31,6 +37,7 @@ class Watcher:
         *,
         elsewhere: Sequence[Path] = (),  # where others put events of sites that are not in `paths`
         silent_after_s: float = SILENT_AFTER_S,
+        idle_after_s: float = IDLE_AFTER_S,
     ) -> None:
         self._paths = tuple(paths)
         self._elsewhere = tuple(elsewhere)
@@ -43,7 +50,8 @@ class Watcher:
         self._positions = self._store.load(self._model)
         self._tails: dict[str, Tail] = {}
         self._looked_at = -math.inf  # when somebody last looked at answers
-        self._closing = threading.Event()
+        self._asked_at, self._idle_after_s = time.monotonic(), idle_after_s  # when somebody last asked for anything
+        self._closing, self._woken = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="dashboard", daemon=True)
 
     def _check(self) -> None:
@@ -66,6 +74,10 @@ class Watcher:
         self._thread.start()
 
     def _find(self) -> None:
+        with self._lock:
+            self._find_files()
+
+    def _find_files(self) -> None:
         for path in (*self._paths, *self._elsewhere):
             for file in self._files(path):
                 name = file.name if path.is_file() else str(file.relative_to(path))
@@ -84,15 +96,28 @@ class Watcher:
                         is_new = True
         return is_new
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether somebody looks, or has done so just now."""
+        return time.monotonic() - self._asked_at < self._idle_after_s
+
+    @property
+    def is_due(self) -> bool:
+        """Whether to read what has come: somebody looks, or a run may soon drop what waits."""
+        return self.is_asked or any(tail.unread > _MOST_UNREAD for tail in list(self._tails.values()))
+
     def _run(self) -> None:
         saved = touched = found = time.monotonic()
         is_new = True
-        while not self._closing.wait(_POLL_S):
-            is_new |= self.poll()
+        while not self._closing.is_set():
+            self._woken.wait(_POLL_S if self.is_asked or is_new else _IDLE_POLL_S)
+            self._woken.clear()
             now = time.monotonic()
             if now - found >= _FIND_S:
                 found = now
                 self._find()
+            if self.is_due:
+                is_new |= self.poll()
             if is_new and now - saved >= _SAVE_S:
                 saved, is_new = now, False
                 self._save()
@@ -124,6 +149,11 @@ class Watcher:
 
     def look(self, ask: Callable[[RunModel, float], Any]) -> Any:
         """What a function finds out from the model, and from the time that it is there."""
+        was_asked, self._asked_at = self.is_asked, time.monotonic()
+        if not was_asked:
+            self._find()
+            self.poll()
+            self._woken.set()
         with self._lock:
             return ask(self._model, self.now())
 
@@ -136,6 +166,7 @@ class Watcher:
     def stop(self) -> None:
         """Store everything, and end."""
         self._closing.set()
+        self._woken.set()
         self._thread.join()
         self._save()
         self._store.close()

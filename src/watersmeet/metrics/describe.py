@@ -103,17 +103,19 @@ def central_bytes(before: SiteLedger, after: SiteLedger) -> dict[str, int]:
 
 
 def shipping_event(
-    topology: Topology, costs: Mapping[str, Cost], programs: Mapping[str, SiteProgram]
+    rates: Mapping[str, float], costs: Mapping[str, Cost], programs: Mapping[str, SiteProgram]
 ) -> ShippingExpected | None:
-    """What plans are expected to ship; None where nothing is estimated, or no rate is known."""
+    """What plans are expected to ship, by join what each costs, for streams of such rates; None if nothing is known."""
     parts = [part for program in programs.values() for part in program.parts if part.is_in_force]
     streams = {view.stream for part in parts for view in part.views.values()}  # also those of other sites
     streams |= {scan.stream for program in programs.values() for scan in program.sources}
-    rates = [rate.value for name in streams if (rate := topology.stats.stream(name).rate) is not None]
+    rows_s = sum(rates.get(name, 0.0) for name in streams)
     flows = expected_flows(costs, programs)
-    if not costs or not flows or not sum(rates):
+    if not costs or not flows or not rows_s:
         return None
+    joins = {query: part.name for part in parts for query in part.queries if part.name in costs}
     return ShippingExpected(
-        sum(rates),
+        rows_s,
         tuple((origin, to, purpose.value, name, size) for (origin, to, purpose, name), size in sorted(flows.items())),
+        {query: costs[join].bytes_s for query, join in sorted(joins.items())},
     )

@@ -55,6 +55,7 @@ class ShippingExpected:
 
     rows_s: float
     flows: tuple[tuple[str, str, str, str, float], ...]  # from, to, purpose, flow, bytes a second
+    queries: Mapping[str, float] = field(default_factory=dict)  # bytes a second of all flows of each, shared ones too
 
 
 @dataclass(frozen=True, slots=True)

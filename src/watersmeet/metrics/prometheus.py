@@ -167,13 +167,16 @@ class _Metrics:
                 self.refused.inc()
             case SiteStatus():
                 self._read_status(event)
+            case ShippingExpected():
+                for query, size in event.queries.items():
+                    self.plan_bytes.labels(query).set(size)
             case AnswersDelivered():
                 self.delays.labels(event.query).observe(event.seconds)
             case ParcelsRefused():
                 self.refused_parcels.labels(event.site, event.sender).inc()
             case PlanChangeProposed() | VersionDropped() | QueryAdded():
                 pass  # what counts is the plan in force
-            case TopologyInForce() | QueryDescribed() | SiteProgramInForce() | ShippingExpected() | AnswerSample():
+            case TopologyInForce() | QueryDescribed() | SiteProgramInForce() | AnswerSample():
                 pass  # what the run is, not what it does
             case LinkCounts():
                 pass  # totals, which `_Links` takes from the bus

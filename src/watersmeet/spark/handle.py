@@ -21,6 +21,7 @@ from watersmeet.metrics.events import (
     RunEnded,
     SiteProgramInForce,
 )
+from watersmeet.metrics.expected import costs_in_force, planned_rates
 from watersmeet.metrics.traffic import LinkTraffic
 from watersmeet.metrics.usage import Usage, usage_of
 from watersmeet.plan.nodes import Plan, join_plans_of
@@ -257,10 +258,10 @@ class StreamingRun:
 
         The time is known from the rows that have come at the rates that were planned with.
         """
-        known = self.topology.stats
+        known = planned_rates(self.topology, self.plans)
         ledgers = [ledger for _, ledger in self._programs.values()]
         read = {name: state.rows for ledger in ledgers for name, state in ledger.streams.items()}
-        rates = {name: rate.value for name in read if (rate := known.stream(name).rate) is not None}
+        rates = {name: known[name] for name in read if name in known}
         batches = max((ledger.batch + 1 for ledger in ledgers), default=0)
         seconds = sum(read[name] for name in rates) / max(sum(rates.values()), 1e-9)
         if not batches or not seconds:
@@ -272,21 +273,14 @@ class StreamingRun:
     def _costs(self, batch_interval_s: float | None = None) -> dict[str, Cost]:
         """By join in force, what its plan is expected to cost."""
         programs = [program for program, _ in self._programs.values()]
-        newest = max((program.revision for program in programs), default=0)  # others are about to go over to it
-        parts = [part for one in programs if one.revision == newest for part in one.parts if part.is_in_force]
-        names = {part.name: part.queries[0] for part in parts if part.queries[0] in self.plans}
-        found = {
-            name: estimate(self.plans[query], batch_interval_s=batch_interval_s)
-            for name, query in sorted(names.items())
-        }
-        return {name: cost for name, cost in found.items() if cost is not None}
+        return costs_in_force(self.plans, programs, lambda chosen: estimate(chosen, batch_interval_s))
 
     def report_expected(self) -> None:
         """Publish what the plans in force are expected to ship, now and whenever others are in force."""
 
         def report() -> None:
             programs = {site: program for site, (program, _) in self._programs.items()}
-            expected = shipping_event(self.topology, self._costs(), programs)
+            expected = shipping_event(planned_rates(self.topology, self.plans), self._costs(), programs)
             if expected is not None:
                 self.events.publish(expected)
 

@@ -179,9 +179,9 @@ class Launch:
             decisions.go_on_with(query, join)
 
         def go_over(change: GoOver) -> None:
-            chosen = run.query(change.query).chosen
-            plan = with_join(chosen.plan, change.join)
-            run.change_plan(change.query, plan, planner=chosen.planner, reason=change.because, expected=change.expected)
+            now = run.query(change.query).chosen
+            chosen = Chosen(with_join(now.plan, change.join), now.planner, problem=change.problem)
+            run.change_plan(change.query, chosen, reason=change.because, expected=change.expected)
 
         def begin(name: str) -> None:
             topology = self.applier.expanded(self.applier.deployed)

@@ -16,6 +16,8 @@ import pytest
 from watersmeet.adapt.controller import GoOver
 from watersmeet.adapt.decisions import Timetable
 from watersmeet.cli.main import run_command
+from watersmeet.dashboard import view
+from watersmeet.dashboard.model import RunModel
 from watersmeet.errors import InputError
 from watersmeet.metrics.events import (
     Event,
@@ -575,6 +577,12 @@ def test_sites_go_over_to_the_plans_that_are_decided_on(mode: str, busy: int, ou
     observed = [row for row in outcome.summary.traffic.rows if row.purpose == "observations"]
     assert {(row.origin, row.to) for row in observed if row.traffic.bytes} == {("fra", "ams"), ("nyc", "ams")}
     assert [from_json(to_json(event, at))[1] for at, event in decisions] == [event for _, event in decisions]
+    model = RunModel()
+    for at, event in seen:
+        model.read("run", at, event)
+    (query,) = view.snapshot(model, seen[-1][0])["queries"]
+    if not outer:  # estimates do not know of rows that wait for partners
+        assert query["measured_s"] == pytest.approx(query["expected_s"], rel=0.3), "of the plan in force"
 
 
 @pytest.mark.parametrize(

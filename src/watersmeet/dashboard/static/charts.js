@@ -1,7 +1,8 @@
 // Charts over the range that is shown. Dragging over any of them zooms all; a double click goes back.
+// Dashed lines are what happened: plans that came into force, starts and ends, queries, trouble.
 
 import uPlot from "/static/vendor/uPlot.js";
-import { PURPOSES, colourOf, token } from "/static/colours.js";
+import { LANES, PURPOSES, colourOf, token } from "/static/colours.js";
 import { h } from "/static/dom.js";
 import * as format from "/static/format.js";
 
@@ -32,10 +33,12 @@ export const CHARTS = {
   trouble: { kinds: ["late", "malformed"], title: "Late and malformed rows", unit: "rows a second", show: format.short, pick: (all) => [...sumBy(all.late, 1).map((one) => ({ ...one, name: `${one.name}, late` })), ...sumBy(all.malformed, 1).map((one) => ({ ...one, name: `${one.name}, malformed` }))] },
 };
 
+const isMarked = (note) => note.version !== null || note.is_bad || note.lane === "run" || note.lane === "query";
+
 export class Chart {
-  constructor(kind, zoom, reset, only = () => true) {
+  constructor(kind, app, only = () => true) {
     this.spec = CHARTS[kind];
-    this.zoom = zoom;
+    this.app = app;
     this.only = only;
     this.plot = null;
     this.names = "";
@@ -43,7 +46,7 @@ export class Chart {
     this.node = h("figure", { class: "card chart", "data-chart": kind, "aria-label": `Chart: ${this.spec.title}` },
       h("h2", {}, this.spec.title, h("small", {}, this.spec.unit)), this.body);
     this.node.style.margin = "0";
-    this.body.addEventListener("dblclick", reset);
+    this.body.addEventListener("dblclick", () => app.unzoom());
     new ResizeObserver(() => this.resize()).observe(this.body);
   }
 
@@ -82,6 +85,23 @@ export class Chart {
     this.plot.setScale("x", { min: range.from, max: range.to });
   }
 
+  mark(plot) {
+    const g = plot.ctx, { left, top, width, height } = plot.bbox, ratio = devicePixelRatio || 1;
+    g.save();
+    g.lineWidth = ratio;
+    g.setLineDash([2 * ratio, 3 * ratio]);
+    for (const note of this.app.notes) {
+      const x = Math.round(plot.valToPos(note.at, "x", true)) + 0.5;
+      if (!isMarked(note) || this.app.hiddenLanes.has(note.lane) || x < left || x > left + width) continue;
+      g.strokeStyle = LANES[note.lane];
+      g.beginPath();
+      g.moveTo(x, top);
+      g.lineTo(x, top + height);
+      g.stroke();
+    }
+    g.restore();
+  }
+
   options(lines, width) {
     const soft = token("--soft"), grid = token("--grid");
     const axis = { stroke: soft, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, size: 4 }, font: "11px system-ui, sans-serif" };
@@ -89,8 +109,8 @@ export class Chart {
       width, height: HEIGHT,
       tzDate: (at) => uPlot.tzDate(new Date(at * 1e3), "UTC"),
       cursor: { sync: { key: SYNC.key }, drag: { x: true, y: false, setScale: false }, points: { size: 5 } },
-      hooks: { setSelect: [(plot) => {
-        if (plot.select.width > 4) this.zoom(plot.posToVal(plot.select.left, "x"), plot.posToVal(plot.select.left + plot.select.width, "x"));
+      hooks: { drawAxes: [(plot) => this.mark(plot)], setSelect: [(plot) => {
+        if (plot.select.width > 4) this.app.zoom(plot.posToVal(plot.select.left, "x"), plot.posToVal(plot.select.left + plot.select.width, "x"));
         plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
       }] },
       scales: { x: { time: true }, y: { range: (_, low, high) => [0, high > 0 ? high * 1.08 : 1] } },

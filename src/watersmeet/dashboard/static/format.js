@@ -44,8 +44,14 @@ export function percent(part, whole) {
 export function change(before, after) {
   return before ? `${after >= before ? "+" : "−"}${percent(Math.abs(after - before), before)}` : none;
 }
-export const money = (value) => value === null || value === undefined ? none
-  : value === 0 ? "0" : value < 0.01 ? "< 0.01" : value.toLocaleString("en", { maximumFractionDigits: 2 });
+// Small amounts have two digits that count, so that what a plan saves can be seen on a small run too.
+export function money(value) {
+  if (value === null || value === undefined) return none;
+  const size = Math.abs(value);
+  if (size === 0) return "0";
+  if (size >= 1) return value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+  return size < 1e-9 ? "< 0.000000001" : value.toFixed(Math.max(2, 1 - Math.floor(Math.log10(size))));
+}
 
 const two = (value) => String(value).padStart(2, "0");
 export function clock(at) {

@@ -15,6 +15,7 @@ class App {
   constructor() {
     this.now = null;
     this.notes = [];
+    this.hiddenLanes = new Set(); // of what happened, not shown
     this.notesSeen = -1;
     this.historyAt = this.overviewAt = -Infinity;
     this.zoom = (from, to) => this.range.zoom(from, to);

@@ -57,7 +57,7 @@ export class MapPanel {
     this.map = h("div", { id: "map" });
     this.legend = h("div", { class: "legend" });
     this.details = h("aside", { class: "card", "aria-label": "Details", "aria-live": "off" });
-    this.chart = new Chart("bytes", app.zoom, app.unzoom);
+    this.chart = new Chart("bytes", app);
     panel.append(h("div", { class: "split" },
       h("div", { class: "stack" }, h("div", { class: "card" }, h("h2", {}, "Sites and links"), this.map, this.legend), this.chart.node), this.details));
     this.charts = [this.chart];
@@ -131,6 +131,7 @@ export class MapPanel {
   choose(what) {
     this.chosen = JSON.stringify(this.chosen) === JSON.stringify(what) ? null : what;
     if (this.app.now) this.update(this.app.now);
+    if (this.chosen && this.details.getBoundingClientRect().top > innerHeight - 80) this.details.scrollIntoView({ block: "nearest" }); // on a narrow page
   }
 
   detail(now) {
@@ -165,9 +166,9 @@ export class MapPanel {
     const facts = [[this.when(), format.bytesRate(link.bytes_s)], ["sent", format.bytes(link.bytes)], ["waits", format.bytes(link.backlog)], ["latency, as given", format.seconds(link.latency_ms / 1000)],
       ["until durable there", format.seconds(link.measured_latency_s)], ["price", `${format.money(link.bytes * link.price_per_gb / 1e9)} (${format.money(link.price_per_gb)} a GB)`]];
     const purposes = Object.entries(link.purposes).map(([name, one]) => ({ cells: [[h("i", { class: "swatch", colour: PURPOSES[name] ?? colourOf(0) }), name], format.bytesRate(one.bytes_s), format.bytes(one.bytes), format.count(one.tuples)] }));
-    const flows = link.flows.map((one) => ({ cells: [one.flow, one.purpose, format.bytes(one.bytes), format.bytes(one.since_plan), format.bytes(one.expected)] }));
+    const flows = link.flows.map((one) => ({ cells: [one.flow, one.purpose, format.bytes(one.bytes), format.bytesRate(one.measured_s), format.bytesRate(one.expected_s)] }));
     return [this.back(`Link ${idOf(link)}`), factList(facts), h("h3", {}, "By purpose"), table(["purpose", this.when("#"), "#sent", "#tuples"], purposes, "Purposes"),
-      h("h3", {}, "Flows"), table(["flow", "purpose", "#sent", "#since this plan", "#expected"], flows, "Flows")];
+      h("h3", {}, "Flows"), table(["flow", "purpose", "#sent", "#measured", "#expected"], flows, "Flows")];
   }
 
   when(mark = "") { return mark + (this.app.now.is_live ? "now" : "mean"); } // rates of a run that has ended are over all its time

@@ -12,7 +12,7 @@ export class QueriesPanel {
     this.list = h("div", { class: "card", id: "query-list" });
     this.details = h("div", { class: "stack", id: "query-details" });
     const only = (name) => name === this.chosen || name.startsWith(`${this.chosen}, `);
-    this.charts = [new Chart("answers", app.zoom, app.unzoom, only), new Chart("delay", app.zoom, app.unzoom, only)];
+    this.charts = [new Chart("answers", app, only), new Chart("delay", app, only)];
     panel.append(h("div", { class: "stack" }, this.list, h("div", { class: "cards" }, this.charts.map((chart) => chart.node)), this.details));
   }
 
@@ -49,17 +49,18 @@ export class QueriesPanel {
       ["answered at", query.site ?? format.none], ["streams", query.streams.join(", ") || format.none], ["rows that failed", format.count(query.failed)], ["state of its sites", states || format.none],
       ["shipped", `${format.bytes(query.shipped)}, price ${format.money(query.shipped_price)}`],
       ["central would ship", query.central ? `${format.bytes(query.central)}, price ${format.money(query.central_price)}` : format.none],
-      ["saved", query.central ? `${format.bytes(saved)}, ${format.percent(saved, query.central)}` : format.none],
-      ["expected of the plan", query.expected_bytes_s === null ? format.none : format.bytesRate(query.expected_bytes_s)],
+      ["saved", query.central ? `${format.bytes(saved)} (${format.percent(saved, query.central)}), price ${format.money(query.central_price - query.shipped_price)}` : format.none],
+      ["this plan ships", format.bytesRate(query.measured_s)],
+      ["was expected to ship", query.expected_s === null ? format.none : `${format.bytesRate(query.expected_s)}${query.measured_s === null ? "" : `, measured ${format.percent(query.measured_s, query.expected_s)} of it`}`],
     ];
-    const flows = query.flows.map((flow) => ({ cells: [`${flow.from} → ${flow.to}`, flow.purpose, flow.flow, format.bytes(flow.bytes), format.bytes(flow.since_plan), format.bytes(flow.expected), format.percent(flow.since_plan, flow.expected)] }));
+    const flows = query.flows.map((flow) => ({ cells: [`${flow.from} → ${flow.to}`, flow.purpose, flow.flow, format.bytes(flow.bytes), format.bytes(flow.since_plan), format.bytesRate(flow.measured_s), format.bytesRate(flow.expected_s), format.percent(flow.measured_s ?? 0, flow.expected_s)] }));
     return [h("div", { class: "split" },
       h("div", { class: "card" }, h("h2", {}, `Plan of ${query.name}`), h("p", { class: "soft" }, `version ${query.version ?? format.none}, by ${query.planner ?? format.none}: as a tree, and what each site does`), h("pre", { tabindex: "0", class: "plan" }, query.plan || format.none)),
       h("div", { class: "stack" },
         h("div", { class: "card" }, h("h2", {}, "SQL"), h("pre", { tabindex: "0", class: "sql" }, query.sql || format.none)),
         h("div", { class: "card" }, h("h2", {}, "Figures"), factList(facts)))),
-    h("div", { class: "card" }, h("h2", {}, "Flows: measured and expected"), h("p", { class: "soft" }, "Without watermarks and agreement, which all queries of a link share. Expected is what the plan in force was estimated to ship for the rows that have come since it took over (or since the last start)."), flows.length
-      ? table(["link", "purpose", "flow", "#shipped in all", "#since this plan", "#expected", "#of expected"], flows, "Flows")
+    h("div", { class: "card" }, h("h2", {}, "Flows: measured and expected"), h("p", { class: "soft" }, "By the second of the streams' own time, since the plan in force has taken over (or since the last start). Without watermarks and agreement, which all queries of a link share."), flows.length
+      ? table(["link", "purpose", "flow", "#shipped in all", "#since this plan", "#measured", "#expected", "#of expected"], flows, "Flows")
       : h("p", { class: "empty" }, "Nothing is shipped for this query."))];
   }
 }

@@ -10,13 +10,13 @@ const MOST_SHOWN = 300;
 export class TimelinePanel {
   constructor(panel, app) {
     this.app = app;
-    this.off = new Set();
     this.list = h("ol", { class: "notes", id: "notes", tabindex: "0", "aria-label": "What happened, the latest first" });
     this.count = h("small", { class: "soft" });
+    // Unticked, they are not in charts either.
     const lanes = Object.entries(LANES).map(([lane, colour]) => h("label", { class: "inline" },
-      h("input", { type: "checkbox", checked: true, onchange: (event) => { event.target.checked ? this.off.delete(lane) : this.off.add(lane); this.show(); } }),
+      h("input", { type: "checkbox", checked: true, onchange: (event) => this.choose(lane, event.target.checked) }),
       h("i", { class: "swatch", colour }), lane));
-    this.charts = Object.keys(CHARTS).map((kind) => new Chart(kind, app.zoom, app.unzoom));
+    this.charts = Object.keys(CHARTS).map((kind) => new Chart(kind, app));
     panel.append(h("div", { class: "stack" },
       h("div", { class: "card" }, h("h2", {}, "What happened ", this.count), h("div", { class: "filters" }, lanes), this.list),
       h("div", { class: "cards" }, this.charts.map((chart) => chart.node))));
@@ -24,9 +24,16 @@ export class TimelinePanel {
 
   update() { this.show(); }
 
+  choose(lane, isShown) {
+    if (isShown) this.app.hiddenLanes.delete(lane);
+    else this.app.hiddenLanes.add(lane);
+    this.charts.forEach((chart) => chart.plot?.redraw(false));
+    this.show();
+  }
+
   show() {
     const { from, to } = this.app.range.shown;
-    const notes = this.app.notes.filter((note) => note.at >= from - 1 && note.at <= to + 1 && !this.off.has(note.lane)).slice(-MOST_SHOWN).reverse();
+    const notes = this.app.notes.filter((note) => note.at >= from - 1 && note.at <= to + 1 && !this.app.hiddenLanes.has(note.lane)).slice(-MOST_SHOWN).reverse();
     this.count.textContent = `${notes.length} in this time`;
     replaceIfChanged(this.list, notes, () => notes.length ? notes.map((note) => this.line(note)) : [h("li", { class: "empty" }, "Nothing in this time.")]);
   }

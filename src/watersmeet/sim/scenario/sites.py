@@ -31,10 +31,12 @@ from watersmeet.metrics.events import (
     RunEnded,
     RunStarted,
 )
+from watersmeet.metrics.expected import costs_in_force, planned_rates
 from watersmeet.metrics.traffic import LinkTraffic
 from watersmeet.plan.explain import explain_text
 from watersmeet.plan.nodes import join_plan_of, with_join
 from watersmeet.planners.choose import Chosen
+from watersmeet.planners.problem import Problem
 from watersmeet.program.rjoin.arrays import Longs
 from watersmeet.program.site.agreement import Form
 from watersmeet.program.site.deployment import first_joins
@@ -100,7 +102,7 @@ def simulate_sites(
             chosen = asked[name].chosen
             asked[name] = replace(asked[name], chosen=replace(chosen, plan=with_join(chosen.plan, join)))
     report = _Report(
-        events, epoch_us, scenario.trigger_us, asked, [one.target.name for one in plans.answered], decisions
+        events, topology, epoch_us, scenario.trigger_us, asked, [one.target.name for one in plans.answered], decisions
     )
     longest_us = max(topology.link(a, b).latency_us for a in topology.site_names for b in topology.site_names)
     sites = SimulatedSites(
@@ -127,7 +129,7 @@ def simulate_sites(
     for crash in crashes:
         sites.crash(crash.site, crash.at_us, crash.down_us)
     report.sites = sites
-    report.start(topology, {name: site.engine.program for name, site in sorted(sites.sites.items())})
+    report.start({name: site.engine.program for name, site in sorted(sites.sites.items())})
     _feed(sites, streams, scenario.trigger_us, progress)
     if plans.is_drained:
         sites.drain()
@@ -206,6 +208,7 @@ class _Report:
     """Notes when each micro-batch was completed, and reports the events of the run in virtual time since 1970."""
 
     events: Reader | None
+    topology: Topology
     epoch_us: int
     trigger_us: int
     asked: Mapping[str, PlannedQuery]  # by SELECT
@@ -216,26 +219,34 @@ class _Report:
     _reported: dict[str, SiteLedger] = field(default_factory=dict)  # by site, as of the last report
     _programs: dict[str, SiteProgram] = field(default_factory=dict)  # by site, that were reported
     _published_changes: int = 0  # changes of plans that were published
+    _chosen: dict[str, Chosen] = field(default_factory=dict)  # by SELECT, what is in force
+    _problems: dict[str, Problem | None] = field(default_factory=dict)  # by SELECT, what was decided on last
     _coordinator: str = ""  # the site that decides
     _log: int = 0  # changes that it knows the outcome of
     _sketches: dict[str, StreamSketch] = field(default_factory=dict)  # by stream, of the micro-batch that runs
     _observed_us: dict[str, int] = field(default_factory=dict)  # by stream, until when its rows were counted
     _matched_us: dict[str, int] = field(default_factory=dict)  # by site, until when combinations were
 
-    def start(self, topology: Topology, programs: Mapping[str, SiteProgram]) -> None:
+    def start(self, programs: Mapping[str, SiteProgram]) -> None:
         self._publish(0, RunStarted(tuple(programs), tuple(self.queries), __version__))
         if self.events is None:
             return
-        self._publish(0, topology_event(topology))
-        costs = {name: _expected_cost(one.chosen, self.trigger_us) for name, one in self.asked.items()}
-        shipped = shipping_event(topology, {name: cost for name, cost in costs.items() if cost is not None}, programs)
-        if shipped is not None:
-            self._publish(0, shipped)
+        self._publish(0, topology_event(self.topology))
+        self._chosen = {name: one.chosen for name, one in self.asked.items()}
+        self._publish_expected(0, programs)
         for name, one in self.asked.items():
-            self._publish(0, query_event(topology, name, one.chosen.plan))
+            self._publish(0, query_event(self.topology, name, one.chosen.plan))
             expected = None if one.chosen.cost is None else one.chosen.cost.bytes_s
             plan = PlanInForce(name, one.chosen.planner, explain_text(one.chosen.plan), expected, 1)
             self._publish(0, plan)
+
+    def _publish_expected(self, now_us: int, programs: Mapping[str, SiteProgram]) -> None:
+        """Say what the plans in force are expected to ship."""
+        rates = planned_rates(self.topology, self._chosen)
+        costs = costs_in_force(self._chosen, programs.values(), lambda one: _expected_cost(one, self.trigger_us))
+        shipped = shipping_event(rates, costs, programs)
+        if shipped is not None:
+            self._publish(now_us, shipped)
 
     def completed(self, site: SimulatedSite, before: SiteLedger) -> None:
         now_us, ledger, program = site.kernel.now_us, site.ledger, site.engine.program
@@ -248,6 +259,8 @@ class _Report:
         if self._programs.get(site.name) is not program:
             self._programs[site.name] = program
             self._publish(now_us, program_event(program))
+            if self._published_changes and self.sites is not None:
+                self._publish_expected(now_us, {name: one.engine.program for name, one in self.sites.sites.items()})
         segments = list(ledger.segments)
         found = before.ingested
         names = sorted({one.stream for one in found})
@@ -327,6 +340,7 @@ class _Report:
                 planner=asked.chosen.planner,
                 expected=one.expected,
             )
+            self._problems[one.query] = one.problem
             self.sites.change(now_us, Change((wanted,), reason=one.because), self._coordinator)
             self._publish(now_us, PlanChangeProposed((one.query,), one.because, 0))
         takeovers = self.sites.takeovers
@@ -334,6 +348,9 @@ class _Report:
             for taken in () if takeover.refused else takeover.change.plans:
                 text = explain_text(taken.plan)
                 self._publish(now_us, PlanInForce(taken.query, taken.planner, text, None, takeover.revision))
+                first = self.asked[taken.query].chosen
+                problem = self._problems.get(taken.query) or first.problem
+                self._chosen[taken.query] = replace(first, plan=taken.plan, problem=problem)
         self._published_changes = len(takeovers)
 
     def _follow_coordinator(self) -> None:
