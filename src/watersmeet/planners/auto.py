@@ -112,7 +112,7 @@ def plan_pmjoin(problem: Problem) -> PartitionedPlan:
 
 def partitioned_plans(problem: Problem) -> Iterator[PartitionedPlan]:
     """Partitions whose parts have the best sub-plan each, of any kind."""
-    if problem.in_order:
+    if problem.counting:
         return
     for number in _partitionable(problem):
         is_grouped = _groupable(problem, number)
@@ -213,13 +213,13 @@ def _too_many(problem: Problem, name: str) -> bool:
     count = len(problem.aliases)
     most = {"exhaustive": MOST_EXHAUSTIVE, "tree": MOST_TREE, "optimal": MOST_OPTIMAL}
     needs_time = name in ("tree", "pmjoin", "simple", "local-first", "optimal")
-    return count > most.get(name, count) or (needs_time and (problem.in_order or not is_connected(problem)))
+    return count > most.get(name, count) or (needs_time and (problem.is_refreshed or not is_connected(problem)))
 
 
 def _need_time(problem: Problem, name: str) -> None:
     check_connected(problem)
-    if problem.in_order:
-        raise InputError(f"the planner {name} makes trees, which need windows over time, not ROWS; use greedy or auto")
+    if problem.is_refreshed:
+        raise InputError(f"the planner {name} makes trees, which cannot have tables that are refreshed; use auto")
 
 
 def _partitionable(problem: Problem) -> list[int]:
@@ -228,6 +228,7 @@ def _partitionable(problem: Problem) -> list[int]:
         key_class.number
         for key_class in problem.shape.classes
         if key_class.exact
+        and not problem.counting
         and problem.workload.domains[key_class.number].is_known
         and problem.workload.domains[key_class.number].cells > 1
     ]
@@ -310,7 +311,7 @@ def _best_sub_plan(problem: Problem, sub_plans: Iterable[SubPlan]) -> SubPlan:
 
 def _whole_plans(problem: Problem) -> Iterator[PartitionedPlan]:
     """Plans of no planner's own for the whole key space: one sub-plan each."""
-    if not problem.in_order:
+    if not problem.is_refreshed:
         for sub_plan in _single_sub_plans(problem):
             yield (sub_plan,), None
 

@@ -15,7 +15,7 @@ from watersmeet.plan.nodes import JoinPlan, Partition, Plan, SubPlan
 from watersmeet.plan.shape import QueryShape, above, shape_of
 from watersmeet.program.operators import Purpose
 from watersmeet.query.model import JoinQuery
-from watersmeet.query.windows import counted
+from watersmeet.query.windows import AsOf, counted
 from watersmeet.stats.model import Stats
 from watersmeet.topology.model import Link, Topology
 
@@ -101,10 +101,15 @@ class Problem:
     def site(self) -> str | None:
         return self.workload.site
 
+    @cached_property
+    def counting(self) -> int:
+        """The aliases whose windows count rows, as a set: in trees they are not reduced, and there are no parts."""
+        return sum(1 << n for n, scan in enumerate(self.shape.scans) if counted(scan.window) is not None)
+
     @property
-    def in_order(self) -> bool:
-        """Whether any window counts rows: trees need windows over time."""
-        return any(counted(scan.window) is not None for scan in self.shape.scans)
+    def is_refreshed(self) -> bool:
+        """Whether any table is read anew while the query runs, which trees cannot have."""
+        return any(scan.window == AsOf(is_refreshed=True) for scan in self.shape.scans)
 
     def join(self, sub_plans: Sequence[SubPlan], partition: Partition | None = None) -> JoinPlan:
         """The join that has these sub-plans."""

@@ -70,6 +70,8 @@ class Carrier:
         best = Carriage(size * self.weight(origin, to) + self._trip(messages, origin, to))
         if not self._workload.shared(mask, partner) or not self._problem.allows(to, origin):
             return best
+        if (mask | partner) & self._problem.counting:
+            return best
         for reduction, bloom, out, back in self._sizes(mask, partner):
             value = sum(size * self.weight(origin, to) + self._trip(many, origin, to) for size, many in out)
             value += sum(size * self.weight(to, origin) + self._trip(many, to, origin) for size, many in back)

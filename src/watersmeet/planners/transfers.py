@@ -31,6 +31,7 @@ from watersmeet.cost.formulas import (
 from watersmeet.cost.workload import F64, I64, PLACE_SIZES, Workload, members_of, size_at, thinned
 from watersmeet.plan.nodes import Reduction
 from watersmeet.planners.problem import Problem
+from watersmeet.planners.reduce import TOO_MUCH
 from watersmeet.planners.sweep import coarse
 
 # How an input of a join node is reduced, and whether with Bloom filters: the columns of `Transfers`.
@@ -126,6 +127,7 @@ class TransferTable:
         for key_class in self._classes:
             key_class.observe(workload, has, self._rate, self._lifetime_s, self._batch_interval_s)
         self.tied, self._main = self._ties(len(sets), count)
+        self._counting: Bits = sets & problem.counting != 0
         transfers = [self._transfers(alias) for alias in range(count)]
         self._comes, self._goes = ([pair[side] for pair in transfers] for side in (0, 1))
 
@@ -186,7 +188,8 @@ class TransferTable:
                 if not mask >> alias & 1 and self._workload.is_counted(mask):
                     self._note_counted(comes, 1 << alias, mask, mask)
                     self._note_counted(goes, mask, 1 << alias, mask)
-        return self._sent(np.full(sets, 1 << alias), comes), self._sent(np.arange(sets), goes)
+        barred = self._counting | self._counting[1 << alias]
+        return self._sent(np.full(sets, 1 << alias), comes, barred), self._sent(np.arange(sets), goes, barred)
 
     def _note_counted(self, found: Reduced, own: int, other: int, place: int) -> None:
         """What it takes to reduce one side by the other, as it was counted in a sample."""
@@ -257,8 +260,8 @@ class TransferTable:
                 agree = np.where(other.in_class[sets], agree * (other.share[sets] @ own), agree)
         return agree
 
-    def _sent(self, sets: I64, reduced: Reduced) -> Transfers:
-        """What sets send, whole and reduced in each way; the columns are those of `REDUCTIONS`."""
+    def _sent(self, sets: I64, reduced: Reduced, barred: Bits) -> Transfers:
+        """What sets send, whole and reduced in each way but where that is barred; the columns are `REDUCTIONS`."""
         rate, zero = self._rate[sets], (np.zeros(len(sets)),) * 2
         whole, exact, rough = (
             self._rows(sets, rate * part) for part in (1.0, reduced.matched, reduced.matched_by_filter)
@@ -269,8 +272,9 @@ class TransferTable:
         )
         out = [(whole, zero), (exact, zero), (rough, zero), (exact, asked), (rough, asked_filters)]
         back = [zero, announced, announced_filters, found, found_filters]
+        sizes = [rows[0] + keys[0] for rows, keys in out]
         return Transfers(
-            np.stack([rows[0] + keys[0] for rows, keys in out], axis=1),
+            np.stack([sizes[0], *(np.where(barred, TOO_MUCH, size) for size in sizes[1:])], axis=1),
             np.stack([rows[1] + keys[1] for rows, keys in out], axis=1),
             np.stack([size for size, _ in back], axis=1),
             np.stack([messages for _, messages in back], axis=1),

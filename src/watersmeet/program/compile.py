@@ -273,8 +273,8 @@ class _Builder:
 
     def tree(self, root: JoinNode) -> None:
         """The operators of a tree, down from its root."""
-        if any(counted(scan.window) is not None for scan in self._join.scans):
-            raise ValueError("a tree needs windows over time, not ROWS")
+        if any(isinstance(scan.window, AsOf) and counted(scan.window) is not None for scan in self._join.scans):
+            raise ValueError("a tree cannot have tables that are refreshed")
         site, flow, _ = self._node(root, is_root=True)
         self._deliver(site, flow)
 
@@ -289,6 +289,12 @@ class _Builder:
             origin, right, more = self._node(one.node)
             key = self._tying(bound, more)
             alias, other = self._shortest(bound), self._shortest(more)
+            both = (*bound, *more)
+            in_order = [alias for alias in both if counted(self._join.scan(alias).window) is not None]
+            if in_order and one.reduction is not Reduction.NONE:
+                raise ValueError("inputs of a tree are not reduced where a ROWS window is among them")
+            for counting in in_order:
+                self._ship(self._join.home(counting), clock_of(counting), at)
             if origin != at and key and one.reduction is not Reduction.NONE:
                 keys = self._announce(at, alias, key, left)
                 self._pace(origin, right, alias, at)
@@ -307,7 +313,6 @@ class _Builder:
                 self._add(origin, Semijoin("", other, right, keys, key, reduced))
                 right = reduced
             self._ship(origin, right, at)
-            both = (*bound, *more)
             is_last = is_root and number == len(node.inputs)
             if is_last:
                 out = Flow("answers", Form.RESULT, Purpose.RESULTS)
@@ -320,8 +325,13 @@ class _Builder:
         return at, left, bound
 
     def _shortest(self, aliases: tuple[str, ...]) -> str:
-        """The alias whose window bounds for how long combinations last."""
-        return min(aliases, key=lambda alias: (_reach_us(self._join.scan(alias).window), aliases.index(alias)))
+        """The alias whose window bounds for how long combinations last: over time if any is, else one that counts."""
+
+        def rank(alias: str) -> tuple[float, bool, int]:
+            window = self._join.scan(alias).window
+            return _reach_us(window), counted(window) is None, aliases.index(alias)
+
+        return min(aliases, key=rank)
 
     def _tying(self, some: Iterable[str], others: Iterable[str]) -> Key:
         others = tuple(others)

@@ -143,7 +143,10 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two inputs of a tree joined, whichever side is later; each is about the window of an alias."""
+    """Two inputs of a tree joined, whichever side is later; each is about the window of an alias.
+
+    Where windows count rows, pairs are found when the row clocks of all of them have passed the later side.
+    """
 
     left: Flow
     right: Flow
@@ -164,6 +167,11 @@ class Pair:
     @property
     def alias(self) -> str:
         return self.left_alias
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """All aliases of its pairs."""
+        return (*self.left_bound, *self.right_bound)
 
 
 @dataclass(frozen=True, slots=True)

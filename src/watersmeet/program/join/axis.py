@@ -44,8 +44,12 @@ class Axis:
     clock: Clock | None = None  # of a ROWS window
 
     @property
+    def count(self) -> int | None:
+        return counted(self.window)
+
+    @property
     def counts_rows(self) -> bool:
-        return counted(self.window) is not None
+        return self.count is not None
 
     def points(self, ts: I64, position: int) -> Visibility:
         """Where tuples of the head at a position of the query look."""
@@ -71,6 +75,20 @@ class Axis:
                 return Visibility(ordinals, 1, 0, kernels.FIXED, count - 1)
             case _:
                 assert_never(self.window)
+
+    def rows_in_time(self, ts: I64, ordinals: I64) -> Visibility:
+        """From when to when rows of a window that counts them are visible in time, as far as the clock has come."""
+        assert self.clock is not None and self.count is not None, "a ROWS window has a clock"
+        return Visibility(
+            ts,
+            self.aliases,
+            self.position,
+            kernels.COUNTED,
+            self.count,
+            ordinals=ordinals,
+            clock=self.clock.ts * self.aliases,
+            base=self.clock.base,
+        )
 
     def first(self, horizon: int) -> int:
         """No tuple that is still to come, at the horizon or after it, looks before this place."""

@@ -11,13 +11,13 @@ from watersmeet.program.finish.combine import ROW, output_columns
 from watersmeet.program.finish.groups import check_records
 from watersmeet.program.operators import Form, Join, Pair
 from watersmeet.program.site.filing import derived_classes, stored_of, stream_of
-from watersmeet.program.site.program import JoinPart, Shipment, SiteProgram
+from watersmeet.program.site.program import JoinPart, Shipment, SiteProgram, counting_of, ordinal_name
 from watersmeet.program.site.travelling import check_shared
 from watersmeet.program.storage import bloom
 from watersmeet.program.storage.segments import CLASS, HIGH, KEY, LOW, ORDINAL, SELECTED, TS, class_column, column
 
 _TIMES = {Form.POINT: (TS,), Form.ROW: (TS,), Form.INTERMEDIATE: (LOW, HIGH)}
-_OWN = re.compile(rf"({TS}|{ORDINAL}|{KEY}|{LOW}|{HIGH}|{CLASS}\d+|{SELECTED}\d+)")  # int64 without NULLs, on links
+_OWN = re.compile(rf"({TS}|{ORDINAL}\d*|{KEY}|{LOW}|{HIGH}|{CLASS}\d+|{SELECTED}\d+)")  # int64 without NULLs, on links
 _MIN_FILTER_BYTES = 8
 
 # What a value of a Spark type may be; others may be anything.
@@ -119,6 +119,8 @@ def _read(part: JoinPart, name: str) -> set[str]:
                 bound = operator.bound if flow == operator.left else (operator.alias,)
             elif isinstance(operator, Pair):
                 bound = operator.left_bound if flow == operator.left else operator.right_bound
+                counting = [alias for alias in counting_of(part, operator) if alias in bound]
+                found |= {ordinal_name(part, flow, alias) for alias in counting}
             found |= set(part.join.kept_of(bound))
     return found
 

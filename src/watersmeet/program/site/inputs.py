@@ -27,10 +27,11 @@ from watersmeet.program.site.filing import (
     bucket_rows,
     where,
 )
-from watersmeet.program.site.program import JoinPart, SiteProgram
+from watersmeet.program.site.program import JoinPart, SiteProgram, counting_of, ordinal_name
 from watersmeet.program.site.streams import View
 from watersmeet.program.storage.segments import (
     HIGH,
+    I64,
     KEY,
     LOW,
     ORDINAL,
@@ -210,9 +211,35 @@ class Inputs:
         """
         clock = part.clock(alias)
         before, now = self.watermarks_before(part).get(clock, UNKNOWN), self._task.now.get(clock, UNKNOWN)
-        fresh = [where(table, column(table, time) < now) for table in new]
-        fresh += [where(table, (column(table, time) >= before) & (column(table, time) < now)) for table in old]
-        return fresh, [where(table, column(table, time) < before) for table in old]
+        return _reached(new, old, before, now, lambda table: column(table, time))
+
+    def passed(
+        self, part: JoinPart, operator: Operator, form: Form, new: Sequence[pa.Table], old: Sequence[pa.Table]
+    ) -> tuple[list[pa.Table], list[pa.Table]]:
+        """Rows of a tree's input that all row clocks of a join have passed: those passed just now are new."""
+        clocks = [part.clock(alias) for alias in counting_of(part, operator)]
+        marks = (self.watermarks_before(part), self._task.now)
+        before, now = (min(known.get(clock, UNKNOWN) for clock in clocks) for known in marks)
+        aliases = len(part.join.scans)
+
+        def latest(table: pa.Table) -> I64:
+            return column(table, LOW) // aliases if form is Form.INTERMEDIATE else column(table, TS)
+
+        return _reached(new, old, before, now, latest)
+
+    def in_time(self, part: JoinPart, flow: Flow, bound: Sequence[str], table: pa.Table) -> Visibility:
+        """When rows of a tree's input are visible on the axis of time, as far as row clocks have come."""
+        axes = {alias: self.axis(part, alias) for alias in bound}
+        if flow.form is not Form.INTERMEDIATE:
+            (axis,) = axes.values()
+            ts = column(table, TS)
+            return axis.rows_in_time(ts, column(table, ORDINAL)) if axis.counts_rows else axis.rows(ts, None)
+        low, high = column(table, LOW), column(table, HIGH)
+        for alias, axis in axes.items():
+            if axis.counts_rows:
+                ordinals = column(table, ordinal_name(part, flow, alias))
+                high = np.minimum(high, axis.rows_in_time(low, ordinals).ends())
+        return intervals(low, high)
 
     def tables(self, segments: Segments, relation: str, since: int = UNKNOWN) -> list[pa.Table]:
         """The rows of a relation that have this bucket, leaving out segments that end before an instant."""
@@ -258,9 +285,19 @@ def low_watermark(part: JoinPart, operator: Operator, marks: Watermarks) -> int:
     flows = [part.mark(flow) for flow in inputs]
     if isinstance(operator, Join | Semijoin | Gather) and counted(part.join.scan(operator.alias).window) is not None:
         flows.append(part.clock(operator.alias))
+    flows += [part.clock(alias) for alias in counting_of(part, operator)]
     if isinstance(operator, Probe):
         flows += [part.clock(scan.alias) for scan in part.join.scans if counted(scan.window) is not None]
     return min(marks.get(name, UNKNOWN) for name in flows)
+
+
+def _reached(
+    new: Sequence[pa.Table], old: Sequence[pa.Table], before: int, now: int, time: Callable[[pa.Table], I64]
+) -> tuple[list[pa.Table], list[pa.Table]]:
+    """Rows whose time is in [before, now), whenever they came, and those of earlier times."""
+    fresh = [where(table, time(table) < now) for table in new]
+    fresh += [where(table, (time(table) >= before) & (time(table) < now)) for table in old]
+    return fresh, [where(table, time(table) < before) for table in old]
 
 
 def head_position(part: JoinPart, operator: Operator) -> int:

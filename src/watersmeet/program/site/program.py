@@ -31,6 +31,7 @@ from watersmeet.program.operators import (
 )
 from watersmeet.program.site.families import Family
 from watersmeet.program.site.streams import StreamScan, View, clock_flow
+from watersmeet.program.storage.segments import ORDINAL, ordinal_column
 from watersmeet.query.windows import AsOf, Range, Tumble, Unbounded, Window, counted
 
 
@@ -572,6 +573,19 @@ def axis_alias(operator: Operator, flow: Flow) -> str:
             return next((one.alias for one in operator.lookups if one.rows == flow), operator.head)
         case _:
             return operator.alias
+
+
+def counting_of(part: JoinPart, operator: Operator) -> tuple[str, ...]:
+    """The aliases of a join of a tree whose windows count rows, and whose row clocks it reads."""
+    if not isinstance(operator, Pair):
+        return ()
+    return tuple(alias for alias in operator.aliases if counted(part.join.scan(alias).window) is not None)
+
+
+def ordinal_name(part: JoinPart, flow: Flow, alias: str) -> str:
+    """The column of a flow that holds the ordinals of an alias; that which it is kept by is the plain one."""
+    is_own = flow.form is not Form.INTERMEDIATE or flow.alias == alias
+    return ORDINAL if is_own else ordinal_column(part.join.position(alias))
 
 
 def needs_rows(part: JoinPart) -> bool:

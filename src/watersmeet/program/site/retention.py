@@ -12,6 +12,7 @@ from watersmeet.program.site.program import (
     JoinPart,
     SiteProgram,
     axis_alias,
+    counting_of,
     history_relation,
     needs_rows,
     role,
@@ -67,6 +68,8 @@ class Need:
                 return int(self.axis.points(last, self.axis.aliases - 1).begins()[0])
             case Form.ROW:
                 return int(self.axis.rows(last, np.array([segment.max_ordinal])).ends()[0])
+            case Form.INTERMEDIATE if self.axis.count is not None:
+                return segment.max_ordinal + self.axis.count - 1
             case _:
                 return segment.max_ts
 
@@ -104,7 +107,7 @@ def need_of(reader: Reader, axis: Axis, marks: Watermarks) -> Need:
 def _need_of_operator(part: JoinPart, operator: Operator, flow: Flow, axis: Axis, marks: Watermarks) -> Need:
     if isinstance(operator, Probe):
         return _need_of_probe(part, operator, flow, axis, marks)
-    if isinstance(operator, Join | Pair) and not axis.counts_rows:
+    if isinstance(operator, Join | Pair) and not axis.counts_rows and not counting_of(part, operator):
         others = [marks.get(part.mark(other), UNKNOWN) for other in operator.inputs if other != flow]
         if others and min(others) >= END_US:  # all that it could meet has come
             return Need(role(operator, flow), axis, END_US, is_over=True)
@@ -156,8 +159,10 @@ def merging(readers: Sequence[Reader], needs: Sequence[Need]) -> tuple[int | Non
     """How far rows of a relation reach, on which axis, and from where on they are alive: by that they are merged."""
     flow = readers[0][2]
     reaches = [need.axis.reach for need in needs]
-    if flow.form in (Form.SPAN, Form.INTERMEDIATE):
+    if flow.form is Form.SPAN or (flow.form is Form.INTERMEDIATE and not any(n.axis.counts_rows for n in needs)):
         return _longest(reaches), TS, None
+    if flow.form is Form.INTERMEDIATE:
+        return _longest(reaches), ORDINAL, None
     windows = [need.axis.window for need in needs if need.form is Form.ROW]
     counts = [counted(window) for window in windows]
     if any(count is not None for count in counts):
@@ -183,9 +188,7 @@ def kept_ticks(
         for scan in part.join.scans:
             if (count := counted(scan.window)) is None or part.clock(scan.alias) != clock:
                 continue
-            if isinstance(operator, Probe) or (
-                isinstance(operator, Join | Pair | Semijoin | Gather | Announce) and operator.alias == scan.alias
-            ):
+            if isinstance(operator, Probe) or scan.alias in _translated(part, operator):
                 counts.append(count)
                 lowest.append(low_watermark(part, operator, marks))
     if program.history:  # a later version may have to translate the rows that are kept for it
@@ -201,6 +204,13 @@ def kept_ticks(
     # Witnesses linger for a window's length, and the rows they stand against reach back another.
     first = times.last_before(min(lowest)) - 2 * max(counts)
     return tuple(one for one in ticks if one.max_ordinal >= first) or ticks[-1:]
+
+
+def _translated(part: JoinPart, operator: Operator) -> tuple[str, ...]:
+    """The aliases whose row clocks an operator other than a probe reads, where they have any."""
+    if isinstance(operator, Pair):
+        return counting_of(part, operator)
+    return (operator.alias,) if isinstance(operator, Join | Semijoin | Gather | Announce) else ()
 
 
 Axes = Mapping[tuple[str, str], Axis]

@@ -69,7 +69,16 @@ from watersmeet.program.site.inputs import (
     visibility_of,
 )
 from watersmeet.program.site.probe_groups import ProbeGroup, owners_of
-from watersmeet.program.site.program import JoinPart, SiteProgram, Span, axis_alias, needs_rows, role
+from watersmeet.program.site.program import (
+    JoinPart,
+    SiteProgram,
+    Span,
+    axis_alias,
+    counting_of,
+    needs_rows,
+    ordinal_name,
+    role,
+)
 from watersmeet.program.storage import bloom
 from watersmeet.program.storage.bloom import Filter
 from watersmeet.program.storage.segments import (
@@ -339,8 +348,8 @@ class _Bucket:
             if not len(low):
                 continue
             latest = low // len(part.join.scans)
-            times = answer_time(part, latest) if is_last else {LOW: low, HIGH: high}
             sides = (found.left, rows[0], operator.left_bound), (found.right, rows[1], operator.right_bound)
+            times = answer_time(part, latest) if is_last else {LOW: low, HIGH: high} | _ordinals(part, operator, *sides)
             tables.append(self._combined(part, operator, times, *sides))
         return united(tables) if tables else None
 
@@ -503,7 +512,11 @@ class _Bucket:
             new, old = self._inputs.admitted(part, operator.alias, TS if form is Form.POINT else LOW, new, old)
         head = head_position(part, operator)
         visibility = partial(visibility_of, axis, form, head)
-        slot = (form, axis.position, head if form is not Form.ROW else 0)
+        slot: tuple[object, ...] = (form, axis.position, head if form is not Form.ROW else 0)
+        if isinstance(operator, Pair) and counting_of(part, operator):
+            new, old = self._inputs.passed(part, operator, form, new, old)
+            bound = operator.left_bound if flow == operator.left else operator.right_bound
+            visibility, slot = partial(self._inputs.in_time, part, flow, bound), ("in time", form, axis.position)
         narrows = form in (Form.POINT, Form.ROW)
         made = partial(self._inputs.relation, part, flow, relation, visibility=visibility, slot=slot, narrows=narrows)
         return Side(made(tables=new), made(tables=old))
@@ -526,6 +539,17 @@ class _Bucket:
                 ]
             made.append(tuple(filters))
         return made[0], made[1]
+
+
+def _ordinals(part: JoinPart, operator: Pair, *sides: tuple[Relation, I64, tuple[str, ...]]) -> dict[str, pa.Array]:
+    """The ordinals of the rows of pairs whose windows count them: how long they last shows later."""
+    found = {}
+    for flow, (relation, rows, bound) in zip(operator.inputs, sides, strict=True):
+        for alias in bound:
+            if alias in counting_of(part, operator):
+                (values,) = relation.gather(rows, [ordinal_name(part, flow, alias)])
+                found[ordinal_name(part, operator.out, alias)] = values
+    return found
 
 
 _NOTHING = Side(Relation(()), Relation(()))

@@ -12,7 +12,7 @@ from watersmeet.errors import InputError
 from watersmeet.plan.nodes import Into, JoinPlan, Plan, Scan, join_plan_of, join_plans_of
 from watersmeet.program.compile import compile_sites
 from watersmeet.program.finish.model import Finish, finishes_of
-from watersmeet.program.operators import Form, Operator, Probe
+from watersmeet.program.operators import Form, Operator, Pair, Probe
 from watersmeet.program.site.deployment import (
     Deployment,
     Joined,
@@ -453,6 +453,8 @@ def _counts_kept(program: SiteProgram, clock: str) -> Iterable[int]:
 
 
 def _concerned(part: JoinPart, operator: Operator) -> tuple[str, ...]:
+    if isinstance(operator, Pair):
+        return operator.aliases
     return tuple(part.views) if isinstance(operator, Probe) else (operator.alias,) if operator.alias else ()
 
 

@@ -34,6 +34,11 @@ def class_column(number: int) -> str:
     return f"{CLASS}{number}"
 
 
+def ordinal_column(position: int) -> str:
+    """The column of an intermediate result that holds the ordinal of one of its rows, by the alias's position."""
+    return f"{ORDINAL}{position}"
+
+
 def keep_column(selection: int) -> str:
     """The name of the column that says whether the filters of a selection hold."""
     return f"{KEEP}{selection}"

@@ -21,10 +21,11 @@ from watersmeet.plan.nodes import (
     SubPlan,
     Tree,
     ValueParts,
+    leaves_of,
 )
 from watersmeet.planners.local import symmetric
 from watersmeet.planners.sited import placed
-from watersmeet.query.windows import counted
+from watersmeet.query.windows import AsOf, counted
 
 
 def drawn_hops(random: Random, aliases: Sequence[str], sites: Sequence[str]) -> dict[str, tuple[Hop, ...]]:
@@ -57,9 +58,9 @@ def mixed_plan(random: Random, join: JoinPlan, sites: Sequence[str]) -> JoinPlan
 def meeting_plan(random: Random, join: JoinPlan, sites: Sequence[str]) -> SubPlan:
     """All joins at one site, which fetches or is sent rows that are reduced: a tree, or a sequence for each head."""
     aliases, at = [scan.alias for scan in join.scans], random.choice(sites)
-    if random.random() < 0.5 and not any(counted(scan.window) is not None for scan in join.scans):
+    if random.random() < 0.5 and not _is_refreshed(join):
         first, *others = random.sample(aliases, len(aliases))
-        return JoinNode(at, (Input(Leaf(first)), *(_input(random, Leaf(alias)) for alias in others)))
+        return _joined(random, join, at, [Leaf(first), *map(Leaf, others)])
     heads = []
     for head in aliases:
         others = random.sample([alias for alias in aliases if alias != head], len(aliases) - 1)
@@ -91,21 +92,34 @@ def _partition(random: Random, key: KeyClass, sub_plans: int) -> Partition:
 def _sub_plan(random: Random, join: JoinPlan, sites: Sequence[str]) -> SubPlan:
     aliases = tuple(scan.alias for scan in join.scans)
     counts_rows = any(counted(scan.window) is not None for scan in join.scans)  # then symmetric joins wait for longer
-    if counts_rows or random.random() < 0.3:
+    if _is_refreshed(join) or random.random() < (0.6 if counts_rows else 0.3):
         drawn = drawn_hops(random, aliases, sites)
         plan = {head: tuple(placed(hop, join.home(hop.alias)) for hop in hops) for head, hops in drawn.items()}
         asked = {head.head: head for head in join.heads}
         return Linear(tuple(HeadPlan(head, plan[head]) if head in plan else asked[head] for head in aliases))
-    if random.random() < 0.2:
+    if not counts_rows and random.random() < 0.2:
         return symmetric(aliases, join.classes, random.choice(sites))
     nodes: list[Tree] = [Leaf(alias) for alias in random.sample(aliases, len(aliases))]
     while len(nodes) > 1:
         chosen = [nodes.pop(random.randrange(len(nodes))) for _ in range(min(len(nodes), random.choice([2, 2, 3])))]
         places = [*sites, *(join.home(node.alias) for node in chosen if isinstance(node, Leaf))]
-        nodes.append(JoinNode(random.choice(places), (Input(chosen[0]), *(_input(random, one) for one in chosen[1:]))))
+        nodes.append(_joined(random, join, random.choice(places), chosen))
     (root,) = nodes
     assert isinstance(root, JoinNode)
     return root
+
+
+def _is_refreshed(join: JoinPlan) -> bool:
+    """Whether tables are read anew, which trees cannot have."""
+    return any(scan.window == AsOf(is_refreshed=True) for scan in join.scans)
+
+
+def _joined(random: Random, join: JoinPlan, at: str, nodes: Sequence[Tree]) -> JoinNode:
+    """A join node; its inputs are reduced in any way, but where rows are counted."""
+    first, *others = nodes
+    if any(counted(join.scan(alias).window) is not None for node in nodes for alias in leaves_of(node)):
+        return JoinNode(at, tuple(Input(node) for node in nodes))
+    return JoinNode(at, (Input(first), *(_input(random, node) for node in others)))
 
 
 def _input(random: Random, node: Tree) -> Input:
