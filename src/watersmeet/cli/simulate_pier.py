@@ -89,6 +89,8 @@ def _print(console: Console, summary: PierSummary, wall_s: float) -> None:
     network.add_row("bytes", f"{summary.bytes:,}")
     network.add_row("most inbound bytes of a peer", f"{summary.most_inbound_bytes:,}")
     network.add_row("lost messages", f"{summary.lost:,}")
+    if summary.retransmitted:
+        network.add_row("taken for lost and sent again", f"{summary.retransmitted:,}")
     network.add_row("malformed tuples", f"{summary.malformed:,}")
     if summary.withheld:
         network.add_row("withheld beyond limits", f"{summary.withheld:,}")

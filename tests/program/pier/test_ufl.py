@@ -68,6 +68,11 @@ def test_the_example_of_every_form() -> None:
     assert out.get("numbers") == Table((("7", QUERY_ID), ("8", f"A{QUERY_TIME}$")))
 
 
+def test_elements_without_a_number_follow_all_that_have_one() -> None:
+    (graph,) = parse_ufl("%opgraph(g) { a[] = x a[0] = y a[] = z a[3] = w %operator(s) { type = scan } }").graphs
+    assert graph.settings.get("a") == Array(((0, "y"), (3, "w"), (4, "x"), (5, "z")))
+
+
 def test_identifier_and_time_are_expanded() -> None:
     (graph,) = expanded(parse_ufl(EXAMPLE), "q7", 12).graphs
     assert graph.operators[2].settings.get("numbers") == Table((("7", "q7"), ("8", "A12$")))

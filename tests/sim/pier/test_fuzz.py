@@ -1,15 +1,22 @@
 """Mutated UFL and tuples that nobody expects: one sentence or a counter, never a stack trace."""
 
 import re
+from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import pytest
+from op_graphs import hand_written
 from peers import network, tuples
 
 from watersmeet.errors import UflError, WatersmeetError
+from watersmeet.program.pier.dataflow import OPERATORS
+from watersmeet.program.pier.runtime import Receiver
 from watersmeet.program.pier.sql.plan import JoinMethod, PlanSettings, StreamTypes, plan_sql
+from watersmeet.program.pier.sql.sharing import shared_queries
 from watersmeet.program.pier.tuples import Batch, Schema
 from watersmeet.program.pier.ufl.format import format_ufl
+from watersmeet.program.pier.ufl.parse import parse_ufl
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.pier.network import PierNetwork
 
@@ -21,15 +28,6 @@ SQL = (
     "SELECT r.k, count(*) AS n, avg(r.v) AS a FROM r [UNBOUNDED] GROUP BY r.k, HOP(2 SECONDS, 1 SECOND) "
     "HAVING count(*) > 0 ORDER BY n DESC LIMIT 2",
 )
-HAND_WRITTEN = """%opgraph(e) { duration = 5 limit = 50
-  %operator(s) { type = scan implementation = Local table = r tap = output }
-  %operator(f) { type = flowcontrol sources[] = s probe = set period = 1 }
-  %operator(g) { type = groupby implementation = DualFlow sources[] = f groupby[k] = $k aggregates[n] = sum($v)
-                 period = 1 }
-  %operator(c) { type = cache implementation = MemUpdateCache sources[] = g key[] = $k lifetime = 3 }
-  %operator(q) { type = queue sources[] = c }
-  %operator(d) { type = dupelim sources[] = q errors = true }
-  %operator(o) { type = result sources[] = d once[] = k } }"""
 WORDS = (
     *(
         "{",
@@ -59,13 +57,23 @@ WORDS = (
 )
 
 
-def texts() -> list[str]:
-    settings = [PlanSettings(), *(PlanSettings(method=method) for method in (JoinMethod.BLOOM, JoinMethod.SEMIJOIN))]
-    made = [
-        format_ufl(plan_sql(parse_query(sql, COLUMNS), TYPES, setting))
-        for sql, setting in ((SQL[0], settings[0]), (SQL[0], settings[1]), (SQL[0], settings[2]), (SQL[1], settings[0]))
-    ]
-    return [text.replace("duration = 60", "duration = 4") for text in (*made, HAND_WRITTEN)]
+SAME = "SELECT r.k, count(*) AS n, {} FROM r [UNBOUNDED] WHERE {} GROUP BY r.k, TUMBLE(2 SECONDS)"
+NESTED = ("r.k < 3", "r.k >= 3", "r.k < 7", "r.k >= 7", "r.k >= 3 AND r.k < 7", "r.k >= 0")
+CROSSED = ("r.k < 5", "(r.k >= 5 OR r.k IS NULL)", "r.v < 2.5", "(r.v >= 2.5 OR r.v IS NULL)")
+
+
+def texts(directory: Path) -> list[str]:
+    """Op-graphs with every operator and implementation: those that SQL becomes, and others."""
+    plain = PlanSettings(duration_s=4)
+    tree = replace(plain, aggregation="Tree-Hi-S-Topology")
+    joined, grouped = (parse_query(sql, COLUMNS) for sql in SQL)
+    made = [plan_sql(joined, TYPES, replace(plain, method=method)) for method in JoinMethod]
+    made += [plan_sql(grouped, TYPES, settings) for settings in (plain, tree)]
+    for aggregate, filters in (("max(r.ts) AS x", NESTED), ("sum(r.k) AS x", CROSSED)):  # a cover, and factors
+        queries = {where: (parse_query(SAME.format(aggregate, where), COLUMNS), None) for where in filters}
+        (group,) = shared_queries(queries, TYPES, plain)
+        made.append(group.graphs(TYPES, plain, [Receiver(0, f"q0.{number}") for number in range(len(filters))]))
+    return [*map(format_ufl, made), *hand_written(directory)]
 
 
 def mutated(chance: Random, text: str) -> str:
@@ -150,9 +158,9 @@ def _sized(batch: Batch) -> Batch:
     return Batch(batch.schema, rows)
 
 
-def fuzz(seed: int, inputs: int) -> tuple[int, int]:
+def fuzz(seed: int, inputs: int, directory: Path) -> tuple[int, int]:
     """How many mutated texts were op-graphs, and how many were not."""
-    chance, known, accepted = Random(seed), texts(), 0
+    chance, known, accepted = Random(seed), texts(directory), 0
     pier: PierNetwork | None = None
     for number in range(inputs):
         if pier is None or number % 50 == 0:
@@ -161,16 +169,27 @@ def fuzz(seed: int, inputs: int) -> tuple[int, int]:
     return accepted, inputs - accepted
 
 
-def test_mutated_op_graphs_and_odd_tuples() -> None:
-    accepted, refused = fuzz(1, 150)
+def test_what_is_mutated_has_every_operator_and_implementation(tmp_path: Path) -> None:
+    found = set()
+    for text in texts(tmp_path):
+        for graph in parse_ufl(text).graphs:
+            for operator in graph.operators:
+                kind = str(operator.settings.get("type")).casefold()
+                first = next(iter(OPERATORS[kind]))
+                found.add((kind, str(operator.settings.get("implementation") or first).casefold()))
+    assert found == {(kind, name) for kind, names in OPERATORS.items() for name in names}
+
+
+def test_mutated_op_graphs_and_odd_tuples(tmp_path: Path) -> None:
+    accepted, refused = fuzz(1, 150, tmp_path)
     assert accepted > 20
     assert refused > 20
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(10, 16))
-def test_many_mutated_op_graphs_and_odd_tuples(seed: int) -> None:
-    accepted, refused = fuzz(seed, 4_000)
+def test_many_mutated_op_graphs_and_odd_tuples(seed: int, tmp_path: Path) -> None:
+    accepted, refused = fuzz(seed, 4_000, tmp_path)
     assert accepted > 500
     assert refused > 500
 

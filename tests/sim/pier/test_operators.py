@@ -279,6 +279,55 @@ def test_csv_and_database(tmp_path: Path) -> None:
     assert "missing.csv cannot be read" in missing.errors[0][1].rows[0][2]
 
 
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ('implementation = CSV file = "DIR/twice.csv"', "two columns of the same name"),
+        ('implementation = CSV file = "\\u0000"', "cannot be read"),
+        (
+            'implementation = JDBC url = "jdbc:sqlite:DIR/log.db" sql = "SELECT 1 AS a, 2 AS a"',
+            "two columns of",
+        ),
+        ('implementation = JDBC url = "jdbc:sqlite:DIR/log.db" sql = "SELECT 1; SELECT 2"', "does not answer"),
+        ('implementation = JDBC url = "jdbc:sqlite:DIR/log.db" sql = "SELECT \\u0000"', "does not answer"),
+        ('implementation = JDBC url = "jdbc:sqlite:\\u0000" sql = "SELECT 1"', "does not answer"),
+        ('implementation = JDBC url = "jdbc:other:x" sql = "SELECT 1"', "is not known here"),
+    ],
+)
+def test_files_and_databases_that_cannot_be_read_are_reported(tmp_path: Path, source: str, message: str) -> None:
+    (tmp_path / "twice.csv").write_text("a,a\n1,2\n")
+    sqlite3.connect(tmp_path / "log.db").close()
+    scanned = f"%operator(c) {{ type = scan {source.replace('DIR', str(tmp_path))} table = t errors = true }}"
+    client = answers(network(), graph(scanned, out("c")))
+    assert client.rows == []
+    assert message in client.errors[0][1].rows[0][2]
+
+
+def test_a_database_may_have_any_name(tmp_path: Path) -> None:
+    path = tmp_path / "a?b#c%20.db"
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE t AS SELECT 7 AS a")
+    source = f'%operator(c) {{ type = scan implementation = JDBC url = "jdbc:sqlite:{path}" sql = "SELECT * FROM t" '
+    assert answers(network(), graph(source + "table = t }", out("c"))).rows == [(7,)]
+
+
+def test_an_address_that_is_none_is_malformed() -> None:
+    """Tuples of others may hold what their description does not say; an address of nobody is a message that is lost."""
+    pier = network(3)
+    rows = [(1, 2), (2, "x"), (3, 2.5), (4, -1), (5, None), (6, 99)]
+    pier.nodes[0].publish(Batch(Schema.of("R", {"a": "integer", "to": "integer"}), rows))
+    put = "%operator(p) { type = put implementation = IP sources[] = r port = p address = $to errors = true }"
+    listener = (
+        "%opgraph(h) { duration = 5 %operator(s) { type = scan implementation = IP port = p }"
+        " %operator(out) { type = result sources[] = s } }"
+    )
+    client = answers(pier, graph(scan(), put) + listener)
+    assert client.rows == [(1, 2)]
+    reasons = Counter(row[2] for _, batch in client.errors for row in batch.rows)
+    assert sorted(reasons.values()) == [1, 3]
+    assert reasons["an address is a whole number of 0 or more"] == 3
+
+
 def test_flow_control_by_count_and_by_rate() -> None:
     pier = network()
     client = pier.nodes[0].ask(
@@ -328,6 +377,31 @@ def test_a_cache_answers_later_probes() -> None:
     pier.nodes[0].publish(R)  # the cache does not ask its source again
     pier.kernel.run(client.ends_us)
     assert client.rows == [(5,), (5,), (5,)]
+
+
+def test_a_cache_keeps_each_tuple_once_however_many_ask_for_it() -> None:
+    pier = network()
+    pier.nodes[0].publish(R)
+    client = pier.nodes[0].ask(
+        graph(
+            scan(),
+            "%operator(c) { type = cache sources[] = r }",
+            "%operator(set) { type = flowcontrol sources[] = c probe = set }",
+            "%operator(both) { type = flowcontrol sources[] = c }",
+            "%operator(stream) { type = flowcontrol sources[] = c probe = stream }",
+            "%operator(none) { type = null implementation = NullSink sources[] = set }",
+            "%operator(nobody) { type = null implementation = NullSink sources[] = both }",
+            "%operator(nothing) { type = null implementation = NullSink sources[] = stream }",
+            "%operator(g) { type = groupby sources[] = c aggregates[n] = count() }",
+            "%operator(f) { type = flowcontrol sources[] = g probe = set start = false period = 3 }",
+            out("f"),
+            duration=4,
+        )
+    )
+    pier.kernel.run(pier.kernel.now_us + 1_000_000)
+    pier.nodes[0].publish(tuples("R", "a b", [(9, "w")]))
+    pier.kernel.run(client.ends_us)
+    assert client.rows == [(5,), (5,), (6,)]  # what the first two probes bring is grouped, too
 
 
 def test_an_update_cache_has_the_latest_of_each_key() -> None:
@@ -489,6 +563,28 @@ def test_malformed_tuples_are_dropped_counted_and_reported() -> None:
     assert reasons == [("R has no column 'a'", 2), ("greaterthan does not take (string, integer)", 1)]
     silent = answers(pier, graph(scan(), selection.replace("errors = true", ""), out("s")))
     assert silent.errors == []
+
+
+@pytest.mark.parametrize("tap", ["input", "output"])
+def test_tees_and_eddies_are_tapped_like_others(tap: str) -> None:
+    pier = network()
+    pier.nodes[0].publish(R)
+    high = '%predicate(p) { type = atomic leftexpression = $a op = ">" rightexpression = 3::integer }'
+    client = answers(
+        pier,
+        graph(
+            scan(),
+            f"%operator(t) {{ type = tee sources[] = r tap = {tap} }}",
+            f"%operator(e) {{ type = eddy sources[] = t modules[] = s tap = {tap} }}",
+            f"%operator(s) {{ type = selection sources[] = e {high} }}",
+            "%operator(back) { type = put implementation = Eddy sources[] = s eddy = e }",
+            "%operator(rest) { type = null implementation = NullSink sources[] = t }",
+            out("e"),
+        ),
+    )
+    assert client.rows == [(4, "z")]
+    tapped = Counter(name for _, name, batch in client.taps for _ in batch.rows)
+    assert tapped == {"t": 5, "e": 5 if tap == "input" else 1}
 
 
 def test_taps_and_the_limit_on_messages() -> None:

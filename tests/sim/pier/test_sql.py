@@ -79,6 +79,24 @@ def test_congestion_delays_answers_and_loses_none(tmp_path: Path) -> None:
     assert bag_of(slow.answers["q"]) == bag_of(fast.answers["q"])
 
 
+def test_measured_timeouts_send_again_what_waits_in_a_queue_and_double_no_answer(tmp_path: Path) -> None:
+    """Sections 4.2.1 and 4.2.3: the DHT believes messages to a congested node lost and repeats them."""
+    sql = "SELECT h.room, b.team FROM heat [RANGE 2 SECONDS] AS h, badges [RANGE 2 SECONDS] AS b WHERE h.room = b.badge"
+    slow = ", congestion: fifo, access: 40 kbps"
+    ideal = simulate_pier(scenario(tmp_path, sql, "", slow, rows=25))
+    measured = simulate_pier(scenario(tmp_path, sql, "", f"{slow}, timeouts: measured", rows=25))
+    assert is_exact(ideal)
+    assert is_exact(measured)
+    assert ideal.summary.retransmitted == 0
+    assert measured.summary.retransmitted > 10
+    assert measured.summary.bytes > ideal.summary.bytes
+    assert load_scenario(tmp_path / "scenario.yaml").parameters["network"]["timeouts"] == "measured"
+    rjoin = (tmp_path / "scenario.yaml").read_text().replace("system: pier", "system: rjoin").replace("pier: {", "#")
+    (tmp_path / "scenario.yaml").write_text(rjoin)
+    with pytest.raises(InputError, match="timeouts that are measured are simulated for PIER only"):
+        load_scenario(tmp_path / "scenario.yaml")
+
+
 def test_a_query_with_a_start_sees_nothing_older(tmp_path: Path) -> None:
     given = scenario(tmp_path, THREE, "")
     load = given.load

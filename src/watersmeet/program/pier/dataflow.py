@@ -195,7 +195,10 @@ def _tap(operator: Running) -> None:
             reply("tap", name, batch)
         emit(batch, tag)
 
+    def gave(batch: Batch) -> None:
+        reply("tap", name, batch)
+
     if operator.plan.tap in ("input", "both"):
         operator.push = tapped_push  # type: ignore[method-assign]
     if operator.plan.tap in ("output", "both"):
-        operator.emit = tapped_emit  # type: ignore[method-assign]
+        operator.emit, operator.gave = tapped_emit, gave  # type: ignore[method-assign]

@@ -15,6 +15,8 @@ from watersmeet.reproduce.pier.join_runs import (
     plot_of,
 )
 
+SEVERAL = 2  # times
+
 
 def _verdict(rows: Sequence[Row]) -> list[str]:
     found = by_join(rows, "nodes")
@@ -22,7 +24,7 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
     nodes = found[SYMMETRIC][-1]["nodes"]
     return [
         finding(
-            last[more] > last[less],
+            last[more] >= SEVERAL * last[less],
             f"{more} needs {last[more] / last[less]:.2f} times the traffic of {less} at {nodes} nodes",
         )
         for more, less in ((HIERARCHICAL, SYMMETRIC), (HIERARCHICAL_SKEWED, SKEWED))

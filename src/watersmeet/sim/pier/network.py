@@ -9,6 +9,7 @@ from watersmeet.sim.dht.settings import DhtSettings
 from watersmeet.sim.internet.churn import Churn, Sessions
 from watersmeet.sim.internet.hosts import Congestion, Internet
 from watersmeet.sim.internet.latency import Latency
+from watersmeet.sim.internet.retransmission import Retransmission
 from watersmeet.sim.kernel import Kernel
 from watersmeet.sim.overlays.identifiers import identifier_of
 from watersmeet.sim.overlays.kinds import churn_among, converged_routers, joining_router
@@ -49,17 +50,24 @@ class PierNetwork:
         access_bps: float | None = ACCESS_BPS,
         congestion: Congestion = Congestion.NONE,
         loss: float = 0.0,
+        retransmission: Retransmission | None = None,
         dht: DhtSettings = DhtSettings(),  # noqa: B008 - it is frozen
         upkeep: bool = False,
         trees: int = 1,
     ) -> None:
         """Without `upkeep` the overlay sends no messages of its own, and nobody may come or go.
 
-        With several distribution trees queries are spread over them.
+        With several distribution trees queries are spread over them. Without `retransmission` timeouts are ideal.
         """
         self.kernel, self._overlay, self._dht = kernel, overlay, dht
         self._distribution = DistributionSettings(trees=trees, follows_routes=upkeep)
-        self.net = Internet(kernel, latency, access_bps=access_bps, congestion=congestion, loss=loss)
+        self.net = Internet(
+            *(kernel, latency),
+            access_bps=access_bps,
+            congestion=congestion,
+            loss=loss,
+            retransmission=retransmission,
+        )
         self.churn: Churn | None = None
         self._clock_offset_us = 0
         self.gone: list[PierNode] = []

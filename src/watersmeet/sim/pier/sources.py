@@ -3,6 +3,7 @@
 import csv
 import sqlite3
 from collections.abc import Mapping, Sequence
+from urllib.parse import quote
 
 from watersmeet.errors import RunError
 from watersmeet.program.pier.tuples import Batch, Row, Schema
@@ -18,6 +19,7 @@ def read_csv(path: str, table: str, types: Mapping[str, str]) -> tuple[list[Batc
         with open(path, newline="", encoding="utf-8") as file:
             reader = csv.reader(file)
             names = next(reader, [])
+            _check_names(names, f"the file {path}")
             schema = Schema.of(table, {name: types.get(name, STRING) for name in names})
             readers = [TYPES[kind].read for kind in schema.types]
             rows: list[Row] = []
@@ -31,7 +33,7 @@ def read_csv(path: str, table: str, types: Mapping[str, str]) -> tuple[list[Batc
                     )
                 except ValueError:
                     malformed += 1
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, ValueError, csv.Error) as error:  # a path may have characters that no file's name has
         raise RunError(f"the file {path} cannot be read: {error}; correct the path or the file") from None
     return ([Batch(schema, rows)] if rows else []), malformed
 
@@ -42,16 +44,25 @@ def query_database(url: str, sql: str, table: str) -> list[Batch]:
         raise RunError(f"the database {url} is not known here; give {_SQLITE}FILE")
     path = url.removeprefix(_SQLITE)
     try:
-        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        if "\0" in path:  # SQLite would read a name that ends there, or none at all
+            raise ValueError("its name has a NUL")
+        connection = sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)
         try:
             cursor = connection.execute(sql)
             names = [column[0] for column in cursor.description or ()]
             rows = cursor.fetchall()
         finally:
             connection.close()
-    except sqlite3.Error as error:
+    except (sqlite3.Error, sqlite3.Warning, ValueError) as error:  # ValueError: a NUL
         raise RunError(f"the database {url} does not answer {sql!r}: {error}") from None
+    _check_names(names, f"the answer to {sql!r}")
     return _typed(table, names, rows)
+
+
+def _check_names(names: Sequence[str], where: str) -> None:
+    """Tuples are told what they have by the names of their columns, so each has its own."""
+    if len(set(names)) < len(names):
+        raise RunError(f"{where} has two columns of the same name; rename one of them")
 
 
 def _typed(table: str, names: Sequence[str], rows: Sequence[Row]) -> list[Batch]:

@@ -37,6 +37,7 @@ from watersmeet.sim.scenario.network import (
     OverlayKind,
     Runtime,
     SessionKind,
+    Timeouts,
 )
 from watersmeet.sim.scenario.workload import PublishedStream, SubmittedQuery, UserLoad, ZipfLoad
 from watersmeet.topology.model import Query, Sink, Source, Stream, Topology, load_topology
@@ -47,7 +48,7 @@ _NEEDED = "it needs a `network` and a `workload`, or `streams` and `queries`"
 _BANDWIDTH_BPS = {"bps": 1, "kbps": 1_000, "Mbps": 1_000_000, "Gbps": 1_000_000_000}  # as in topologies
 _KEYS = ("system", "network", "rjoin", "pier", "workload", "streams", "queries")
 _TOPOLOGY_KEYS = ("sites", "links", "default_link", "link_transport", "stats_file", "tables", "views")
-_DYNAMIC_KEYS = ("congestion", "loss", "access", "churn")
+_DYNAMIC_KEYS = ("congestion", "loss", "access", "churn", "timeouts")
 _NETWORK_KEYS = ("nodes", "overlay", "latency", "hop", "seed", "runtime", *_DYNAMIC_KEYS)
 _CHURN_KEYS = ("sessions", "mean", "graceful_fraction", "stable_nodes")
 _DYNAMIC_RJOIN_KEYS = ("replicas", "renew")
@@ -186,7 +187,7 @@ def _dynamic(top: Mapping[str, Entry], network: NetworkSettings) -> DynamicSetti
         raise entry.fail(f"{name} needs a dynamic network; leave it out, or write runtime: dynamic")
     if runtime is not Runtime.DYNAMIC and not needing:
         return None
-    settings: dict[str, Any] = _members(keys, {"congestion": Congestion})
+    settings: dict[str, Any] = _members(keys, {"congestion": Congestion, "timeouts": Timeouts})
     if "loss" in keys:
         settings["loss"] = keys["loss"].number("loss")
     if "access" in keys:

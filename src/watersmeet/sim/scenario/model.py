@@ -11,7 +11,14 @@ from watersmeet.errors import InputError, did_you_mean
 from watersmeet.program.pier.sql.plan import JoinMethod, PlanSettings, Transport
 from watersmeet.program.rjoin.settings import Strategy
 from watersmeet.query.windows import format_duration
-from watersmeet.sim.scenario.network import HOP_US, MOST_DYNAMIC_NODES, DynamicSettings, NetworkSettings, OverlayKind
+from watersmeet.sim.scenario.network import (
+    HOP_US,
+    MOST_DYNAMIC_NODES,
+    DynamicSettings,
+    NetworkSettings,
+    OverlayKind,
+    Timeouts,
+)
 from watersmeet.sim.scenario.workload import UserLoad, ZipfLoad
 from watersmeet.topology.model import Query, Topology
 
@@ -113,6 +120,8 @@ class Scenario:
             if self.pier.plan.transport is Transport.IP and self.dynamic is not None and self.dynamic.churn is not None:
                 raise InputError("transport ip needs a directory of nodes that stay; leave out churn")
         elif self.dynamic is not None:
+            if self.dynamic.timeouts is not Timeouts.IDEAL:
+                raise InputError("timeouts that are measured are simulated for PIER only; add system: pier")
             if self.network.nodes > MOST_DYNAMIC_NODES:
                 raise InputError(
                     f"nodes must be {MOST_DYNAMIC_NODES:,} or fewer on a dynamic network, not {self.network.nodes:,}: "
@@ -220,6 +229,7 @@ class Scenario:
         dynamic = self.dynamic
         if dynamic is not None:
             parameters["network"] |= {"runtime": "dynamic", **asdict(dynamic), "congestion": dynamic.congestion.value}
+            parameters["network"]["timeouts"] = dynamic.timeouts.value
             if dynamic.churn is not None:
                 parameters["network"]["churn"] = {**asdict(dynamic.churn), "sessions": dynamic.churn.sessions.value}
             if self.system is System.RJOIN:

@@ -46,6 +46,13 @@ class Runtime(Enum):
     DYNAMIC = "dynamic"
 
 
+class Timeouts(Enum):
+    """When a sender takes a message for lost."""
+
+    IDEAL = "ideal"  # exactly when it is
+    MEASURED = "measured"  # after a while that is estimated from round trips, so that a long queue looks like loss
+
+
 # What `hop` is if it is not said; the delays of a transit-stub network are its own.
 HOP_US = {LatencyKind.CONSTANT: 50_000, LatencyKind.STAR: 100_000, LatencyKind.KING: 75_000}
 
@@ -93,6 +100,7 @@ class DynamicSettings:
     loss: float = 0.0
     access_bps: float | None = ACCESS_BPS  # None: sending takes no time
     churn: ChurnSettings | None = None
+    timeouts: Timeouts = Timeouts.IDEAL
 
     def __post_init__(self) -> None:
         if not 0 <= self.loss < 1:

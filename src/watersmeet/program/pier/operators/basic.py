@@ -112,6 +112,7 @@ class Tee(Running):
 
     def push(self, batch: Batch, tag: Tag, port: int) -> None:
         askers = tuple(self._streams) if tag == self._stream_tag else self._sets.get(tag, ())
+        self.gave(batch)
         for asker, own in askers:
             for target, number in self.targets:
                 if target is asker:

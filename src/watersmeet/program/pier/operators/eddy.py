@@ -108,6 +108,7 @@ class Eddy(Running):
             if waits:
                 self.malformed(len(batch.rows), f"{batch.schema.table} has not what {waits[0]} needs")
                 return
+            self.gave(batch)
             for target, port in self.targets:
                 if target.plan.operator.name not in settings.modules:
                     target.push(batch, tag, port)

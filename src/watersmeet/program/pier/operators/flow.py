@@ -144,32 +144,57 @@ def _update_cache(reader: SettingsReader, operator: Operator) -> CacheSettings:
 
 
 class MemCache(Running):
-    """Keeps what flows through it; once its source has ended a set probe, later ones are answered from memory."""
+    """Keeps what flows through it; once its source has ended a set probe, later ones are answered from memory.
+
+    Its source is asked for its set once and for its stream once, however many ask here, so each tuple is kept once.
+    """
 
     def __init__(self, plan: Plan, context: Context) -> None:
         super().__init__(plan, context)
         self._kept: list[tuple[int, Batch]] = []
         self._is_filled = False
-        self._filling: set[Tag] = set()
+        self._fill: Tag | None = None  # of the set probe that fills it
+        self._waiting: list[Tag] = []  # for that set
+        self._stream: Tag | None = None
+        self._streams: list[Tag] = []  # of those who asked for what comes
 
     def probe(self, probe: Probe, asker: Running | None = None) -> None:
-        if probe.kind is ProbeKind.SET and probe.key is None and self._is_filled:
+        if probe.is_limited and (probe.key is not None or not self._is_filled):
+            super().probe(probe, asker)
+            return
+        if probe.kind is not ProbeKind.STREAM:
+            self._ask_set(probe)
+        if probe.kind is not ProbeKind.SET:
+            self._streams.append(probe.tag)
+            if self._stream is None:
+                self._stream = self.context.new_tag()
+                super().probe(Probe(ProbeKind.STREAM, self._stream), asker)
+
+    def push(self, batch: Batch, tag: Tag, port: int) -> None:
+        askers = self._waiting if tag == self._fill else self._streams if tag == self._stream else (tag,)
+        if tag in (self._fill, self._stream):
+            self._kept.append((self.context.host.now_us, batch))
+        for own in tuple(askers):
+            self.emit(batch, own)
+
+    def end(self, tag: Tag, port: int) -> None:
+        if tag != self._fill:
+            self.emit_end(tag)
+            return
+        self._is_filled, waiting, self._waiting = True, self._waiting, []
+        for own in waiting:
+            self.emit_end(own)
+
+    def _ask_set(self, probe: Probe) -> None:
+        if self._is_filled:
             for batch in self._current():
                 self.emit(self.satisfying(batch, probe.condition), probe.tag)
             self.emit_end(probe.tag)
             return
-        if not probe.is_limited:
-            self._filling.add(probe.tag)
-        super().probe(probe, asker)
-
-    def push(self, batch: Batch, tag: Tag, port: int) -> None:
-        if tag in self._filling:
-            self._kept.append((self.context.host.now_us, batch))
-        self.emit(batch, tag)
-
-    def end(self, tag: Tag, port: int) -> None:
-        self._is_filled = self._is_filled or tag in self._filling
-        self.emit_end(tag)
+        self._waiting.append(probe.tag)
+        if self._fill is None:
+            self._fill = self.context.new_tag()
+            super().probe(Probe(ProbeKind.SET, self._fill))
 
     def _current(self) -> list[Batch]:
         lifetime_us = self.plan.settings.lifetime_us

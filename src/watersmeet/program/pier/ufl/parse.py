@@ -249,6 +249,7 @@ def _unquoted(token: Token) -> str:
 def _settings(entries: Sequence[_SettingEntry]) -> Settings:
     found: dict[str, Setting] = {}
     spelled: dict[str, str] = {}
+    appended: dict[str, list[Value]] = {}  # elements of arrays without a number: they follow all that have one
     for entry in entries:
         key = str(entry.key)
         known = spelled.setdefault(key.casefold(), key)
@@ -258,17 +259,20 @@ def _settings(entries: Sequence[_SettingEntry]) -> Settings:
                 found[known] = entry.value
             case None, "*":
                 found[known] = Table(())
-            case None, index if not index or _is_index(index):
-                found[known] = Array(((int(index or 0), entry.value),))
+            case None, "":
+                found[known], appended[known] = Array(()), [entry.value]
+            case None, str(index) if _is_index(index):
+                found[known] = Array(((int(index), entry.value),))
             case None, index:
                 found[known] = Table(((str(index), entry.value),))
+            case Array(), "":
+                appended.setdefault(known, []).append(entry.value)
             case Array(items), index if index is not None:
-                if index and not _is_index(index):
+                if not _is_index(index):
                     _fail(entry.key, f"{key}[{index}]: {key} is an array by its first use; give a number")
-                place = int(index) if index else 1 + max(number for number, _ in items)
-                if any(number == place for number, _ in items):
-                    _fail(entry.key, f"{key}[{place}] is given twice; remove one of them")
-                found[known] = Array((*items, (place, entry.value)))
+                if any(number == int(index) for number, _ in items):
+                    _fail(entry.key, f"{key}[{index}] is given twice; remove one of them")
+                found[known] = Array((*items, (int(index), entry.value)))
             case Table(values), index if index is not None:
                 if index == "*":
                     continue
@@ -278,15 +282,19 @@ def _settings(entries: Sequence[_SettingEntry]) -> Settings:
                 found[known] = Table((*values, (index, entry.value)))
             case _:
                 _fail(entry.key, f"{key} is given more than once; write {key}[] for several values")
-    return Settings(tuple((name, _in_order(setting)) for name, setting in found.items()))
+    return Settings(tuple((name, _in_order(setting, appended.get(name, ()))) for name, setting in found.items()))
 
 
 def _is_index(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= 9
 
 
-def _in_order(setting: Setting) -> Setting:
-    return Array(tuple(sorted(setting.items, key=lambda item: item[0]))) if isinstance(setting, Array) else setting
+def _in_order(setting: Setting, appended: Sequence[Value]) -> Setting:
+    if not isinstance(setting, Array):
+        return setting
+    items = sorted(setting.items, key=lambda item: item[0])
+    first = 1 + items[-1][0] if items else 0
+    return Array((*items, *enumerate(appended, first)))
 
 
 def _made(kind: Token, name: Token, settings: Settings, below: Sequence[_Parsed]) -> _Node:

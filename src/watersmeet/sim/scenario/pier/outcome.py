@@ -78,6 +78,7 @@ class PierSummary:
     most_inbound_bytes: int  # of one node
     mean_inbound_bytes: float
     lost: int
+    retransmitted: int  # messages taken for lost too early; only where timeouts are measured
     malformed: int  # tuples that an operator could not process
     withheld: int  # messages to whoever asked, beyond the limit of an op-graph
     late: int  # tuples and records of windows that had been answered

@@ -31,12 +31,13 @@ from watersmeet.query.sql import parse_query
 from watersmeet.query.windows import Hop
 from watersmeet.sim.dht.settings import DhtSettings
 from watersmeet.sim.internet.latency import Constant
+from watersmeet.sim.internet.retransmission import Retransmission
 from watersmeet.sim.kernel import Kernel
 from watersmeet.sim.pier.client import ClientQuery
 from watersmeet.sim.pier.network import PierNetwork, Traffic
 from watersmeet.sim.rjoin.answers import ROW
 from watersmeet.sim.scenario.model import PierMode, Scenario
-from watersmeet.sim.scenario.network import HOP_US, DynamicSettings
+from watersmeet.sim.scenario.network import HOP_US, DynamicSettings, Timeouts
 from watersmeet.sim.scenario.pier.outcome import ErrorFigures, PierOutcome, PierQueryFigures, PierSummary, SharedFigures
 from watersmeet.sim.scenario.pier.rows import answers_table, batch_of, stream_types
 from watersmeet.sim.scenario.rjoin.feed import UserFeed, answers_schema, checked_streams, parsed_query
@@ -184,7 +185,7 @@ def _shared(
         return []
     dynamic = scenario.dynamic
     joins = {each.name: (each.join, each.start_us) for each in asked if each.join is not None}
-    is_at_rest = dynamic is None or (dynamic.churn is None and not dynamic.loss)
+    is_at_rest = dynamic is None or (dynamic.churn is None and not dynamic.loss and dynamic.timeouts is Timeouts.IDEAL)
     return shared_queries(joins, stream_types(schemas, event_times), settings, may_subtract=is_at_rest)
 
 
@@ -225,6 +226,7 @@ def _network(scenario: Scenario) -> PierNetwork:
         access_bps=dynamic.access_bps,
         congestion=dynamic.congestion,
         loss=dynamic.loss,
+        retransmission=Retransmission() if dynamic.timeouts is Timeouts.MEASURED else None,
         dht=DhtSettings(replicas=scenario.pier.replicas),
         upkeep=dynamic.churn is not None or dynamic.loss > 0,
         trees=scenario.pier.trees,
@@ -365,6 +367,7 @@ class _Run:
             most_inbound_bytes=max(busiest, default=0),
             mean_inbound_bytes=sum(busiest) / max(1, scenario.network.nodes),
             lost=pier.net.lost_total,
+            retransmitted=pier.net.retransmitted_total,
             malformed=sum(sum(each.malformed.values()) for each in counters),
             withheld=sum(each.withheld for each in counters),
             late=sum(each.late for each in counters),
