@@ -24,7 +24,7 @@ SECOND = 1_000_000
 TOPOLOGY = """\
 sites: [ams, fra, nyc]
 default_link: {latency: 1 ms, bandwidth: 50 kbps, price_per_gb: 0.05}
-adapt: {mode: planner}  # so that plans can be changed
+adapt: {mode: planner, min_interval: 1 hour}  # plans can be changed, and no other one comes soon
 durability: process
 streams:
   a: &router
