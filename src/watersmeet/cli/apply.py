@@ -53,11 +53,11 @@ def run(options: argparse.Namespace) -> int:
     topology = replace(topology, queries=selected_queries(topology, options))
     from watersmeet.spark.definitions import topology_text
     from watersmeet.spark.requests import new_request, put_request, requests_in
-    from watersmeet.spark.resume import read_deployed, with_known_tables, with_tables_read
+    from watersmeet.spark.resume import read_deployed, with_known_tables, with_settled
     from watersmeet.spark.run import checkpoint_root
 
     deployed = read_deployed(checkpoint_root(topology, options.checkpoint), topology)
-    topology = with_tables_read(with_known_tables(topology, deployed.topology), deployed.topology)
+    topology = with_settled(with_known_tables(topology, deployed.topology), deployed.topology)
     if not topology.has_schemas:
         topology = _with_columns(topology, options)
     check_queries(topology, topology.queries)

@@ -15,7 +15,7 @@ from watersmeet.cli.session import spark_session
 from watersmeet.errors import InputError
 from watersmeet.query.windows import parse_duration
 from watersmeet.topology.model import Query, Topology
-from watersmeet.topology.views import outputs_of, readers_of
+from watersmeet.topology.views import readers_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,7 +103,11 @@ def run(options: argparse.Namespace) -> int:
                 planned = plan_queries(spark, topology, [query], every=options.every)
         if len(queries) > 1:
             planned = plan_queries(spark, topology, queries, every=options.every)
-        early = [line for query in queries if (line := _early(spark, topology, query))]
+        early = [
+            line
+            for query in queries
+            if (line := _early(spark, topology, query, is_early=bool(planned.topology.query(query.name).group_early)))
+        ]
     priced = [(name, chosen, estimate(chosen)) for name, chosen in planned.plans.items()]
     if options.draw is not None:
         for name, chosen, cost in priced:
@@ -120,29 +124,20 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _early(spark: "SparkSession", topology: Topology, query: Query) -> str:
-    """What aggregation below the join would ship, beside what is shipped without; empty where it cannot be."""
-    from watersmeet.planners.choose import estimate
+def _early(spark: "SparkSession", topology: Topology, query: Query, *, is_early: bool) -> str:
+    """What aggregation below the join ships or would ship, beside what it takes without; empty where it cannot be."""
+    from watersmeet.planners.early import compare_early
     from watersmeet.spark.planning import plan_queries
 
-    both = {early: replace(query, group_early=early) for early in (False, True)}
-    try:
-        outputs_of(topology, [both[True]])
-    except InputError:
+    found = compare_early(topology, query, lambda one, asked: plan_queries(spark, one, [asked]).plans)
+    if found is None:
         return ""
-    shipped: dict[bool, float] = {}
-    for early, one in both.items():
-        found = plan_queries(spark, replace(topology, queries=(one,)), [one]).plans.values()
-        costs = [estimate(chosen) for chosen in found if chosen.planner != "local"]  # which ships nothing
-        if any(cost is None for cost in costs):
-            return ""
-        shipped[early] = sum(cost.bytes_s for cost in costs if cost is not None)
-    if not any(shipped.values()):
-        return ""
-    verb = "ship" if query.group_early else "would ship"
+    verb = "ship" if is_early else "would ship"
+    why = "" if query.group_early is not None else ", so it is done" if is_early else ", so it is not done"
     return (
-        f"query {query.name}: groups of equal rows in place of rows (group_early) {verb} {shipped[True]:,.0f} bytes/s "
-        f"instead of {shipped[False]:,.0f}"
+        f"query {query.name}: groups of equal rows in place of rows (group_early) {verb} {found.groups.rows_s:,.1f} "
+        f"records/s instead of {found.rows.rows_s:,.1f} rows/s, {found.groups.bytes_s:,.0f} bytes/s instead of "
+        f"{found.rows.bytes_s:,.0f}{why}"
     )
 
 

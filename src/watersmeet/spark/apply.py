@@ -27,9 +27,9 @@ from watersmeet.spark.catalogue import Catalogue, definitions_of
 from watersmeet.spark.definitions import read_topology
 from watersmeet.spark.failures import refusal
 from watersmeet.spark.ingest.tables import with_table_schemas
-from watersmeet.spark.planning import Planned, adapting
+from watersmeet.spark.planning import Planned, adapting, with_choices
 from watersmeet.spark.requests import answer_request, requests_in
-from watersmeet.spark.resume import with_defined, with_known_tables, with_tables_read
+from watersmeet.spark.resume import with_defined, with_known_tables, with_settled
 from watersmeet.topology.difference import Difference, Differences, differences, streams_read, without_names
 from watersmeet.topology.model import Query, Stream, Table, Topology
 from watersmeet.topology.views import outputs_of, with_outputs
@@ -109,8 +109,8 @@ class Applier:
             before = at.versions.under_way
             self._await_settled(at)
             now = self.deployed
-            topology = with_tables_read(with_known_tables(edit(now), now), now)
-            topology = with_table_schemas(self._spark, topology)
+            topology = with_settled(with_known_tables(edit(now), now), now)
+            topology = with_choices(self._spark, with_table_schemas(self._spark, topology))
             if topology.batch_interval_us is None:
                 topology = replace(topology, batch_interval_us=now.batch_interval_us)
             found = differences(now, topology)

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 from watersmeet.adapt.decisions import Decisions, decisions_of
 from watersmeet.plan.nodes import with_join
 from watersmeet.planners.choose import Chosen, choose
+from watersmeet.planners.early import with_early_groups
 from watersmeet.program.site.deployment import Deployment, deployed, overlay, shared_joins
 from watersmeet.program.site.program import SiteProgram
 from watersmeet.query.model import Column
@@ -54,8 +55,8 @@ def plan_queries(
     kept: Mapping[str, Sequence[str]] | None = None,
 ) -> Planned:
     """Check queries and the views that they read against their streams, and plan them."""
-    topology = replace(with_table_schemas(spark, topology), queries=tuple(queries))
-    bound_outputs = bind_outputs(spark, topology, queries)
+    topology = with_choices(spark, replace(with_table_schemas(spark, topology), queries=tuple(queries)))
+    bound_outputs = bind_outputs(spark, topology, topology.queries)
     topology, bounds, plans = bound_outputs.topology, {}, {}
     for name, bound in bound_outputs.bounds.items():
         columns = (Column(s.alias, column) for s in bound.query.sources for column in topology.columns[s.stream])
@@ -63,6 +64,11 @@ def plan_queries(
         bounds[name] = replace(bound, query=replace(bound.query, also_kept=also_kept))
         plans[name] = choose(topology, topology.query(name), bounds[name].query, every=every)
     return Planned(topology, bound_outputs.asked, bounds, plans)
+
+
+def with_choices(spark: SparkSession, topology: Topology) -> Topology:
+    """The topology whose queries and views say whether their rows are grouped below the join."""
+    return with_early_groups(topology, lambda one, query: plan_queries(spark, one, [query]).plans)
 
 
 def check_query(

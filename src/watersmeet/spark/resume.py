@@ -77,9 +77,9 @@ def resumed(topology: Topology, known: Mapping[str, Versions], root: Path) -> To
         return topology
     deployed = {query: versions.queries[name] for query, name in names.items()}
     for goal in _goals(topology, known, deployed, root):
-        if differences(goal, topology).is_same_queries:
+        if differences(goal, with_settled(topology, goal)).is_same_queries:
             return _with_queries(topology, known, deployed)
-    return with_tables_read(topology, _with_queries(topology, known, deployed))
+    return with_settled(topology, _with_queries(topology, known, deployed))
 
 
 def _goals(
@@ -149,14 +149,24 @@ def with_defined(topology: Topology, definitions: Iterable[Definition]) -> Topol
     )
 
 
-def with_tables_read(asked: Topology, deployed: Topology) -> Topology:
-    """A topology whose queries and views read tables under the names under which they are read for them already."""
+def with_settled(asked: Topology, deployed: Topology) -> Topology:
+    """A topology with what was settled when its queries and views began.
 
-    def named(queries: Sequence[Query], known: Sequence[Query]) -> tuple[Query, ...]:
-        read_as = {query.name: query.read_as for query in known}
-        return tuple(replace(query, read_as=read_as.get(query.name, ())) for query in queries)
+    That is under which names they read tables, and whether their rows are grouped below the join.
+    """
 
-    return replace(asked, queries=named(asked.queries, deployed.queries), views=named(asked.views, deployed.views))
+    def settled(queries: Sequence[Query], known: Sequence[Query]) -> tuple[Query, ...]:
+        before = {query.name: query for query in known}
+        return tuple(_settled(query, before.get(query.name)) for query in queries)
+
+    return replace(asked, queries=settled(asked.queries, deployed.queries), views=settled(asked.views, deployed.views))
+
+
+def _settled(query: Query, before: Query | None) -> Query:
+    if before is None:
+        return replace(query, read_as=())
+    is_open = query.group_early is None and query.sql.split() == before.sql.split()
+    return replace(query, read_as=before.read_as, group_early=before.group_early if is_open else query.group_early)
 
 
 @dataclass(frozen=True)

@@ -292,7 +292,7 @@ def _query(name: str, entry: Entry, directory: Path, sites: Sequence[str], *, is
         keys["sql"].text("sql"),
         sink=_sink(keys["sink"], f"the sink of {what}", directory) if "sink" in keys else Sink(),
         allow_cross=keys["allow_cross"].flag("allow_cross") if "allow_cross" in keys else False,
-        group_early=keys["group_early"].flag("group_early") if "group_early" in keys else False,
+        group_early=keys["group_early"].flag("group_early") if "group_early" in keys else None,
         start=keys["start"].text("start") if "start" in keys else None,
         checkpoint=_resolve(keys["checkpoint"].text("checkpoint"), directory) if "checkpoint" in keys else None,
         site=_site_of(keys["site"], what, sites) if "site" in keys else None,

@@ -119,7 +119,7 @@ class Query:
     sink: Sink = field(default_factory=Sink)
     foreach_batch: BatchFunction | None = None
     allow_cross: bool = False
-    group_early: bool = False  # whether rows that are equal in all that is read take part once, with their count
+    group_early: bool | None = None  # whether rows that are equal in all that is read take part once; None: if it pays
     start: str | None = None
     checkpoint: str | None = None
     site: str | None = None

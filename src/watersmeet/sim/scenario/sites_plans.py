@@ -9,6 +9,7 @@ import pyarrow as pa
 from watersmeet.cost.price import REACTION_S
 from watersmeet.errors import InputError, TypeMismatch
 from watersmeet.planners.choose import Chosen, choose
+from watersmeet.planners.early import with_early_groups
 from watersmeet.query.model import JoinQuery, Output
 from watersmeet.query.sql import to_duckdb
 from watersmeet.sim.rjoin.answers import no_rows
@@ -71,6 +72,14 @@ def plan_queries(scenario: SitesScenario) -> PlannedQueries:
     topology = replace(
         scenario.topology, batch_interval_us=scenario.trigger_us, queries=scenario.queries, views=scenario.views
     )
+    return _planned(with_early_groups(topology, lambda one, _: _chosen(_planned(one))))
+
+
+def _chosen(planned: PlannedQueries) -> dict[str, Chosen]:
+    return {name: one.chosen for name, one in planned.selects.items()}
+
+
+def _planned(topology: Topology) -> PlannedQueries:
     asked: list[Asked] = []
     for query in topology.queries:
         with _naming(query):
