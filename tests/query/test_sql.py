@@ -478,7 +478,10 @@ def test_bad_select(select: str, message: str) -> None:
             "GROUP BY a.ts, TUMBLE(1 DAY) EMIT CHANGES",
             "line 2, column 30: EMIT CHANGES has running values and no output",
         ),
-        ("GROUP BY a.ts EMIT CHANGES", "EMIT CHANGES is not supported over the ROWS window of b; use RANGE, TUMBLE"),
+        (
+            "AND EXISTS (SELECT 1 FROM c [RANGE 1 DAY] WHERE c.port = b.port) GROUP BY a.ts EMIT CHANGES",
+            "EMIT CHANGES over the ROWS window of b is for inner joins; use RANGE, TUMBLE or UNBOUNDED",
+        ),
         ("EMIT CHANGES", "line 2, column 1: EMIT CHANGES needs GROUP BY or an aggregate"),
         ("HAVING a.host = 1", "a group never ends without an output window"),
         ("ORDER BY 1", "line 2, column 1: ORDER BY is not supported"),

@@ -30,6 +30,9 @@ SQL = {
     "others": "SELECT deleted, upper(k) AS key, max(x) - min(x) AS spread, count(DISTINCT v) AS d, sum(x) AS s "
     "FROM a [RANGE 4 SECONDS] GROUP BY upper(k) EMIT CHANGES",
     "totals": "SELECT count(*) AS n, max(price) AS most FROM a [UNBOUNDED] EMIT CHANGES",
+    "counted": "SELECT k, count(*) AS n, sum(price) AS p FROM a [ROWS 7] GROUP BY k EMIT CHANGES",
+    "counted_join": "SELECT a.k, count(*) AS n, max(b.v) AS m FROM a [ROWS 5], b [RANGE 3 SECONDS] WHERE a.k = b.k "
+    "GROUP BY a.k EMIT CHANGES",
 }
 
 

@@ -18,7 +18,7 @@ from watersmeet.planners.problem import Limits, NoPlan, Objective, Problem, prob
 from watersmeet.planners.sited import central, explicit
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.outer import JUDGING, Branches, branches_of
-from watersmeet.query.windows import Rows, parse_duration
+from watersmeet.query.windows import Changes, Rows, parse_duration
 from watersmeet.topology.model import Query, Topology
 
 NAMES = (*PLANNERS, "auto")
@@ -58,6 +58,11 @@ def choose(
     if query.plan is None and {homes[source.stream] for source in parsed.sources} == {site}:
         plan = local(parsed, topology.columns, site)
         return Chosen(plan, "local", note="all streams arrive where answers are wanted")
+    if _has_counted_changes(parsed):
+        if len(parsed.sources) == 1:
+            home = homes[parsed.sources[0].stream]
+            raise InputError(f"EMIT CHANGES over ROWS is computed where the rows are counted; add site: {home}")
+        query = replace(query, plan=None, planner="central")
     if len(parsed.sources) == 1:
         if query.plan is not None:
             raise InputError("plan: a single stream has no joins to plan; leave `plan:` out")
@@ -237,6 +242,12 @@ def _outer(topology: Topology, query: Query, parsed: JoinQuery, *, every: bool, 
     return replace(chosen[0], plan=plan if parsed.into is None else Into(plan, parsed.into))
 
 
+def _has_counted_changes(parsed: JoinQuery) -> bool:
+    """Whether groups change as rows leave ROWS windows: that is known where all rows of the join are in order."""
+    grouping = parsed.grouping
+    return grouping is not None and isinstance(grouping.window, Changes) and bool(grouping.window.counted)
+
+
 def _counts_rows(parsed: JoinQuery, expanded: Branches) -> bool:
     """Whether rows that are judged are in a ROWS window: those of an outer join that may lack a partner."""
     judged = {alias for one in expanded.relations if one.kind in JUDGING for alias in one.aliases}
@@ -246,9 +257,9 @@ def _counts_rows(parsed: JoinQuery, expanded: Branches) -> bool:
 def planned_join(parsed: JoinQuery) -> JoinQuery | None:
     """The join of a query that planners order: of an outer join the first of its inner joins, which has most streams.
 
-    None where it stays as it is, since rows are judged by their order.
+    None where it stays as it is, since rows are judged, or leave groups, by their order.
     """
     if parsed.outer is None:
-        return parsed
+        return None if _has_counted_changes(parsed) else parsed
     expanded = branches_of(parsed)
     return None if _counts_rows(parsed, expanded) else expanded.branches[0].query

@@ -53,7 +53,7 @@ from watersmeet.query.model import (
     key_of_group,
     value_of_group,
 )
-from watersmeet.query.outer import ROW_TIME
+from watersmeet.query.outer import ROW_ORDINAL, ROW_TIME
 from watersmeet.query.windows import AsOf, Changes, Range, Rows, Tumble, Unbounded
 
 
@@ -419,6 +419,10 @@ def _source_sql(
         body = f"SELECT {', '.join(columns)} FROM stream_{positions[source.stream]} AS s"
         return f"({body}) AS {_quoted(source.alias)}"
     columns += [f"s.{_TS}", f"s.{_RANK}", f"s.{_TS} AS {_quoted(f'{source.alias}.{ROW_TIME}')}"]
+    if isinstance(source.window, Rows):
+        follower = f"lead(s.{_TS}, {source.window.count}) OVER (ORDER BY s.{_RANK})"  # that takes its place
+        columns.append(f"coalesce({follower} - 1, {_NEVER}) AS {_END}")
+        columns.append(f"s.{_RANK} AS {_quoted(f'{source.alias}.{ROW_ORDINAL}')}")
     counts = []
     for i, other in enumerate(query.sources):
         if isinstance(other.window, Rows):
@@ -477,10 +481,11 @@ def _end(query: JoinQuery) -> str:
             case AsOf():
                 raise InputError("EMIT CHANGES is not defined over tables that are refreshed")
             case Rows():
-                raise InputError("EMIT CHANGES is not defined over ROWS windows")
+                ends.append(f"{_quoted(source.alias)}.{_END}")
             case _:
                 assert_never(source.window)
-    return f"least({', '.join(ends)})" if ends else "CAST(NULL AS BIGINT)"
+    last = f"least({', '.join(ends)})"
+    return f"CASE WHEN {last} < {_NEVER} THEN {last} END" if ends else "CAST(NULL AS BIGINT)"
 
 
 def _interval(ts: str, window_us: int) -> str:

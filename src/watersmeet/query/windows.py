@@ -128,6 +128,7 @@ class Changes:
 
     ends: tuple[tuple[int, Range | Tumble], ...]  # select item with the time of a row, and the window it is in
     answers: int  # the aggregate that counts the answers of a group
+    counted: tuple[tuple[int, str, int], ...] = ()  # select item with the ordinal of a row, its alias, and its ROWS
 
     @property
     def longest_us(self) -> int | None:

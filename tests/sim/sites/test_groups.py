@@ -202,8 +202,9 @@ SKETCHES = "approx_count_distinct(v) AS d, approx_percentile(v, 0.5, 50) AS p, a
         "SELECT k, max(v) AS m, count(DISTINCT v) AS d FROM a [TUMBLE 20 SECONDS] GROUP BY k EMIT CHANGES",
         f"SELECT k, {SKETCHES} FROM a [RANGE 20 SECONDS] GROUP BY k EMIT CHANGES",
         "SELECT v, count(*) AS n, max(k) AS k FROM a [UNBOUNDED] GROUP BY v EMIT CHANGES",
+        "SELECT k, count(*) AS n, sum(v) AS s FROM a [ROWS 150] GROUP BY k EMIT CHANGES",
     ],
-    ids=["tumble", "hop", "sketches", "negated", "recomputed", "sketches anew", "unbounded"],
+    ids=["tumble", "hop", "sketches", "negated", "recomputed", "sketches anew", "unbounded", "counted"],
 )
 def test_state_of_groups_is_flat_in_a_long_run(sql: str) -> None:
     """Keys come for some seconds and never again; each micro-batch has five seconds of rows."""

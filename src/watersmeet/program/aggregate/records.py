@@ -27,6 +27,7 @@ class Layout:
 
     keys: tuple[str, ...]
     functions: tuple[tuple[Function, str | None], ...]
+    keeps_ends: bool = False  # whether the end of a record may not be known yet, so that none can be taken away early
 
     def state_column(self, number: int, name: str) -> str:
         """The name of a column of an aggregate's state."""
@@ -73,7 +74,7 @@ class Layout:
     def is_negatable(self) -> bool:
         """Whether every state has another that takes it away again, exactly."""
         rules = {rule for function, _ in self.functions for rule in function.rules.values()}
-        return rules <= {Rule.SUM, Rule.DECIMAL}
+        return not self.keeps_ends and rules <= {Rule.SUM, Rule.DECIMAL}
 
     def negated(self, records: pa.Table) -> pa.Table:
         """The records that take others away again when they are combined with them."""

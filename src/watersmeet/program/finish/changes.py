@@ -4,9 +4,12 @@ Records have a begin and a last instant. Where every state can be negated (count
 ends is two records without end instead, the second one negated: what has begun is then one record a group. Where not
 (least and greatest, distinct values, doubles), values are made anew from the records that are valid, by a segment tree
 over the instants of a group: n records and n instants take O(n log n) combinations, whatever the function.
+
+The end of a row of a ROWS window is known when its n-th successor has come. Until then records have its ordinal, and
+are told apart by it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,8 +20,9 @@ from pyarrow import types as kinds
 
 from watersmeet.program.aggregate.kernels import I64
 from watersmeet.program.aggregate.records import Layout, group_numbers
-from watersmeet.program.finish.groups import END, grouped_rows, layout_of, value_columns
+from watersmeet.program.finish.groups import END, grouped_rows, layout_of, ordinal_column, value_columns
 from watersmeet.program.finish.model import answer_column
+from watersmeet.program.join.axis import Clock
 from watersmeet.program.storage.segments import TS
 from watersmeet.program.storage.shelf import Part, Segment, Shelf
 from watersmeet.query.model import CHANGED_AT, DELETED, PLACE, Grouping, key_of_group
@@ -44,6 +48,8 @@ class AddIntervals:
     def __call__(self, number: int) -> list[Segment]:
         rows = grouped_rows(self.grouping, self.columns, self.shelf.get(self.paths[number]))
         rows = rows.append_column(END, pa.array(_last_instants(self.grouping.changes, rows)))
+        for number, (item, _, _) in enumerate(self.grouping.changes.counted):
+            rows = rows.append_column(ordinal_column(number), rows.column(f"item{item}").cast(pa.int64()))
         layout = layout_of(self.grouping, rows.schema)
         return [intervals_segment(self.shelf, layout, with_expiry(layout, layout.add(rows)))]
 
@@ -70,6 +76,23 @@ def _last_instants(changes: Changes, rows: pa.Table) -> I64:
         last = ts + length if isinstance(window, Range) else (ts // length + 1) * length - 1
         np.minimum(ends, last, out=ends)  # a row that is NULL for want of a partner does not end
     return ends
+
+
+def with_known_ends(changes: Changes, records: pa.Table, clock_of: Callable[[str], Clock]) -> pa.Table:
+    """Records with the ends that are known by now of rows of ROWS windows: just before the n-th row after them."""
+    ends = records.column(END).to_numpy()
+    for number, (_, alias, count) in enumerate(changes.counted):
+        name, clock = ordinal_column(number), clock_of(alias)
+        ordinals = records.column(name).to_numpy()
+        successors = ordinals + (count - clock.base)
+        assert not (successors < 0).any(), "a row clock goes back to the rows that follow those of answers"
+        known = np.flatnonzero(successors < len(clock.ts))
+        ends = ends.copy()
+        ends[known] = np.minimum(ends[known], clock.ts[successors[known]] - 1)
+        ordinals = ordinals.copy()
+        ordinals[known] = NEVER  # there is nothing more to learn of it
+        records = records.set_column(records.column_names.index(name), name, pa.array(ordinals))
+    return records.set_column(records.column_names.index(END), END, pa.array(ends))
 
 
 def with_expiry(layout: Layout, records: pa.Table) -> pa.Table:
@@ -147,7 +170,7 @@ def values_between(
     end_rank = np.searchsorted(distinct, ends[leaves] + 1)
     high[leaves] = np.searchsorted(codes, groups[leaves] * len(distinct) + end_rank)
 
-    states = table.take(pa.array(rows)).drop_columns([TS, END, *keys])
+    states = table.take(pa.array(rows)).drop_columns(list(layout.keys))
     made = _by_instant(layout, states, low, high, groups, edges)
     counted, _ = layout.functions[grouping.changes.answers]
     answers = made.column(layout.state_column(grouping.changes.answers, counted.columns[0])).to_numpy()

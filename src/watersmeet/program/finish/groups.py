@@ -32,7 +32,9 @@ END = "#end"  # int64, the last instant at which answers are valid, with EMIT CH
 
 def layout_of(grouping: Grouping, schema: pa.Schema) -> Layout:
     """The records of what is grouped, or of records: both have the types in their columns."""
-    times = (TS, END) if isinstance(grouping.window, Changes) else (TS,)
+    window, times = grouping.window, [TS]
+    if isinstance(window, Changes):
+        times += [END, *(ordinal_column(number) for number in range(len(window.counted)))]
     keys = (*times, *(key_of_group(number).name for number in range(grouping.keys)))
     functions = []
     for number, aggregate in enumerate(grouping.aggregates):
@@ -48,7 +50,12 @@ def layout_of(grouping: Grouping, schema: pa.Schema) -> Layout:
             kind = None if argument is None else schema.field(argument).type
             function = Function(aggregate.function, kind, aggregate.distinct, aggregate.parameters)
         functions.append((function, argument))
-    return Layout(keys, tuple(functions))
+    return Layout(keys, tuple(functions), keeps_ends=isinstance(window, Changes) and bool(window.counted))
+
+
+def ordinal_column(number: int) -> str:
+    """The ordinal of a row of a ROWS window that answers are made of, as long as its end is not known."""
+    return f"#ordinal{number}"
 
 
 def check_records(grouping: Grouping, schema: pa.Schema) -> None:

@@ -20,6 +20,7 @@ from watersmeet.program.finish.groups import first_of_windows
 from watersmeet.program.finish.model import Evaluated, Evaluator, Finish, answer_column
 from watersmeet.program.finish.outer import MatchRows, columns_or_nulls, select_columns
 from watersmeet.program.finish.shared import Shape, split_by_member
+from watersmeet.program.join.axis import Clock
 from watersmeet.program.operators import Form
 from watersmeet.program.site.filing import Made, pack_for_others
 from watersmeet.program.site.grouping import GroupRecords
@@ -235,7 +236,8 @@ class Answering:
                         if (name not in answered and now > before)
                         else ()
                     )
-                    groups[name], ended = self._ended_groups(query, finish.grouping, state, before, now, more)
+                    clock_of = self._clocks(parts, ledger)
+                    groups[name], ended = self._ended_groups(query, finish.grouping, state, before, now, clock_of, more)
                     closed[name], pieces = now, list(answered.get(name, ()))
                     if ended:
                         found, evaluated = self._finished_groups(finish, ended, ledger)
@@ -272,10 +274,11 @@ class Answering:
         state: tuple[Segment, ...],
         before: int,
         now: int,
+        clock_of: Callable[[str], Clock],
         more: Sequence[pa.Table] = (),
     ) -> tuple[tuple[Segment, ...], tuple[pa.Table, ...] | Values | None]:
         if isinstance(grouping.window, Changes):
-            return self._records.with_changes(query, grouping, state, before, now)
+            return self._records.with_changes(query, grouping, state, before, now, clock_of)
         return self._records.without_ended_windows(query, grouping, state, before, now, more)
 
     def _answered_together(
@@ -369,6 +372,11 @@ class Answering:
         path = self._shelf.put("evaluated", due).path
         return held, [Answers(ledger.number, (path,), finish.evaluated_columns, due.num_rows)]
 
+    def _clocks(self, parts: Sequence[JoinPart], ledger: SiteLedger) -> Callable[[str], Clock]:
+        """The row clock of each alias of a join."""
+        names = {alias: part.clock(alias) for part in parts for alias in part.views}
+        return lambda alias: read_clock(self._shelf, ledger.clocks.get(names[alias], ()))
+
     def _matched(
         self,
         name: str,
@@ -378,15 +386,9 @@ class Answering:
         state: dict[str, tuple[Segment, ...]],
     ) -> tuple[list[Answers], int]:
         """The rows of an outer join that are answers now, and the instant before which no more come."""
-        streams = {alias: part.clock(alias) for part, _ in versions for alias in part.views}
         main = next(finish for _, finish in versions if finish.branch == 0)
         assert main.matching is not None
-        match = MatchRows(
-            self._shelf,
-            name,
-            main.matching,
-            lambda alias: read_clock(self._shelf, ledger.clocks.get(streams[alias], ())),
-        )
+        match = MatchRows(self._shelf, name, main.matching, self._clocks([part for part, _ in versions], ledger))
         columns = tuple((answer_column(number), name) for number, name in enumerate(main.matching.names))
         given: list[Answers] = []
         arrived: dict[int, list[pa.Table]] = {}

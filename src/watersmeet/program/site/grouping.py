@@ -3,7 +3,7 @@
 Records of panes are kept until their panes or windows end; records with an interval of validity until they expire.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from watersmeet.program.finish.changes import (
     intervals_segment,
     still_needed,
     values_between,
+    with_known_ends,
 )
 from watersmeet.program.finish.groups import (
     AddRecords,
@@ -26,6 +27,7 @@ from watersmeet.program.finish.groups import (
     records_segment,
 )
 from watersmeet.program.finish.shared import Shape
+from watersmeet.program.join.axis import Clock
 from watersmeet.program.site.ledger import Answers
 from watersmeet.program.site.tasks import RunTasks
 from watersmeet.program.storage.merging import choose_merges
@@ -85,12 +87,17 @@ class GroupRecords:
         return self.merged(grouping, state, 2 * window.length_us, alive), ended
 
     def with_changes(
-        self, query: str, grouping: Grouping, state: State, before: int, now: int
+        self, query: str, grouping: Grouping, state: State, before: int, now: int, clock_of: Callable[[str], Clock]
     ) -> tuple[State, Values | None]:
         """What is still needed after an instant, and the values of groups that may have changed since another."""
         if now <= before or not state:
             return state, None
         tables = self.tables(state)
+        if grouping.changes.counted:  # ends become known as rows come, so all that is kept is written anew
+            tables = [with_known_ends(grouping.changes, table, clock_of) for table in tables]
+            found = values_between(query, grouping, tables, before, now)
+            kept = still_needed(layout_of(grouping, tables[0].schema), tables, now)
+            return tuple(self.segments(grouping, [kept])), found
         found = values_between(query, grouping, tables, before, now)
         layout = layout_of(grouping, tables[0].schema)
         if layout.is_negatable:  # what has begun is one record a group, and none where all has expired

@@ -21,13 +21,14 @@ from watersmeet.query.model import (
     Column,
     Expression,
     Grouping,
+    OuterJoins,
     SelectItem,
     SortKey,
     StreamRef,
     key_of_group,
     value_of_group,
 )
-from watersmeet.query.outer import ROW_TIME
+from watersmeet.query.outer import ROW_ORDINAL, ROW_TIME
 from watersmeet.query.sql.canonical import normal_form
 from watersmeet.query.sql.expressions import ColumnReference, column_references, make_expression
 from watersmeet.query.sql.functions import AGGREGATES, is_call, refuse_functions
@@ -99,12 +100,18 @@ def read_grouping(
     window: Hop | Changes
     if emit:
         ends: list[tuple[int, Range | Tumble]] = []
+        counted: list[tuple[int, str, int]] = []
         for one in sources:
-            if isinstance(one.window, Range | Tumble) and one.alias.casefold() in scope.aliases:
+            if one.alias.casefold() not in scope.aliases:
+                continue
+            if isinstance(one.window, Range | Tumble):
                 ends.append((len(grouped), one.window))
                 time_column = Column(one.alias, event_times.get(one.stream, ROW_TIME))  # rows of views have none
                 grouped.append(SelectItem(f"time of {one.alias}", _column(time_column)))
-        window = Changes(tuple(ends), reader.count_answers())
+            elif isinstance(one.window, Rows):
+                counted.append((len(grouped), one.alias, one.window.count))
+                grouped.append(SelectItem(f"ordinal of {one.alias}", _column(Column(one.alias, ROW_ORDINAL))))
+        window = Changes(tuple(ends), reader.count_answers(), tuple(counted))
     else:
         assert group is not None, "it has the output window"
         window = _read_window(text, *group.meta["window"])
@@ -129,9 +136,15 @@ def _check_changes(
     if refreshed := [one.alias for one in visible if one.window == AsOf(is_refreshed=True)]:
         message = f"EMIT CHANGES is not defined over {refreshed[0]!r}, a table that is refreshed; leave out refresh"
         raise text.error(emit, f"{message}, or count in output windows with TUMBLE")
-    if rows := [one.alias for one in visible if isinstance(one.window, Rows)]:
-        message = f"EMIT CHANGES is not supported over the ROWS window of {rows[0]}; use RANGE, TUMBLE or UNBOUNDED"
-        raise text.error(emit, message)
+
+
+def refuse_counted_outer(statement: Statement, grouping: Grouping | None, outer: OuterJoins | None) -> None:
+    """Refuse running values over ROWS windows where rows wait for partners: when they end may be forgotten by then."""
+    emit = statement.emits_changes
+    if emit and grouping is not None and outer is not None and grouping.changes.counted:
+        (_, alias, _), *_ = grouping.changes.counted
+        message = f"EMIT CHANGES over the ROWS window of {alias} is for inner joins"
+        raise statement.text.error(emit, f"{message}; use RANGE, TUMBLE or UNBOUNDED with outer joins and EXISTS")
 
 
 def _implied_columns(text: SqlText, emit: Token, select: Sequence[SelectItem]) -> Iterator[SelectItem]:

@@ -7,7 +7,7 @@ from watersmeet.errors import SqlError
 from watersmeet.query.model import Equality, Expression, JoinQuery
 from watersmeet.query.outer import branches_of
 from watersmeet.query.sql.grammar import name_items, parse_statement
-from watersmeet.query.sql.grouping import is_grouped, read_grouping, refuse_without_groups
+from watersmeet.query.sql.grouping import is_grouped, read_grouping, refuse_counted_outer, refuse_without_groups
 from watersmeet.query.sql.outer import hidden_aliases, read_conditions
 from watersmeet.query.sql.scope import make_scope
 from watersmeet.query.sql.select_list import read_select
@@ -54,6 +54,7 @@ def parse_query(
     conditions = read_conditions(statement, scope, sources, united, columns, tables or {})
     if any(hidden & set(one.aliases) for one in (conditions.outer.where if conditions.outer else ())):
         raise SqlError(f"WHERE names {min(hidden)!r}, which a semi- or anti-join does not let through; use ON")
+    refuse_counted_outer(statement, grouping, conditions.outer)
     expressions = [predicate for predicate in conditions.predicates if isinstance(predicate, Expression)]
     query = JoinQuery(
         sources=conditions.sources,
