@@ -263,7 +263,7 @@ def test_csv_and_database(tmp_path: Path) -> None:
     csv = f"%operator(c) {{ type = scan {file} types[port] = integer errors = true }}"
     pier = network()
     assert answers(pier, graph(csv, out("c"))).rows == [("a", 1), ("c", None)]
-    assert pier.nodes[0].malformed_lines == 1
+    assert pier.nodes[0].malformed_inputs == 1
     with sqlite3.connect(tmp_path / "log.db") as database:
         database.execute("CREATE TABLE log (host TEXT, port)")
         database.execute("INSERT INTO log VALUES ('a', 1), ('b', NULL), ('c', 'x')")
@@ -312,9 +312,9 @@ def test_a_database_may_have_any_name(tmp_path: Path) -> None:
 
 
 def test_an_address_that_is_none_is_malformed() -> None:
-    """Tuples of others may hold what their description does not say; an address of nobody is a message that is lost."""
+    """An address of nobody is a message that is lost."""
     pier = network(3)
-    rows = [(1, 2), (2, "x"), (3, 2.5), (4, -1), (5, None), (6, 99)]
+    rows = [(1, 2), (4, -1), (5, None), (6, 99)]
     pier.nodes[0].publish(Batch(Schema.of("R", {"a": "integer", "to": "integer"}), rows))
     put = "%operator(p) { type = put implementation = IP sources[] = r port = p address = $to errors = true }"
     listener = (
@@ -324,8 +324,61 @@ def test_an_address_that_is_none_is_malformed() -> None:
     client = answers(pier, graph(scan(), put) + listener)
     assert client.rows == [(1, 2)]
     reasons = Counter(row[2] for _, batch in client.errors for row in batch.rows)
-    assert sorted(reasons.values()) == [1, 3]
-    assert reasons["an address is a whole number of 0 or more"] == 3
+    assert reasons == {"an address is below 0": 1, "the address or the partitioning key has a NULL": 1}
+
+
+def test_tuples_that_are_not_what_they_say_are_dropped_and_counted() -> None:
+    pier = network()
+    kinds = Schema.of("R", {"a": "integer", "b": "string"})
+    rows = [(1, "x"), ("1", "x"), (1.0, "x"), (True, "x"), (1 << 63, "x"), (1, b"x"), (1,), (1, "x", 2), (None, None)]
+    pier.nodes[0].publish(Batch(kinds, rows))
+    assert answers(pier, graph(scan(), out("r"))).rows == [(1, "x"), (None, None)]
+    assert pier.nodes[0].malformed_inputs == 7
+
+
+def test_groups_of_numbers_are_those_of_all_their_types_and_of_nothing_else() -> None:
+    pier = network()
+    for batch in (tuples("R", "a", [(1,), (2,)]), tuples("R", "a", [(1.0,), (2.5,)]), tuples("R", "a", [("1",)])):
+        pier.nodes[0].publish(batch)
+    group = "%operator(g) { type = groupby sources[] = r groupby[a] = $a aggregates[n] = count() }"
+    flow = "%operator(f) { type = flowcontrol sources[] = g probe = set }"
+    client = answers(pier, graph(scan(), group, flow, out("f")))
+    assert sorted(client.rows) == [(1, 2), (2, 1), (2.5, 1)]
+    ((_, batch),) = client.results
+    assert batch.schema.types == ("double", "integer")
+    assert pier.nodes[0].counters[client.query_id, "g"].malformed == {"g": 1}
+
+
+def test_tuples_that_have_no_order_with_those_before_them_are_malformed() -> None:
+    pier = network()
+    for batch in (tuples("R", "a", [(3,), (1,)]), tuples("R", "a", [("x",)]), tuples("R", "a", [(0.5,)])):
+        pier.nodes[0].publish(batch)
+    top = '%operator(t) { type = top sources[] = r order[] = $a direction[] = "asc nulls last" count = 2 wait = 1 }'
+    client = answers(pier, graph(scan(), top, out("t")))
+    assert client.rows == [(0.5,), (1,)]
+    assert pier.nodes[0].counters[client.query_id, "g"].malformed == {"t": 1}
+
+
+@pytest.mark.parametrize("expression", ["negate($a)", "abs($a)", "bucket($a, 7::integer)"])
+def test_whole_numbers_never_leave_64_bits(expression: str) -> None:
+    pier = network()
+    pier.nodes[0].publish(tuples("R", "a", [(-(1 << 63),), (7,)]))
+    made = f"%operator(p) {{ type = projection implementation = Generate sources[] = r columns[b] = {expression} }}"
+    client = answers(pier, graph(scan(), made, out("p")))
+    assert [abs(value) for (value,) in client.rows] == [7]
+    assert pier.nodes[0].counters[client.query_id, "g"].malformed == {"p": 1}
+
+
+@pytest.mark.parametrize("rows", [[(b"",)], [(b"\x03",)], [(b"",), (b"",)]])
+def test_what_is_no_bloom_filter_is_malformed(rows: list[tuple[bytes]]) -> None:
+    pier = network()
+    pier.nodes[0].publish(Batch(Schema.of("R", {"f": "binary"}), rows))
+    tried = "%operator(s) { type = selection sources[] = r %predicate(p) { type = atomic op = equals"
+    tried += " leftexpression = mightcontain($f, 1::integer) rightexpression = true::boolean } }"
+    assert answers(pier, graph(scan(), tried, out("s"))).rows == []
+    together = "%operator(g) { type = groupby sources[] = r aggregates[f] = bloomor($f) }"
+    flow = "%operator(f) { type = flowcontrol sources[] = g probe = set }"
+    assert answers(pier, graph(scan(), together, flow, out("f"))).rows == rows[:1]
 
 
 def test_flow_control_by_count_and_by_rate() -> None:

@@ -1,6 +1,7 @@
 """Op-graphs in files, as users run them: what they see of malformed tuples, taps and limits, and where mistakes are."""
 
 import json
+import sqlite3
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -70,6 +71,21 @@ def test_a_limit_withholds_messages_and_counts_them(tmp_path: Path, capsys: pyte
     assert everything["withheld"] == 0
     assert 0 < limited["answers"] <= 12  # one message of one tuple from each node
     assert limited["answers"] + limited["withheld"] == everything["answers"]
+
+
+def test_answers_of_different_types_become_one_column(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "log.db") as database:
+        database.execute("CREATE TABLE log (port, size)")
+        database.execute("INSERT INTO log VALUES (22, 1), ('ssh', 2.5), (NULL, NULL), (x'00ff', 9007199254740993)")
+    query = f"""%opgraph(g) {{ duration = 5 ns = anywhere rid = 1
+      %operator(c) {{ type = scan implementation = JDBC url = "jdbc:sqlite:{tmp_path}/log.db" sql = "SELECT * FROM log"
+                     table = log }}
+      %operator(out) {{ type = result sources[] = c tap = input }} }}"""
+    assert simulate(tmp_path, query, "--out", str(tmp_path / "out")) == 0
+    for name in ("hot.parquet", "hot.out.tap.parquet"):
+        rows = pq.read_table(tmp_path / "out" / name).to_pylist()
+        found = sorted(((row["port"], row["size"]) for row in rows), key=str)
+        assert found == [("00ff", 9007199254740992.0), ("22", 1.0), ("ssh", 2.5), (None, None)]
 
 
 @pytest.mark.parametrize(

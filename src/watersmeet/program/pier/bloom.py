@@ -26,6 +26,8 @@ def add_key(found: bytearray, values: tuple[Any, ...]) -> None:
 
 def might_contain(found: bytes, values: tuple[Any, ...]) -> bool:
     """Whether a key may be in a filter; False is certain."""
+    if len(found) < 2:
+        raise ValueError("no Bloom filter is that short")
     text = key_text(values)
     if text is None:
         return False
@@ -34,7 +36,7 @@ def might_contain(found: bytes, values: tuple[Any, ...]) -> bool:
 
 def merged(first: bytes, second: bytes) -> bytes:
     """The filter of all that is in one of two; ValueError if they are not of one kind."""
-    if len(first) != len(second) or first[0] != second[0]:
+    if len(first) != len(second) or first[:1] != second[:1]:
         raise ValueError("two Bloom filters differ in size or hash functions")
     body = int.from_bytes(first[1:], "big") | int.from_bytes(second[1:], "big")
     return first[:1] + body.to_bytes(len(first) - 1, "big")

@@ -26,6 +26,7 @@ from watersmeet.program.pier.values import (
     STRING,
     TIMESTAMP,
     checked_integer,
+    common_type,
 )
 
 Types = Sequence[str]
@@ -39,16 +40,6 @@ class Function:
     result: Callable[[Types], str | None]
     code: Callable[[Codes, Types], str]
     is_strict: bool = True  # NULL if an argument is
-
-
-def _common(types: Types) -> str | None:
-    """The type to which values of these types can be brought."""
-    kinds = {kind for kind in types if kind != NULL}
-    if len(kinds) <= 1:
-        return next(iter(kinds), NULL)
-    if kinds <= set(NUMBERS):
-        return DOUBLE if DOUBLE in kinds else DECIMAL
-    return None
 
 
 def _comparison(symbol: str) -> Function:
@@ -74,7 +65,7 @@ def _comparison(symbol: str) -> Function:
             case _:
                 return f"({plain} or {left})"
 
-    return Function(lambda types: BOOLEAN if len(types) == 2 and _common(types) else None, code)
+    return Function(lambda types: BOOLEAN if len(types) == 2 and common_type(types) else None, code)
 
 
 def _arithmetic(symbol: str) -> Function:
@@ -85,19 +76,19 @@ def _arithmetic(symbol: str) -> Function:
             return TIMESTAMP
         if symbol == "-" and tuple(types) == (TIMESTAMP, TIMESTAMP):
             return INTEGER
-        common = _common(types)
+        common = common_type(types)
         return common if common in NUMBERS or common == NULL else None
 
     def code(codes: Codes, types: Types) -> str:
         a, b = _numbers(codes, types)
         plain = f"{a} {symbol} {b}"
-        return f"({plain})" if _common(types) in (DOUBLE, DECIMAL) else f"checked_integer({plain})"
+        return f"({plain})" if common_type(types) in (DOUBLE, DECIMAL) else f"checked_integer({plain})"
 
     return Function(result, code)
 
 
 def _numbers(codes: Codes, types: Types) -> list[str]:
-    common = _common(types)
+    common = common_type(types)
     return [
         f"float({code})" if common == DOUBLE and kind == DECIMAL else code
         for code, kind in zip(codes, types, strict=True)
@@ -108,10 +99,10 @@ def _numeric(result: Callable[[str], str], code: Callable[[Codes, str], str]) ->
     """A function of two numbers."""
 
     def of_types(types: Types) -> str | None:
-        common = _common(types)
+        common = common_type(types)
         return result(common) if len(types) == 2 and common in NUMBERS else None
 
-    return Function(of_types, lambda codes, types: code(_numbers(codes, types), _common(types) or NULL))
+    return Function(of_types, lambda codes, types: code(_numbers(codes, types), common_type(types) or NULL))
 
 
 def _of(kinds: Sequence[str], result: str | None, text: str) -> Function:
@@ -119,6 +110,14 @@ def _of(kinds: Sequence[str], result: str | None, text: str) -> Function:
     return Function(
         lambda types: (result or types[0]) if len(types) == 1 and types[0] in (*kinds, NULL) else None,
         lambda codes, types: text.format(codes[0]),
+    )
+
+
+def _signed(text: str) -> Function:
+    """A function of one number that may leave 64 bits: the least whole number has no opposite."""
+    return Function(
+        lambda types: types[0] if len(types) == 1 and types[0] in (*NUMBERS, NULL) else None,
+        lambda codes, types: f"{'checked_integer' if types[0] == INTEGER else ''}({text.format(codes[0])})",
     )
 
 
@@ -145,14 +144,14 @@ def _logic(text: str) -> Function:
 
 def _extreme(text: str) -> Function:
     return Function(
-        lambda types: _common(types) if types else None,
+        lambda types: common_type(types) if types else None,
         lambda codes, types: f"{text}(({', '.join(codes)},))",
         is_strict=False,
     )
 
 
 def _chosen(types: Types) -> str | None:
-    return _common(types[1:]) if len(types) == 3 and types[0] in (BOOLEAN, NULL) else None
+    return common_type(types[1:]) if len(types) == 3 and types[0] in (BOOLEAN, NULL) else None
 
 
 def all_of(conditions: Sequence[Callable[[], bool | None]]) -> bool | None:
@@ -237,7 +236,7 @@ def _as_text(value: Any) -> str:
 
 
 def _bucket(ts: int, width: int) -> int:
-    return ts - ts % width
+    return checked_integer(ts - ts % width)
 
 
 NAMESPACE: Mapping[str, Any] = {
@@ -283,8 +282,8 @@ FUNCTIONS: Mapping[str, Function] = {
     ),
     "div": _numeric(lambda kind: INTEGER, lambda codes, kind: f"quotient({codes[0]}, {codes[1]})"),
     "mod": _numeric(lambda kind: kind, lambda codes, kind: f"remainder({codes[0]}, {codes[1]})"),
-    "negate": _of(NUMBERS, None, "(-{})"),
-    "abs": _of(NUMBERS, None, "abs({})"),
+    "negate": _signed("-{}"),
+    "abs": _signed("abs({})"),
     "floor": _of((DOUBLE, DECIMAL, INTEGER), INTEGER, "checked_integer(floor({}))"),
     "ceil": _of((DOUBLE, DECIMAL, INTEGER), INTEGER, "checked_integer(ceil({}))"),
     "greatest": _extreme("greatest"),

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from watersmeet.program.pier.values import TYPES, value_bytes
+from watersmeet.program.pier.values import TYPES, are_of_type, value_bytes
 
 Row: TypeAlias = tuple[Any, ...]
 
@@ -96,6 +96,27 @@ class Batch:
         place = self.schema.place(name)
         assert place is not None, f"{self.schema} has no column {name}"
         return [row[place] for row in self.rows]
+
+
+def well_formed(batch: Batch) -> tuple[Batch, int]:
+    """The tuples that are as they say: with a value of its type for each column; and how many are not.
+
+    >>> batch = Batch(Schema.of("R", {"a": "integer"}), [(1,), ("x",), (None,), (1, 2), (1 << 63,)])
+    >>> kept, wrong = well_formed(batch)
+    >>> kept.rows, wrong
+    ([(1,), (None,)], 3)
+    """
+    types = batch.schema.types
+    if set(map(len, batch.rows)) <= {len(types)} and all(
+        are_of_type(values, kind) for values, kind in zip(zip(*batch.rows, strict=True), types, strict=False)
+    ):
+        return batch, 0
+    kept = [
+        row
+        for row in batch.rows
+        if len(row) == len(types) and all(are_of_type((value,), kind) for value, kind in zip(row, types, strict=True))
+    ]
+    return Batch(batch.schema, kept), len(batch.rows) - len(kept)
 
 
 def grouped(tuples: Iterable[tuple[Schema, Row]]) -> list[Batch]:

@@ -4,7 +4,7 @@ Values are plain Python objects: a timestamp is whole microseconds since 1970, a
 depends on a calendar or a zone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from math import isfinite
@@ -23,6 +23,47 @@ class ColumnType:
     read: Callable[[str], Any]  # ValueError if a text is none
     write: Callable[[Any], str]
     size_bytes: int | None  # None: as long as the value, and two bytes for its length
+
+
+# Of which Python types the values of a type are; whole numbers go with the others.
+PYTHON_TYPES: dict[str, frozenset[type]] = {
+    INTEGER: frozenset((int,)),
+    DOUBLE: frozenset((float, int)),
+    DECIMAL: frozenset((Decimal, int)),
+    STRING: frozenset((str,)),
+    BOOLEAN: frozenset((bool,)),
+    TIMESTAMP: frozenset((int,)),
+    DATE: frozenset((int,)),
+    BINARY: frozenset((bytes,)),
+    NULL: frozenset(),
+}
+
+
+def are_of_type(values: Iterable[Any], kind: str) -> bool:
+    """Whether all values that are not NULL are of a type.
+
+    >>> are_of_type((1, None), INTEGER), are_of_type((1, "x"), INTEGER), are_of_type((1 << 63,), INTEGER)
+    (True, False, False)
+    """
+    known = [value for value in values if value is not None]
+    types = set(map(type, known))
+    if not types <= PYTHON_TYPES[kind]:
+        return False
+    return types != {int} or (min(known) >= _INTEGER_MIN and max(known) <= _INTEGER_MAX)
+
+
+def common_type(types: Iterable[str]) -> str | None:
+    """The type to which values of these types can be brought; None if there is none.
+
+    >>> common_type((INTEGER, NULL, DOUBLE)), common_type((INTEGER, STRING))
+    ('double', None)
+    """
+    kinds = {kind for kind in types if kind != NULL}
+    if len(kinds) <= 1:
+        return next(iter(kinds), NULL)
+    if kinds <= set(NUMBERS):
+        return DOUBLE if DOUBLE in kinds else DECIMAL
+    return None
 
 
 def checked_integer(value: int) -> int:

@@ -13,7 +13,7 @@ from watersmeet.program.pier.algorithms import Algorithm
 from watersmeet.program.pier.dataflow import PreparedGraph, RunningGraph, prepare
 from watersmeet.program.pier.graph import UflQuery, expanded
 from watersmeet.program.pier.runtime import ERROR_SCHEMA, Cancel, Context, Counters, Receiver, Take
-from watersmeet.program.pier.tuples import Batch, grouped
+from watersmeet.program.pier.tuples import Batch, grouped, well_formed
 from watersmeet.program.pier.ufl.parse import parse_ufl
 from watersmeet.sim.dht.messages import Item
 from watersmeet.sim.dht.node import Dht, Passage
@@ -57,7 +57,7 @@ class PierNode:
         self.graphs: dict[tuple[str, str], RunningGraph] = {}  # by query and name
         self.queries: dict[str, ClientQuery] = {}  # that were asked here
         self.counters: dict[tuple[str, str], Counters] = {}  # of op-graphs, also those that have ended
-        self.malformed_lines = 0  # of files
+        self.malformed_inputs = 0  # lines of files, and tuples of applications that are not what they say
         self.results_sent = 0  # tuples
         self.executes = True  # False: op-graphs are passed on and not run, as the baseline of an experiment
         self.clock_offset_us = 0  # between what the clock of op-graphs shows and virtual time
@@ -84,7 +84,9 @@ class PierNode:
     # Applications.
 
     def publish(self, batch: Batch) -> None:
-        """Add tuples to the table of this node that they name."""
+        """Add tuples to the table of this node that they name; those that are not what they say are dropped."""
+        batch, malformed = well_formed(batch)
+        self.malformed_inputs += malformed
         name = batch.schema.table
         self._tables.setdefault(name, []).append(batch)
         for take in tuple(self._inserted.get(name, ())):
@@ -387,7 +389,7 @@ class PierNode:
 
     def read_csv(self, path: str, table: str, types: dict[str, str]) -> Sequence[Batch]:
         batches, malformed = read_csv(path, table, types)
-        self.malformed_lines += malformed
+        self.malformed_inputs += malformed
         return batches
 
     def query_database(self, url: str, sql: str, table: str) -> Sequence[Batch]:

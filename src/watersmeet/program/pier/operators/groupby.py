@@ -12,6 +12,7 @@ from watersmeet.program.pier.operators.windows import WindowGroupBy, window_sett
 from watersmeet.program.pier.runtime import Context, Implementation, Plan, Probe, ProbeKind, Running, Tag, no_settings
 from watersmeet.program.pier.settings import SettingsReader
 from watersmeet.program.pier.tuples import Batch, Row, Schema
+from watersmeet.program.pier.values import common_type
 
 _ONE = Constant("1", "integer")
 
@@ -69,7 +70,10 @@ class _Groups:
 
     def add(self, rows: list[Row], schema: Schema) -> int:
         """Take rows of groups and arguments; says how many could not be added."""
-        self.schema = schema
+        widened = schema if self.schema is None else _widened(self.schema, schema)
+        if widened is None:
+            return len(rows)
+        self.schema = widened
         groups, failed = len(self._settings.groups), 0
         for row in rows:
             states = self._states.setdefault(row[:groups], [aggregate.start for aggregate in self._aggregates])
@@ -93,6 +97,15 @@ class _Groups:
             for group, states in self._states.items()
         ]
         return Batch(self.schema, rows)
+
+
+def _widened(first: Schema, second: Schema) -> Schema | None:
+    """A schema for groups of both kinds, which have the same columns; None if values of one are not of the other."""
+    if first is second:
+        return first
+    types = [common_type(pair) for pair in zip(first.types, second.types, strict=True)]
+    known = {name: kind for name, kind in zip(first.names, types, strict=True) if kind is not None}
+    return Schema.of(first.table, known) if len(known) == len(types) else None
 
 
 class GroupBy(Running):

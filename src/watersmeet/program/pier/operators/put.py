@@ -162,8 +162,8 @@ class IpPut(Running):
                 value = None if text is None else host.owner_address(settings.port, text)
             if value is None:
                 self.malformed(1, "the address or the partitioning key has a NULL")
-            elif type(value) is not int or value < 0:  # tuples of others may not be what they say they are
-                self.malformed(1, "an address is a whole number of 0 or more")
+            elif value < 0:
+                self.malformed(1, "an address is below 0")
             else:
                 by_address.setdefault(value, []).append(row)
         for address, several in by_address.items():

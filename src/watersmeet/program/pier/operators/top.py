@@ -7,6 +7,7 @@ from watersmeet.program.pier.graph import Expression, Operator
 from watersmeet.program.pier.runtime import Context, Implementation, Plan, Running, Tag, no_settings
 from watersmeet.program.pier.settings import SettingsReader
 from watersmeet.program.pier.tuples import Batch, Row, Schema
+from watersmeet.program.pier.values import NULL, common_type
 
 _DIRECTIONS = tuple(f"{way} nulls {place}" for way in ("asc", "desc") for place in ("first", "last"))
 
@@ -43,15 +44,23 @@ class Top(Running):
         self._kept: dict[Row, list[tuple[Row, Schema, Row]]] = {}  # sort keys, and tuples, by group
         self._due_us: dict[Row, int] = {}
         self._given: set[Row] = set()
+        self._types: tuple[str, ...] | None = None  # of groups and sort keys
         self._tag: Tag = 0
 
     def push(self, batch: Batch, tag: Tag, port: int) -> None:
         settings: TopSettings = self.plan.settings
         parts = (*settings.groups, *settings.order)
-        kernel = self.compiled("keys", batch.schema, lambda schema: compiled_row(parts, schema)[0])
-        if isinstance(kernel, Malformed):
-            self.malformed(len(batch.rows), str(kernel))
+        found = self.compiled("keys", batch.schema, lambda schema: compiled_row(parts, schema))
+        if isinstance(found, Malformed):
+            self.malformed(len(batch.rows), str(found))
             return
+        kernel, types = found
+        if self._types is not None:
+            types = tuple(map(common_type, zip(self._types, types, strict=True)))
+        if None in types[len(settings.groups) :]:
+            self.malformed(len(batch.rows), "tuples cannot be ordered together with those before them")
+            return
+        self._types = tuple(kind or NULL for kind in types)
         values, rows = self.evaluated(kernel, batch)
         self._tag, size = tag, len(settings.groups)
         touched: dict[Row, None] = {}

@@ -79,7 +79,7 @@ class PierSummary:
     mean_inbound_bytes: float
     lost: int
     retransmitted: int  # messages taken for lost too early; only where timeouts are measured
-    malformed: int  # tuples that an operator could not process
+    malformed: int  # tuples that an operator could not process, lines of files that are none
     withheld: int  # messages to whoever asked, beyond the limit of an op-graph
     late: int  # tuples and records of windows that had been answered
     joins: int

@@ -1,12 +1,14 @@
 """Rows of streams as tuples of PIER, and its answers as tables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 
 from watersmeet.program.pier import values
 from watersmeet.program.pier.sql.plan import ID, NODE, StreamTypes
-from watersmeet.program.pier.tuples import Batch, Row, Schema
+from watersmeet.program.pier.tuples import Batch, Schema
 from watersmeet.sim.rjoin.answers import ROW
 
 _ARROW = {
@@ -66,18 +68,36 @@ def batch_of(stream: str, rows: pa.Table, node: int) -> Batch:
 
 
 def answers_table(names: Sequence[str], like: pa.Schema | None, batches: Sequence[Batch]) -> pa.Table:
-    """Answers as a table with these columns, of the types of `like` where it is given."""
-    rows: list[Row] = []
-    kinds: dict[str, str] = {}
-    for batch in batches:
-        places = [batch.schema.place(name) for name in names]
-        kinds |= {name: kind for name, kind in batch.schema.columns.items() if name in names}
-        rows += [tuple(None if place is None else row[place] for place in places) for row in batch.rows]
+    """Answers as a table with these columns, of the types of `like` where it is given.
+
+    Where answers of op-graphs have different types in a column, it has what all can be brought to, else text.
+    """
     columns = {}
-    for place, name in enumerate(names):
-        kind = _ARROW.get(kinds.get(name, values.NULL))
-        array = pa.array([row[place] for row in rows], kind)
+    for name in names:
+        placed = [(batch, batch.schema.place(name)) for batch in batches]
+        kind = values.common_type({batch.schema.types[place] for batch, place in placed if place is not None})
+        column: list[Any] = []
+        for batch, place in placed:
+            if place is None:
+                column += [None] * len(batch.rows)
+            else:
+                column += _brought_to(kind, batch.schema.types[place], [row[place] for row in batch.rows])
+        array = pa.array(column, _ARROW.get(kind or values.STRING))
         if like is not None and array.type != like.field(name).type:
             array = array.cast(like.field(name).type)
         columns[name] = array
     return pa.table(columns)
+
+
+def _brought_to(kind: str | None, own: str, column: Sequence[Any]) -> Sequence[Any]:
+    """Values of a type as those of another; without one that all answers have in common, as text."""
+    write: Callable[[Any], Any]
+    if kind is None:
+        write = values.TYPES[own].write
+    elif kind == values.DOUBLE:
+        write = float
+    elif kind == values.DECIMAL:
+        write = Decimal
+    else:
+        return column
+    return [None if value is None else write(value) for value in column]

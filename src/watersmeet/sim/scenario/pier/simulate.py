@@ -368,7 +368,8 @@ class _Run:
             mean_inbound_bytes=sum(busiest) / max(1, scenario.network.nodes),
             lost=pier.net.lost_total,
             retransmitted=pier.net.retransmitted_total,
-            malformed=sum(sum(each.malformed.values()) for each in counters),
+            malformed=sum(sum(each.malformed.values()) for each in counters)
+            + sum(node.malformed_inputs for node in nodes),
             withheld=sum(each.withheld for each in counters),
             late=sum(each.late for each in counters),
             joins=0 if churn is None else churn.joins,
