@@ -76,7 +76,7 @@ def run(
 def compare(workload: Workload, paths: Sequence[Path], place: Path, rounds: int, latency_ms: float) -> None:
     """Both kinds of state, in turn."""
     expected = write_expected(workload, paths, place / "expected.parquet")
-    seconds: dict[str, list[tuple[float, float]]] = {"local disk": [], "object store": []}
+    seconds: dict[str, list[tuple[float, float, float]]] = {"local disk": [], "object store": []}
     with ExitStack() as servers:
         endpoint = servers.enter_context(serve_s3(place / "s3"))
         if latency_ms:
@@ -91,12 +91,11 @@ def compare(workload: Workload, paths: Sequence[Path], place: Path, rounds: int,
                 env = {**environment(endpoint), "WATERSMEET_CACHE": str(place / f"cache{number}")}
                 checkpoint = None if kind == "local disk" else new_url()
                 taken, steady, _ = run(workload, paths, place / "run", expected, checkpoint=checkpoint, env=env)
-                found.append((taken.wall_seconds, steady))
-                print(f"{kind}: {taken.wall_seconds:.1f} s in all, {steady * 1_000:.0f} ms a micro-batch", flush=True)
-    walls, steady_s = (
-        {kind: statistics.median(one[i] for one in some) for kind, some in seconds.items()} for i in (0, 1)
-    )
-    for what, of in (("wall time", walls), ("steady micro-batch", steady_s)):
+                found.append((taken.wall_seconds, steady, taken.cpu_seconds))
+                shown = f"{taken.wall_seconds:.1f} s in all, {taken.cpu_seconds:.1f} s of CPU"
+                print(f"{kind}: {shown}, {steady * 1_000:.0f} ms a micro-batch", flush=True)
+    for place_of, what in enumerate(("wall time", "steady micro-batch", "CPU time without the server's")):
+        of = {kind: statistics.median(one[place_of] for one in some) for kind, some in seconds.items()}
         print(f"{what}: {of['object store'] / of['local disk']:.2f} times that of the local disk (medians)")
 
 
