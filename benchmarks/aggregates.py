@@ -148,7 +148,7 @@ def running(rows: int, groups: int, batches: int) -> None:
     table = stream(0, rows, 600, groups).slice(0, rows - 1)
     columns = {"a": table.column_names}
     for items in ("count(*) AS n, sum(v) AS s", "max(v) AS m, count(*) AS n"):
-        for window in ("RANGE 10 SECONDS", "RANGE 2 MINUTES", "UNBOUNDED"):
+        for window in ("RANGE 10 SECONDS", "RANGE 2 MINUTES", "ROWS 10000", "UNBOUNDED"):
             sql = f"SELECT g, {items} FROM a [{window}] GROUP BY g EMIT CHANGES"
             query = parse_query(sql, columns, event_times={"a": "ts"})
             sites = SimulatedSites(local(query, columns, "here"), {"a": "ts"}, interval_us=100_000)
