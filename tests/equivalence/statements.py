@@ -199,6 +199,9 @@ class _Drawing:
                 self.clauses.add("join")
                 froms += f" JOIN {b} [{self._window()}] b ON {self._on('a', 'b')}"
                 flag += f" + {own('b', 'b.id')}"
+                if not is_derived and (chance := Random(froms)).random() < 0.5:
+                    self.clauses.add("counted changes")
+                    froms = re.sub(r"\[[^]]*\] a", f"[ROWS {chance.choice([1, 3, 8])}] a", froms)
             case "left":
                 self.clauses.add("outer")
                 froms = f"{a} [{self._window()}] a LEFT JOIN {b} [{self._window()}] b ON {self._on('a', 'b')}"
