@@ -2,11 +2,11 @@
 
     python -m benchmarks.watching [--seconds 30] [--rate 20000] [--repeats 1] [--seed 1]
 
-Three sites in one Spark application join three streams. In turn the run keeps no events, keeps them while nobody looks
-(what every run does), has a dashboard that nobody has opened, and is watched by a dashboard with a client that asks for
-what a page with the time line and one with the answers ask for. All do the same work: the same files are there from the
-beginning of the time that is measured, a site reads one of each stream in a micro-batch, and a micro-batch begins every
-second. It is checked that rows, answers and micro-batches are the same.
+Three sites in one Spark application join three streams. In turn the run keeps no events, keeps them while nobody
+looks (what every run does), has a dashboard that nobody has opened, and is watched by a dashboard with a client that
+asks for what a page with the time line and one with the answers ask for. All do the same work: the same files are
+there from the beginning of the time that is measured, a site reads one of each stream in a micro-batch, and a micro-
+batch begins every second. It is checked that rows, answers and micro-batches are the same.
 
 Totals of Spark vary by more than a few per cent from run to run, so the time that threads of the run spend on events,
 signs of life and samples is also measured where it is spent. The dashboard is a process of its own; its CPU time is
@@ -179,7 +179,7 @@ def _await_rows(run: Any, count: int) -> None:
 
 
 def _dashboard(checkpoint: Path, *, is_open: bool) -> "subprocess.Popen[str]":
-    """A dashboard as `run --dashboard` starts it; where it is open, a client in threads follows everything."""
+    """A dashboard as `run --dashboard` starts it; open, also a client in threads that follows everything."""
     command = [sys.executable, "-m", "watersmeet", "dashboard", str(checkpoint), "--port", "0", "--while-stdin"]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None

@@ -87,19 +87,19 @@ def test_what_is_expected_is_beside_what_was_shipped_since_the_plan_is_in_force(
     model = RunModel()
     program = SiteProgramInForce("ams", (), (("nyc", "a", "full tuples", "q"),))
 
-    def ship(at: float, number: int, rows: int, size: int) -> None:
-        model.read("run", at, batch(number, rows))
-        model.read("run", at, LinkCounts("ams", "nyc", "full tuples", 1, rows, size, flows={"a": size}))
+    def ship(at: float, number: int, size: int) -> None:
+        model.read("run", at, batch(number, watermarks={"s": number * 20_000_000}))
+        model.read("run", at, LinkCounts("ams", "nyc", "full tuples", size, 1, 1, flows={"a": size}))
 
     model.read("run", 0.0, TopologyInForce(("ams", "nyc"), (("ams", "nyc", 0.0, 0.0),), {"a": "ams"}))
     model.read("run", 0.0, program)
     model.read("run", 0.0, ShippingExpected(10.0, (("ams", "nyc", "full tuples", "a", 50.0),)))
-    ship(5.0, 1, 100, 500)
+    ship(5.0, 1, 500)
     model.read("run", 20.0, ShippingExpected(10.0, (("ams", "nyc", "full tuples", "a", 20.0),)))
-    ship(25.0, 2, 200, 500 + 410)
+    ship(25.0, 2, 500 + 410)
     (flow,) = next(link for link in view.snapshot(model, 26.0)["links"] if link["to"] == "nyc")["flows"]
     assert (flow["bytes"], flow["since_plan"]) == (910, 410)
-    assert (flow["measured_s"], flow["expected_s"]) == (410 / (200 / 10.0), 20.0)
+    assert (flow["measured_s"], flow["expected_s"]) == (410 / 20, 20.0)
 
 
 def test_counts_of_central_and_their_price(recorded: Lines) -> None:

@@ -4,6 +4,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any, NamedTuple, TypeAlias
 
 from watersmeet.dashboard.notes import Note, notes_of
@@ -32,10 +33,11 @@ _RATE_S = 10  # over which rates are taken
 _EFFECT_S = 60.0  # before and after a plan came into force
 _BINS = 20  # of delays, in each power of ten
 
+_END_US = 253_402_300_800_000_000  # the year 10000: watermarks beyond are those of streams that have ended
 _NO_FLOWS = frozenset({Purpose.WATERMARKS.value, Purpose.AGREEMENT.value, Purpose.MIGRATION.value})  # beside flows
 About: TypeAlias = tuple[str, Key]  # the source of an event, and what it is about
 
-_LEVELS = frozenset({"state_bytes", "state_rows", "backlog", "latency", "undelivered", "batch_seconds"})
+_LEVELS = frozenset({"state_bytes", "state_rows", "backlog", "latency", "undelivered", "batch_seconds", "watermark"})
 
 
 @dataclass
@@ -151,6 +153,9 @@ class RunModel:
                     self.add(at, count, name, event.site, stream)
         for stream, size in event.central_bytes.items():
             self.add(at, size, "central", event.site, stream)
+        for stream, watermark_us in event.watermarks.items():
+            if watermark_us is not None and watermark_us < _END_US:
+                self.add(at, watermark_us / 1e6, "watermark", event.site, stream)
         for query, answers in event.answers.items():
             self.add(at, answers or 0, "answers", query)
         for query, failed in event.failed.items():
@@ -237,6 +242,12 @@ class RunModel:
             return 0.0
         return series.total if at <= self.first_at + 1 else series.between(at, max(self.last_at, at) + 1)
 
+    def stream_seconds(self, since: float) -> float:
+        """How far streams have come in their own time since a time: the median of their watermarks."""
+        series = [self.series[key] for key in self.keys("watermark")]
+        advances = [one.total - first for one in series if (first := one.level(since)) is not None]
+        return median(advances) if advances else 0.0
+
     def totals(self, name: str, **places: str) -> float:
         """The same over everything of a kind; `places` are like `at1="ams"`: the label at place 1 must be that."""
         wanted = {int(place.removeprefix("at")): label for place, label in places.items()}
@@ -304,7 +315,7 @@ class RunModel:
         found: dict[str, list[dict[str, Any]]] = {}
         for key, series in sorted(self.series.items()):
             name = key[0]
-            if name in ("delay", "flow") or (kinds is not None and name not in kinds):
+            if name in ("delay", "flow", "watermark") or (kinds is not None and name not in kinds):
                 continue
             found.setdefault(name, []).append({"labels": key[1:], "values": _rounded(series.points(grid))})
         delays = self.keys("delay") if kinds is None or "delay" in kinds else []

@@ -1,6 +1,7 @@
 """Figures over time in bounded memory: each is kept by the second for an hour, and coarser for a month."""
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -45,6 +46,14 @@ class Series:
         if last - first > len(buckets):
             return sum(value for bucket, value in buckets.items() if first <= bucket < last)
         return sum(buckets.get(bucket, 0.0) for bucket in range(first, last))
+
+    def level(self, at: float) -> float | None:
+        """The last level at a time; where that is not known any more, the first one after it."""
+        for (step, _), buckets in zip(TIERS, self.tiers, strict=True):
+            known = list(buckets)
+            if known and known[0] * step <= at:
+                return buckets[known[bisect_right(known, at // step) - 1]]
+        return next((buckets[next(iter(buckets))] for buckets in self.tiers if buckets), None)
 
     def points(self, grid: "Grid") -> list[float | None]:
         """The figure on a grid of times: counts a second, or levels where there are any."""

@@ -102,7 +102,7 @@ def _site(model: RunModel, now: float, site: str, state: str, why: str) -> dict[
 def _links(model: RunModel, now: float) -> list[dict[str, Any]]:
     """Every link that has a flow, and those over which one could go."""
     since, expected = _expected(model)
-    seconds = _stream_seconds(model, since, expected)
+    seconds = model.stream_seconds(since)
     users = {
         (program.site, to, flow): [query for query in queries.split(", ") if query]
         for _, _, program in model.events_of(SiteProgramInForce)
@@ -189,12 +189,6 @@ def _expected(model: RunModel) -> tuple[float, ShippingExpected | None]:
         return len(shipped & {(origin, to, flow) for origin, to, _, flow, _ in one[1].flows}), one[0]
 
     return max(found, key=fit) if found else (0.0, None)
-
-
-def _stream_seconds(model: RunModel, since: float, expected: ShippingExpected | None) -> float:
-    """How long streams have run since then, known from the rows that have come at the rates that were planned with."""
-    rows = sum(model.since(since, *key) for key in model.keys("rows"))
-    return 0.0 if expected is None else rows / expected.rows_s
 
 
 def _query(model: RunModel, now: float, name: str, links: list[dict[str, Any]]) -> dict[str, Any]:

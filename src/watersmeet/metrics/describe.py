@@ -53,9 +53,7 @@ def _queries_of(program: SiteProgram, shipment: Shipment) -> list[str]:
     users = [
         part
         for part in program.parts
-        if any(
-            ship.to == shipment.to and part.flow(ship.arrives_as) == shipment.arrives_as for ship in part.program.ships
-        )
+        if any(ship.to == shipment.to and part.flow(ship.flow) == shipment.flow for ship in part.program.ships)
         or (shipment.join and part.name == shipment.join)
     ]
     return list(dict.fromkeys(query for part in users for query in part.queries))

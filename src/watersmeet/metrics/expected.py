@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from watersmeet.cost.price import Cost
 from watersmeet.planners.choose import Chosen
-from watersmeet.program.site.program import SiteProgram
+from watersmeet.program.site.program import JoinPart, SiteProgram
 from watersmeet.topology.model import Topology
 
 
@@ -15,9 +15,14 @@ def costs_in_force(
     every = list(programs)
     newest = max((program.revision for program in every), default=0)  # others are about to go over to it
     parts = [part for program in every if program.revision == newest for part in program.parts if part.is_in_force]
-    queries = {part.name: part.queries[0] for part in parts if part.queries[0] in plans}
+    queries = {part.name: part.queries[0] for part in parts if part.queries[0] in plans and _is_first(part)}
     found = {name: estimate(plans[query]) for name, query in sorted(queries.items())}
     return {name: cost for name, cost in found.items() if cost is not None}
+
+
+def _is_first(part: JoinPart) -> bool:
+    """Whether a join is that of the plan: outer joins have further ones, for rows without partners."""
+    return part.name == part.queries[0] or part.name.startswith(f"{part.queries[0]}~")
 
 
 def planned_rates(topology: Topology, plans: Mapping[str, Chosen]) -> dict[str, float]:

@@ -85,10 +85,11 @@ def expected_flows(
         for (origin, to), (size, _) in cost.overhead.items():
             slot = (origin, to, Purpose.WATERMARKS, Purpose.WATERMARKS.value)
             flows[slot] = max(size, flows.get(slot, 0.0))
-        parts = (part for program in programs.values() for part in program.parts if part.name == join)
-        views = next((part.views for part in parts), {})
+        parts = {site: part for site, program in programs.items() for part in program.parts if part.name == join}
+        anywhere = next(iter(parts.values()), None)
         for one in cost.flows:
-            name = views[one.flow].flow if one.flow in views else f"{join}:{one.flow}"
+            part = parts.get(one.to, anywhere)  # rows of streams have the name that they arrive under
+            name = part.views[one.flow].flow if part is not None and one.flow in part.views else f"{join}:{one.flow}"
             slot = (one.origin, one.to, one.purpose, name)
             flows[slot] = max(one.bytes_s, flows.get(slot, 0.0))
     return flows
