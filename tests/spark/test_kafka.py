@@ -449,6 +449,7 @@ def test_options_are_one_dialect_for_all_clients() -> None:
         "sasl.password": 'hush"hush',
         "ssl.ca.location": "/ca.pem",
         "kafka.max.poll.records": "7",
+        "kafkaConsumer.pollTimeoutMs": "9",
     }
     java = spark_options(given, "the source")
     login = java.pop("kafka.sasl.jaas.config")
@@ -461,8 +462,12 @@ def test_options_are_one_dialect_for_all_clients() -> None:
         "kafka.ssl.truststore.type": "PEM",
         "kafka.ssl.truststore.location": "/ca.pem",
         "kafka.max.poll.records": "7",
+        "kafkaConsumer.pollTimeoutMs": "9",
     }
-    assert client_options(given) == {name.removeprefix("kafka."): given[name] for name in given if "." in name}
+    del given["kafkaConsumer.pollTimeoutMs"]
+    assert client_options({**given, "fetchOffset.numRetries": "3"}) == {
+        name.removeprefix("kafka."): given[name] for name in given if "." in name
+    }
     assert without_secrets('password is hush"hush') == "password is ***"
     assert CONNECTOR == kafka_options.CONNECTOR
 

@@ -1,6 +1,7 @@
 """Options of Kafka's clients in one dialect, librdkafka's, for links, sources and sinks; Spark's client is Java's.
 
-Names without a dot are Spark's own (`subscribe`, `startingOffsets`), names that begin with `kafka.` are Java's.
+Names without a dot are Spark's own (`subscribe`, `startingOffsets`), and so are `kafkaConsumer.*` and `fetchOffset.*`;
+names that begin with `kafka.` are Java's.
 """
 
 import os
@@ -24,6 +25,8 @@ GET_CONNECTOR = f"get it with --conf spark.jars.packages={','.join(CONNECTOR)}, 
 _SECRET = re.compile(r"password|secret|jaas|\.key$|\.pem$|token", re.IGNORECASE)
 _LOGIN = "org.apache.kafka.common.security"
 _SAME = {"sasl.mechanisms": "sasl.mechanism"}
+_SPARKS = ("kafkaConsumer.", "fetchOffset.")
+_AS_THEY_ARE = ("kafka.", *_SPARKS)
 _OURS_ONLY = ("topic", "lost_offsets")  # of sinks, and not of clients
 
 
@@ -44,7 +47,7 @@ def connector_settings(topology: Topology | None) -> dict[str, str]:
 def client_options(options: Mapping[str, str]) -> dict[str, str]:
     """Options for librdkafka: without those of Spark and ours."""
     hide_secrets(options)
-    named = {name.removeprefix("kafka."): value for name, value in options.items()}
+    named = {name.removeprefix("kafka."): value for name, value in options.items() if not name.startswith(_SPARKS)}
     return {name: value for name, value in named.items() if "." in name and name not in _OURS_ONLY}
 
 
@@ -55,7 +58,7 @@ def spark_options(options: Mapping[str, str], what: str) -> dict[str, str]:
     {'subscribe': 't', 'kafka.bootstrap.servers': 'b:9092'}
     """
     hide_secrets(options)
-    found = {name: value for name, value in options.items() if "." not in name or name.startswith("kafka.")}
+    found = {name: value for name, value in options.items() if "." not in name or name.startswith(_AS_THEY_ARE)}
     ours = {_SAME.get(name, name): value for name, value in options.items() if name not in found}
     java: dict[str, str] = {}
     if "sasl.username" in ours or "sasl.password" in ours:

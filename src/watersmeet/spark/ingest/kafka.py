@@ -7,7 +7,7 @@ says where it is, what is wrong with it and what it holds.
 
 import base64
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,9 +28,11 @@ from watersmeet.topology.model import Stream
 from watersmeet.topology.payload import Payload
 
 _TOPICS = ("subscribe", "subscribePattern", "assign")
+_PATIENCE_MS = "300000"  # brokers that are away for so long are waited for
 _DEFAULTS = {
     "startingOffsets": "earliest",  # Spark's would be what comes after the start
-    "kafka.default.api.timeout.ms": "300000",  # brokers that are away for so long are waited for
+    "kafka.default.api.timeout.ms": _PATIENCE_MS,  # where it asks how far a topic is
+    "kafkaConsumer.pollTimeoutMs": _PATIENCE_MS,  # where a task reads; Spark's would be two minutes
 }
 _ADDRESS = ("topic", "partition", "offset")
 _AVRO_LIMITS = {"string.maxLength": 1 << 26, "bytes.maxLength": 1 << 26, "collectionItems.maxLength": 1 << 24}
@@ -62,13 +64,23 @@ def check_topic(stream: Stream) -> None:
         raise TopologyError(f"{stream.what}: column {payload.timestamp!r} has the time of messages; make it timestamp")
 
 
+def with_defaults(given: Mapping[str, str]) -> dict[str, str]:
+    """Options of Spark's connector, with ours for what is not given.
+
+    >>> found = with_defaults({"startingoffsets": "latest", "subscribe": "t"})
+    >>> "startingOffsets" in found, found["subscribe"], found["kafkaConsumer.pollTimeoutMs"]
+    (False, 't', '300000')
+    """
+    folded = {name.casefold() for name in given}
+    return {name: value for name, value in _DEFAULTS.items() if name.casefold() not in folded} | dict(given)
+
+
 def open_topic(spark: SparkSession, stream: Stream, schema: StructType, *, batch: bool = False) -> DataFrame:
     """The rows of a topic, with a column for what malformed messages hold where they have a payload."""
     source = stream.source
     assert source is not None
     given = spark_options(option_values(spark, source.options, stream.what), stream.what)
-    folded = {name.casefold() for name in given}
-    options = {name: value for name, value in _DEFAULTS.items() if name.casefold() not in folded} | given
+    options = with_defaults(given)
     reader: Any = spark.read if batch else spark.readStream
     try:
         messages = reader.format("kafka").options(**options).load()
