@@ -24,6 +24,7 @@ LAYERS = [
     "plan",
     "cost.records",
     "cost.comparing",
+    "cost.sizes",
     "cost.workload",
     "program",
     "stats.sketches",

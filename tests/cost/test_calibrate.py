@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from watersmeet.cost.calibrate import measure_units
+from watersmeet.cost.from_statistics import workload_of
 from watersmeet.cost.price import Units, price
 from watersmeet.cost.units import default_units_path, load_units, save_units
-from watersmeet.cost.workload import workload_of
 from watersmeet.errors import InputError
 from watersmeet.plan.nodes import Hop, Method, join_plan_of
 from watersmeet.planners.sited import explicit

@@ -26,7 +26,7 @@ from watersmeet.cost.formulas import (
     together,
     with_false_positives,
 )
-from watersmeet.cost.workload import size_at
+from watersmeet.cost.sizes import size_at
 
 
 def test_any_are_seen_as_often_as_a_poisson_draw_is_not_zero() -> None:

@@ -4,7 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from watersmeet.cost.workload import I64, Domain, Workload, size_at, thinned
+from watersmeet.cost.sizes import size_at, thinned
+from watersmeet.cost.workload import I64, Domain, Workload
 from watersmeet.stats.model import BATCH_ROWS, BytesByBatch
 from watersmeet.stats.sketches import Sizes, body_bytes
 

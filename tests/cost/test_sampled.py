@@ -11,7 +11,7 @@ import pytest
 
 from watersmeet.cost.sampled import SampledJoins
 from watersmeet.cost.sampling import has_what_is_compared, sampled_joins
-from watersmeet.cost.workload import one_size, size_at
+from watersmeet.cost.sizes import one_size, size_at
 from watersmeet.plan.shape import shape_of
 from watersmeet.query.sql import parse_query
 from watersmeet.query.windows import Range, Rows, Tumble, Window

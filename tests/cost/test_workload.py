@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from watersmeet.cost.workload import Workload, _nested, aligned, workload_of
+from watersmeet.cost.from_statistics import _nested, aligned, workload_of
+from watersmeet.cost.workload import Workload
 from watersmeet.plan.shape import shape_of
 from watersmeet.query.sql import parse_query
 from watersmeet.stats.model import Bin, BytesByBatch, ColumnStats, Histogram, Number, Stats, StreamStats

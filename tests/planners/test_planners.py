@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from seeds import scaled
 from workloads import Scene, measured, scene
 
-from watersmeet.cost.workload import MissingStatistic
+from watersmeet.cost.from_statistics import MissingStatistic
 from watersmeet.errors import InputError
 from watersmeet.plan.nodes import JoinNode, Leaf, Linear
 from watersmeet.planners.auto import PLANNERS, auto, plan_with, try_all

@@ -12,7 +12,7 @@ from watersmeet.adapt.monitor import MonitorState, Observation, observe, statist
 from watersmeet.adapt.reports import Report, gathered
 from watersmeet.adapt.translate import figures_of, sequences_of
 from watersmeet.adapt.trigger import Policy, TriggerState, Verdict, decided, judge, started, watch
-from watersmeet.cost.workload import MissingStatistic
+from watersmeet.cost.from_statistics import MissingStatistic
 from watersmeet.errors import InputError
 from watersmeet.metrics.events import Event, PlanDecision
 from watersmeet.plan.nodes import JoinPlan

@@ -18,7 +18,7 @@ from watersmeet.adapt.controller import (
 from watersmeet.adapt.decide import Running
 from watersmeet.adapt.monitor import MatchesObserved, StreamObserved, TransferObserved
 from watersmeet.adapt.reports import Heard
-from watersmeet.cost.workload import MissingStatistic
+from watersmeet.cost.from_statistics import MissingStatistic
 from watersmeet.metrics.events import Event
 from watersmeet.plan.nodes import JoinPlan, Plan, join_plan_of
 from watersmeet.planners.choose import planned_join

@@ -46,7 +46,7 @@ def _check_topology(options: argparse.Namespace) -> None:
     queries = selected_queries(topology, options)
     check_queries(topology, queries)
     with spark_session(options) as spark:
-        from watersmeet.cost.workload import MissingStatistic
+        from watersmeet.cost.from_statistics import MissingStatistic
         from watersmeet.spark.binding import stream_schema
         from watersmeet.spark.first_look import first_look
         from watersmeet.spark.ingest.file_columns import unknown_column

@@ -11,16 +11,8 @@ from math import expm1, inf, prod
 
 import numpy as np
 
-from watersmeet.cost.workload import (
-    DEFAULTS,
-    F64,
-    UNBOUNDED_S,
-    Domain,
-    MissingStatistic,
-    Workload,
-    aligned,
-    workload_of,
-)
+from watersmeet.cost.from_statistics import DEFAULTS, UNBOUNDED_S, MissingStatistic, aligned, workload_of
+from watersmeet.cost.workload import F64, Domain, Workload
 from watersmeet.plan.shape import QueryShape, shape_of
 from watersmeet.query.model import EVENT_TIME, GROUP, Column, Grouping, JoinQuery, Output, SelectItem, key_of_group
 from watersmeet.query.outer import RelationKind, branches_of

@@ -37,7 +37,8 @@ from watersmeet.cost.formulas import (
     messages_per_s,
     rows_per_message,
 )
-from watersmeet.cost.workload import Workload, size_at
+from watersmeet.cost.sizes import size_at
+from watersmeet.cost.workload import Workload
 from watersmeet.plan.nodes import JoinPlan
 from watersmeet.program.compile import compile_sites
 from watersmeet.program.once import is_among

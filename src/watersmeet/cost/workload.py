@@ -8,44 +8,25 @@ the columns of a stream as independent of each other, the number of live combina
 and new ones come at  R(A) = sum over heads i in A of  rate_i * N(A) / W_i,  PMJoin's equations 2 and 3 value by value.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import lgamma, log, log10
+from math import lgamma, log
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from watersmeet.cost.comparing import Known, share_left
-from watersmeet.cost.records import Records, records_of
-from watersmeet.errors import InputError
-from watersmeet.plan.nodes import KeyClass, Partition, Scan
+from watersmeet.cost.records import Records
+from watersmeet.cost.sizes import HASH_SIZES, PLACE_SIZES, TIMESTAMP_SIZES, one_size, repeated, size_at, summed, thinned
+from watersmeet.plan.nodes import Partition
 from watersmeet.plan.partition import sub_plans_of
-from watersmeet.query.comparisons import Condition
-from watersmeet.query.model import JoinQuery
-from watersmeet.query.windows import AsOf, Range, Rows, Tumble, Unbounded, Window, counted
-from watersmeet.stats.model import BATCH_ROWS, BytesByBatch, ColumnStats, Histogram, Stats
+from watersmeet.stats.model import BytesByBatch
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
-UNBOUNDED_S = 3_600.0  # an unbounded window is priced as if it held this long
-TABLE_S = 86_400.0  # what it takes to ship a table is spread over so long: a day
-DEFAULTS = {"rate": 100.0, "number of rows": 10_000.0, "distinct values": 1_000.0, "bytes a value": 8.0}
-_LEAST_MARK_BYTES, _MOST_MARK_BYTES = 0.02, 3.0  # of a value that is in the batch before
-TIMESTAMP_SIZES = (7.0, 3.6, 2.1, 1.7, 1.6)  # measured, rows of a second
-PLACE_SIZES = (7.0, 3.4, 3.0, 2.8, 2.8)  # the same in another order than that of time
-# What the times of some rows of a regular stream take at least: measured, by how uncertain it is which rows they are.
-_THINNED_SIZES, _THINNED_SIZES_PER_BIT = (0.0, 2.2, 0.5, 0.15, 0.1), (0.0, 0.25, 0.33, 0.28, 0.28)
-_RAREST_SHARE = 1e-6
 _LEAST_KEY_BYTES = 0.2
-_HASH_SIZES: BytesByBatch = (8.0, 8.0, 8.0, 8.0, 8.0)
-_BATCHES = len(BATCH_ROWS)
-
-
-class MissingStatistic(InputError):
-    """A planner needs a figure that nobody gave."""
 
 
 @dataclass(frozen=True)
@@ -289,7 +270,7 @@ class Workload:
             owners = self.answer_owners or (0,) * len(self.answer_sizes)
             first = self._first_times(everything, batch_rows, head)
             return sum(
-                _repeated(size, float(first.rows[owner]), batch_rows)
+                repeated(size, float(first.rows[owner]), batch_rows)
                 for size, owner in zip(self.answer_sizes, owners, strict=True)
             )
         members = members_of(mask)
@@ -300,18 +281,18 @@ class Workload:
             share = travel / max(float(self.arrivals[alias]), 1e-300)
             return float(size_at(thinned(self.stamps[alias], share) + self.alone[alias], batch_rows))
         first = self._first_times(mask, batch_rows, head)
-        total = _repeated(stamp, first.heads, batch_rows)
+        total = repeated(stamp, first.heads, batch_rows)
         if times > 1:
-            total += (times - 1) * _repeated(stamp, first.others, batch_rows)
+            total += (times - 1) * repeated(stamp, first.others, batch_rows)
         for alias in members:
             total += self._of_alias(alias, float(first.rows[alias]), batch_rows)
         for alias, needed, gone in self.dropped:
             if mask >> alias & 1 and needed & mask == needed:
-                total -= _repeated(gone, float(first.rows[alias]), batch_rows)
+                total -= repeated(gone, float(first.rows[alias]), batch_rows)
         for number, spare in self._spare(mask).items():
             carriers = [alias for alias in members if number in self.hidden[alias]]
             each = sorted(
-                _repeated(self._hidden_sizes(alias, number), float(first.rows[alias]), batch_rows) for alias in carriers
+                repeated(self._hidden_sizes(alias, number), float(first.rows[alias]), batch_rows) for alias in carriers
             )
             total -= sum(each[len(each) - spare :])  # the one that is kept has as few different values as any of them
         return total
@@ -322,7 +303,7 @@ class Workload:
         return self.sizes[alias][len(self.sizes[alias]) - len(hidden) + hidden.index(number)]
 
     def _of_alias(self, alias: int, first: float, batch_rows: float) -> float:
-        return sum(_repeated(size, first, batch_rows) for size in self.sizes[alias])
+        return sum(repeated(size, first, batch_rows) for size in self.sizes[alias])
 
     def _first_times(self, mask: int, batch_rows: float, head: int | None) -> _FirstTimes:
         """The shares of combinations in a batch that have a row which no combination before them has.
@@ -396,7 +377,7 @@ class Workload:
     @cached_property
     def alone(self) -> F64:
         """The sizes of each alias's values together, in rows of its own."""
-        return _summed(self.in_order or self.sizes)
+        return summed(self.in_order or self.sizes)
 
     @cached_property
     def stamps(self) -> F64:
@@ -406,7 +387,7 @@ class Workload:
     @cached_property
     def combined(self) -> F64:
         """The sizes of each alias's values together, in combinations."""
-        return _summed(self.sizes)
+        return summed(self.sizes)
 
     def keys_bytes(self, key: tuple[int, ...], batch_rows: float, *, asked: bool = False) -> float:
         """Bytes that a key with the time it stands for takes on a link, in batches of so many rows.
@@ -414,7 +395,7 @@ class Workload:
         Keys are in order, so that a batch of n takes log2(n!) bits less. Those that are asked for are often those of
         one row, and stand for no time but its own.
         """
-        sizes = self.key_sizes[key[0]] if len(key) == 1 and self.key_sizes else _HASH_SIZES
+        sizes = self.key_sizes[key[0]] if len(key) == 1 and self.key_sizes else HASH_SIZES
         rows = max(batch_rows, 1.0)
         in_order = one_size(sizes, rows) - lgamma(rows + 1) / log(2) / rows / 8
         return max(in_order, _LEAST_KEY_BYTES) + (1.5 if asked else 2) * one_size(PLACE_SIZES, rows)
@@ -456,23 +437,6 @@ class Workload:
         return sub_plans_of(partition, domain.low)
 
 
-def _summed(sizes: Sequence[ArrayLike]) -> F64:
-    return np.array([np.reshape(of, (-1, _BATCHES)).sum(axis=0) for of in sizes]).reshape(-1, _BATCHES)
-
-
-def _repeated(sizes: BytesByBatch, first: float, batch_rows: float) -> float:
-    """Bytes of a value in a batch in which a share of the values is there for the first time, the rest as marks.
-
-    Measured: where values come again many times a mark is next to nothing, and where they come again once or twice
-    about half of what narrow numbers take is left.
-    """
-    if first >= 1:
-        return one_size(sizes, batch_rows)
-    once = one_size(sizes, first * batch_rows)
-    mark = _LEAST_MARK_BYTES + min(once, _MOST_MARK_BYTES) * min(0.5, 5 * first**2)
-    return first * once + (1 - first) * min(once, mark)
-
-
 def members_of(mask: int) -> list[int]:
     """The numbers of the bits that are set.
 
@@ -480,367 +444,3 @@ def members_of(mask: int) -> list[int]:
     [0, 2, 3]
     """
     return [number for number in range(mask.bit_length()) if mask >> number & 1]
-
-
-def size_at(sizes: ArrayLike, batch_rows: ArrayLike) -> F64:
-    """Bytes in batches of so many rows, between those known for `BATCH_ROWS`, which are the last axis.
-
-    >>> size_at((8.0, 4.0, 2.0, 1.0, 1.0), [1.0, 10.0, 1_000.0, 1e6]).tolist()
-    [8.0, 4.0, 1.0, 1.0]
-    """
-    known = np.asarray(sizes, float)
-    place = np.log10(np.maximum(batch_rows, 1.0))
-    found: F64 = known[..., 0] + np.zeros_like(place)
-    for number in range(_BATCHES - 1):
-        found = found + (known[..., number + 1] - known[..., number]) * np.minimum(np.maximum(place - number, 0.0), 1.0)
-    return found
-
-
-def one_size(sizes: BytesByBatch, batch_rows: float) -> float:
-    """`size_at` of one value in one batch, without arrays: planners ask for it ten thousand times.
-
-    >>> one_size((8.0, 4.0, 2.0, 1.0, 1.0), 10.0), one_size((8.0, 4.0, 2.0, 1.0, 1.0), 1e6)
-    (4.0, 1.0)
-    """
-    place = log10(max(batch_rows, 1.0))
-    before = int(place)
-    if before >= _BATCHES - 1:
-        return sizes[-1]
-    return sizes[before] + (sizes[before + 1] - sizes[before]) * (place - before)
-
-
-def thinned(sizes: ArrayLike, share: ArrayLike) -> F64:
-    """Bytes of an event time where a share of a stream's rows travels, by those of all rows in order (last axis).
-
-    Rows that come at random are as far apart as before, times 1 / share. Of regular ones, whose times take next to
-    nothing, it has to be said which they are: the entropy of the number of rows left out between two.
-
-    >>> thinned((7.0, 0.9, 0.09, 0.01, 0.001), 1.0).tolist()
-    [7.0, 0.9, 0.09, 0.01, 0.001]
-    >>> thinned((7.0, 0.9, 0.09, 0.01, 0.001), 0.5).round(2).tolist()
-    [7.12, 2.7, 1.16, 0.71, 0.66]
-    """
-    kept = np.clip(np.asarray(share, float), _RAREST_SHARE, 1.0)[..., None]
-    left_out = np.maximum(1 - kept, 1e-12)
-    bits = np.where(kept < 1, -np.log2(kept) - left_out / kept * np.log2(left_out), 0.0)
-    which = np.where(bits > 0, np.array(_THINNED_SIZES) + bits * np.array(_THINNED_SIZES_PER_BIT), 0.0)
-    found: F64 = np.maximum(np.asarray(sizes, float) - np.log2(kept) / 8, which)
-    return found
-
-
-def workload_of(
-    scans: Sequence[Scan],
-    classes: Sequence[KeyClass],
-    output: Sequence[str],
-    homes: Sequence[str],
-    site: str | None,
-    stats: Stats,
-    *,
-    conditions: Sequence[Condition] = (),
-    defaults: bool = False,
-    query: JoinQuery | None = None,
-    event_times: Mapping[str, str] | None = None,
-) -> Workload:
-    """The figures of a query; a figure that nobody gave is an error, or a stated default if those are asked for.
-
-    `event_times` has the event-time column of streams by name.
-    """
-    gather = _Gather(stats, defaults)
-    rates, windows, arrivals = [], [], []
-    for scan in scans:
-        rate = gather.rate(scan)
-        arrivals.append(rate)
-        for filtered in scan.filters:
-            rate *= gather.share_passed(filtered.sql)
-        windows.append(_window_s(scan.window, arrivals[-1]))
-        rates.append(rate * _share_with_keys(scan, classes, gather))
-    domains = tuple(_domain(key_class, scans, gather) for key_class in classes)
-    sizes, in_order = (
-        tuple(_travelling_sizes(scan, classes, gather, in_order=is_in_order) for scan in scans)
-        for is_in_order in (False, True)
-    )
-    answer = tuple(
-        gather.sizes(scan, kept.expression.columns[0].name)
-        for scan in scans
-        for kept in scan.kept
-        if kept.name in output
-    )
-    owners = tuple(number for number, scan in enumerate(scans) for kept in scan.kept if kept.name in output)
-    by_alias = {scan.alias: scan for scan in scans}
-    records = None
-    if query is not None:
-        records = records_of(
-            query,
-            lambda column: gather.distinct_or_default(by_alias[column.alias], column.name),
-            lambda column: float(size_at(gather.sizes(by_alias[column.alias], column.name), 100.0)),
-            lambda alias, within_s: _rows_within(alias, within_s, scans, rates, windows),
-        )
-    return Workload(
-        tuple(scan.alias for scan in scans),
-        tuple(homes),
-        site,
-        np.array(rates, float),
-        np.array(windows, float),
-        domains,
-        sizes,
-        answer,
-        tuple(counted(scan.window) is not None for scan in scans),
-        tuple(gather.used),
-        _left(scans, conditions, windows, gather),
-        owners,
-        tuple(_key_sizes(key_class, scans, gather) for key_class in classes),
-        tuple(tuple(number for number in scan.classes if _is_hidden(scan, classes[number])) for scan in scans),
-        in_order,
-        records,
-        np.array(arrivals, float),
-        tuple(stats.stream(scan.stream).busy for scan in scans),
-        tuple(_dropped(scans, output, conditions, gather)),
-        tuple(gather.time_sizes(scan, (event_times or {}).get(scan.stream, "")) for scan in scans),
-        tuple(gather.unmeasured),
-    )
-
-
-def _share_with_keys(scan: Scan, classes: Sequence[KeyClass], gather: "_Gather") -> float:
-    """The share of a stream's rows that have none of its keys NULL: others meet nothing and are not stored."""
-    share = 1.0
-    for number in scan.classes:
-        member = classes[number].member(scan.alias)
-        if member is not None and member.is_plain:
-            share *= 1 - (gather.column(scan, member.columns[0].name).nulls or 0.0)
-    return share
-
-
-def _left(
-    scans: Sequence[Scan], conditions: Sequence[Condition], windows: Sequence[float], gather: "_Gather"
-) -> tuple[tuple[int, float], ...]:
-    """For each set of aliases that comparisons are about, the share of its combinations that they leave."""
-    numbers = {scan.alias: number for number, scan in enumerate(scans)}
-    columns = {column.flat: column for one in conditions for column in one.expression.columns}
-
-    def known(name: str) -> Known:
-        number = numbers[columns[name].alias]
-        return Known(windows[number] * 1e6, gather.histogram(scans[number], columns[name].name))
-
-    by_set: dict[int, list[Condition]] = {}
-    for one in conditions:
-        by_set.setdefault(sum(1 << numbers[alias] for alias in one.aliases), []).append(one)
-    left = []
-    for which, some in sorted(by_set.items()):
-        share = share_left([one for one in some if not gather.knows(one.expression.sql)], known)
-        given = [gather.selectivity(one.expression.sql) for one in some]
-        left.append((which, share * float(np.prod(given))))
-    return tuple(left)
-
-
-def _dropped(
-    scans: Sequence[Scan], output: Sequence[str], conditions: Sequence[Condition], gather: "_Gather"
-) -> Iterator[tuple[int, int, BytesByBatch]]:
-    """The values that only comparisons need, and the aliases that must have met for all of these to be applied."""
-    numbers = {scan.alias: number for number, scan in enumerate(scans)}
-    for number, scan in enumerate(scans):
-        for kept in scan.kept:
-            about = [one.aliases for one in conditions if kept.name in one.columns]
-            if about and kept.name not in output:
-                needed = sum(1 << numbers[alias] for alias in {alias for aliases in about for alias in aliases})
-                yield number, needed, gather.sizes(scan, kept.expression.columns[0].name)
-
-
-def _rows_within(
-    alias: str, within_s: float, scans: Sequence[Scan], rates: Sequence[float], windows: Sequence[float]
-) -> float:
-    """Rows of an alias that are in their window some time of a while."""
-    number = next(number for number, scan in enumerate(scans) if scan.alias == alias)
-    return rates[number] * (within_s + windows[number])
-
-
-def _window_s(window: Window, rate: float) -> float:
-    match window:
-        case Range(window_us):
-            return window_us / 1e6
-        case Tumble(window_us):
-            return window_us / 2e6  # on average, half of the interval is over
-        case Rows(count):
-            return count / rate if rate else 0.0
-        case Unbounded():
-            return UNBOUNDED_S
-        case AsOf():
-            return TABLE_S
-
-
-class _Gather:
-    """Looks figures up, and tells which are missing."""
-
-    def __init__(self, stats: Stats, defaults: bool) -> None:
-        self._stats, self._defaults = stats, defaults
-        self.used: list[str] = []
-        self.unmeasured: list[str] = []  # filters that are taken to let all rows pass
-
-    def _missing(self, what: str, kind: str) -> float:
-        if not self._defaults:
-            raise MissingStatistic(
-                f"no {kind} is known {what}; run `watersmeet stats`, give it under `stats:` in the topology, "
-                f"or plan with --assume-defaults (which takes {DEFAULTS[kind]:g})"
-            )
-        note = f"{kind} {what}: {DEFAULTS[kind]:g}"
-        if note not in self.used:
-            self.used.append(note)
-        return DEFAULTS[kind]
-
-    def rate(self, scan: Scan) -> float:
-        known = self._stats.stream(scan.stream).rate
-        if isinstance(scan.window, AsOf):  # all its rows are there at first: as many come in a day as it has
-            rows = self._stats.stream(scan.stream).rows
-            return (rows.value if rows else self._missing(f"of table {scan.stream!r}", "number of rows")) / TABLE_S
-        return known.value if known else self._missing(f"of stream {scan.stream!r}", "rate")
-
-    def knows(self, sql: str) -> bool:
-        """Whether somebody said what share a predicate leaves."""
-        return sql in self._stats.selectivities
-
-    def selectivity(self, sql: str) -> float:
-        known = self._stats.selectivities.get(sql)
-        return known.value if known else 1.0
-
-    def share_passed(self, sql: str) -> float:
-        """The share of a stream's rows that pass a filter."""
-        if not self.knows(sql) and sql not in self.unmeasured:
-            self.unmeasured.append(sql)
-        return self.selectivity(sql)
-
-    def column(self, scan: Scan, name: str) -> ColumnStats:
-        columns = self._stats.stream(scan.stream).columns
-        return next((column for key, column in columns.items() if key.casefold() == name.casefold()), ColumnStats())
-
-    def distinct(self, scan: Scan, name: str) -> float:
-        known = self.column(scan, name).distinct
-        if known is None:
-            return self._missing(f"of column {name!r} of stream {scan.stream!r}", "distinct values")
-        return max(known.value, 1.0)
-
-    def distinct_or_default(self, scan: Scan, name: str) -> float:
-        """The number of values of a column that is no key of the join, so that nobody was asked for it."""
-        known = self.column(scan, name).distinct
-        return DEFAULTS["distinct values"] if known is None else known.value
-
-    def histogram(self, scan: Scan, name: str) -> Histogram | None:
-        return self.column(scan, name).histogram
-
-    def time_sizes(self, scan: Scan, name: str) -> BytesByBatch:
-        """Bytes of the event times of all rows in order; where nobody measured them, of rows that come at random."""
-        return (self.column(scan, name).in_order if name else None) or TIMESTAMP_SIZES
-
-    def sizes(self, scan: Scan, name: str, *, in_order: bool = False) -> BytesByBatch:
-        column = self.column(scan, name)
-        if column.sizes is not None:
-            return column.in_order if in_order and column.in_order else column.sizes
-        stream = self._stats.stream(scan.stream)
-        kept = max(len(scan.kept), 1)
-        if stream.row_bytes is not None:
-            each = stream.row_bytes.value / kept
-        else:
-            each = self._missing(f"for column {name!r} of stream {scan.stream!r}", "bytes a value")
-        return each, each, each, each, each
-
-
-def _travelling_sizes(
-    scan: Scan, classes: Sequence[KeyClass], gather: _Gather, *, in_order: bool
-) -> tuple[BytesByBatch, ...]:
-    """BytesByBatch of what travels of a row beside its time: what is kept of it, and keys that are not among that."""
-    sizes = [gather.sizes(scan, kept.expression.columns[0].name, in_order=in_order) for kept in scan.kept]
-    for number in scan.classes:
-        if _is_hidden(scan, classes[number]):
-            key_class = classes[number]
-            if key_class.exact:
-                sizes.append(_key_sizes(key_class, (scan,), gather))
-            else:
-                sizes.append(_hash_sizes(key_class, scan, gather, in_order=in_order))
-    return tuple(sizes)
-
-
-def _hash_sizes(key_class: KeyClass, scan: Scan, gather: _Gather, *, in_order: bool) -> BytesByBatch:
-    """Bytes of a hashed key beside what is kept of a row: eight the first time in a batch, then a mark."""
-    member = key_class.member(scan.alias)
-    if member is None or not member.is_plain:
-        return _HASH_SIZES
-    known = gather.column(scan, member.columns[0].name)
-    if known.distinct is None or known.sizes is None:
-        return _HASH_SIZES
-    distinct = max(known.distinct.value, 1.0)
-    one, ten, hundred, thousand, most = (
-        min(8.0, 8.0 * distinct / rows * -float(np.expm1(-rows / distinct)) + min(each, log(distinct + 1) / log(2) / 8))
-        for rows, each in zip(BATCH_ROWS, (known.in_order if in_order else None) or known.sizes, strict=True)
-    )
-    return one, ten, hundred, thousand, most
-
-
-def _is_hidden(scan: Scan, key_class: KeyClass) -> bool:
-    """Whether the key of a row is not among what is kept of it."""
-    member = key_class.member(scan.alias)
-    assert member is not None
-    return not (key_class.exact and member.is_plain and member.columns[0].flat in {kept.name for kept in scan.kept})
-
-
-def _key_sizes(key_class: KeyClass, scans: Sequence[Scan], gather: _Gather) -> BytesByBatch:
-    """Bytes of a key on a link: of the first member, or of a hash."""
-    if not key_class.exact:
-        return _HASH_SIZES
-    scan, member = next((scan, member) for scan in scans if (member := key_class.member(scan.alias)) is not None)
-    return gather.sizes(scan, member.columns[0].name)
-
-
-def _domain(key_class: KeyClass, scans: Sequence[Scan], gather: _Gather) -> Domain:
-    """The common cells of all members of a key class."""
-    members = np.array([key_class.member(scan.alias) is not None for scan in scans])
-    histograms: dict[int, Histogram] = {}
-    distinct: dict[int, float] = {}
-    for number, scan in enumerate(scans):
-        member = key_class.member(scan.alias)
-        if member is None:
-            continue
-        name = member.columns[0].name
-        found = gather.histogram(scan, name)
-        if found is not None and found.bins:
-            histograms[number] = found
-        else:
-            distinct[number] = gather.distinct(scan, name)
-    if not histograms:
-        return _nested(distinct, members)
-    return aligned(histograms, distinct, members)
-
-
-def _nested(distinct: Mapping[int, float], members: NDArray[np.bool_]) -> Domain:
-    """Nothing is known but counts: the values of a smaller set are among those of a larger one, all equally often."""
-    edges = sorted(set(distinct.values()))
-    size = np.diff([0.0, *edges])
-    shares = np.zeros((len(members), len(edges)))
-    for number, count in distinct.items():
-        inside = np.array(edges) <= count
-        shares[number, inside] = size[inside] / count
-    known = np.minimum(edges, 2.0**62)
-    low = np.concatenate([[0.0], known[:-1]]).astype(np.int64) if edges else np.empty(0, np.int64)
-    high = known.astype(np.int64) - 1
-    return Domain(low, np.maximum(high, low), size, shares, members, is_known=False)
-
-
-def aligned(histograms: Mapping[int, Histogram], distinct: Mapping[int, float], members: NDArray[np.bool_]) -> Domain:
-    """Cells between all edges of all histograms; the rows of a bin spread evenly over it."""
-    bins = [bin_ for histogram in histograms.values() for bin_ in histogram.bins]
-    top = max(one.high for one in bins)
-    low = np.array(sorted({edge for one in bins for edge in (one.low, one.high + 1) if edge <= top}), np.int64)
-    high = np.append(low[1:] - 1, top)
-    values = (high.view(np.uint64) - low.view(np.uint64)).astype(float) + 1.0  # up to 2^64 of them in a cell
-    shares = np.zeros((len(members), len(low)))
-    sizes = np.zeros((len(members), len(low)))
-    for number, histogram in histograms.items():
-        for bin_ in histogram.bins:
-            first, last = np.searchsorted(low, bin_.low), np.searchsorted(high, bin_.high, "left")
-            width = values[first : last + 1] / values[first : last + 1].sum()
-            shares[number, first : last + 1] += bin_.share * width
-            sizes[number, first : last + 1] += bin_.distinct * width
-    size = np.maximum(sizes.max(axis=0), 1e-9)
-    used = size > 1e-9
-    for number, count in distinct.items():
-        total = size[used].sum()
-        shares[number, used] = size[used] / total * min(1.0, total / max(count, 1.0))
-    size = np.where((high == low) & used, 1.0, size)
-    return Domain(low[used], high[used], size[used], shares[:, used], members)

@@ -5,10 +5,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from watersmeet.cost.derived import derived_stats
+from watersmeet.cost.from_statistics import MissingStatistic
 from watersmeet.cost.price import BATCH_INTERVAL_S, DEFAULT_UNITS, REACTION_S, Cost, price
 from watersmeet.cost.sampling import has_what_is_compared
 from watersmeet.cost.units import default_units_path, load_units
-from watersmeet.cost.workload import MissingStatistic
 from watersmeet.errors import InputError, did_you_mean
 from watersmeet.plan.nodes import Hop, Into, Method, OuterJoin, Plan, join_plan_of
 from watersmeet.plan.shape import matching_of

@@ -27,7 +27,8 @@ from watersmeet.cost.formulas import (
     seen,
     with_false_positives,
 )
-from watersmeet.cost.workload import F64, I64, PLACE_SIZES, Workload, members_of, thinned
+from watersmeet.cost.sizes import PLACE_SIZES, thinned
+from watersmeet.cost.workload import F64, I64, Workload, members_of
 from watersmeet.plan.nodes import Input, JoinNode, Leaf, Tree
 from watersmeet.planners.partition import clusters
 from watersmeet.planners.problem import NoPlan, Problem

@@ -7,9 +7,10 @@ from math import inf
 
 import numpy as np
 
+from watersmeet.cost.from_statistics import workload_of
 from watersmeet.cost.price import BATCH_INTERVAL_S, DEFAULT_UNITS, REACTION_S, Cost, Units, price
 from watersmeet.cost.sampling import sampled_joins
-from watersmeet.cost.workload import Workload, workload_of
+from watersmeet.cost.workload import Workload
 from watersmeet.errors import InputError, did_you_mean
 from watersmeet.plan.nodes import JoinPlan, Partition, Plan, SubPlan
 from watersmeet.plan.shape import QueryShape, above, shape_of

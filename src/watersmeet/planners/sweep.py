@@ -25,7 +25,8 @@ from watersmeet.cost.formulas import (
     sum_cells,
     with_false_positives,
 )
-from watersmeet.cost.workload import F64, I64, TIMESTAMP_SIZES, Domain, size_at, thinned
+from watersmeet.cost.sizes import TIMESTAMP_SIZES, size_at, thinned
+from watersmeet.cost.workload import F64, I64, Domain
 from watersmeet.plan.nodes import HeadPlan, Hop, Linear, Method
 from watersmeet.planners.problem import NoPlan, Problem
 from watersmeet.stats.model import BATCH_ROWS

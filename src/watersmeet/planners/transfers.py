@@ -28,7 +28,8 @@ from watersmeet.cost.formulas import (
     sum_cells,
     with_false_positives,
 )
-from watersmeet.cost.workload import F64, I64, PLACE_SIZES, Workload, members_of, size_at, thinned
+from watersmeet.cost.sizes import PLACE_SIZES, size_at, thinned
+from watersmeet.cost.workload import F64, I64, Workload, members_of
 from watersmeet.plan.nodes import Reduction
 from watersmeet.planners.problem import Problem
 from watersmeet.planners.reduce import TOO_MUCH

@@ -19,7 +19,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from watersmeet.cost.workload import F64, I64, Workload, members_of, size_at
+from watersmeet.cost.sizes import size_at
+from watersmeet.cost.workload import F64, I64, Workload, members_of
 from watersmeet.errors import InputError
 from watersmeet.plan.nodes import Input, JoinNode, Leaf, Tree, leaves_of
 from watersmeet.stats.model import BATCH_ROWS as ROWS_KNOWN
