@@ -90,6 +90,9 @@ def test_queries(events: Path, recorded: Lines, serve: Serve, open_page: OpenPag
     assert "[RANGE 10 SECONDS]" in page.locator("pre.sql").inner_text()
     flows = page.locator("#query-details table[aria-label=Flows] tbody tr").all_inner_texts()
     assert any("results" in flow and "office" in flow for flow in flows)
+    expected = of_kind(recorded, "shipping_expected")[-1]["flows"]
+    rates = {size for _, _, purpose, _, size in expected if purpose not in ("watermarks", "agreement")}
+    assert all(any(f"{size:.0f} B/s" in flow for flow in flows) for size in rates), "bytes a second, as expected"
     last = {line["site"]: line for line in of_kind(recorded, "micro_batch_completed")}
     states = ", ".join(
         f"{site} {last[site]['state_bytes'] / 1e3:.{0 if last[site]['state_bytes'] > 1e5 else 1}f} kB"
@@ -121,8 +124,11 @@ def test_the_time_line_and_zooming(events: Path, recorded: Lines, serve: Serve, 
     assert page.locator("#notes .title").count() < len(titles)
     page.keyboard.press("Escape")
     wait(page, "document.querySelectorAll('#notes .title').length === " + str(len(titles)))
+    versions = len(of_kind(recorded, "plan_in_force"))
+    wait(page, f"watersmeet.panel.charts.every((c) => !c.plot || c.marked === {versions} + 2)")  # and start and end
     page.get_by_label("plan", exact=True).uncheck()
     assert page.locator('#notes [data-lane="plan"]').count() == 0
+    wait(page, "watersmeet.panel.charts.every((c) => !c.plot || c.marked === 2)")
 
 
 def test_answers_and_their_filter(events: Path, recorded: Lines, serve: Serve, open_page: OpenPage) -> None:

@@ -90,9 +90,11 @@ export class Chart {
     g.save();
     g.lineWidth = ratio;
     g.setLineDash([2 * ratio, 3 * ratio]);
+    this.marked = 0;
     for (const note of this.app.notes) {
       const x = Math.round(plot.valToPos(note.at, "x", true)) + 0.5;
-      if (!isMarked(note) || this.app.hiddenLanes.has(note.lane) || x < left || x > left + width) continue;
+      if (!isMarked(note) || this.app.hiddenLanes.has(note.lane) || x < left || x > left + width + 1) continue;
+      this.marked += 1;
       g.strokeStyle = LANES[note.lane];
       g.beginPath();
       g.moveTo(x, top);

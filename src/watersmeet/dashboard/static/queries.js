@@ -53,7 +53,7 @@ export class QueriesPanel {
       ["this plan ships", format.bytesRate(query.measured_s)],
       ["was expected to ship", query.expected_s === null ? format.none : `${format.bytesRate(query.expected_s)}${query.measured_s === null ? "" : `, measured ${format.percent(query.measured_s, query.expected_s)} of it`}`],
     ];
-    const flows = query.flows.map((flow) => ({ cells: [`${flow.from} → ${flow.to}`, flow.purpose, flow.flow, format.bytes(flow.bytes), format.bytes(flow.since_plan), format.bytesRate(flow.measured_s), format.bytesRate(flow.expected_s), format.percent(flow.measured_s ?? 0, flow.expected_s)] }));
+    const flows = query.flows.map((flow) => ({ cells: [`${flow.from} → ${flow.to}`, flow.purpose, flow.flow, format.bytes(flow.bytes), format.bytes(flow.since_plan), format.bytesRate(flow.measured_s), format.bytesRate(flow.expected_s), flow.measured_s === null ? format.none : format.percent(flow.measured_s, flow.expected_s)] }));
     return [h("div", { class: "split" },
       h("div", { class: "card" }, h("h2", {}, `Plan of ${query.name}`), h("p", { class: "soft" }, `version ${query.version ?? format.none}, by ${query.planner ?? format.none}: as a tree, and what each site does`), h("pre", { tabindex: "0", class: "plan" }, query.plan || format.none)),
       h("div", { class: "stack" },
