@@ -322,7 +322,7 @@ class Scene:
         parsed = self.parsed(query)
         if heads_before_us is None:
             counted = [source for source in parsed.sources if isinstance(source.window, Rows)]
-            waited_for = parsed.sources if counted and self.plan is None else counted
+            waited_for = parsed.sources if counted and len(self.sites) == 1 else counted
             marks = [latest_us(self.batches[source.stream]) - self.delay_us for source in waited_for]
             heads_before_us = min(marks, default=None)
         tables = self.taken()

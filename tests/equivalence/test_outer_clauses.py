@@ -71,7 +71,7 @@ def test_answers_of_many_seeds_are_those_of_the_reference(case: str) -> None:
         (
             "SELECT a.id FROM s0 a JOIN t0 t ON a.k = t.k WHERE NOT EXISTS "
             "(SELECT 1 FROM s1 [RANGE 1 MINUTE] b WHERE b.k = a.k)",
-            "bound one",
+            "write one, such as s0",
         ),
         ("SELECT a.id FROM s0 a WHERE EXISTS (SELECT 1 FROM s1 b, t0 t WHERE b.k = a.k AND t.k = b.k)", "add one"),
     ],
