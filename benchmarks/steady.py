@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlparse
 from oracle import parquet_files
 from ours import EVENTS, PROGRESS
 
-_OURS = re.compile(r"part-.*-(\d{8})-\d{5}\.")
+_OURS = re.compile(r"part-.*-(\d{8})-\d{5}(?:-\d+)?\.")
 _LOG_ENTRY = re.compile(r"(\d+)(\.compact)?")
 SPARK_LOG = "_spark_metadata"
 

@@ -257,7 +257,7 @@ def test_steady_state_leaves_out_the_first_sixth_of_the_micro_batches() -> None:
 def test_answers_are_visible_once_complete_or_named_in_the_log_of_spark(tmp_path: Path) -> None:
     ours_out, theirs = tmp_path / "ours", tmp_path / "theirs"
     ours_out.mkdir()
-    for name in ("part-q-1f-00000001-00000.snappy.parquet", "part-q-1f-00000002-00000.snappy.parquet", ".staged"):
+    for name in ("part-q-1f-00000001-00000.snappy.parquet", "part-q-1f-00000002-00000-3.snappy.parquet", ".staged"):
         (ours_out / name).touch()
     assert list(steady.answer_times(ours_out)) == [1, 2]
     assert all(file == witness for file, witness in steady.visible_files(ours_out).items())
