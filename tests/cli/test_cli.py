@@ -1061,6 +1061,8 @@ def test_experiments_are_listed_and_run(tmp_path: Path, command: Run) -> None:
     assert (code, err) == (0, "")
     assert "54.03" in out
     assert {path.name for path in tmp_path.iterdir()} == {f"pmjoin-example1.{kind}" for kind in ("csv", "png", "svg")}
+    code, out, err = command("reproduce", "pmjoin-example1", "--draws", "0")
+    assert code == 2 and "--draws must be 1 or more, not 0" in err
     code, out, err = command("reproduce", "pmjoin-exampel1")
     assert code == 2 and "did you mean 'pmjoin-example1'" in err
     assert_one_sentence(err)

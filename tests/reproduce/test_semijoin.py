@@ -15,7 +15,7 @@ from watersmeet.plan.nodes import Method
 from watersmeet.program.operators import Form, Join
 from watersmeet.program.site.deployment import overlay, shared_joins
 from watersmeet.reproduce import experiment_named, report, runner
-from watersmeet.reproduce.experiment import Row
+from watersmeet.reproduce.experiment import Row, first_draws
 from watersmeet.reproduce.semijoin import fig7 as semijoin_fig7
 from watersmeet.reproduce.semijoin import fig8 as semijoin_fig8
 from watersmeet.reproduce.semijoin import fig9 as semijoin_fig9
@@ -194,6 +194,9 @@ def test_every_panel_has_its_values() -> None:
         points = experiment.points(False)
         assert len(experiment.points(True)) == 3
         assert len({semijoin_fig7.setting_of(point) for point in points}) == len(panel.values)
+        assert len(points) == semijoin_fig7.DRAWS * len(panel.values)
+        three = first_draws(points, 3)
+        assert len(three) == 3 * len(panel.values) and {point.draw for point in three} == {0, 1, 2}
 
 
 # The paper's own measure

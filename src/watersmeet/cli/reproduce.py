@@ -27,6 +27,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("name", nargs="?", metavar="NAME", help="such as pmjoin-example1; --list shows all")
     parser.add_argument("--list", action="store_true", dest="show_list", help="list the experiments")
     parser.add_argument("--quick", action="store_true", help="a few points only")
+    parser.add_argument("--draws", type=int, metavar="N", help="the first N draws (or seeds) of each point only")
     parser.add_argument("--here", action="store_true", help="one point after the other in this process, no Spark")
     parser.add_argument("--data", metavar="DIR", help="a recording, for experiments that read one")
     parser.add_argument("--output", metavar="DIR", default="reproduced", help="(default: %(default)s)")
@@ -36,6 +37,7 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(options: argparse.Namespace) -> int:
     """List the experiments, or run one and print and write its results."""
     from watersmeet.reproduce import EXPERIMENTS, experiment_named
+    from watersmeet.reproduce.experiment import first_draws
     from watersmeet.reproduce.report import table, write
     from watersmeet.reproduce.runner import run_all
 
@@ -49,7 +51,11 @@ def run(options: argparse.Namespace) -> int:
         if experiment.with_data is None:
             raise InputError(f"{experiment.name} reads no recording: leave --data out")
         experiment = experiment.with_data(Path(options.data))
+    if options.draws is not None and options.draws < 1:
+        raise InputError(f"--draws must be 1 or more, not {options.draws}")
     points = experiment.points(options.quick)
+    if options.draws is not None:
+        points = first_draws(points, options.draws)
     with (
         contextlib.nullcontext() if options.here else spark_session(options) as spark,
         progress_bar(

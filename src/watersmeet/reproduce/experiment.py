@@ -51,6 +51,17 @@ def averaged(rows: Sequence[Row], keys: Sequence[str], figures: Sequence[str]) -
     return found
 
 
+def first_draws(points: Sequence[Any], count: int) -> tuple[Any, ...]:
+    """The points of the first draws only; points without a number of a draw are of the first.
+
+    >>> from types import SimpleNamespace as Point
+    >>> [point.draw for point in first_draws([Point(draw=3), Point(draw=1), Point(draw=2)], 2)]
+    [1, 2]
+    """
+    kept = sorted({getattr(point, "draw", 0) for point in points})[:count]
+    return tuple(point for point in points if getattr(point, "draw", 0) in kept)
+
+
 # Student's t for 95 % by degrees of freedom; the last is taken for more.
 _STUDENT = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 _NORMAL = 1.96
