@@ -143,7 +143,8 @@ def test_the_ufl_of_a_query_asks_the_same(tmp_path: Path) -> None:
         (
             "SELECT d.room FROM doors [ROWS 5] AS d, heat [UNBOUNDED] AS h WHERE d.room = h.room",
             "",
-            "d has a ROWS window",
+            "d has a ROWS window, which PIER cannot count: no node sees the whole stream; use RANGE or TUMBLE, "
+            "or system rjoin",
         ),
         (
             f"SELECT d.room FROM {DOORS}, {HEAT} WHERE d.room = h.room AND d.state > h.degrees",
@@ -158,6 +159,11 @@ def test_the_ufl_of_a_query_asks_the_same(tmp_path: Path) -> None:
         (THREE, ", join: fetch_matches", "add mode: snapshot"),
         (THREE, ", join: hash", "unknown join 'hash'"),
         (THREE, ", replicas: 99", "replicas must be from 0 to 8"),
+        (THREE, ", bloom_bits: 0", "bloom_bits must be from 8 to 16,777,216, not 0"),
+        (THREE, ", bloom_hashes: 33", "bloom_hashes must be from 1 to 32, not 33"),
+        (THREE, ", bloom_wait: 0 s", "bloom_wait must be positive, not 0 seconds"),
+        (THREE, ", slack: 0 s", "slack must be positive, not 0 seconds"),
+        (THREE, ", renew: 10 ms", "renew must be a second or longer, not 10 milliseconds"),
     ],
 )
 def test_what_cannot_run_is_refused_in_one_sentence(tmp_path: Path, sql: str, pier: str, message: str) -> None:

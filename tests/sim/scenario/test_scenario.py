@@ -10,7 +10,7 @@ from watersmeet.cli.main import run_command
 from watersmeet.errors import InputError
 from watersmeet.program.rjoin.settings import Strategy
 from watersmeet.sim.internet.hosts import Congestion
-from watersmeet.sim.scenario.load import load_scenario
+from watersmeet.sim.scenario.load import KEYS, load_scenario
 from watersmeet.sim.scenario.model import RJoinSettings, Scenario, System
 from watersmeet.sim.scenario.network import (
     ChurnSettings,
@@ -406,3 +406,23 @@ def test_the_system_of_sites_is_refused(tmp_path: Path) -> None:
             load_scenario(saved(tmp_path, text))
     with pytest.raises(InputError, match=f"^{sentence}$"):
         simulate(Scenario(NetworkSettings(), RJoinSettings(), system=System.SITES))
+
+
+def keys_in_the_guide() -> dict[str, set[str]]:
+    """The keys of each section in the guide's table; several in a cell are of the section of the first."""
+    guide = Path(__file__).resolve().parents[3] / "docs/guide/simulate.md"
+    table = guide.read_text("utf-8").split("## Every key")[1].split("\n## ")[0]
+    keys: dict[str, set[str]] = {}
+    for cell in re.findall(r"^\| (`.+?`) \|", table, re.MULTILINE):
+        first, *others = re.findall(r"`(.+?)`", cell)
+        *section, key = first.split(": ")
+        keys.setdefault(": ".join(section), set()).update([key, *others])
+    return keys
+
+
+def test_every_key_of_a_scenario_is_in_the_guide() -> None:
+    sections = {section: set(keys) for section, keys in KEYS.items()}
+    for section in filter(None, KEYS):  # a section is in the guide by its keys
+        *outer, name = section.removesuffix(": NAME").split(": ")
+        sections[": ".join(outer)].discard(name)
+    assert keys_in_the_guide() == sections

@@ -46,34 +46,24 @@ from watersmeet.topology.yaml_tree import Entry, parse_amount, read
 
 _NEEDED = "it needs a `network` and a `workload`, or `streams` and `queries`"
 _BANDWIDTH_BPS = {"bps": 1, "kbps": 1_000, "Mbps": 1_000_000, "Gbps": 1_000_000_000}  # as in topologies
-_KEYS = ("system", "network", "rjoin", "pier", "workload", "streams", "queries")
 _TOPOLOGY_KEYS = ("sites", "links", "default_link", "link_transport", "stats_file", "tables", "views")
 _DYNAMIC_KEYS = ("congestion", "loss", "access", "churn", "timeouts")
-_NETWORK_KEYS = ("nodes", "overlay", "latency", "hop", "seed", "runtime", *_DYNAMIC_KEYS)
-_CHURN_KEYS = ("sessions", "mean", "graceful_fraction", "stable_nodes")
 _DYNAMIC_RJOIN_KEYS = ("replicas", "renew")
-_RJOIN_KEYS = ("strategy", "pairs", "rate_window", "rate_age", *_DYNAMIC_RJOIN_KEYS)
 _COUNTS = ("relations", "attributes", "values", "ways", "queries", "tuples", "warm_up")
-_WORKLOAD_KEYS = ("kind", *_COUNTS, "theta", "rate", "ranking", "window")
-_STREAM_KEYS = ("schema", "event_time", "source", "home")
-_QUERY_KEYS = ("sql", "ufl", "home", "sink", "allow_cross", "start", "once")
-_PIER_KEYS = (
-    "join",
-    "transport",
-    "mode",
-    "replicas",
-    "drain",
-    "slack",
-    "bloom_bits",
-    "bloom_hashes",
-    "bloom_wait",
-    "group_wait",
-    "aggregation",
-    "renew",
-    "trees",
-    "roots",
-    "sharing",
-)
+KEYS = {  # of each section of a scenario; "" is the file
+    "": ("system", "network", "rjoin", "pier", "workload", "streams", "queries"),
+    "network": ("nodes", "overlay", "latency", "hop", "seed", "runtime", *_DYNAMIC_KEYS),
+    "network: churn": ("sessions", "mean", "graceful_fraction", "stable_nodes"),
+    "rjoin": ("strategy", "pairs", "rate_window", "rate_age", *_DYNAMIC_RJOIN_KEYS),
+    "pier": (
+        *("join", "transport", "mode", "replicas", "renew", "drain", "slack", "trees"),
+        *("bloom_bits", "bloom_hashes", "bloom_wait"),
+        *("group_wait", "aggregation", "roots", "sharing"),
+    ),
+    "workload": ("kind", *_COUNTS, "theta", "rate", "ranking", "window"),
+    "streams: NAME": ("schema", "event_time", "source", "home"),
+    "queries: NAME": ("sql", "ufl", "home", "sink", "allow_cross", "start", "once"),
+}
 _SHARING = ("auto", "none")
 _RANKINGS = ("shared", "own")
 _OLD_CHURN_KEYS = {"polite": "graceful_fraction", "stay": "stable_nodes"}
@@ -98,7 +88,7 @@ def load_scenario(path: str | Path) -> Scenario:
     system = System(named_system)
     if system is System.SITES:
         raise keys["system"].fail(SITES_NEED_A_TOPOLOGY)
-    top = root.mapping("the scenario", _KEYS)
+    top = root.mapping("the scenario", KEYS[""])
     network = _network(top["network"]) if "network" in top else NetworkSettings()
     rjoin = _rjoin(top["rjoin"]) if "rjoin" in top else RJoinSettings()
     pier = _pier(top["pier"]) if "pier" in top else PierSettings()
@@ -154,17 +144,17 @@ def _refuse_views(topology: Topology) -> None:
 
 def _is_topology(keys: Mapping[str, Entry]) -> bool:
     """A slip in the one key that makes a file a scenario, or a topology, still tells which of them is meant."""
-    own, other = set(_KEYS) - {"streams", "queries"}, set(_TOPOLOGY_KEYS)
+    own, other = set(KEYS[""]) - {"streams", "queries"}, set(_TOPOLOGY_KEYS)
     if own & set(keys) or not keys:
         return False
     if other & set(keys):
         return True
-    strange = [key for key in keys if key not in _KEYS]
+    strange = [key for key in keys if key not in KEYS[""]]
     return not any(set(get_close_matches(key, [*own, *other], n=1)) & own for key in strange)
 
 
 def _network(entry: Entry) -> NetworkSettings:
-    keys = entry.mapping("network", _NETWORK_KEYS)
+    keys = entry.mapping("network", KEYS["network"])
     settings: dict[str, Any] = {name: keys[name].whole(name) for name in ("nodes", "seed") if name in keys}
     settings |= _members(keys, {"overlay": OverlayKind, "latency": LatencyKind})
     if "hop" in keys:
@@ -204,7 +194,7 @@ def _churn(entry: Entry) -> ChurnSettings:
     for old, new in _OLD_CHURN_KEYS.items():
         if old in (given := entry.mapping("churn")):
             raise given[old].fail(f"the key {old} of churn is called {new} now; rename it")
-    keys = entry.mapping("churn", _CHURN_KEYS)
+    keys = entry.mapping("churn", KEYS["network: churn"])
     settings: dict[str, Any] = _members(keys, {"sessions": SessionKind})
     if "mean" in keys:
         settings["mean_us"] = _duration(keys["mean"], "mean")
@@ -217,7 +207,7 @@ def _churn(entry: Entry) -> ChurnSettings:
 
 
 def _rjoin(entry: Entry) -> RJoinSettings:
-    keys = entry.mapping("rjoin", _RJOIN_KEYS)
+    keys = entry.mapping("rjoin", KEYS["rjoin"])
     settings: dict[str, Any] = _members(keys, {"strategy": Strategy})
     if "pairs" in keys:
         settings["pairs"] = keys["pairs"].flag("pairs")
@@ -234,7 +224,7 @@ def _rjoin(entry: Entry) -> RJoinSettings:
 
 
 def _pier(entry: Entry) -> PierSettings:
-    keys = entry.mapping("pier", _PIER_KEYS)
+    keys = entry.mapping("pier", KEYS["pier"])
     members = _members(keys, {"join": JoinMethod, "transport": Transport, "mode": PierMode})
     plan: dict[str, Any] = {}
     if "join" in members:
@@ -274,7 +264,7 @@ def _pier(entry: Entry) -> PierSettings:
 
 
 def _workload(entry: Entry) -> ZipfLoad:
-    keys = entry.mapping("workload", _WORKLOAD_KEYS)
+    keys = entry.mapping("workload", KEYS["workload"])
     kind = keys["kind"].text("kind") if "kind" in keys else "zipf"
     if kind != "zipf":
         raise keys["kind"].fail(f"unknown kind of workload {kind!r}; {did_you_mean(kind, ['zipf'])}")
@@ -293,7 +283,7 @@ def _workload(entry: Entry) -> ZipfLoad:
 
 def _stream(name: str, entry: Entry, directory: Path, nodes: int) -> PublishedStream:
     what = f"stream {name!r}"
-    keys = entry.mapping(what, _STREAM_KEYS)
+    keys = entry.mapping(what, KEYS["streams: NAME"])
     for needed in ("schema", "event_time", "source"):
         if needed not in keys:
             raise entry.fail(f"{what} has no {needed}")
@@ -318,7 +308,7 @@ def _stream(name: str, entry: Entry, directory: Path, nodes: int) -> PublishedSt
 
 def _query(name: str, entry: Entry, directory: Path, nodes: int) -> SubmittedQuery:
     what = f"query {name!r}"
-    keys = entry.mapping(what, _QUERY_KEYS)
+    keys = entry.mapping(what, KEYS["queries: NAME"])
     if ("sql" in keys) == ("ufl" in keys):
         raise entry.fail(f"{what} has no sql" if "sql" not in keys else f"{what} has sql and ufl; remove one of them")
     ufl = None if "ufl" not in keys else _text_of(directory / keys["ufl"].text("ufl"), keys["ufl"])

@@ -24,6 +24,8 @@ from watersmeet.topology.model import Query, Topology
 
 MOST_PIER_NODES = 20_000
 MOST_TREES = 16  # distribution trees of PIER
+MOST_BLOOM_BITS, MOST_BLOOM_HASHES = 1 << 24, 32
+SHORTEST_RENEWAL_S = 1.0
 MOST_REPLICAS = 8  # so many successors a node knows
 SHORTEST_TRIGGER_US = 1_000
 SITES_NEED_A_TOPOLOGY = "system sites is run from a topology with sites"
@@ -84,6 +86,18 @@ class PierSettings:
             raise InputError(f"trees must be from 1 to {MOST_TREES}, not {self.trees}")
         if not 1_000_000 <= self.drain_us <= 3_600_000_000:
             raise InputError(f"drain must be from 1 second to 1 hour, not {format_duration(self.drain_us)}")
+        plan = self.plan
+        for name, value, least, most in (
+            ("bloom_bits", plan.bloom_bits, 8, MOST_BLOOM_BITS),
+            ("bloom_hashes", plan.bloom_hashes, 1, MOST_BLOOM_HASHES),
+        ):
+            if not least <= value <= most:
+                raise InputError(f"{name} must be from {least} to {most:,}, not {value:,}")
+        for name, seconds in (("bloom_wait", plan.bloom_wait_s), ("slack", plan.slack_s)):
+            if not seconds > 0:
+                raise InputError(f"{name} must be positive, not {format_duration(round(seconds * 1e6))}")
+        if plan.renew_s is not None and plan.renew_s < SHORTEST_RENEWAL_S:
+            raise InputError(f"renew must be a second or longer, not {format_duration(round(plan.renew_s * 1e6))}")
         needs_all = (JoinMethod.FETCH_MATCHES, JoinMethod.BLOOM)
         if self.mode is PierMode.CONTINUOUS and self.plan.method in needs_all:
             raise InputError(

@@ -562,7 +562,7 @@ def check_query(query: JoinQuery, streams: Mapping[str, StreamTypes], settings: 
         if isinstance(source.window, Rows):
             raise SqlError(
                 f"{source.alias} has a ROWS window, which PIER cannot count: no node sees the whole stream; "
-                "use RANGE or TUMBLE"
+                "use RANGE or TUMBLE, or system rjoin, which counts them"
             )
     if query.grouping is not None and isinstance(query.grouping.window, Changes):
         raise SqlError("PIER answers groups of output windows, without EMIT CHANGES; use TUMBLE(...) in GROUP BY")
