@@ -654,6 +654,31 @@ def test_groups_and_changes_are_checked_by_the_oracle(
     assert "per_name" in capsys.readouterr().out
 
 
+JOINED = "FROM a [RANGE 4 SECONDS], b [RANGE 3 SECONDS], c [RANGE 5 SECONDS] WHERE a.k = b.k AND b.name = c.name"
+GROUPINGS = {
+    "by_key": f"SELECT a.k, count(*) AS n, max(c.n) AS m {JOINED} GROUP BY a.k, TUMBLE(5 SECONDS)",
+    "by_name": f"SELECT b.name, sum(a.v) AS m {JOINED} GROUP BY b.name, HOP(6 SECONDS, 2 SECONDS)",
+}
+
+
+def test_different_groups_of_one_join_share_what_the_join_ships(tmp_path: Path) -> None:
+    def run(*names: str) -> tuple[dict[tuple[str, str, str], int], dict[str, Bag]]:
+        queries = "".join(f"  {n}: {{site: fra, sql: '{GROUPINGS[n]}', assume_defaults: true}}\n" for n in names)
+        text = TOPOLOGY[: TOPOLOGY.index("queries:")] + "queries:\n" + queries
+        outcome = simulate(replace(loaded(saved(tmp_path, text)), planner="greedy"))
+        assert outcome.summary.is_right
+        links = outcome.summary.data["links"]
+        return {(each["from"], each["to"], each["purpose"]): each["tuples"] for each in links}, bags(outcome)
+
+    together, answers = run("by_key", "by_name")
+    joined = {key: tuples for key, tuples in together.items() if key[2] != "partial aggregates"}
+    assert sum(joined.values()) > 0
+    for name in GROUPINGS:
+        alone, bag = run(name)
+        assert bag[name] == answers[name]
+        assert joined == {key: tuples for key, tuples in alone.items() if key[2] != "partial aggregates"}
+
+
 def test_a_group_is_due_when_all_watermarks_have_passed_its_window(tmp_path: Path) -> None:
     rows = {"a": [(1.2, 1), (6.4, 1), (9.1, 2)], "b": [(1.3, 1), (7.7, 2), (11.2, 1)]}
     scenario = two_sites(tmp_path, rows)
