@@ -1,7 +1,8 @@
 """Computation events (PIER, sections 3.1.2 and 3.1.4): work that takes time on a simulated host.
 
 The work is done at once, and its result is handed over when the host would have had it: after the time that it took
-here, or is said to take, times a factor for hosts with slower or busier processors.
+here, or is said to take, times a factor for hosts with slower or busier processors. It is for what users build on the
+simulator: the paper's experiments ignore what processors take (section 4.1), and so do ours.
 """
 
 from collections.abc import Callable
