@@ -11,9 +11,16 @@ import pyarrow as pa
 import pytest
 from hypothesis import settings
 from scenes import write_batches
-from seeds import evenly_spread, fresh_seeds, pytest_runtest_makereport, scaled
+from seeds import (
+    evenly_spread,
+    fresh_seeds,
+    keep_a_fraction,
+    name_of_test,
+    pytest_runtest_makereport,
+    pytest_runtest_setup,
+)
 
-__all__ = ["fresh_seeds", "pytest_runtest_makereport"]  # pytest looks for them here
+__all__ = ["fresh_seeds", "pytest_runtest_makereport", "pytest_runtest_setup"]  # pytest looks for them here
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -66,8 +73,6 @@ def write_stream(tmp_path: Path) -> Callable[[str, Sequence[pa.Table]], Path]:
     return write
 
 
-_MIN_CASES = 3  # of each test in a long run that is shortened
-
 # By what they took in a run of all, most first.
 _LONG = (
     "cli/test_cli.py",
@@ -119,13 +124,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if item.get_closest_marker("soak"):
                 item.add_marker(pytest.mark.skip(reason="long; run by `make soak`"))
     else:
-        _keep_a_fraction(config, items)
+        keep_a_fraction(config, items)
     ranks = {ROOT / "tests" / name: rank for rank, name in enumerate(_LONG)}
     items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
 
 
 def _test_of(item: pytest.Item) -> str:
-    return item.nodeid.split("[")[0]
+    return name_of_test(item.nodeid)
 
 
 def _leave_most_to_soak(cases: list[pytest.Item]) -> None:
@@ -137,14 +142,3 @@ def _leave_most_to_soak(cases: list[pytest.Item]) -> None:
     for number, item in enumerate(cases):
         if number not in chosen:
             item.add_marker(pytest.mark.soak)
-
-
-def _keep_a_fraction(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of a test that a long run has many times over, as many as it is to be long; a few at least."""
-    left_out = []
-    for _, some in groupby(items, key=_test_of):
-        cases = list(some)
-        left_out += cases[max(_MIN_CASES, scaled(len(cases))) :]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]

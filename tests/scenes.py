@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import duckdb
+import hangs
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -127,6 +128,7 @@ def wait_for(
         check()
         if (now := progress()) != last:
             last, deadline = now, time.monotonic() + PATIENCE_S
+            hangs.beat()
         assert time.monotonic() < deadline, what
         time.sleep(0.02)
 

@@ -220,9 +220,10 @@ def test_a_crash_in_any_phase_of_a_change_changes_nothing(
         for when in ("before", "after")
         if (phase == "proposed") <= (site == PROPOSER) and (phase == "promised") <= (site != PROPOSER)
     ]
-    (seed,) = fresh_seeds.take(1)
-    random.Random(seed).shuffle(crashes)
-    crash_and_go_on(spark, monkeypatch, at_three_sites(tmp_path), crashes, seed)
+    for seed in fresh_seeds.take(1):
+        random.Random(seed).shuffle(crashes)
+        (tmp_path / str(seed)).mkdir()
+        crash_and_go_on(spark, monkeypatch, at_three_sites(tmp_path / str(seed)), crashes, seed)
 
 
 def with_kept_rows(topology: Path) -> Path:

@@ -202,8 +202,8 @@ def test_sites_that_die_freeze_and_lose_a_link_leave_exactly_the_answers(make_si
 
 @pytest.mark.soak
 def test_dozens_of_kills(make_sites: MakeSites, fresh_seeds: FreshSeeds) -> None:
-    rounds = scaled(8)
     for seed in fresh_seeds.take(5):
+        rounds = scaled(8)
         sites = make_sites(stages=1 + rounds * len(SITES), seed=seed)
         sites.start()
         for _ in range(rounds):

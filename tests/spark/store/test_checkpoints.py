@@ -16,7 +16,7 @@ from processes import CommandProcess
 from pyspark.sql import SparkSession
 from s3 import Faults, new_url
 from scenes import Scene, by_arrow, make_batches, wait_for
-from seeds import FreshSeeds, scaled
+from seeds import FreshSeeds
 from store_scene import StoreScene
 
 import watersmeet as wm
@@ -283,7 +283,7 @@ def test_the_store_is_out_of_reach_at_any_request(
     fresh_seeds: FreshSeeds,
     short_leases: None,
 ) -> None:
-    for seed in fresh_seeds.take(scaled(30)):
+    for seed in fresh_seeds.take(30):
         chance = random.Random(seed)
         (tmp_path / str(seed)).mkdir()
         ends = [chance.randrange(60) for _ in range(chance.randrange(1, 5))]
