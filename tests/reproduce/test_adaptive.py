@@ -46,6 +46,25 @@ def test_verdicts_of_table_3_tell_the_published_figures_from_others() -> None:
     assert all(one.startswith("differs") for one in verdict([row | {"modification": 5_000} for row in rows]))
 
 
+def test_figure_4_compares_draws_with_the_same_tuples() -> None:
+    """DNU is judged against CNU in the same draw: chance of key values is no difference, 10 % in all draws are one."""
+    verdict = experiment_named("adaptive-fig4").verdict
+
+    def said(factors: tuple[float, ...]) -> str:
+        rows = []
+        for draw, factor in enumerate(factors):
+            cost = 100.0 * (draw + 1)  # draws differ much more than systems do
+            for ms in range(300, 9_301, 200):
+                row = {"ways": 8, "ms": ms, "draw": draw, "non-adaptive": 2 * cost, "CNU": cost, "DNU": factor * cost}
+                rows.append(row)
+        (found,) = (one for one in verdict(rows) if "between CNU and DNU" in one)
+        return found
+
+    assert said((0.9, 1.16, 0.92, 1.1)).startswith("agrees")
+    assert said((1.1, 1.12, 1.09, 1.11)).startswith("differs")
+    assert said((1.01,)).startswith("agrees")
+
+
 def _answers(rows: Rows, names: tuple[str, ...], window_ms: float, since_ms: float, end_ms: float, step_ms: int) -> int:
     """Combinations of one key whose head came within some time, by their definition, tuple by tuple."""
     stamped = [
