@@ -1,8 +1,11 @@
 """SQL and YAML that nobody means well with: one sentence within a second, whatever the text is."""
 
+import json
 import random
 import re
 import string
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -83,6 +86,7 @@ def test_long_texts() -> None:
         ("a [RANGE 999999999999999999 DAYS]", "is longer than 1,000 years"),
         ("a [TUMBLE 400000 DAYS]", "is longer than 1,000 years"),
         (f"a [ROWS 5] AS {'x' * 300}", "the alias has 300 characters"),
+        *((f"a [ROWS 5] AS `{name}`", f"{name!r} cannot be an alias") for name in ("x/y", "", "..", "b,c", "#x", "x)")),
         (", ".join(f"a [ROWS 5] a{n}" for n in range(33)), "FROM has 34 streams; 32 is the limit"),
     ],
 )
@@ -126,6 +130,31 @@ def test_what_calls_java(name: str) -> None:
         assert "calls Java methods, which may do anything" in refusal(sql)
 
 
+PARSE_WITHIN = """
+import json, re, resource, sys
+from watersmeet.errors import InputError
+from watersmeet.query.sql import parse_query
+used = int(re.search(r"VmSize:\\s+(\\d+)", open("/proc/self/status").read())[1]) << 10
+resource.setrlimit(resource.RLIMIT_AS, (used + (300 << 20),) * 2)
+for text in json.load(sys.stdin):
+    try:
+        parse_query(f"SELECT {text} AS x FROM a [ROWS 5]", {"a": ["k"]})
+    except InputError as error:
+        assert len(str(error)) < 5_000
+"""
+
+
+def test_what_is_refused_takes_little_memory() -> None:
+    texts = ["9" * 5_000, "(" * 60_000 + "a.k" + ")" * 60_000, "CASE WHEN true THEN " * 7_000 + "1" + " END" * 7_000]
+    texts += [
+        "NOT " * 45_000 + "true",
+        "- " * 60_000 + "a.k",
+        "abs(" * 30_000 + "a.k" + ")" * 30_000,
+        "a.k+" * 9_000 + "1",
+    ]
+    subprocess.run([sys.executable, "-c", PARSE_WITHIN], input=json.dumps(texts), text=True, check=True, timeout=300)
+
+
 def test_a_time_that_stands_still_is_deterministic() -> None:
     assert parse_query(query(where="a.ts > timestamp 'epoch' AND a.ts > timestamp '2020-01-01'"), COLUMNS).filters
 
@@ -159,6 +188,11 @@ def test_a_bomb_of_merges(tmp_path: Path) -> None:
         f"m{n}: &m{n} {{<<: [*{'a' if n == 0 else f'm{n - 1}'}, *{'a' if n == 0 else f'm{n - 1}'}]}}" for n in range(40)
     ]
     assert "aliases written out" in load_error(tmp_path, "\n".join(lines))
+
+
+@pytest.mark.parametrize("text", ["a: [" + "x," * 1_000_000 + "]", "x: 1\n" * 300_000], ids=["a list", "a mapping"])
+def test_many_values_are_refused_before_they_are_made(tmp_path: Path, text: str) -> None:
+    assert "more than 200,000 values" in load_error(tmp_path, text)
 
 
 @pytest.mark.parametrize(

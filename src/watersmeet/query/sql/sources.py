@@ -23,6 +23,7 @@ from watersmeet.query.windows import (
 )
 
 _LONGEST_ALIAS = 64
+_ALIAS = re.compile(r"\w[\w $-]*")  # names of columns, flows and files are made of them
 
 
 def joins_of(statement: Statement) -> Iterator[exp.Join]:
@@ -86,7 +87,7 @@ def read_sources(
         if alias.casefold() in seen:
             cure = f"give one another name with AS, as in {written} [...] AS {alias}_2"
             raise text.error(token, f"two streams in FROM have the alias {alias!r}; {cure}")
-        if "." in alias or "`" in alias:
+        if not _ALIAS.fullmatch(alias):
             raise text.error(token, f"{alias!r} cannot be an alias; add AS with a plain name")
         if len(alias) > _LONGEST_ALIAS:
             message = f"the alias has {len(alias)} characters; add AS with a name of at most {_LONGEST_ALIAS}"
