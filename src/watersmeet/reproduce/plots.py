@@ -55,6 +55,7 @@ _MARKERS = "osD^vx+*"
 _PANEL_SIZE, _AXIS_ROOM = (3.6, 3.0), 0.4  # inches
 _LEGEND_SIZE = 6.5
 _HEADROOM = 1.06  # of a linear axis, over its highest value
+_STEPS = (1, 2, 5)  # of a logarithmic axis, in each decade
 _BAR_GROUP = 0.8  # of the distance between two groups
 
 
@@ -120,6 +121,8 @@ def error_bars(
     logy: bool = False,
 ) -> None:
     """Save a line for each value of a column, with means over draws and their confidence intervals."""
+    from matplotlib import ticker
+
     canvas, axes = new_figure(1, 1, (4.6, 3.6))
     axis = axes[0, 0]
     for number, name in enumerate(dict.fromkeys(row[series] for row in rows)):
@@ -127,6 +130,12 @@ def error_bars(
         plot_spread(axis, own, x, figure, "o-", label=name, color=colour_of(name, number))
     axis.set(xlabel=xlabel, ylabel=ylabel, xscale="log" if logx else "linear", yscale="log" if logy else "linear")
     show_grid(axis)
+    if logx:
+        places = sorted({row[x] for row in rows})
+        axis.set_xticks(places, [f"{place:,}" for place in places], fontsize=6.5)
+    if logy:
+        axis.yaxis.set_major_locator(ticker.LogLocator(subs=_STEPS))
+        axis.yaxis.set_major_formatter("{x:g}")
     legend_below(axis)
     save(canvas, path)
 
