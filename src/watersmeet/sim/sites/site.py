@@ -5,13 +5,14 @@ that arrived and wait for the next micro-batch). Sources can be read again from 
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, Protocol, TypeAlias
 
 import pyarrow as pa
 
+from watersmeet.errors import WatersmeetError
 from watersmeet.plan.nodes import Plan
 from watersmeet.program.operators import Purpose
 from watersmeet.program.site.adoption import adopt, drop, finished, first_ledger, program_of
@@ -24,7 +25,7 @@ from watersmeet.program.site.outbox import traffic_by_purpose
 from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.site.streams import StreamScan
 from watersmeet.program.site.versions import Change
-from watersmeet.program.storage.shelf import MemoryShelf
+from watersmeet.program.storage.shelf import MemoryShelf, Shelf
 from watersmeet.program.storage.wire import index_parcel
 from watersmeet.query.windows import END_US
 from watersmeet.sim.internet.links import LinkModel, Network
@@ -62,6 +63,29 @@ def run_here(task: Callable[[int], list[Any]], count: int, rows: int) -> list[An
     return [result for number in range(count) for result in task(number)]
 
 
+class Disk(Protocol):
+    """What a site's state is kept on, where that may be damaged; without one it survives as it is."""
+
+    @property
+    def shelf(self) -> Shelf:
+        """Where tables and bytes are."""
+
+    def commit(self, site: "SimulatedSite", ledger: SiteLedger) -> SiteLedger:
+        """Make a ledger durable; the one that was."""
+
+    def keep_only(self, paths: Collection[str]) -> None:
+        """Forget all other files."""
+
+    def close(self) -> None:
+        """The site goes down."""
+
+    def open(self, site: "SimulatedSite") -> SiteLedger:
+        """The state as it is found at a start, refused by an error where it is not what was committed."""
+
+    def refused(self, site: "SimulatedSite", error: WatersmeetError) -> None:
+        """A site has stopped for what was found; somebody mends it and starts it again."""
+
+
 @dataclass
 class SimulatedSite:
     """One peer."""
@@ -78,6 +102,7 @@ class SimulatedSite:
     observer: "Observer | None" = None
     insist_us: int | None = None  # how long to wait for a decision before others are asked for their promises
     crashes: "CommitCrash | None" = None
+    disk: Disk | None = None
     ledger: SiteLedger = field(default_factory=SiteLedger)
     answers: dict[str, dict[int, pa.Table]] = field(default_factory=dict)  # the sinks: by query and micro-batch
     batches: list[dict[str, pa.Table]] = field(default_factory=list)  # what the sources have delivered so far
@@ -104,11 +129,17 @@ class SimulatedSite:
     def start(self) -> None:
         """Come up, for the first time or after a crash."""
         self.is_up = True
-        if self.ledger.versions:
-            self.engine = self.engine.with_program(program_of(self.shelf, self.ledger, self.name))
-        self.network.connect(self.name, self._receive)
-        self._deliver()
-        self._wake()
+        try:
+            if self.disk is not None:
+                self.ledger = self.disk.open(self)
+            if self.ledger.versions:
+                self.engine = self.engine.with_program(program_of(self.engine.shelf, self.ledger, self.name))
+            self.network.connect(self.name, self._receive)
+            self._deliver()
+        except WatersmeetError as error:
+            self._stop(error)
+        else:
+            self._wake()
 
     def crash(self) -> None:
         """Lose everything that is not on disk."""
@@ -117,6 +148,15 @@ class SimulatedSite:
         self.network.forget(self.name)
         self.inbox.clear()
         self._sent.clear()
+        if self.disk is not None:
+            self.disk.close()
+
+    def _stop(self, error: WatersmeetError) -> None:
+        """Go down for what was found on the disk, which nothing but damage explains."""
+        if self.disk is None:
+            raise error
+        self.crash()
+        self.disk.refused(self, error)
 
     def feed(self, batch: dict[str, pa.Table]) -> None:
         """New rows have come to the sources of this site; they stay readable."""
@@ -165,7 +205,7 @@ class SimulatedSite:
             self.network.acknowledge(self.name, sender, self.ledger.received[sender])
             return
         if not any(one[0] == sender and one[2].number == index.number for one in self.inbox):
-            self.inbox.append((sender, self.shelf.put_bytes(f"from-{sender}", data), index))
+            self.inbox.append((sender, self.engine.shelf.put_bytes(f"from-{sender}", data), index))
             self._wake()
 
     def _wake(self) -> None:
@@ -177,8 +217,11 @@ class SimulatedSite:
     def _micro_batch(self) -> None:
         self._is_due = False
         if self.is_up:
-            with suppress(_Crashed):
-                self._run_micro_batch()
+            try:
+                with suppress(_Crashed):
+                    self._run_micro_batch()
+            except WatersmeetError as error:
+                self._stop(error)
 
     def _run_micro_batch(self) -> None:
         """Go over, ingest, join; each is a commit of its own, as on Spark."""
@@ -211,7 +254,8 @@ class SimulatedSite:
         self.micro_batches += 1
         self._commit(ledger)
         self._deliver()
-        self.shelf.keep_only(frozenset((*self.ledger.paths, *(path for _, path, _ in self.inbox))))
+        kept = frozenset((*self.ledger.paths, *(path for _, path, _ in self.inbox)))
+        (self.shelf if self.disk is None else self.disk).keep_only(kept)
         if self.completed is not None:
             self.completed(self, before)
         if self.ledger.versions and self.engine.versions(self.ledger).is_decided:
@@ -242,7 +286,7 @@ class SimulatedSite:
         crash = None if self.crashes is None else self.crashes(self, ledger)
         if crash is not None and not crash.is_committed:
             self._go_down(crash)
-        self.ledger = _stored(ledger)
+        self.ledger = _stored(ledger) if self.disk is None else self.disk.commit(self, ledger)
         if crash is not None:
             self._go_down(crash)
         taken = self.ledger.received
@@ -262,10 +306,11 @@ class SimulatedSite:
             for parcel in link.outbox:
                 if parcel.number > self._sent.get(to, 0):
                     self._sent[to] = parcel.number
-                    self.network.send(self.name, to, parcel.number, self.shelf.get_bytes(parcel.path), parcel.bytes)
+                    data = self.engine.shelf.get_bytes(parcel.path)
+                    self.network.send(self.name, to, parcel.number, data, parcel.bytes)
         for query, waiting in self.ledger.undelivered.items():
             for answers in waiting:
-                self.answers.setdefault(query, {})[answers.batch] = _read_answers(self.shelf, answers)
+                self.answers.setdefault(query, {})[answers.batch] = _read_answers(self.engine.shelf, answers)
             if waiting:
                 self.ledger = self.engine.delivered(self.ledger, query, waiting[-1].batch)
 
@@ -346,7 +391,7 @@ def _stored(ledger: SiteLedger) -> SiteLedger:
     return SiteLedger.from_json(ledger.to_json())
 
 
-def _read_answers(shelf: MemoryShelf, answers: Answers) -> pa.Table:
+def _read_answers(shelf: Shelf, answers: Answers) -> pa.Table:
     tables = [table.select([name for name, _ in answers.columns]) for table in answers.tables(shelf)]
     return pa.concat_tables(tables).rename_columns([name for _, name in answers.columns])
 
@@ -383,6 +428,7 @@ class SimulatedSites:
         insist_us: int | None = None,
         shares: bool = True,
         crashes: CommitCrash | None = None,
+        disks: Callable[[str], Disk] | None = None,
     ) -> None:
         """`changes` lets plans and queries change, at these sites and streams too; `history` without waiting.
 
@@ -416,7 +462,8 @@ class SimulatedSites:
         self.sites: dict[str, SimulatedSite] = {}
         for name, program in programs.items():
             interval = interval_us if isinstance(interval_us, int) else interval_us[name]
-            shelf = MemoryShelf()
+            disk = None if disks is None else disks(name)
+            shelf = MemoryShelf() if disk is None else disk.shelf
             engine = SiteEngine(
                 *(program, delays, shelf, run_here, DuckEvaluator(shelf), buckets),
                 rows_a_bucket=1,
@@ -430,10 +477,14 @@ class SimulatedSites:
                 observer,
                 insist_us,
                 crashes,
+                disk,
             )
+            self.sites[name] = site
             if changes:
                 site.ledger = first_ledger(shelf, deployment, form)
-            self.sites[name] = site
+                if disk is not None:
+                    disk.commit(site, site.ledger)
+        for site in self.sites.values():
             site.start()
 
     def feed(self, time_us: int, tables: Mapping[str, pa.Table]) -> None:

@@ -1,6 +1,6 @@
 """Trials are run on simulated sites, and their answers compared with the reference semantics."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -16,7 +16,7 @@ from watersmeet.query.bags import Bag, bag_of
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.oracle import answer
 from watersmeet.query.windows import Rows
-from watersmeet.sim.sites.site import CommitCrash, CrashNow, SimulatedSite, SimulatedSites
+from watersmeet.sim.sites.site import CommitCrash, CrashNow, Disk, SimulatedSite, SimulatedSites
 from watersmeet.sim.sites.trials.model import EVENT_TIME, Trial, TrialChange, TrialQuery
 from watersmeet.sim.sites.trials.sql import MINUTE_US, SECOND_US
 
@@ -67,7 +67,7 @@ class Outcome:
         return f"seed {self.trial.seed}: {totals} answers, as they should be"
 
 
-def run(trial: Trial) -> Outcome:
+def run(trial: Trial, disks: Callable[[str], Disk] | None = None) -> Outcome:
     """Run a trial to its end and ask the oracle."""
     plans = {query.name: trial.plan(query) for query in trial.queries}
     event_times = dict.fromkeys(trial.tables, EVENT_TIME)
@@ -87,6 +87,7 @@ def run(trial: Trial) -> Outcome:
         form=trial.form,
         slack_us=trial.slack_us,
         crashes=_at_commits(trial) if trial.commit_crashes else None,
+        disks=disks,
     )
     for feed in trial.feeds:
         sites.feed(feed.time_us, {feed.stream: feed.rows})
