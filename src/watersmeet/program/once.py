@@ -1,4 +1,4 @@
-"""What is the same row travels once on a link: a last pass over the operators of a plan (docs/design/0023).
+"""What is the same row travels once on a link: a last pass over the operators of a plan (docs/design/0025).
 
 Rows of a stream that a site gets whole are not sent there again for a semijoin. Semijoins by the same key that each
 send rows of one stream to one site become one Gather; each keeps a watermark of its own, so none waits for another.
@@ -21,9 +21,9 @@ from watersmeet.program.operators import (
     Ship,
     rows_of,
 )
-from watersmeet.program.site.streams import restated
 from watersmeet.program.storage.segments import class_column
 from watersmeet.query.model import Expression
+from watersmeet.query.restate import restated
 from watersmeet.query.windows import counted
 
 Operators = dict[str, dict[Operator, set[int]]]  # by site, each with its sub-plans

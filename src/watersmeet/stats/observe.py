@@ -16,9 +16,10 @@ import pyarrow.compute as pc
 from watersmeet.plan.nodes import Scan
 from watersmeet.program.site.classified import RowFilters
 from watersmeet.program.site.program import SiteProgram
-from watersmeet.program.site.streams import Selection, StreamScan, restated
+from watersmeet.program.site.streams import Selection, StreamScan
 from watersmeet.program.storage.segments import TS, class_column, column
 from watersmeet.query.model import Expression
+from watersmeet.query.restate import restated
 from watersmeet.stats.model import Number, Origin, Stats
 from watersmeet.stats.sketches import StreamSketch
 from watersmeet.stats.yaml import filled

@@ -1,32 +1,11 @@
-"""Expressions over an alias as expressions over its stream, and how aliases see the rows that are stored."""
+"""How aliases see the rows of a stream that are stored."""
 
-import pytest
 from sim.sites.streams import parsed
 
 from watersmeet.plan.nodes import join_plan_of
 from watersmeet.planners.local import local
-from watersmeet.program.site.streams import restated, stream_tables
-from watersmeet.query.model import Column, Expression
+from watersmeet.program.site.streams import stream_tables
 from watersmeet.sim.sites.trial import SCHEMA
-
-
-@pytest.mark.parametrize(
-    ("sql", "expected"),
-    [
-        ("`x.k`", "`logs.k`"),
-        ("`x.k` + `x.m`", "`logs.k` + `logs.m`"),
-        ("`x.k` || '`x.k`'", "`logs.k` || '`x.k`'"),
-        ("'it''s `x.k`' || `x.k`", "'it''s `x.k`' || `logs.k`"),
-        (r"'a \' `x.k`' || `x.k`", r"'a \' `x.k`' || `logs.k`"),
-        ('"`x.k`" || `x.k`', '"`x.k`" || `logs.k`'),
-        ("`x.odd``name` = `x.k`", "`logs.odd``name` = `logs.k`"),
-    ],
-)
-def test_only_columns_are_renamed(sql: str, expected: str) -> None:
-    columns = tuple(Column("x", name) for name in ("k", "m", "odd`name"))
-    found = restated(Expression(sql, columns, "bigint"), "x", "logs")
-    assert found.sql == expected and found.type == "bigint"
-    assert {column.alias for column in found.columns} == {"logs"}
 
 
 def test_an_alias_sees_stored_columns_under_its_own_names() -> None:

@@ -8,9 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from watersmeet.program.join.values import same_values
-from watersmeet.program.site.filing import bucket_rows
 from watersmeet.program.storage.segments import KEY, TS, bucket_bounds, class_column, column
-from watersmeet.program.storage.shelf import Part, Segment, Shelf
+from watersmeet.program.storage.shelf import Part, Segment, Shelf, bucket_rows
 from watersmeet.program.storage.sizes import split_rows, take_rows
 
 _HASH = class_column(0)

@@ -26,8 +26,6 @@ from watersmeet.program.storage.segments import (
     SELECTED,
     TS,
     U64,
-    bucket_bounds,
-    bucket_slice,
     class_column,
     column,
     is_in_order,
@@ -38,7 +36,7 @@ from watersmeet.program.storage.segments import (
     sort_key,
     unmixed,
 )
-from watersmeet.program.storage.shelf import Part, Segment, Shelf
+from watersmeet.program.storage.shelf import Segment, Shelf
 from watersmeet.program.storage.sizes import united
 from watersmeet.program.storage.wire import pack_schema
 
@@ -218,18 +216,6 @@ def shelve(shelf: Shelf, stem: str, table: pa.Table) -> Segment:
         -1 if ordinals is None else int(ordinals.min()),
         -1 if ordinals is None else int(ordinals.max()),
     )
-
-
-def bucket_rows(shelf: Shelf, part: Part, bucket: int, buckets: int) -> pa.Table | None:
-    """The rows of a sorted table that are in a bucket; all rows of one that has no key, such as filters."""
-    low, high = bucket_bounds(bucket, buckets)
-    if part.high_key < low or part.low_key > high:
-        return None
-    table = shelf.get(part.path)
-    if buckets == 1 or KEY not in table.column_names:
-        return table
-    start, stop = bucket_slice(column(table, KEY), bucket, buckets)
-    return table.slice(start, stop - start) if stop > start else None
 
 
 def pack_for_others(

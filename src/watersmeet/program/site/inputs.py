@@ -23,10 +23,7 @@ from watersmeet.program.operators import (
     Probe,
     Semijoin,
 )
-from watersmeet.program.site.filing import (
-    bucket_rows,
-    where,
-)
+from watersmeet.program.site.filing import where
 from watersmeet.program.site.program import JoinPart, SiteProgram, counting_of, ordinal_name
 from watersmeet.program.site.streams import View
 from watersmeet.program.storage.segments import (
@@ -42,7 +39,7 @@ from watersmeet.program.storage.segments import (
     column,
     selected_column,
 )
-from watersmeet.program.storage.shelf import Part, Segment, Shelf
+from watersmeet.program.storage.shelf import Part, Segment, Shelf, bucket_rows
 from watersmeet.program.storage.wire import UNKNOWN
 from watersmeet.query.windows import counted
 

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from watersmeet.program.site.filing import (
     alike,
-    bucket_rows,
     sort_rows,
     where,
 )
@@ -12,7 +11,7 @@ from watersmeet.program.storage.segments import (
     KEY,
     column,
 )
-from watersmeet.program.storage.shelf import Part, Segment, Shelf
+from watersmeet.program.storage.shelf import Part, Segment, Shelf, bucket_rows
 
 
 @dataclass(frozen=True)

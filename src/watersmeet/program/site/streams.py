@@ -5,18 +5,17 @@ columns that any of them needs; a key expression of several aliases is one key c
 filters, each different set of conditions is a selection, a bit of the row: a row that fulfils none is not stored.
 """
 
-import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from watersmeet.plan.nodes import JoinPlan, Kept, Scan
 from watersmeet.program.storage.segments import ORDINAL, TS
-from watersmeet.query.model import Column, Expression
+from watersmeet.query.model import Expression
 from watersmeet.query.outer import ROW_ID, ROW_ORDINAL, ROW_TIME
+from watersmeet.query.restate import restated
 from watersmeet.query.windows import AsOf, counted
 
 _STORED_ANYWAY = {ROW_TIME: TS, ROW_ORDINAL: ORDINAL}  # what rows have without being asked
-_QUOTED = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|`(?:[^`]|``)*`", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +92,6 @@ def ordered_flow(stream: str) -> str:
 def clock_flow(stream: str) -> str:
     """The timestamps of a stream's rows in order, by which times become ordinals."""
     return f"clock of {stream}"
-
-
-def restated(expression: Expression, alias: str, stream: str) -> Expression:
-    """An expression over an alias as one over its stream.
-
-    >>> restated(Expression("lower(`a.host`) || '`a.host`'", (Column("a", "host"),)), "a", "logs").sql
-    "lower(`logs.host`) || '`a.host`'"
-    """
-    names = {column.sql: Column(stream, column.name).sql for column in expression.columns}
-    sql = _QUOTED.sub(lambda found: names.get(found.group(), found.group()), expression.sql)
-    columns = tuple(replace(column, alias=stream) for column in expression.columns)
-    return Expression(sql, columns, expression.type)
 
 
 class StreamTable:

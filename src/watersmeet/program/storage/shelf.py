@@ -6,7 +6,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from watersmeet.program.storage.segments import ORDINAL
+from watersmeet.program.storage.segments import KEY, ORDINAL, bucket_bounds, bucket_slice, column
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,3 +98,15 @@ class MemoryShelf:
     def _fresh(self, stem: str) -> str:
         self._count += 1
         return f"{stem}#{self._count}"
+
+
+def bucket_rows(shelf: Shelf, part: Part, bucket: int, buckets: int) -> pa.Table | None:
+    """The rows of a sorted table that are in a bucket; all rows of one that has no key, such as filters."""
+    low, high = bucket_bounds(bucket, buckets)
+    if part.high_key < low or part.low_key > high:
+        return None
+    table = shelf.get(part.path)
+    if buckets == 1 or KEY not in table.column_names:
+        return table
+    start, stop = bucket_slice(column(table, KEY), bucket, buckets)
+    return table.slice(start, stop - start) if stop > start else None
