@@ -1,12 +1,13 @@
 """The README runs: its topology, its commands with the output it shows, and its Python."""
 
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from watersmeet.cli.main import run_command
+from watersmeet.cli.main import _parser, run_command
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -38,27 +39,38 @@ def test_the_commands_give_what_the_readme_shows(
     spark: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    topology, more_queries = blocks("yaml")
+    (topology,) = blocks("yaml")
+    monkeypatch.chdir(tmp_path)
+    Path("topology.yaml").write_text(topology, encoding="utf-8")
     commands = sessions()
-    assert len(commands) == 5
-    for directory, text, own in (
-        ("first", topology, commands[:3]),
-        ("more", topology + more_queries, commands[3:]),
-    ):
-        (tmp_path / directory).mkdir()
-        monkeypatch.chdir(tmp_path / directory)
-        Path("topology.yaml").write_text(text, encoding="utf-8")
-        for command, expected in own:
-            assert run_command(command.split()[1:]) == 0, command
-            shown = capsys.readouterr().out
-            lines = {steady(line) for line in shown.splitlines()}
-            for line in expected:
-                assert steady(line) in lines or is_sample(line), f"{command} does not print {line!r} but\n{shown}"
+    assert len(commands) == 3
+    for command, expected in commands:
+        assert run_command(command.split()[1:]) == 0, command
+        shown = capsys.readouterr().out
+        lines = {steady(line) for line in shown.splitlines()}
+        for line in expected:
+            assert steady(line) in lines or is_sample(line), f"{command} does not print {line!r} but\n{shown}"
 
 
 def is_sample(line: str) -> bool:
     """A row of the sample: which answers are shown is Spark's choice."""
     return bool(re.match(r"│ \d+ +│ page-", line))
+
+
+def others() -> list[str]:
+    """The commands whose output is not shown."""
+    lines = [line for block in blocks("sh") for line in block.splitlines()]
+    return [*lines, *(line.strip("`") for line in re.findall(r"^\| (`watersmeet [^`]+`) \|", README, re.MULTILINE))]
+
+
+@pytest.mark.parametrize("line", others())
+def test_the_other_commands_are_accepted_and_their_files_are_there(line: str) -> None:
+    name, *arguments = shlex.split(line, comments=True)
+    assert name == "watersmeet"
+    options = _parser().parse_args(arguments)
+    assert callable(options.command)
+    for path in (word for word in arguments if word.startswith("examples/")):
+        assert (ROOT / path).is_file()
 
 
 def test_the_python_runs(spark: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
