@@ -124,13 +124,17 @@ def wait_for(
 ) -> None:
     """Wait until something is so, as long as there is progress, and check meanwhile that it still can be."""
     last, deadline = progress(), time.monotonic() + PATIENCE_S
-    while not is_so():
+    while True:
+        began = time.monotonic()
+        if is_so():
+            return
         check()
         if (now := progress()) != last:
             last, deadline = now, time.monotonic() + PATIENCE_S
             hangs.beat()
         assert time.monotonic() < deadline, what
-        time.sleep(0.02)
+        looked_s = time.monotonic() - began
+        time.sleep(min(max(0.02, 4 * looked_s), 0.5))  # looking takes no core from what is waited for
 
 
 def write_batch(batch: pa.Table, path: Path, number: int) -> None:

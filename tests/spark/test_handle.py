@@ -102,7 +102,8 @@ def test_waiting_with_a_timeout_does_not_wait_for_a_slow_sink(tmp_path: Path, be
             began = time.monotonic()
             assert handle.awaitTermination(timeout) is False  # and returns at all: the sink is still held
             assert time.monotonic() - began >= timeout
-        wait_for(lambda: receivers["q"].rows == scene.expected("q"), "one sink waits for another")
+        expected = scene.expected("q")
+        wait_for(lambda: receivers["q"].rows == expected, "one sink waits for another")
         assert receivers["p"].batches == [] and handle.events.recent(RunEnded) == ()
     finally:
         may_go_on.set()

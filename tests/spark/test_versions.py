@@ -58,7 +58,8 @@ def test_a_plan_changes_while_sites_run(spark: Any, tmp_path: Path) -> None:
         more(scene, 210)
         wait_for(lambda: revisions(handle) == {2}, "the run goes on", lambda: fine(handle))
         more(scene, 350, batches=3)
-        wait_for(lambda: by_arrow(scene.sink()) == scene.expected(), "the run goes on", lambda: fine(handle))
+        expected = scene.expected()
+        wait_for(lambda: by_arrow(scene.sink()) == expected, "the run goes on", lambda: fine(handle))
     finally:
         handle.stop()
     scene.check()

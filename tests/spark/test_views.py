@@ -159,7 +159,8 @@ def test_plans_of_views_and_unions_change_at_a_restart_and_while_sites_run(spark
         for name in ("pairs", "united_every", "united", "joined"):
             handle.change_plan(name, planner="central")
         more(scene, 240)
-        wait_for(lambda: all(by_arrow(scene.sink(n)) == b for n, b in expected(scene).items()), "all", handle.exception)
+        found = expected(scene)
+        wait_for(lambda: all(by_arrow(scene.sink(n)) == b for n, b in found.items()), "all", handle.exception)
         assert handle.await_changes() and min(revisions(handle)) > 2
         again = handle.apply(planned)
         assert not again.refused
@@ -206,9 +207,10 @@ def test_a_branch_of_a_union_that_is_idle_holds_up_the_others_no_longer(spark: A
         times, tables = dict.fromkeys("ab", "ts"), scene.taken()
         return bag(answer_outputs(outputs, tables, times, watermarks_us=dict.fromkeys("ab", mark))["q"])
 
-    assert until("b") < until("a")
+    whole = until("a")
+    assert until("b") < whole
     handle = wm.start(scene.topology, spark=spark, checkpoint=scene.checkpoint)
     try:
-        wait_for(lambda: by_arrow(scene.sink()) == until("a"), "groups of all rows", handle.exception)
+        wait_for(lambda: by_arrow(scene.sink()) == whole, "groups of all rows", handle.exception)
     finally:
         handle.stop()
