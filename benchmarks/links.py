@@ -159,12 +159,12 @@ def one_way_table() -> None:
     winners: Counter[str] = Counter()
     for sweep, settings in SWEEPS.items():
         for label, setting in settings:
-            law = expected(setting)
+            reference = expected(setting)
             cells = {}
             for name in names:
                 plan = plan_of(setting, name, "SM-D2")
                 sim = simulate(setting, plan)
-                assert answers_of(sim) == law, f"{name} at {label} does not answer as the law says"
+                assert answers_of(sim) == reference, f"{name} at {label} does not answer as the oracle says"
                 cells[name] = one_way_bytes(sim)
             best = min(cells, key=lambda name: cells[name])
             winners[best] += 1
@@ -176,13 +176,13 @@ def one_way_table() -> None:
 def selective_table() -> None:
     """Bytes of the whole query on the selective workload: central, every method, and the best mixture."""
     setting = Setting()
-    law = expected(setting)
+    reference = expected(setting)
     rows = []
     pairs = [("central", "central"), *((name, name) for name in METHODS), ("SM-S1 bloom", "SM-D1 bloom")]
     for head_a, head_b in pairs:
         plan = plan_of(setting, head_a, head_b)
         sim = simulate(setting, plan)
-        assert answers_of(sim) == law
+        assert answers_of(sim) == reference
         rows.append((head_a if head_a == head_b else f"a by {head_a}, b by {head_b}", sim.bytes_shipped))
     base = rows[0][1]
     print("\n| plan of the selective query (1 KB tuples, 5 % of keys match) | bytes | of central |")
@@ -196,10 +196,10 @@ def spark_table() -> None:
     import watersmeet as wm
 
     spark = wm.start_session()
-    print("| plan | bytes on Spark | in the simulator | difference | answers equal to the law |")
+    print("| plan | bytes on Spark | in the simulator | difference | answers equal to the oracle's |")
     print("| --- | ---: | ---: | ---: | --- |")
     setting = Setting(seconds=20)
-    law = expected(setting)
+    reference = expected(setting)
     for name in ("central", *METHODS):
         plan = plan_of(setting, name, name)
         # On Spark a micro-batch takes new rows and the parcels that came since the last one: so it does here.
@@ -211,7 +211,7 @@ def spark_table() -> None:
             shipped = handle.traffic.bytes
             got = bag(pq.read_table(Path(directory) / "out").select(["a", "b"]))
         difference = (shipped - simulated) / simulated
-        print(f"| {name} | {shipped:,} | {simulated:,} | {difference:+.1%} | {got == law} |", flush=True)
+        print(f"| {name} | {shipped:,} | {simulated:,} | {difference:+.1%} | {got == reference} |", flush=True)
 
 
 def spark_topology(directory: Path, setting: Setting, method: str, files_a_trigger: int = 1) -> Any:

@@ -1,8 +1,8 @@
 """The witness and the floor: DuckDB answers the same join over all files at once.
 
-With equal RANGE windows T the law `t_max - T <= t_j for every j` says that all pairs are at most T apart. Such rows lie
-in the same or in neighbouring intervals of length T: `--slots` joins on the interval too, which keeps keys that are
-skewed in every stream affordable and costs twice the time where they are not.
+With equal RANGE windows T the condition `t_max - T <= t_j for every j` says that all pairs are at most T apart. Such
+rows lie in the same or in neighbouring intervals of length T: `--slots` joins on the interval too, which keeps keys
+that are skewed in every stream affordable and costs twice the time where they are not.
 
     python benchmarks/oracle.py --window-us 60000000 --output expected.parquet DIR_A DIR_B DIR_C
 """

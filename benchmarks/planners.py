@@ -188,8 +188,8 @@ def simulated(mixed: Mixed, problem: Problem, tried: Tried, tables: Mapping[str,
         low, high = number * batch_us, (number + 1) * batch_us
         sites.feed(high, {name: between(table, low, high) for name, table in tables.items()})
     sites.run()
-    law = answer(mixed.query, tables, dict.fromkeys(tables, "ts"))
-    assert sum((bag(table) for table in sites.answers()), Counter()) == bag(law), tried.planner
+    reference = answer(mixed.query, tables, dict.fromkeys(tables, "ts"))
+    assert sum((bag(table) for table in sites.answers()), Counter()) == bag(reference), tried.planner
     return sites.bytes_shipped / seconds
 
 

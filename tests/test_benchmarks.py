@@ -97,7 +97,7 @@ def test_oracle_equals_brute_force(tmp_path: Path, shape: dict, slots: bool) -> 
         for row in rows_of(path):
             rows.setdefault(row["k"], []).append((round(row["ts"].timestamp() * 1_000_000), row["id"]))
         by_key.append(rows)
-    # The law as it is written: every row lies in its window as seen at the latest row of the combination.
+    # The reference semantics as written: every row lies in its window as seen at the latest row of the combination.
     brute = Counter(
         tuple(id for _, id in combination)
         for key in by_key[0]
@@ -158,13 +158,13 @@ def test_measure_tells_failure_and_timeout() -> None:
 
 @pytest.mark.few(3)
 @pytest.mark.parametrize("method", ["central", *links.METHODS])
-def test_every_method_of_the_link_benchmark_answers_as_the_law_says(method: str) -> None:
+def test_every_method_of_the_link_benchmark_answers_as_the_oracle_says(method: str) -> None:
     setting = links.Setting(tuple_bytes=20, rate_a=20, rate_b=30, window_s=3, seconds=8, match=0.5)
-    law = links.expected(setting)
+    reference = links.expected(setting)
     plan = links.plan_of(setting, method, method)
     sim = links.simulate(setting, plan)
-    assert sum(law.values()) > 20
-    assert links.answers_of(sim) == law
+    assert sum(reference.values()) > 20
+    assert links.answers_of(sim) == reference
     assert sim.bytes_shipped > 0
 
 

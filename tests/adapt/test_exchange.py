@@ -16,8 +16,8 @@ from watersmeet.adapt.exchange import (
     InForce,
     Look,
     Message,
+    Reply,
     SiteDecisions,
-    Told,
     Wanted,
     pack_message,
     unpack_message,
@@ -116,8 +116,8 @@ class Network:
             self.changes.append((self.now_s, name, change))
             self._asked.append((self.now_s + self.agree * STEP_S, change))
 
-    def told(self, since: int = 0) -> list[Told]:
-        return [message for _, _, message in self.said[since:] if isinstance(message, Told)]
+    def replies(self, since: int = 0) -> list[Reply]:
+        return [message for _, _, message in self.said[since:] if isinstance(message, Reply)]
 
 
 @pytest.mark.parametrize("mode", ["cnu", "dnu", "planner"])
@@ -125,7 +125,7 @@ class Network:
 def test_sites_decide_as_one_that_sees_everything(mode: Mode, late: int) -> None:
     net = Network(mode, (10, 100, 20), seed=late, late=late)
     net.see(10, 100, 20, seconds=60)
-    assert net.changes == [] and net.told()
+    assert net.changes == [] and net.replies()
     before = len(net.said)
     net.see(10, 100, 20, seconds=60)
     quiet = len(net.said) - before
@@ -229,7 +229,7 @@ def test_figures_travel_with_values_once() -> None:
     assert link.latency_us > 2_000_000
 
 
-@pytest.mark.parametrize("text", ["", "[1]", '["told",1,"zz"]', '["look","a","b"]', "{}"])
+@pytest.mark.parametrize("text", ["", "[1]", '["reply",1,"zz"]', '["look","a","b"]', "{}"])
 def test_damaged_messages_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         unpack_message(text)

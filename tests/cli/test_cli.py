@@ -121,7 +121,7 @@ def made(name: str, number: int) -> list[dict[str, Any]]:
 
 
 def expected(without: Iterable[tuple[str, int]] = ()) -> Counter[tuple[int, int]]:
-    """The law by brute force: equal keys, and the older row not older than the window."""
+    """The answers by brute force: equal keys, and the older row not older than the window."""
     a, b = (
         [row for number in range(FILES) if (name, number) not in without for row in made(name, number)] for name in "ab"
     )

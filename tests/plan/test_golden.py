@@ -26,7 +26,7 @@ from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.sites.rows import typed
 from watersmeet.sim.sites.site import SimulatedSites
-from watersmeet.sim.sites.trial import horizon
+from watersmeet.sim.sites.trial import answered_before
 from watersmeet.testing import bag
 from watersmeet.topology.load import load_topology
 from watersmeet.topology.schema import parse_schema
@@ -109,7 +109,7 @@ def run(plan: Plan, streams: dict[str, list[pa.Table]]) -> tuple[Counter[tuple[A
     for number in range(max(map(len, streams.values()))):
         sites.feed(number * 60_000_000, {name: b[number] for name, b in streams.items() if number < len(b)})
     sites.run()
-    before_us, is_known = horizon(sites, plan)
+    before_us, is_known = answered_before(sites, plan)
     assert is_known, "every stream of a ROWS window has rows"
     if before_us is not None and len(sites.sites) == 1:  # there rows are taken in the order of all streams
         before_us = min(sites.sites["here"].ledger.watermarks[name] for name in streams)

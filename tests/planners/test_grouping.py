@@ -1,4 +1,4 @@
-"""Groups of values with join orders of their own: what they are and cost, and that they answer as the law says."""
+"""Groups of values with join orders of their own: what they are and cost, and that they answer exactly."""
 
 from collections import Counter
 from dataclasses import replace
@@ -67,18 +67,18 @@ def test_values_that_are_rare_in_different_streams_get_different_orders() -> Non
 
 
 @pytest.mark.parametrize(("streams", "seed", "homes"), [(3, 1, 3), (4, 2, 4), (4, 3, 2)])
-def test_every_grouping_gives_the_answers_of_the_law(streams: int, seed: int, homes: int) -> None:
+def test_every_grouping_gives_the_answers_of_the_oracle(streams: int, seed: int, homes: int) -> None:
     of = popular_apart(streams, seed, homes=homes)
     problem = of.problem("n0")
-    law = bag_of(answer(of.query, of.tables, dict.fromkeys(of.tables, "ts")))
-    assert law.total() > 0
+    reference = bag_of(answer(of.query, of.tables, dict.fromkeys(of.tables, "ts")))
+    assert reference.total() > 0
     found = list(_grouped_plans(problem, 0))
     assert any(partition is not None for _, partition in found)
     for sub_plans, partition in found:
         plan = problem.plan(problem.join(sub_plans, partition))
         sites = of.run(plan)
         sites.run()
-        assert sum((bag_of(table) for table in sites.answers()), Counter()) == law
+        assert sum((bag_of(table) for table in sites.answers()), Counter()) == reference
 
 
 def test_a_tree_in_the_order_of_the_best_tree_costs_no_more() -> None:

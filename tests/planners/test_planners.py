@@ -42,8 +42,8 @@ def assert_exact(of: Scene, problem: Problem, planner: str) -> None:
     sites.run()
     if problem.counting:  # rows are counted up to watermarks
         sites.drain()
-    law = answer(of.query, of.tables, dict.fromkeys(of.tables, "ts"))
-    expected: Counter[tuple[object, ...]] = bag_of(law)
+    reference = answer(of.query, of.tables, dict.fromkeys(of.tables, "ts"))
+    expected: Counter[tuple[object, ...]] = bag_of(reference)
     assert expected.total() > 0
     assert sum((bag_of(table) for table in sites.answers()), Counter()) == expected
 
@@ -51,7 +51,7 @@ def assert_exact(of: Scene, problem: Problem, planner: str) -> None:
 @pytest.mark.few(8)
 @pytest.mark.parametrize("planner", [*PLANNERS, "auto"])
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_every_planner_gives_the_answers_of_the_law(planner: str, graph: str) -> None:
+def test_every_planner_gives_the_answers_of_the_oracle(planner: str, graph: str) -> None:
     drawn = [(1, True), (2, False)]
     if planner == "auto":  # it makes all plans of the others
         drawn = [drawn[GRAPHS.index(graph) % 2]]

@@ -1,4 +1,4 @@
-"""The oracle against a nested loop that spells out the law, over small data with ties, NULLs and times before 1970."""
+"""The oracle against a nested loop that spells out the semantics, over data with ties, NULLs and times before 1970."""
 
 import math
 import sys
@@ -61,7 +61,7 @@ def in_window(window: Window, position: int, stream: list[Row], t_max: int) -> b
             return True
 
 
-def law(
+def reference(
     windows: list[Window], streams: list[list[Row]], start: int | None, before: int | None
 ) -> Iterator[tuple[Row, ...]]:
     """Every combination whose tuples lie in their windows, whatever the predicates."""
@@ -107,7 +107,7 @@ def test_two_streams(
     )
     expected = Counter(
         (a.v, b.v, a.k)
-        for a, b in law([left_window, right_window], [left, right], start, before)
+        for a, b in reference([left_window, right_window], [left, right], start, before)
         if a.k is not None and a.k == b.k and a.v > 0
     )
     tables = {"l": table(left, zone), "r": table(right, zone)}
@@ -125,7 +125,7 @@ def test_three_streams(streams: tuple[list[Row], ...], three_windows: tuple[Wind
     )
     expected = Counter(
         (a.v, b.v, c.v, a.v + c.v)
-        for a, b, c in law(list(three_windows), list(streams), start, None)
+        for a, b, c in reference(list(three_windows), list(streams), start, None)
         if a.k is not None and a.k == b.k and b.v == c.k and (a.v < c.v or b.v == 1)
     )
     tables = dict(zip(COLUMNS, map(table, streams), strict=True))
@@ -136,7 +136,7 @@ def test_three_streams(streams: tuple[list[Row], ...], three_windows: tuple[Wind
 @given(rows, windows, windows)
 def test_a_stream_joined_with_itself(stream: list[Row], first: Window, second: Window) -> None:
     query = parse_query(f"SELECT x.v AS a, y.v AS b FROM l [{first}] x, l [{second}] y WHERE x.k = y.v", COLUMNS)
-    expected = Counter((a.v, b.v) for a, b in law([first, second], [stream, stream], None, None) if a.k == b.v)
+    expected = Counter((a.v, b.v) for a, b in reference([first, second], [stream, stream], None, None) if a.k == b.v)
     assert bag(answer(query, {"l": table(stream)}, EVENT_TIMES)) == expected
 
 
@@ -147,7 +147,7 @@ def test_every_boundary(first: Window, second: Window) -> None:
     right = [Row(ts // 2 * 2, 1, ts) for ts in range(8, -9, -1)]
     query = parse_query(f"SELECT l.v AS a, r.v AS b FROM l [{first}], r [{second}] WHERE l.k = r.k", COLUMNS)
     tables = {"l": table(left), "r": table(right)}
-    expected = Counter((a.v, b.v) for a, b in law([first, second], [left, right], -6, 7))
+    expected = Counter((a.v, b.v) for a, b in reference([first, second], [left, right], -6, 7))
     assert bag(answer(query, tables, EVENT_TIMES, start_us=-6, heads_before_us=7)) == expected
 
 

@@ -14,7 +14,7 @@ class Oops(Exception):
 
 
 class Sorted:
-    """The law, as slowly as can be: always execute the least (time, priority, sequence) that is left."""
+    """The definition, as slowly as can be: always execute the least (time, priority, sequence) that is left."""
 
     def __init__(self) -> None:
         self.now_us, self.sequence = 0, 0

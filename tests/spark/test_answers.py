@@ -87,22 +87,22 @@ def run(
     return ds.dataset(tmp / "out", format="parquet").to_table(), handle
 
 
-def law(
+def reference(
     streams: Sequence[wm.Stream], tables: Mapping[str, pa.Table], sql: str, *, start_us: int | None = None, **more: Any
 ) -> pa.Table:
     """The oracle's answer; where a ROWS window counts tuples, up to the instant that all watermarks have passed."""
     query = parse_query(sql, {stream.name: stream.columns for stream in streams}, **more)
     used = {source.stream for source in query.sources}
     event_times = {stream.name: stream.event_time_column for stream in streams}
-    horizon = None
+    watermark = None
     if any(isinstance(source.window, Rows) for source in query.sources):
         marks = [
             max(tables[stream.name].column(stream.event_time_column).cast(pa.int64()).to_pylist()) - stream.watermark_us
             for stream in streams
             if stream.name in used
         ]
-        horizon = min(marks)
-    return answer(query, tables, event_times, start_us=start_us, heads_before_us=horizon)
+        watermark = min(marks)
+    return answer(query, tables, event_times, start_us=start_us, heads_before_us=watermark)
 
 
 @pytest.fixture(scope="module")
@@ -171,11 +171,11 @@ CASES = {
 
 @pytest.mark.few(7)
 @pytest.mark.parametrize("name", CASES)
-def test_answers_are_those_of_the_law(
+def test_answers_are_those_of_the_oracle(
     spark: Any, tmp_path: Path, streams: list[wm.Stream], tables: dict[str, pa.Table], name: str
 ) -> None:
     got, handle = run(spark, tmp_path, streams, CASES[name])
-    expected = bag(law(streams, tables, CASES[name]))
+    expected = bag(reference(streams, tables, CASES[name]))
     assert expected, "a case without answers shows nothing"
     assert bag(got) == expected
     assert handle.usage().rows_out == expected.total()
@@ -199,7 +199,7 @@ def test_cross_joins_where_they_are_allowed(
     spark: Any, tmp_path: Path, streams: list[wm.Stream], tables: dict[str, pa.Table], sql: str
 ) -> None:
     got, _ = run(spark, tmp_path, streams, sql, allow_cross=True)
-    assert bag(got) == bag(law(streams, tables, sql, allow_cross=True)) != {}
+    assert bag(got) == bag(reference(streams, tables, sql, allow_cross=True)) != {}
 
 
 def test_only_tuples_from_the_start_on_take_part(
@@ -209,7 +209,7 @@ def test_only_tuples_from_the_start_on_take_part(
     start = EPOCH + timedelta(seconds=30, microseconds=500_000)
     got, _ = run(spark, tmp_path, streams, sql, start=start.isoformat())
     start_us = round(start.timestamp() * 1e6)
-    assert bag(got) == bag(law(streams, tables, sql, start_us=start_us)) != bag(law(streams, tables, sql))
+    assert bag(got) == bag(reference(streams, tables, sql, start_us=start_us)) != bag(reference(streams, tables, sql))
 
 
 @pytest.mark.parametrize("window", ["[RANGE 10 SECONDS]", "[ROWS 6]"])
@@ -221,7 +221,7 @@ def test_one_huge_batch(spark: Any, tmp_path: Path, window: str) -> None:
     sql = f"SELECT {ids('abc')} FROM a {window}, b {window}, c {window} WHERE a.k = b.k AND b.k = c.k"
     got, handle = run(spark, tmp_path, streams, sql)
     assert handle.micro_batches == 1
-    assert bag(got) == bag(law(streams, given, sql)) != {}
+    assert bag(got) == bag(reference(streams, given, sql)) != {}
 
 
 def test_many_tiny_batches_of_streams_of_different_length(spark: Any, tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_many_tiny_batches_of_streams_of_different_length(spark: Any, tmp_path: 
     sql = f"SELECT {ids('abc')} FROM a {R}, b {R}, c {R} WHERE a.k = b.k AND b.k = c.k"
     got, handle = run(spark, tmp_path, streams, sql)
     assert handle.micro_batches == 12
-    assert bag(got) == bag(law(streams, given, sql)) != {}
+    assert bag(got) == bag(reference(streams, given, sql)) != {}
 
 
 @pytest.mark.parametrize("window", ["[RANGE 10 SECONDS]", "[ROWS 6]"])
@@ -252,7 +252,7 @@ def test_an_event_time_without_zone(spark: Any, tmp_path: Path) -> None:
     sql = f"SELECT {ids('ab')}, a.ts {AB} WHERE a.k = b.k"
     got, _ = run(spark, tmp_path, streams, sql)
     assert got.schema.field("ts").type == plain
-    assert bag(got) == bag(law(streams, given, sql)) != {}
+    assert bag(got) == bag(reference(streams, given, sql)) != {}
 
 
 def test_column_names_with_spaces_dots_and_backquotes(spark: Any, tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_column_names_with_spaces_dots_and_backquotes(spark: Any, tmp_path: Path
         WHERE a.`the key` = b.`the key` AND lower(b.`ho``st`) = lower(c.`ho``st`) AND a.`f.f` < c.`f.f`"""
     got, _ = run(spark, tmp_path, streams, sql)
     assert got.column_names == ["i.d", "b.i d", "UP`PER", "f, f;"]
-    assert bag(got) == bag(law(streams, given, sql)) != {}
+    assert bag(got) == bag(reference(streams, given, sql)) != {}
 
 
 # ---- random queries over random data
@@ -306,7 +306,7 @@ def check_random(spark: Any, sql: str, seed: int, batches: int) -> None:
         streams = [stream(name, write_rows(tmp / name, given_rows[name], batches)) for name in given_rows]
         (tmp / "out").mkdir()
         got, _ = run(spark, tmp, streams, sql)
-        assert bag(got) == bag(law(streams, given_rows, sql))
+        assert bag(got) == bag(reference(streams, given_rows, sql))
 
 
 @settings(repeatable, max_examples=8)

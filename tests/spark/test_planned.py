@@ -1,4 +1,4 @@
-"""Planned queries on Spark: trees, parts of the key space and mixtures of methods against the law, and as estimated.
+"""Planned queries on Spark: trees, parts of the key space and mixtures of methods against the oracle, and as estimated.
 
 Statistics are mostly given by hand, with columns far larger and values far more uneven than they are: plans depend on
 nothing else, and answers on none of them.
@@ -152,7 +152,7 @@ class Scene:
         return handle
 
     def expected(self) -> Bag:
-        """The law over the rows that take part."""
+        """The oracle's answers over the rows that take part."""
         tables = {name: sort_out(batches)[0] for name, batches in self.batches.items()}
         query = parse_query(self.sql, dict.fromkeys(self.homes, SCHEMA.names))
         return bag(answer(query, tables, dict.fromkeys(tables, "ts")))
@@ -197,7 +197,7 @@ def test_the_cases_are_of_every_planner() -> None:
 
 @pytest.mark.few(3)
 @pytest.mark.parametrize("planner", list(CASES))
-def test_every_planner_answers_as_the_law_says(spark: Any, make_scene: Callable[..., Scene], planner: str) -> None:
+def test_every_planner_answers_as_the_oracle_says(spark: Any, make_scene: Callable[..., Scene], planner: str) -> None:
     scene = make_scene(planner=planner, **CASES[planner])
     handle = scene.run(spark)
     expected = scene.expected()
@@ -284,7 +284,7 @@ def force(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[SubPlan], HashP
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("case", list(FORCED))
-def test_parts_go_their_own_ways_to_the_answers_of_the_law(
+def test_parts_go_their_own_ways_to_the_answers_of_the_oracle(
     spark: Any, make_scene: Callable[..., Scene], force: Callable[..., None], case: str
 ) -> None:
     sub_plans, parts = FORCED[case]

@@ -1,7 +1,7 @@
 """Sites as processes of their own that die, freeze and lose their links: the answers are those of a quiet day.
 
 Each site is a run of the command line over one directory of links. Whoever reads the sink with DuckDB afterwards finds
-exactly the answers of the law, and meanwhile nothing but answers.
+exactly the answers of the reference semantics, and meanwhile nothing but answers.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Sites on Spark, all in one session: every method against the law, what travels, and what stops and goes on again.
+"""Sites on Spark, all in one session: every method against the oracle, what travels, and what stops and goes on again.
 
 Answers are compared with DuckDB's over the rows that are neither late nor malformed. Several processes that die are
 the matter of test_site_faults.py.
@@ -170,7 +170,7 @@ def make_scene(directory: Path, *, way: Way, sql: str, **differs: Any) -> Scene:
 
 @pytest.mark.few(4)
 @pytest.mark.parametrize("case", list(CASES))
-def test_answers_are_those_of_the_law_and_all_bytes_are_counted(
+def test_answers_are_exact_and_all_bytes_are_counted(
     spark: Any, tmp_path: Path, published: dict[tuple[str, str, int], int], case: str
 ) -> None:
     differs, purposes = CASES[case]

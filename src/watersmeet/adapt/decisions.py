@@ -229,16 +229,16 @@ class Decisions:
         """A few numbers of what is observed here that differ where plans might have to."""
         return self.state.monitor.figures(self.controller.topology)
 
-    def has_moved(self, told: Mapping[str, float]) -> bool:
-        """Whether figures have moved since some were told."""
-        return self.controller.has_moved(self.state.monitor, told, self.figures)
+    def has_moved(self, reported: Mapping[str, float]) -> bool:
+        """Whether figures have moved since some were reported."""
+        return self.controller.has_moved(self.state.monitor, reported, self.figures)
 
     def begin_anew(self) -> None:
         """This site decides from now on: costs are to be computed soon."""
         self.state = replace(self.state, looked_s=None)
 
     def decide_for(self, heard: Heard, now_us: int) -> tuple[tuple[GoOver, ...], tuple[Event, ...]]:
-        """The same by what sites have told."""
+        """The same by what sites have reported."""
         state, given = replace(self.state, looked_s=now_us / 1e6), self.controller.topology
         seen = self.controller.with_observed(state, heard.stats(given.stats), heard.topology(given))
         self.state, changes, events = self.controller.decide(state, seen, now_us / 1e6)

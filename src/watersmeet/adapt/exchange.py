@@ -1,9 +1,9 @@
 """Deciding on plans where every site runs by itself: what a site observes, and what sites tell each other about it.
 
 The first site that is up decides. A site whose figures have moved says so (`Wanted`); whoever decides asks all sites
-(`Look`), which answer with their figures (`Told`), and decides when it has them. So averages and sketches stay where
+(`Look`), which answer with their figures (`Reply`), and decides when it has them. So averages and sketches stay where
 they are made, and nothing is sent while nothing changes. A site that takes no messages for a while is passed over: the
-next one decides, by the plans in force, which its ledger has, and by what it is told from then on. Nothing here is
+next one decides, by the plans in force, which its ledger has, and by what sites report from then on. Nothing here is
 needed to recover: what is lost in a crash is asked for again, and how sites go over to a plan is agreed on elsewhere.
 """
 
@@ -39,14 +39,14 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Reply:
     """The figures of a site."""
 
     number: int
     figures: SiteFigures
 
 
-Message: TypeAlias = Wanted | Look | Told
+Message: TypeAlias = Wanted | Look | Reply
 
 
 def pack_message(message: Message) -> str:
@@ -60,8 +60,8 @@ def pack_message(message: Message) -> str:
             return json.dumps(["wanted"])
         case Look(number, token):
             return json.dumps(["look", number, token])
-        case Told(number, figures):
-            return json.dumps(["told", number, pack_figures(figures)])
+        case Reply(number, figures):
+            return json.dumps(["reply", number, pack_figures(figures)])
         case _:
             assert_never(message)
 
@@ -73,8 +73,8 @@ def unpack_message(text: str) -> Message:
             return Wanted()
         case ["look", int(number), str(token)]:
             return Look(number, token)
-        case ["told", int(number), str(packed)]:
-            return Told(number, unpack_figures(packed))
+        case ["reply", int(number), str(packed)]:
+            return Reply(number, unpack_figures(packed))
         case _:
             raise ValueError("not a message about what sites observe")
 
@@ -108,7 +108,7 @@ class _Gathering:
 
 @dataclass
 class SiteDecisions:
-    """One site's part in deciding: what it observes, what it was asked, and, if it decides, what it was told.
+    """One site's part in deciding: what it observes, what it was asked, and, if it decides, what others reported.
 
     Event times are in microseconds; `clock_s` is any clock that goes on while no rows come.
     """
@@ -128,8 +128,8 @@ class SiteDecisions:
     _changes: int = -1  # whose outcome is known
     _looks: dict[str, Look] = field(default_factory=dict)  # to be answered, by who asks
     _known: dict[str, tuple[str, dict[str, Report]]] = field(default_factory=dict)  # what who asks has, and its token
-    _figures: Mapping[str, float] = field(default_factory=dict)  # those that were told last
-    _told: str = ""  # who knows that they have moved
+    _figures: Mapping[str, float] = field(default_factory=dict)  # those that were reported last
+    _informed: str = ""  # who knows that they have moved
     _held_us: int | None = None  # since when figures have been moving
 
     @property
@@ -158,7 +158,7 @@ class SiteDecisions:
                     self._again.add(sender)  # it was asked before it started, perhaps
             case Look():
                 self._looks[sender] = message
-            case Told(number, figures):
+            case Reply(number, figures):
                 self.heard = self.heard.with_figures(sender, figures)
                 if self._gathering is not None and self._gathering.number == number:
                     left = self._gathering.missing - {sender}
@@ -177,8 +177,8 @@ class SiteDecisions:
             has_moved = False
         if decider != self.site:
             self._is_deciding, self._gathering = False, None
-            if (has_moved or self._wanted) and self._told != decider:  # perhaps for one that finds it silent already
-                self._told, self._wanted = decider, False
+            if (has_moved or self._wanted) and self._informed != decider:  # perhaps one that finds it silent already
+                self._informed, self._wanted = decider, False
                 messages.append((decider, Wanted()))
             return Outcome(tuple(messages))
         if not self._is_deciding:
@@ -202,7 +202,7 @@ class SiteDecisions:
     # -- what every site does
 
     def _is_steady(self, now_us: int) -> bool:
-        """Whether figures can be told: not while they seem to change, but for a few triggers at most."""
+        """Whether figures can be reported: not while they seem to change, but for a few triggers at most."""
         if not self.own.state.monitor.is_moving(now_us / 1e6):
             self._held_us = None
             return True
@@ -216,10 +216,10 @@ class SiteDecisions:
             token, known = self._known.get(asker, ("", {}))
             figures, reports = self._own_figures(known if token == look.token else {}, now_us)
             self._known[asker] = (look.token, reports)
-            found.append((asker, Told(look.number, figures)))
+            found.append((asker, Reply(look.number, figures)))
         if found:
             self._looks.clear()
-            self._figures, self._told = self.own.figures, ""
+            self._figures, self._informed = self.own.figures, ""
         return found
 
     def _own_figures(self, known: Mapping[str, Report], now_us: int) -> tuple[SiteFigures, dict[str, Report]]:
@@ -228,10 +228,10 @@ class SiteDecisions:
     # -- what the one does that decides
 
     def _take_over(self) -> None:
-        """Decide from now on, by the plans in force and what is told from then on."""
+        """Decide from now on, by the plans in force and what sites report from then on."""
         self._is_deciding, self.heard, self._changes = True, Heard(), -1
         self._looked_us, self._asked_for, self._wanted, self._paused_s = None, None, False, 0.0
-        self.token += "+"  # what was told to this site before counts no more
+        self.token += "+"  # what was reported to this site before counts no more
         self.own.begin_anew()
 
     def _follow(self, in_force: InForce) -> None:

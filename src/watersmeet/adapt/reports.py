@@ -179,19 +179,19 @@ class _Packed:
 
 @dataclass(frozen=True)
 class Heard:
-    """What whoever decides has been told by sites."""
+    """What whoever decides has heard from sites."""
 
     streams: Mapping[str, StreamStats] = field(default_factory=dict)
     shares: Mapping[str, Number] = field(default_factory=dict)
     links: Mapping[str, tuple[tuple[str, str, float, float | None], ...]] = field(default_factory=dict)  # by site
 
-    def with_figures(self, site: str, told: SiteFigures) -> "Heard":
+    def with_figures(self, site: str, figures: SiteFigures) -> "Heard":
         """With what a site tells; what it has left out is as it was."""
         streams = dict(self.streams)
-        for stream, stats in told.streams.items():
+        for stream, stats in figures.streams.items():
             before = streams.get(stream, StreamStats())
             streams[stream] = stats if stats.columns else replace(before, rate=stats.rate)
-        return Heard(streams, {**self.shares, **told.shares}, {**self.links, site: told.links})
+        return Heard(streams, {**self.shares, **figures.shares}, {**self.links, site: figures.links})
 
     def stats(self, given: Stats) -> Stats:
         """Statistics for planners: what is known, and where nothing is, what was given."""

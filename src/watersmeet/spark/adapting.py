@@ -56,28 +56,28 @@ class _LinkTimes:
 
 
 class Observations:
-    """What the sites of a run have observed and the controller has not been told yet."""
+    """What the sites of a run have observed and the controller has not got yet."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sketches: dict[str, list[str]] = {}  # by stream: those of the latest micro-batch
         self._links: dict[tuple[str, str], _LinkTimes] = {}
-        self._told: list[tuple[str, str]] = []  # by other sites, before anybody listens
+        self._reported: list[tuple[str, str]] = []  # by other sites, before anybody listens
         self._listener: Callable[[str, str], object] | None = None
 
-    def told(self, sender: str, text: str) -> None:
-        """Another site tells what it observes, or asks."""
+    def reported(self, sender: str, text: str) -> None:
+        """Another site reports what it observes, or asks."""
         with self._lock:
             if self._listener is None:
-                self._told.append((sender, text))
+                self._reported.append((sender, text))
                 return
         self._listener(sender, text)
 
     def listen(self, listener: Callable[[str, str], object]) -> None:
-        """Hand on what other sites tell, from the start on."""
+        """Hand on what other sites report, from the start on."""
         with self._lock:
-            self._listener, told = listener, self._told
-        for sender, text in told:
+            self._listener, reported = listener, self._reported
+        for sender, text in reported:
             listener(sender, text)
 
     def sketched(self, stream: str, sketches: list[str]) -> None:
@@ -254,17 +254,17 @@ class SitePlanAdapter(PlanAdapter):
         self._step(self._reader.take(event))
 
     def _step(self, reached_us: int | None) -> None:
-        known = [us for us in (reached_us, self._job.telling.reached_us) if us is not None]
+        known = [us for us in (reached_us, self._job.observations.reached_us) if us is not None]
         if not known:
             return
         now_us = max(known)
         self._reader.time_links(now_us)
         versions, limit_s = self._job.versions, max(SILENT_TRIGGERS * self._site.trigger_s, LEAST_SILENT_S)
-        silent = {site for site, seconds in self._job.telling.silent_s().items() if seconds >= limit_s}
+        silent = {site for site, seconds in self._job.observations.silent_s().items() if seconds >= limit_s}
         in_force = InForce(first_joins(versions.deployment), len(versions.log), self._job.is_settled)
         outcome = self._site.decide(now_us, time.monotonic(), silent, in_force)
         for to, message in outcome.messages:
-            self._job.telling.tell(to, pack_message(message))
+            self._job.observations.report(to, pack_message(message))
         self._carry_out(outcome.changes, outcome.events)
 
 

@@ -91,23 +91,23 @@ def test_an_instant_meets_the_last_rows_of_a_rows_window(
 @repeatable
 @given(windows_of_time, places(), times, st.integers(0, 10))
 def test_nobody_at_the_horizon_or_after_it_looks_before_the_first_place(
-    window: Window, place: tuple[int, int, int], horizon: int, later: int
+    window: Window, place: tuple[int, int, int], watermark: int, later: int
 ) -> None:
     aliases, position, head = place
     axis = Axis(window, position, aliases)
-    assert point_of(axis, horizon + later, head) >= axis.first(horizon)
-    assert point_of(axis, horizon, 0) == axis.first(horizon), "nor is it earlier than it need be"
-    assert point_of(axis, horizon - 1, aliases - 1) < axis.first(horizon)
+    assert point_of(axis, watermark + later, head) >= axis.first(watermark)
+    assert point_of(axis, watermark, 0) == axis.first(watermark), "nor is it earlier than it need be"
+    assert point_of(axis, watermark - 1, aliases - 1) < axis.first(watermark)
 
 
 @repeatable
 @given(st.lists(times, max_size=12).map(sorted), st.integers(0, 50), times, st.integers(0, 10))
 def test_nobody_at_the_horizon_looks_before_the_last_row_before_it(
-    ts: list[int], base: int, horizon: int, later: int
+    ts: list[int], base: int, watermark: int, later: int
 ) -> None:
     axis = Axis(Rows(3), 0, 2, Clock(base, np.array(ts, np.int64)))
-    assert point_of(axis, horizon + later, 1) >= axis.first(horizon)
-    assert point_of(axis, horizon - 1, 1) == axis.first(horizon)
+    assert point_of(axis, watermark + later, 1) >= axis.first(watermark)
+    assert point_of(axis, watermark - 1, 1) == axis.first(watermark)
 
 
 @repeatable

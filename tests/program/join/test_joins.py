@@ -21,7 +21,7 @@ from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.sites.rows import HASH, typed
 from watersmeet.sim.sites.site import SimulatedSite, SimulatedSites
-from watersmeet.sim.sites.trial import horizon
+from watersmeet.sim.sites.trial import answered_before
 from watersmeet.testing import split
 
 repeatable = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -146,7 +146,7 @@ class OneSite:
 
     def expected(self, tables: Mapping[str, pa.Table]) -> Bag:
         """The reference semantics up to where all watermarks are, if rows are counted."""
-        heads_before_us, is_begun = horizon(self.sites, self.plan)
+        heads_before_us, is_begun = answered_before(self.sites, self.plan)
         if not is_begun:
             return Bag()
         return bag_of(answer(self.query, tables, dict.fromkeys(tables, "ts"), heads_before_us=heads_before_us))

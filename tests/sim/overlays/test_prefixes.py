@@ -1,4 +1,4 @@
-"""The static Bamboo: owners by brute force, the law of every hop, few hops, and nearer tables with a latency model."""
+"""The static Bamboo: owners by brute force, the rule of every hop, few hops, and nearer tables with a latency model."""
 
 from itertools import pairwise
 from math import log
@@ -37,7 +37,7 @@ def random_points(count: int, seed: int) -> np.ndarray:
 
 @settings(max_examples=150, deadline=None)
 @given(nodes=NODES, targets=st.lists(POINTS | CROWDED, min_size=1, max_size=5), leaves=st.integers(1, 5))
-def test_every_path_obeys_the_law_and_ends_at_the_owner(nodes: list[int], targets: list[int], leaves: int) -> None:
+def test_every_path_obeys_the_rule_and_ends_at_the_owner(nodes: list[int], targets: list[int], leaves: int) -> None:
     prefixes = Prefixes(nodes, leaves_a_side=leaves, seed=len(nodes))
     identifiers = sorted(nodes)
     assert prefixes.owners(targets).tolist() == [closest(identifiers, target) for target in targets]

@@ -101,7 +101,7 @@ class World:
             return Counter()
         return bag_of(project(self.known.queries[number], table_of(self.known, np.concatenate(rows), number)))
 
-    def law(self, query: int = 0, feeds: Sequence[Feed] | None = None, start_us: int | None = None) -> Bag:
+    def reference(self, query: int = 0, feeds: Sequence[Feed] | None = None, start_us: int | None = None) -> Bag:
         """The oracle's answers over tuples, unless told all that were published."""
         feeds = self.published if feeds is None else feeds
         tables = {
@@ -150,7 +150,7 @@ def test_a_tuple_that_overtakes_its_query_is_met_as_long_as_it_is_held(
     assert world.kernel.now_us >= 10 * SECOND  # the query has come only now
     world.feed([Feed(30 * SECOND, "s", 1, 0, 8)])
     assert world.answers() == (Counter() if is_lost else Counter({(7, 8): 1}))
-    assert world.law() == Counter({(7, 8): 1})
+    assert world.reference() == Counter({(7, 8): 1})
 
 
 def test_without_a_sweep_nothing_is_lost_however_small_the_bound() -> None:
@@ -159,7 +159,7 @@ def test_without_a_sweep_nothing_is_lost_however_small_the_bound() -> None:
     world.submit()
     world.hop_us = MS
     world.feed([Feed(SECOND, "r", 1, 0, 7), Feed(2 * SECOND, "s", 1, 0, 8)])
-    assert world.answers() == world.law() == Counter({(7, 8): 1})
+    assert world.answers() == world.reference() == Counter({(7, 8): 1})
 
 
 @pytest.mark.parametrize("successors", [16, 64, 256])
@@ -208,9 +208,9 @@ def test_a_query_asked_once_is_about_what_was_published(strategy: Strategy) -> N
     before = list(world.published)
     number = world.net.ask_once(world.queries[0], 5)
     world.feed(drawn(20, seed=4, first_us=world.kernel.now_us + 1))
-    assert world.answers(number) == world.law(feeds=before)
+    assert world.answers(number) == world.reference(feeds=before)
     assert world.answers(number).total() > 20
-    assert world.law() != world.law(feeds=before)
+    assert world.reference() != world.reference(feeds=before)
 
 
 def test_a_query_asked_once_knows_no_tuple_that_comes_while_it_is_under_way() -> None:
@@ -230,8 +230,8 @@ def test_a_continuous_query_is_about_tuples_from_its_time_on() -> None:
     start_us = world.kernel.now_us
     number = world.submit()
     world.feed(drawn(25, seed=6, first_us=start_us))  # one at the very time
-    assert world.answers(number) == world.law(start_us=start_us)
-    assert 0 < world.answers(number).total() < world.law().total()
+    assert world.answers(number) == world.reference(start_us=start_us)
+    assert 0 < world.answers(number).total() < world.reference().total()
 
 
 @pytest.mark.parametrize("strategy", list(Strategy))
@@ -247,8 +247,8 @@ def test_removal_ends_answers_with_later_tuples_and_only_those(strategy: Strateg
     world.net.remove(gone)
     assert world.net.traffic.queries.sum() - sent == world.nodes - 1
     world.feed(feeds[30:])
-    assert world.answers(gone) == world.law(feeds=feeds[:30])
-    assert world.answers(stays) == world.law()
+    assert world.answers(gone) == world.reference(feeds=feeds[:30])
+    assert world.answers(stays) == world.reference()
     assert 0 < world.answers(gone).total() < world.answers(stays).total()
     world.sweep_at(world.kernel.now_us + 300 * SECOND)
     assert world.net.shard.stored().queries.sum() > 0  # of the one that stays
@@ -278,9 +278,9 @@ def test_a_query_ends_by_itself_at_its_time() -> None:
     until_us = feeds[24].at_us
     number = world.submit(until_us=until_us)
     world.feed(feeds)
-    assert world.answers(number) == world.law(feeds=feeds[:25])
+    assert world.answers(number) == world.reference(feeds=feeds[:25])
     assert world.answers(number).total() > 5
-    assert world.law() != world.law(feeds=feeds[:25])
+    assert world.reference() != world.reference(feeds=feeds[:25])
 
 
 # ---- DISTINCT
@@ -298,7 +298,7 @@ def test_distinct_answers_are_a_set_and_take_fewer_rewritten_queries(strategy: S
         world = World(text, strategy=strategy)
         world.submit()
         world.feed(drawn(60, seed=9, values=3))
-        assert world.answers() == world.law()
+        assert world.answers() == world.reference()
         stored.append(int(world.net.shard.stored().queries.sum()))
         made.append(sum(len(rows) for rows in world.given[0]))
         if text != sql:
@@ -319,7 +319,7 @@ def test_distinct_keeps_apart_what_a_later_predicate_tells_apart(where: str) -> 
         for number in range(40)
     ]
     world.feed(feeds)
-    assert world.answers() == world.law()
+    assert world.answers() == world.reference()
     assert world.answers().total() > 3
 
 
@@ -341,7 +341,7 @@ def test_windows_of_three_kinds_in_one_query(strategy: Strategy, pairs: bool) ->
         *((3, 9, 11), (10, 9, 11)),  # at 11 the last two of r are 3 and 10, and 5 is in the interval before
     ]
     assert world.answers() == Counter(expected)
-    assert world.law() == Counter(expected)
+    assert world.reference() == Counter(expected)
 
 
 @pytest.mark.parametrize("delay_us", [60 * SECOND, 0])
@@ -356,7 +356,7 @@ def test_a_rows_window_waits_for_tuples_that_are_under_way(delay_us: int) -> Non
     world.publish(Feed(2 * SECOND, "r", 2, 0, 2))  # at 3 it is the last of r, though it comes at 12
     world.hop_us = MS
     world.feed([Feed(3 * SECOND, "s", 1, 0, 3)])
-    assert world.law() == Counter()
+    assert world.reference() == Counter()
     assert world.answers() == (Counter() if delay_us else Counter({(1, 3): 1}))  # the bound matters
 
 
@@ -367,7 +367,7 @@ def test_two_tuples_are_never_further_apart_than_the_window() -> None:
     world = World(sql, strategy=Strategy.FIRST)
     world.submit()
     world.feed([Feed(at * SECOND, stream, 1, 0, at) for stream, at in (("r", 1), ("s", 4), ("t", 5), ("t", 7))])
-    assert world.answers() == world.law() == Counter({(1, 4, 5): 1})
+    assert world.answers() == world.reference() == Counter({(1, 4, 5): 1})
 
 
 @pytest.mark.parametrize("windows", ["RANGE 5 SECONDS", "TUMBLE 5 SECONDS"])
@@ -376,7 +376,7 @@ def test_long_after_the_windows_nothing_is_stored(windows: str) -> None:
     world = World(CHAIN.replace("UNBOUNDED", windows), keep_us=keep_us, hold_us=keep_us, delay_us=delay_us)
     world.submit()
     world.feed(drawn(60, seed=10, values=2, gap_us=SECOND // 4))
-    assert world.answers() == world.law()
+    assert world.answers() == world.reference()
     assert world.answers().total() > 100
     last_us = world.published[-1].at_us
     full = world.net.shard.stored()
@@ -388,7 +388,7 @@ def test_long_after_the_windows_nothing_is_stored(windows: str) -> None:
     assert [left.queries.sum(), left.rows.sum(), left.tuples.sum(), left.held.sum()] == [0, 0, 0, 0]
     # The query itself waits on.
     world.feed(drawn(40, seed=11, values=2, first_us=world.kernel.now_us, gap_us=SECOND // 4))
-    assert world.answers() == world.law()
+    assert world.answers() == world.reference()
 
 
 def test_sweeps_in_between_change_no_answer() -> None:
@@ -403,7 +403,7 @@ def test_sweeps_in_between_change_no_answer() -> None:
             if sweeps:
                 world.net.sweep()
         world.kernel.run()
-        assert world.answers() == world.law()
+        assert world.answers() == world.reference()
         stored.append(int(world.net.shard.stored().queries.sum()))
     assert stored[1] < 0.4 * stored[0]
 
@@ -454,7 +454,7 @@ def test_rates_that_age_faster_than_a_reply_comes_do_not_hold_queries_back() -> 
         world.publish(feed)
     world.kernel.run(max_events=20_000)
     assert world.kernel.pending == 0
-    assert world.answers(number) == world.law(1)
+    assert world.answers(number) == world.reference(1)
     assert world.answers(number).total() > 0
 
 
@@ -564,7 +564,7 @@ def test_a_move_loses_nothing_that_is_stored_or_under_way() -> None:
             known_hosts += _right_hosts(net)
     assert known_hosts > 0
     world.kernel.run()
-    assert world.answers() == world.law()
+    assert world.answers() == world.reference()
     assert world.answers().total() > 50
 
 

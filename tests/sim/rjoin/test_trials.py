@@ -1,4 +1,4 @@
-"""Theorems 1 and 2 at random: whatever the query, the network and the delays, every answer of the law comes once."""
+"""Theorems 1 and 2 at random: whatever the query, the network and the delays, every exact answer comes once."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from watersmeet.program.rjoin.settings import Strategy
 from watersmeet.sim.rjoin.trial import main, run
 
 
-def test_random_trials_give_the_answers_of_the_law() -> None:
+def test_random_trials_give_the_answers_of_the_oracle() -> None:
     outcomes = [run(seed) for seed in range(25)]
     assert [outcome.verdict for outcome in outcomes if not outcome.is_right] == []
     # Trials that show nothing would be right too.

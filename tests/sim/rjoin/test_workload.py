@@ -26,7 +26,7 @@ def test_relations_and_values_follow_zipfs_law(theta: float) -> None:
     assert misfit(np.bincount(relations, minlength=10), zipf(10, theta)) < 2.5
     for attribute in range(10):
         assert misfit(np.bincount(values[:, attribute], minlength=100), zipf(100, theta)) < 1.6
-    # The same counts are far from any other law.
+    # The same counts are far from any other distribution.
     for other in (theta - 0.1, theta + 0.1):
         assert misfit(np.bincount(relations, minlength=10), zipf(10, other)) > 5
         assert misfit(np.bincount(values[:, 0], minlength=100), zipf(100, other)) > 1.8
@@ -48,7 +48,7 @@ def test_with_its_own_ranking_each_attribute_has_popular_values_of_its_own() -> 
     for relation in range(10):
         of_plain, of_own = plain[1][plain[0] == relation, 0], own[1][own[0] == relation, 0]
         counted, renamed = np.bincount(of_plain, minlength=100), np.bincount(of_own, minlength=100)
-        assert sorted(counted) == sorted(renamed)  # the same law under other names
+        assert sorted(counted) == sorted(renamed)  # the same distribution under other names
         assert counted.argmax() == 0
         favourites.add(int(renamed.argmax()))
     assert len(favourites) >= 6

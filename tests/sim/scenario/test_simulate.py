@@ -1,4 +1,4 @@
-"""Simulations: the answers of the law, the same bytes for the same seed, and totals that agree."""
+"""Simulations: the answers of the reference semantics, the same bytes for the same seed, and totals that agree."""
 
 import io
 import json
@@ -100,7 +100,7 @@ def expected_of(scenario: Scenario) -> dict[str, Any]:
         ("chord", LatencyKind.STAR, "first", 8),
     ],
 )
-def test_answers_are_those_of_the_law(
+def test_answers_are_those_of_the_oracle(
     tmp_path: Path, overlay: str, latency: LatencyKind, strategy: str, nodes: int
 ) -> None:
     scenario = load_scenario(saved(tmp_path))
@@ -204,7 +204,7 @@ def test_whoever_looks_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(("window_us", "own"), [(None, False), (7_000_000, True)])
-def test_generated_queries_have_the_answers_of_the_law(window_us: int | None, own: bool) -> None:
+def test_generated_queries_have_the_answers_of_the_oracle(window_us: int | None, own: bool) -> None:
     load = ZipfLoad(4, 3, 4, 0.9, 3, queries=6, tuples=40, warm_up=10, window_us=window_us, own_ranking=own)
     summary = simulate(Scenario(NetworkSettings(nodes=50, seed=3), RJoinSettings(), load)).summary
     workload = load.workload(3)

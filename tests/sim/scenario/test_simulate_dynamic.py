@@ -71,7 +71,7 @@ def traced(scenario: Scenario) -> list[str]:
 
 
 @pytest.mark.parametrize("overlay", ["chord", "bamboo"])
-def test_answers_are_those_of_the_law_while_nobody_goes(tmp_path: Path, overlay: str) -> None:
+def test_answers_are_exact_while_nobody_goes(tmp_path: Path, overlay: str) -> None:
     scenario = load_scenario(saved(tmp_path)).changed(overlay=overlay)
     outcome = simulate(scenario)
     assert isinstance(scenario.load, UserLoad)

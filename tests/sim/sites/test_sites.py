@@ -36,7 +36,7 @@ from watersmeet.sim.internet.links import LinkModel, Network
 from watersmeet.sim.sites import site as sites_module
 from watersmeet.sim.sites.rows import lay_out
 from watersmeet.sim.sites.site import SimulatedSites
-from watersmeet.sim.sites.trial import SCHEMA, Trial, TrialQuery, draw, edges_of, horizon, run
+from watersmeet.sim.sites.trial import SCHEMA, Trial, TrialQuery, answered_before, draw, edges_of, run
 
 
 def simulated(plan: Plan, streams: Iterable[str], **options: Any) -> SimulatedSites:
@@ -149,7 +149,7 @@ def check_shape(topology: str, count: int, window: str, kind_of: Mapping[str, Ho
     sites = simulated(plan, tables, interval_us=200_000, buckets=2 if count == 3 else 1)
     feed_in_pieces(sites, tables, rows=7, every_us=300_000)
     sites.run()
-    before_us, is_begun = horizon(sites, plan)
+    before_us, is_begun = answered_before(sites, plan)
     wanted = shape_answers(topology, count, window, before_us)
     assert is_begun and wanted.total() > 3, "a dataset that asks for something"
     assert answers_of(sites) == wanted
@@ -204,7 +204,7 @@ def test_ties_of_a_hot_key_keep_their_order(kind: str) -> None:
     sites = simulated(plan, streams)
     feed_in_pieces(sites, streams, rows=50, every_us=SECOND)
     sites.run()
-    assert answers_of(sites) == expected(query, streams, horizon(sites, plan)[0])
+    assert answers_of(sites) == expected(query, streams, answered_before(sites, plan)[0])
 
 
 def test_ties_of_a_hot_key_keep_their_order_at_one_site() -> None:
@@ -214,7 +214,7 @@ def test_ties_of_a_hot_key_keep_their_order_at_one_site() -> None:
     sites = simulated(plan, streams)
     sites.feed(0, streams)
     sites.run()
-    assert answers_of(sites) == expected(query, streams, horizon(sites, plan)[0])
+    assert answers_of(sites) == expected(query, streams, answered_before(sites, plan)[0])
     assert answers_of(sites).total() > 100
 
 
@@ -278,7 +278,7 @@ def test_no_method_ships_a_tuple_twice(kind: str, window: str, monkeypatch: pyte
     feed_in_pieces(sites, streams, rows=4, every_us=300_000)
     sites.crash("n2", 700_000, 400_000)
     sites.run()
-    assert answers_of(sites) == expected(query, streams, horizon(sites, plan)[0])
+    assert answers_of(sites) == expected(query, streams, answered_before(sites, plan)[0])
     assert tapped.check_nothing_twice(sites) > 30
     reported = sum(t.tuples for link in sites.traffic.values() for p, t in link.items() if p == Purpose.TUPLES.value)
     assert reported == tapped.check_nothing_twice(sites), "and that is what is accounted for"
@@ -341,7 +341,7 @@ def test_a_steady_stream_needs_no_more_and_no_more_room(kinds: tuple[str, str], 
     sites.kernel.run(until_us=end_us // 2)
     half = {name: (site.peak_rows, len(site.shelf)) for name, site in sites.sites.items()}
     sites.run()
-    assert answers_of(sites) == expected(query, streams, horizon(sites, plan)[0])
+    assert answers_of(sites) == expected(query, streams, answered_before(sites, plan)[0])
     assert sum(site.micro_batches for site in sites.sites.values()) > 150
     for name, site in sites.sites.items():
         assert site.peak_rows <= half[name][0] * 1.25, f"{name} keeps more and more"
@@ -397,7 +397,7 @@ def test_a_filter_that_reaches_back_finds_nobody_twice(method: Method, window: s
     sites = simulated(plan, streams, model_of=lambda *_: LinkModel(latency_us=50_000))
     feed_in_pieces(sites, streams, rows=4, every_us=300_000)
     sites.run()
-    assert answers_of(sites) == expected(query, streams, horizon(sites, plan)[0])
+    assert answers_of(sites) == expected(query, streams, answered_before(sites, plan)[0])
 
 
 @cache

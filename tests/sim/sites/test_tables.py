@@ -149,7 +149,7 @@ def _reached(simulated: SimulatedSites, query: JoinQuery, *, is_refreshed: bool)
     """Up to where answers are due: joins of heads wait for row clocks, symmetric ones with ROWS for all streams."""
     join = next(part.join for program in simulated.programs.values() for part in program.parts)
     if not is_refreshed:
-        return trial.horizon(simulated, join)
+        return trial.answered_before(simulated, join)
     counted = {source.stream for source in query.sources if isinstance(source.window, Rows)}
     marks = [simulated.sites[simulated.homes[name]].ledger.watermarks.get(name) for name in counted]
     known = [mark for mark in marks if mark is not None]

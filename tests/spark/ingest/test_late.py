@@ -109,8 +109,8 @@ def test_late_rows_and_missing_times_are_counted_and_kept_once(
     good = {name: table(sort["good"]) for name, sort in sorts.items()}
     query = parse_query(sql, dict.fromkeys(good, tuple(SCHEMA.names)))
     marks = [max(row["ts"] for row in sort["good"]) - timedelta(seconds=DELAY_S) for sort in sorts.values()]
-    horizon = round(min(marks).timestamp() * 1e6) if "ROWS" in window else None
-    expected = bag(answer(query, good, dict.fromkeys(good, "ts"), heads_before_us=horizon))
+    watermark = round(min(marks).timestamp() * 1e6) if "ROWS" in window else None
+    expected = bag(answer(query, good, dict.fromkeys(good, "ts"), heads_before_us=watermark))
     assert expected and bag(read(tmp_path / "out")) == expected
 
     again = start(spark, tmp_path, streams, sql)

@@ -90,12 +90,12 @@ class Axis:
             base=self.clock.base,
         )
 
-    def first(self, horizon: int) -> int:
-        """No tuple that is still to come, at the horizon or after it, looks before this place."""
+    def first(self, watermark: int) -> int:
+        """No tuple that is still to come, at the watermark or after it, looks before this place."""
         if self.counts_rows:
             assert self.clock is not None, "a ROWS window has a clock"
-            return self.clock.last_before(horizon)
-        return horizon * self.aliases
+            return self.clock.last_before(watermark)
+        return watermark * self.aliases
 
     @property
     def reach(self) -> int | None:

@@ -1,6 +1,6 @@
 """A query rewritten by a tuple, as a value (RJoin sections 3 and 6): fewer streams, values in the place of attributes.
 
-The law is the project's own: a rewritten query keeps the tuples bound so far, and with them their windows.
+Windows have the project's semantics: a rewritten query keeps the tuples bound so far, and with them their windows.
 """
 
 from collections.abc import Mapping

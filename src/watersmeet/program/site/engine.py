@@ -152,11 +152,11 @@ class SiteEngine:
         versions, out = insist(self.versions(ledger), self.program.site)
         return self._with_notes(ledger, versions, out) if out else ledger
 
-    def tell(self, ledger: SiteLedger, to: str, text: str) -> SiteLedger:
+    def report(self, ledger: SiteLedger, to: str, text: str) -> SiteLedger:
         """Have the next parcel to another site say what is observed here."""
         link = ledger.links.get(to, LinkState())
-        told = replace(link, notes=(*link.notes, pack_notes([Observed(text)])))
-        return replace(ledger, links={**ledger.links, to: told})
+        reporting = replace(link, notes=(*link.notes, pack_notes([Observed(text)])))
+        return replace(ledger, links={**ledger.links, to: reporting})
 
     def continued(self, ledger: SiteLedger) -> SiteLedger:
         """Propose the next change, if one waits and this site is the one to propose it."""

@@ -42,13 +42,15 @@ def send(program: SiteProgram, shelf: Shelf, ledger: SiteLedger, made: Sequence[
                 messages.append(Message(number, reached))
             reported[flow] = reached
         if messages or link.notes:
-            notes, told = _joined_notes(link.notes)
+            notes, seen = _joined_notes(link.notes)
             parcel = Parcel(link.number + 1, tuple(messages), link.checksum, program.revision, notes)
             _count(traffic, Purpose.WATERMARKS.value, Traffic(parcel.own_size, 1))
             if notes:
-                _count(traffic, Purpose.OBSERVATIONS.value, told)
+                _count(traffic, Purpose.OBSERVATIONS.value, seen)
                 _count(
-                    traffic, Purpose.AGREEMENT.value, Traffic(len(notes) - told.bytes, len(link.notes) - told.batches)
+                    traffic,
+                    Purpose.AGREEMENT.value,
+                    Traffic(len(notes) - seen.bytes, len(link.notes) - seen.batches),
                 )
             for place, (message, size) in enumerate(zip(messages, parcel.sizes, strict=True)):
                 name = names[message.flow] if message.rows else Purpose.WATERMARKS.value
@@ -65,8 +67,8 @@ def send(program: SiteProgram, shelf: Shelf, ledger: SiteLedger, made: Sequence[
 def _joined_notes(texts: Sequence[str]) -> tuple[bytes, Traffic]:
     """Notes that wait for another site, as one text; and how much of it is what was observed."""
     notes = [note for text in texts for note in unpack_notes(text)]
-    told = [len(note.text) for note in notes if isinstance(note, Observed)]
-    return pack_notes(notes).encode() if notes else b"", Traffic(sum(told), len(told))
+    sizes = [len(note.text) for note in notes if isinstance(note, Observed)]
+    return pack_notes(notes).encode() if notes else b"", Traffic(sum(sizes), len(sizes))
 
 
 def _count(traffic: dict[str, Traffic], name: str, more: Traffic) -> None:

@@ -13,7 +13,7 @@ from watersmeet.plan.nodes import (
 )
 from watersmeet.sim.sites.trials.draw import ROWS, draw, draw_changing
 from watersmeet.sim.sites.trials.model import EVENT_TIME, SCHEMA, Size, Trial, TrialQuery
-from watersmeet.sim.sites.trials.run import Outcome, horizon, run
+from watersmeet.sim.sites.trials.run import Outcome, answered_before, run
 from watersmeet.sim.sites.trials.sql import SECOND_US, TOPOLOGIES, edges_of
 
 __all__ = [
@@ -28,7 +28,7 @@ __all__ = [
     "draw",
     "draw_changing",
     "edges_of",
-    "horizon",
+    "answered_before",
     "main",
     "run",
 ]

@@ -25,11 +25,11 @@ from watersmeet.spark.resume import note_topology
 from watersmeet.spark.site.idle import IdleStreams
 from watersmeet.spark.site.ingesting import SiteIngestion
 from watersmeet.spark.site.joining import SiteJoin
+from watersmeet.spark.site.observations import SiteObservations
 from watersmeet.spark.site.settings import PhaseTimer, SiteSettings
 from watersmeet.spark.site.state import SiteState
 from watersmeet.spark.site.tables import SiteTables
 from watersmeet.spark.site.takeover import SiteTakeover
-from watersmeet.spark.site.told import Telling
 from watersmeet.spark.site.watcher import SiteWatcher
 from watersmeet.stats.model import Stats
 from watersmeet.topology.model import Query, Topology
@@ -45,7 +45,7 @@ class SiteJob:
         self._tables = SiteTables(self.state, self.join)
         self._takeover = SiteTakeover(self.state, idle, self.join)
         self._ingestion = SiteIngestion(self.state, idle, self.join, self._tables, self._takeover)
-        self.telling = Telling(self.state, idle)
+        self.observations = SiteObservations(self.state, idle)
         self.watcher = SiteWatcher(self.state, idle, self.join, self._tables, self._takeover)
 
     @property

@@ -17,10 +17,10 @@ from watersmeet.program.site.ledger import SiteLedger
 from watersmeet.program.site.waiting import awaited_queries, waiting_rows, why_answers_wait
 from watersmeet.query.windows import END_US
 from watersmeet.spark.site.idle import IdleStreams
+from watersmeet.spark.site.observations import hand_on
 from watersmeet.spark.site.reports import completed
 from watersmeet.spark.site.settings import PhaseTimer
 from watersmeet.spark.site.state import SiteState
-from watersmeet.spark.site.told import pass_on
 
 
 class SiteJoin:
@@ -98,7 +98,7 @@ class SiteJoin:
         timer.lap("join")
         state.checkpoint.commit(replace(after, peers={**after.peers, **runs}))
         timer.lap("commit")
-        pass_on(state, parcels, before)
+        hand_on(state, parcels, before)
         state.reports.begun(after.number, timer.began)
         state.publish()
         self.acknowledge()

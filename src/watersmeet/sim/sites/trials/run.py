@@ -166,7 +166,7 @@ def _expected(trial: Trial, sites: SimulatedSites, versions: Sequence[_Version])
                 whole += _expected_groups(trial, sites, replace(version, until_us=last.until_us))
             continue
         is_distinct = parsed.distinct
-        marked_us, is_begun = horizon(sites, trial.plan(version.query))
+        marked_us, is_begun = answered_before(sites, trial.plan(version.query))
         ends = [end for end in (marked_us, version.until_us) if end is not None]
 
         def before(instant_us: int | None, parsed: JoinQuery = parsed, version: _Version = version) -> Bag:
@@ -201,7 +201,7 @@ def _reached_us(sites: SimulatedSites, stream: str) -> int | None:
     return watermark(site.ledger.streams.get(stream), site.delays_us[stream])
 
 
-def horizon(sites: SimulatedSites, plan: Plan) -> tuple[int | None, bool]:
+def answered_before(sites: SimulatedSites, plan: Plan) -> tuple[int | None, bool]:
     """Before which instant heads have their answers (None: all have), and whether there is such an instant.
 
     Rows of a ROWS window have no order beyond the watermark of their stream: heads there are still to wait. In a
