@@ -35,3 +35,9 @@ def test_the_first_groups_of_each_window() -> None:
     sql = "SELECT k, max(v) AS m FROM a GROUP BY k, TUMBLE(2 MINUTES) ORDER BY count(*) LIMIT 1"
     assert groups(sql) == [(2, 3), (None, 4)]
     assert groups(sql.replace("LIMIT 1", "LIMIT 2")) == [(1, 2), (2, 3), (None, 4)]
+
+
+def test_a_number_in_order_by_is_an_output_column() -> None:
+    sql = "SELECT k, max(v) AS m FROM a GROUP BY k, TUMBLE(2 MINUTES) ORDER BY 2 DESC LIMIT 1"
+    assert groups(sql) == [(2, 3), (None, 4)]
+    assert groups(sql.replace("2 DESC", "2")) == [(1, 2), (None, 4)]

@@ -369,6 +369,76 @@ def test_keys_are_found_in_expressions_and_by_number_or_name() -> None:
         ]
 
 
+def test_numbers_in_order_by_are_output_columns() -> None:
+    sql = (
+        f"SELECT a.host, count(*) + 1 AS n, 'x' AS c {AB} GROUP BY (1), TUMBLE(1 DAY) ORDER BY 2 DESC, ((1)), c LIMIT 3"
+    )
+    assert [key.expression.sql for key in grouped(sql)[1].order] == [
+        "(`group.value0` + 1)",
+        "(`group.key0`)",
+        "('x')",
+    ]
+
+
+def test_names_of_output_columns_that_streams_have_too() -> None:
+    """As Spark reads them: aggregates are of columns of streams, HAVING means keys, ORDER BY output columns."""
+    end = "FROM packets_ams a GROUP BY host, TUMBLE(1 DAY)"
+    _, grouping = grouped(
+        f"SELECT host AS bytes, max(bytes) AS host, max(ts) AS ts {end} "
+        "HAVING host > 'a' AND bytes > 'b' AND max(bytes) > 1 AND ts > max(ts) ORDER BY host, bytes, max(bytes) LIMIT 3"
+    )
+    assert [one.sql for one in grouping.aggregates] == ["max(`a.bytes`)", "max(`a.ts`)"]
+    assert [one.sql for one in grouping.having] == [
+        "`group.key0` > 'a'",
+        "(`group.key0`) > 'b'",
+        "`group.value0` > 1",
+        "(`group.value1`) > `group.value1`",
+    ]
+    assert [key.expression.sql for key in grouping.order] == ["(`group.value0`)", "(`group.key0`)", "`group.value0`"]
+    end = "FROM packets_ams a GROUP BY bytes + 1, TUMBLE(1 DAY)"
+    _, grouping = grouped(f"SELECT bytes + 1 AS bytes {end} HAVING bytes + 1 > 3 AND bytes > 4 ORDER BY bytes LIMIT 3")
+    assert [one.sql for one in grouping.having] == ["`group.key0` > 3", "(`group.key0`) > 4"]
+    message = "'bytes' may be the output column or a.bytes here; write a.bytes, or the number of an output column"
+    assert message in str(refusal(f"SELECT bytes + 1 AS bytes {end} ORDER BY abs(bytes + 1) LIMIT 3"))
+    assert message in str(
+        refusal(f"SELECT -bytes AS bytes {end.replace('bytes + 1', 'bytes')} ORDER BY -bytes LIMIT 3")
+    )
+
+
+def test_columns_that_have_the_names_of_what_groups_have() -> None:
+    columns = {"a": ["window_start", "deleted", "v"]}
+    sql = "SELECT max(a.v) AS v, {} FROM a GROUP BY {}"
+    message = "'window_start' is what groups have and a column of a stream too; write a.window_start, or call it"
+    with pytest.raises(SqlError, match=message):
+        parse_query(sql.format("window_start", "window_start, TUMBLE(1 DAY)"), columns)
+    with pytest.raises(SqlError, match="'deleted' is what groups have and a column of a stream too"):
+        parse_query(sql.format("deleted AS x", "deleted EMIT CHANGES"), columns)
+    query = parse_query(sql.format("max(window_start) AS m, window_end", "TUMBLE(1 DAY)"), columns)
+    assert query.grouping is not None
+    assert [one.sql for one in query.grouping.aggregates] == ["max(`a.v`)", "max(`a.window_start`)"]
+    with pytest.raises(SqlError, match="'group' cannot be an alias in a query with GROUP BY"):
+        parse_query("SELECT max(v) AS key0 FROM a `group` GROUP BY `group`.deleted, TUMBLE(1 DAY)", columns)
+
+
+def test_lists_of_subqueries_are_read() -> None:
+    """What IN compares with is the value before it, whatever else has the same subquery."""
+    inner = "SELECT port FROM b [RANGE 1 DAY] b2"
+    for item in ("1", "*", "b2.*", "DISTINCT b2.port", "port + 1, a.host", "upper(b2.host) AS h"):
+        parse(f"SELECT a.ts {AB} AND EXISTS ({inner.replace('port', item)} WHERE b2.host = a.host)")
+    found = parse(f"SELECT a.ts {AB} AND a.bytes IN ({inner}) AND NOT (a.ts NOT IN ({inner}))").equalities
+    assert [(one.left.sql, one.right.sql) for one in found[:2]] == [
+        ("`a.bytes`", "`b2.port`"),
+        ("`a.ts`", "`b2_2.port`"),
+    ]
+    for condition in (
+        f"NOT (a.bytes IN ({inner} WHERE b2.host = a.host))",
+        f"a.bytes NOT IN ({inner} WHERE b2.host = a.host)",
+    ):
+        query = parse(f"SELECT a.ts FROM packets_ams [RANGE 1 DAY] a WHERE {condition}")
+        assert query.outer is not None and query.outer.tree.kind == "anti"
+        assert [one.sql for one in query.residuals] == ["coalesce((`a.bytes`) = (`b2.port`), true)"]
+
+
 def test_a_single_stream_needs_no_window() -> None:
     query = parse("SELECT port FROM b WHERE port > 3")
     assert [source.window for source in query.sources] == [Unbounded()]
@@ -499,7 +569,27 @@ def test_bad_select(select: str, message: str) -> None:
         ("AND EXISTS (SELECT 1 FROM c [ROWS 1])", "the subquery of EXISTS is not tied to the rows outside; add an"),
         ("AND (a.bytes = 1 OR EXISTS (SELECT 1 FROM c [ROWS 1] WHERE c.host = a.host))", "tied by AND to the rest"),
         ("AND a.bytes NOT IN (SELECT port FROM c [ROWS 3])", "write NOT EXISTS with an equality"),
-        ("AND EXISTS (SELECT 1 FROM c [ROWS 1] GROUP BY c.host)", "GROUP in the subquery of EXISTS is not supported"),
+        (
+            "AND EXISTS (SELECT 1 FROM c [ROWS 1] GROUP BY c.host)",
+            "GROUP BY in the subquery of EXISTS is not supported",
+        ),
+        ("AND EXISTS (SELECT z FROM c [ROWS 1] WHERE c.port = b.port)", "no stream in FROM has a column 'z'"),
+        ("AND EXISTS (SELECT c.z FROM c [ROWS 1] WHERE c.port = b.port)", "'c' has no column 'z'"),
+        ("AND EXISTS (SELECT a.* FROM c [ROWS 1] WHERE c.port = b.port)", "no stream in FROM has the alias 'a'"),
+        (
+            "AND EXISTS (SELECT 1 + max(c.port) FROM c [ROWS 1] WHERE c.port = b.port)",
+            "line 2, column 24: the aggregate max cannot be in the subquery of EXISTS, where a subquery without",
+        ),
+        (
+            "AND b.port IN (SELECT max(c.port) FROM c [ROWS 1])",
+            "the aggregate max cannot be in the subquery of IN; make a view of the groups and read it there",
+        ),
+        ("AND EXISTS (SELECT rank() OVER () FROM c [ROWS 1] WHERE c.port = b.port)", "window functions are not"),
+        ("AND EXISTS (FROM c [ROWS 1])", "the subquery of EXISTS has no SELECT; write SELECT 1 FROM ..."),
+        (
+            "AND EXISTS (SELECT 1 FROM c [ROWS 1] WHERE c.port = b.port EMIT CHANGES)",
+            "line 2, column 60: EMIT CHANGES in the subquery of EXISTS is not supported; leave it out",
+        ),
         (
             "AND rand() < 0.5",
             "line 2, column 5: rand is not deterministic and so cannot be in WHERE or ON",
@@ -520,6 +610,61 @@ def test_bad_select(select: str, message: str) -> None:
 )
 def test_bad_tail(tail: str, message: str) -> None:
     assert message in str(refusal(f"SELECT a.ts {AB}\n{tail}"))
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("SELECT DISTINCT ON (port) port, v FROM p", "DISTINCT ON is not supported; write GROUP BY with max(...)"),
+        ("SELECT port FROM p |> WHERE port > 1", "line 1, column 20: |> is not supported; write the clauses of SELECT"),
+        ("SELECT p.* EXCEPT (port) FROM p", "* with EXCEPT or the like is not supported; name the columns"),
+        ("SELECT port FROM p WHERE port IN ()", "IN lacks values"),
+        ("SELECT port FROM p WHERE EXISTS (VALUES (1))", "VALUES is not supported; name a stream"),
+        ("SELECT TRANSFORM(port) USING 'cat' AS x FROM p", "TRANSFORM ... USING is not supported"),
+        ("SELECT sum(v) OVER (PARTITION BY port) AS x FROM p", "window functions are not supported; rank groups by"),
+        ("SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY v) AS x FROM p", "write approx_percentile(x, 0.5)"),
+        ("SELECT port FROM p UNION ALL BY NAME SELECT port FROM p", "UNION ALL BY NAME is not supported; list the"),
+        ("SELECT port FROM p MINUS SELECT port FROM p", "EXCEPT is not supported; write NOT EXISTS"),
+        ("WITH w AS (SELECT v FROM p), W AS (SELECT v FROM p) SELECT * FROM w", "two common table expressions are"),
+        *(
+            (f"SELECT port, count(*) AS n FROM p GROUP BY port, TUMBLE(1 DAY) ORDER BY {order}", message)
+            for order, message in (
+                ("ALL LIMIT 3", "ORDER BY ALL is not supported; name the columns"),
+                ("n LIMIT 10 PERCENT", "LIMIT takes a whole number and nothing else"),
+                ("n LIMIT 3 WITH TIES", "LIMIT takes a whole number and nothing else"),
+                ("n LIMIT 3 BY port", "LIMIT ... BY is not supported"),
+                ("n WITH FILL LIMIT 3", "WITH FILL is not supported"),
+                ("n LIMIT 3, 4", "OFFSET is not supported: a continuous query does not end"),
+                ("n FETCH FIRST 3 ROWS ONLY", "FETCH is not supported; write LIMIT"),
+            )
+        ),
+        *(
+            (f"SELECT {select} AS x FROM p GROUP BY TUMBLE(1 DAY)", message)
+            for select, message in (
+                ("sum(v) IGNORE NULLS", "IGNORE NULLS is not supported; leave it out"),
+                ("max(v ORDER BY port)", "ORDER BY within a function is not supported"),
+                ("max(v LIMIT 1)", "LIMIT within a function is not supported"),
+                ("max(v HAVING MAX port)", "HAVING within a function is not supported"),
+                ("median(v)", "the aggregate median is not supported; write approx_percentile(x, 0.5)"),
+                ("count_if(v > 1)", "the aggregate count_if is not supported; write count(CASE WHEN condition"),
+            )
+        ),
+        *(
+            (f"SELECT count(*) AS n FROM p GROUP BY {by}", message)
+            for by, message in (
+                ("ALL", "GROUP BY ALL is not supported; name the columns"),
+                ("DISTINCT port, TUMBLE(1 DAY)", "GROUP BY DISTINCT is not supported; name the columns"),
+                ("port WITH ROLLUP", "GROUP BY WITH ROLLUP is not supported; run one query for each"),
+                ("port GROUPING SETS ((port), ())", "GROUP BY GROUPING SETS is not supported; run one query"),
+                ("port, SESSION(5 MINUTES)", "SESSION windows are not supported; use TUMBLE(5 MINUTES) or HOP"),
+            )
+        ),
+    ],
+)
+def test_what_would_be_passed_over_is_refused(sql: str, message: str) -> None:
+    with pytest.raises(SqlError) as caught:
+        parse_script("q", sql, {"p": ["port", "v", "ts"]})
+    assert message in str(caught.value)
 
 
 def test_not_exists_that_is_never_decided_is_refused_with_a_window_to_write() -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType as T
 
+from watersmeet.errors import SqlError
 from watersmeet.query.model import Column, Expression
 from watersmeet.query.sql.scope import Scope
 from watersmeet.query.sql.tokens import Tokens, names, quoted
@@ -27,6 +28,19 @@ class ColumnReference:
     column: Column
 
 
+def known_references(scope: Scope, node: exp.Expr) -> dict[int, ColumnReference]:
+    """The column references in a node that mean one column of the scope, by where they begin."""
+    found = {}
+    for column in node.find_all(exp.Column):
+        try:
+            reference = None if _is_unit(column) else _reference(scope, column)
+        except SqlError:
+            continue
+        if reference is not None:
+            found[reference.start] = reference
+    return found
+
+
 def column_references(scope: Scope, tokens: Tokens, nodes: Iterable[exp.Expr]) -> list[ColumnReference]:
     """Every column reference in `nodes`, resolved."""
     references: dict[int, ColumnReference] = {}
@@ -35,14 +49,17 @@ def column_references(scope: Scope, tokens: Tokens, nodes: Iterable[exp.Expr]) -
         raise scope.text.error(tokens[0], f"{message} this, {scope.text.excerpt_of(tokens)}")
     for node in nodes:
         for column in node.find_all(exp.Column):
-            if _is_unit(column):
-                continue
-            parts = _dotted_name(column)
-            found, used = scope.resolve(parts)
-            start = int(parts[0].meta["start"])
-            references[start] = ColumnReference(start, int(parts[used - 1].meta["end"]), found)
+            if not _is_unit(column):
+                reference = _reference(scope, column)
+                references[reference.start] = reference
     _check_all_found(scope, tokens, references, nodes)
     return list(references.values())
+
+
+def _reference(scope: Scope, column: exp.Column) -> ColumnReference:
+    parts = _dotted_name(column)
+    found, used = scope.resolve(parts)
+    return ColumnReference(int(parts[0].meta["start"]), int(parts[used - 1].meta["end"]), found)
 
 
 def _is_unit(column: exp.Column) -> bool:

@@ -40,6 +40,14 @@ AGGREGATES = {  # by name in SQL
     **{"bool_and": "bool_and", "every": "bool_and", "bool_or": "bool_or"},  # any and some also quantify LIKE
 }
 
+_CURES = {  # what comes nearest to aggregates that are not supported
+    "count_if": "count(CASE WHEN condition THEN 1 END)",
+    **dict.fromkeys(("median", "percentile", "percentile_cont", "percentile_disc"), "approx_percentile(x, 0.5)"),
+    **dict.fromkeys(("any_value", "first", "first_value", "last", "last_value"), "min(x) or max(x)"),
+    **dict.fromkeys(("max_by", "min_by"), "max(x) or ORDER BY x DESC LIMIT 1 in an output window"),
+    "mode": "approx_top_k(x, 1)",
+}
+
 
 def refuse_functions(
     text: SqlText, tokens: Tokens, nodes: Iterable[exp.Expr], exact_clause: str | None, *, stars: bool = True
@@ -48,18 +56,13 @@ def refuse_functions(
 
     `exact_clause` is the clause if only what is deterministic can be there; `stars` says that no `*` can be inside.
     """
-    if any(node.find(exp.Window, exp.WithinGroup) for node in nodes):
-        excerpt = f", {text.excerpt_of(tokens)}" if tokens else ""
-        raise text.error(tokens[0] if tokens else 0, f"window functions are not supported{excerpt}")
     for i, token in enumerate(tokens):
         name = token.name.casefold()
-        calls = i + 1 < len(tokens) and tokens[i + 1].kind is T.L_PAREN
-        if exact_clause and name in _DATE_LITERALS and moving_date(_string_at(tokens, i + 1)):
-            raise text.error(token, not_deterministic(f"{name} {tokens[i + 1].text}", exact_clause))
-        if _is_field(tokens, i) or not (calls or token.kind.name.startswith(("CURRENT_", "LOCALTIME"))):
+        if exact_clause and (moving := moving_at(tokens, i)):
+            raise text.error(token, not_deterministic(moving, exact_clause))
+        if not _is_evaluated(tokens, i):
             continue
         quantifies = name in ("any", "some") and i > 0 and tokens[i - 1].kind in (T.LIKE, T.ILIKE)
-        is_clock = name == "unix_timestamp" and tokens[i + 2].kind is T.R_PAREN
         if name in _GENERATORS:
             raise text.error(token, f"the generator {name} is not supported; use it before the stream is joined")
         if name in ("window", "session_window"):
@@ -70,8 +73,6 @@ def refuse_functions(
             raise text.error(token, calls_java(name))
         if name in BY_PARTITION:
             raise text.error(token, tells_of_partitions(name))
-        if exact_clause and (name in NON_DETERMINISTIC or is_clock):
-            raise text.error(token, not_deterministic(name, exact_clause))
     for node in nodes if stars else ():
         if (star := node.find(exp.Star)) and star is not node and not isinstance(star.parent, exp.Column):
             raise text.error(
@@ -79,10 +80,27 @@ def refuse_functions(
             )
 
 
+def moving_at(tokens: Tokens, i: int) -> str | None:
+    """What is not deterministic at a place, as it is called; None where nothing is."""
+    name = tokens[i].name.casefold()
+    if name in _DATE_LITERALS and moving_date(_string_at(tokens, i + 1)):
+        return f"{name} {tokens[i + 1].text}"
+    is_clock = name == "unix_timestamp" and [one.kind for one in tokens[i + 1 : i + 3]] == [T.L_PAREN, T.R_PAREN]
+    return name if _is_evaluated(tokens, i) and (name in NON_DETERMINISTIC or is_clock) else None
+
+
+def _is_evaluated(tokens: Tokens, i: int) -> bool:
+    """Whether a function is called at a place, with brackets or as `current_date` without."""
+    calls = i + 1 < len(tokens) and tokens[i + 1].kind is T.L_PAREN
+    return not _is_field(tokens, i) and (calls or tokens[i].kind.name.startswith(("CURRENT_", "LOCALTIME")))
+
+
 def _refused_aggregate(name: str, clause: str | None) -> str:
     if clause is not None:
         cure = "write the condition after HAVING" if clause == "WHERE or ON" else "take one of them out"
         return f"the aggregate {name} cannot be in {clause}; {cure}"
+    if name in _CURES:
+        return f"the aggregate {name} is not supported; write {_CURES[name]}"
     supported = sorted(set(AGGREGATES.values()), key=lambda one: (one.startswith("approx_"), one))
     return f"the aggregate {name} is not supported; use {', '.join(supported)}"
 

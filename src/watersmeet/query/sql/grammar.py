@@ -35,7 +35,7 @@ _REFUSED = {
     T.CLUSTER_BY: "CLUSTER BY is not supported; partition the answers downstream",
     T.DISTRIBUTE_BY: "DISTRIBUTE BY is not supported; partition the answers downstream",
     T.OFFSET: "OFFSET is not supported: a continuous query does not end; limit the answers downstream",
-    T.FETCH: "FETCH is not supported: a continuous query does not end; limit the answers downstream",
+    T.FETCH: "FETCH is not supported; write LIMIT with a number",
     T.QUALIFY: "QUALIFY is not supported, as window functions are not",
     T.WINDOW: "the WINDOW clause is not supported, as window functions are not",
 }
@@ -46,8 +46,23 @@ _REFUSED_ELSEWHERE = {
     T.UNPIVOT: "UNPIVOT is not supported; unpivot the answers downstream",
     T.VALUES: "VALUES is not supported; name a stream",
     T.UNION: "UNION is not supported; run one query for each side",
-    T.EXCEPT: "EXCEPT is not supported; run one query for each side",
-    T.INTERSECT: "INTERSECT is not supported; run one query for each side",
+    T.EXCEPT: "EXCEPT is not supported; write NOT EXISTS with equalities",
+    T.INTERSECT: "INTERSECT is not supported; write EXISTS with equalities",
+}
+_WITHIN: dict[
+    type[exp.Expr], str
+] = {  # sqlglot reads these where they would then be passed over, or fail in Spark without a place
+    exp.WithinGroup: "WITHIN GROUP is not supported; write approx_percentile(x, 0.5)",
+    exp.Window: "window functions are not supported; rank groups by ORDER BY ... LIMIT in an output window",
+    exp.IgnoreNulls: "IGNORE NULLS is not supported; leave it out, since aggregates pass over NULLs",
+    exp.RespectNulls: "RESPECT NULLS is not supported; write coalesce(x, value) for NULLs",
+    exp.HavingMax: "HAVING within a function is not supported; leave it out",
+    exp.Order: "ORDER BY within a function is not supported; leave it out",
+    exp.Limit: "LIMIT within a function is not supported; leave it out",
+    exp.Values: "VALUES is not supported; name a stream",
+    exp.WithFill: "WITH FILL is not supported; groups without answers give no row",
+    exp.LimitOptions: "LIMIT takes a whole number and nothing else; leave out PERCENT and WITH TIES",
+    exp.QueryTransform: "TRANSFORM ... USING is not supported; run scripts in Spark before or after the query",
 }
 _SUPPORTED = (T.WHERE, T.GROUP_BY, T.HAVING, T.ORDER_BY, T.LIMIT)
 _KNOWN_PARTS = {"expressions", "from_", "joins", "where", "distinct", "group", "having", "order", "limit"}
@@ -98,12 +113,18 @@ def parse_statement(text: SqlText, tokens: list[Token]) -> Statement:
         message = f"an expression is nested too deeply; simplify it, {text.excerpt_of(tokens[at : at + 8])}"
         raise text.error(tokens[at], message) from None
     assert isinstance(tree, exp.Select), "it begins with SELECT"
+    _refuse_within(text, tokens, tree)
     for name, value in tree.args.items():
         if value and name not in _KNOWN_PARTS:
-            raise text.error(tokens[0], f"{name.strip('_').upper()} is not supported here, {text.excerpt(0, 20)}")
+            raise text.error(tokens[0], f"{name.strip('_').upper()} is not supported here; leave it out")
     if tree.args.get("from_") is None:
         raise text.error(tokens[-1].end + 1, "FROM is missing; write SELECT ... FROM stream [RANGE 1 MINUTE], ...")
     return Statement(text, tokens, tree)
+
+
+def unaliased(node: exp.Expr) -> exp.Expr:
+    """An item of a select list without its name."""
+    return node.this if isinstance(node, exp.Alias | exp.Aliases) else node
 
 
 def name_items(statement: Statement) -> None:
@@ -130,12 +151,39 @@ def _refuse_at_once(text: SqlText, tokens: Tokens) -> None:
             raise text.unexpected(token)
         if before.kind is T.COMMA and token.kind is T.FROM:
             raise text.unexpected(before)
+        if token.kind is T.PIPE_GT:
+            raise text.error(token, "|> is not supported; write the clauses of SELECT in their order")
         if token.kind in (T.PLACEHOLDER, T.PARAMETER, T.COLON):
             message = f"parameters and paths with {token.text!r} are not supported; write the value itself"
             raise text.error(token, message)
     for place, token in enumerate(tokens):
         if token.kind is T.SELECT and token.depth and not _is_in_where(tokens, place):
             raise text.error(token, "subqueries are supported in EXISTS (...) and IN (...) of WHERE only; join in FROM")
+
+
+def _refuse_within(text: SqlText, tokens: Tokens, tree: exp.Select) -> None:
+    """Refuse what sqlglot understands within expressions and clauses, and we do not."""
+    for node in tree.walk():
+        message = _WITHIN.get(type(node))
+        if isinstance(node, exp.Order | exp.Limit) and isinstance(node.parent, exp.Select):
+            if node.args.get("expressions") and isinstance(node, exp.Limit):
+                message = "LIMIT ... BY is not supported; leave out BY"
+            else:
+                continue
+        if isinstance(node, exp.Order) and isinstance(node.parent, exp.Window | exp.WithinGroup):
+            continue
+        if isinstance(node, exp.Distinct) and node.args.get("on"):
+            message = "DISTINCT ON is not supported; write GROUP BY with max(...) or min(...) of the other columns"
+        if isinstance(node, exp.In) and not any(
+            node.args.get(one) for one in ("expressions", "query", "unnest", "field")
+        ):
+            message = "IN lacks values; write some in the parentheses"
+        if message:
+            noted: exp.Expr | None = node
+            while noted is not None and "tokens" not in noted.meta:
+                noted = noted.parent
+            at = tokens[noted.meta["tokens"][0] if noted is not None else 0]
+            raise text.error(at, f"{message}, {text.excerpt_of([at])}")
 
 
 def _is_in_where(tokens: Tokens, place: int) -> bool:
@@ -225,6 +273,9 @@ class _StatementParser(SparkParser):
             return super()._parse_comparison(this)
         return self._noted(self._index, super()._parse_comparison())
 
+    def _parse_bitwise(self) -> exp.Expr | None:
+        return self._noted(self._index, super()._parse_bitwise())
+
     def _parse_function_call(self, *arguments: Any, **options: Any) -> exp.Expr | None:
         return self._noted(self._index, super()._parse_function_call(*arguments, **options))
 
@@ -251,11 +302,13 @@ class _StatementParser(SparkParser):
         group = exp.Group(expressions=[])
         group.meta.update(begin=self._take(), window=None)
         while True:
-            if self._sees(T.CUBE, T.ROLLUP, T.GROUPING_SETS, T.ALL):
-                word = self._own[self._index].text.upper()
-                raise self.error(f"GROUP BY {word} is not supported; run one query for each set of columns")
-            following = self._own[self._index + 1] if self._index + 1 < len(self._own) else None
-            if self._token and self._token.name.casefold() in _OUTPUT_WINDOWS and following and following.text == "(":
+            self._refuse_sets()
+            if self._sees(T.ALL, T.DISTINCT):
+                raise self.error(f"GROUP BY {self._own[self._index].text.upper()} is not supported; name the columns")
+            if self._token and self._token.name.casefold() in ("session", "cumulate") and self._calls():
+                message = f"{self._token.text.upper()} windows are not supported; use TUMBLE(5 MINUTES) or HOP"
+                raise self.error(message)
+            if self._token and self._token.name.casefold() in _OUTPUT_WINDOWS and self._calls():
                 if group.meta["window"]:
                     raise self.error("GROUP BY has two output windows; keep one")
                 group.meta["window"] = (self._take(), self._bracketed())
@@ -265,8 +318,20 @@ class _StatementParser(SparkParser):
                     raise self.error("GROUP BY lacks a column or expression")
                 group.append("expressions", node)
             if not self._sees(T.COMMA):
+                self._refuse_sets()
                 return group
             self._advance()
+
+    def _calls(self) -> bool:
+        """Whether a parenthesis opens behind the token."""
+        following = self._own[self._index + 1 : self._index + 2]
+        return [token.kind for token in following] == [T.L_PAREN]
+
+    def _refuse_sets(self) -> None:
+        words = [token.text.upper() for token in self._own[self._index : self._index + 2]]
+        if self._sees(T.CUBE, T.ROLLUP, T.GROUPING_SETS) or words in (["WITH", "ROLLUP"], ["WITH", "CUBE"]):
+            word = words[0] if words[0] != "WITH" else " ".join(words)
+            raise self.error(f"GROUP BY {word} is not supported; run one query for each set of columns")
 
     def _parse_having(self, skip_having_token: bool = False) -> exp.Having:
         word = self._take()
@@ -290,6 +355,8 @@ class _StatementParser(SparkParser):
         word = self._token
         limit = super()._parse_limit(this, top, skip_limit_token)
         if isinstance(limit, exp.Limit):
+            if limit.args.get("offset"):
+                raise self.error(_REFUSED[T.OFFSET], word)
             limit.meta["begin"] = word
         return limit
 

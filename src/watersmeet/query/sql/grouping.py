@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType as T
 
+from watersmeet.errors import SqlError
 from watersmeet.query.model import (
     CHANGED_AT,
     DELETED,
@@ -30,13 +31,13 @@ from watersmeet.query.model import (
 )
 from watersmeet.query.outer import ROW_ORDINAL, ROW_TIME
 from watersmeet.query.sql.canonical import normal_form
-from watersmeet.query.sql.expressions import ColumnReference, column_references, make_expression
-from watersmeet.query.sql.functions import AGGREGATES, is_call, refuse_functions
-from watersmeet.query.sql.grammar import Statement
+from watersmeet.query.sql.expressions import ColumnReference, column_references, known_references, make_expression
+from watersmeet.query.sql.functions import AGGREGATES, is_call, moving_at, not_deterministic, refuse_functions
+from watersmeet.query.sql.grammar import Statement, unaliased
 from watersmeet.query.sql.scope import Scope
 from watersmeet.query.sql.sketches import WITH_NUMBERS, read_parameters, split_arguments
 from watersmeet.query.sql.sources import read_duration
-from watersmeet.query.sql.tokens import SIMPLE_NAME, SqlText, Token, Tokens
+from watersmeet.query.sql.tokens import SIMPLE_NAME, SqlText, Token, Tokens, tokenize
 from watersmeet.query.sql.where import conjuncts_of
 from watersmeet.query.windows import AsOf, Changes, Hop, Range, Rows, Tumble
 
@@ -54,7 +55,7 @@ def is_grouped(statement: Statement) -> bool:
     parts = statement.tree.args
     if parts.get("group") or parts.get("having"):
         return True
-    lists = [statement.tokens_of(_unnamed(node)) for node in statement.tree.expressions]
+    lists = [statement.tokens_of(unaliased(node)) for node in statement.tree.expressions]
     return any(is_call(tokens, i, AGGREGATES) for tokens in lists for i in range(len(tokens)))
 
 
@@ -75,6 +76,8 @@ def read_grouping(
     statement: Statement, scope: Scope, sources: Sequence[StreamRef], event_times: Mapping[str, str]
 ) -> tuple[tuple[SelectItem, ...], Grouping]:
     """What is grouped, and what is made of groups."""
+    if any(source.alias.casefold() == GROUP for source in sources):
+        raise SqlError(f"{GROUP!r} cannot be an alias in a query with GROUP BY; add AS with another name")
     text, parts = statement.text, statement.tree.args
     group, first = parts.get("group"), statement.tokens[0]
     if parts.get("distinct"):
@@ -94,7 +97,7 @@ def read_grouping(
     select = (*select, *_implied_columns(text, emit, select)) if emit else select
     reader.name_outputs(select)
     having = [reader.condition(node) for node in conjuncts_of(parts["having"].this)] if parts.get("having") else []
-    order = [_sort_key(reader, node) for node in parts["order"].expressions] if parts.get("order") else []
+    order = [_sort_key(reader, select, node) for node in parts["order"].expressions] if parts.get("order") else []
     limit = _read_limit(statement, has_order=bool(order))
     grouped = [*(SelectItem(key_of_group(i).name, key) for i, key in enumerate(keys)), *reader.arguments]
     window: Hop | Changes
@@ -158,12 +161,8 @@ def _implied_columns(text: SqlText, emit: Token, select: Sequence[SelectItem]) -
         yield SelectItem(column.name, _column(column))
 
 
-def _unnamed(node: exp.Expr) -> exp.Expr:
-    return node.this if isinstance(node, exp.Alias | exp.Aliases) else node
-
-
 def _first_item(statement: Statement) -> exp.Expr:
-    return _unnamed(statement.tree.expressions[0])
+    return unaliased(statement.tree.expressions[0])
 
 
 def _read_window(text: SqlText, name: Token, brackets: Tokens) -> Hop:
@@ -189,10 +188,9 @@ def _read_window(text: SqlText, name: Token, brackets: Tokens) -> Hop:
 def _read_key(statement: Statement, scope: Scope, node: exp.Expr) -> Expression:
     """A key; a number or the name of an output column stands for that column of the select list."""
     items = statement.tree.expressions
-    if isinstance(node, exp.Literal) and node.is_int:
-        if not 1 <= int(node.name) <= len(items):
-            raise statement.text.error(statement.tokens_of(node)[0], f"the select list has no column {node.name}")
-        node = _unnamed(items[int(node.name) - 1])
+    place = _ordinal(statement, node)
+    if place is not None:
+        node = unaliased(items[place])
     elif isinstance(node, exp.Column) and len(node.parts) == 1:
         known = {name for _, names in scope.aliases.values() for name in names}
         named = [
@@ -205,8 +203,36 @@ def _read_key(statement: Statement, scope: Scope, node: exp.Expr) -> Expression:
     return make_expression(tokens, column_references(scope, tokens, [node]))
 
 
-def _sort_key(reader: "_GroupReader", node: exp.Ordered) -> SortKey:
-    return SortKey(reader.expression(node.this), bool(node.args.get("desc")), bool(node.args.get("nulls_first")))
+def _ordinal(statement: Statement, node: exp.Expr) -> int | None:
+    """The place in the select list that a whole number stands for, as in GROUP BY 1; None for anything else."""
+    number = node.unnest()
+    sign = 1
+    while isinstance(number, exp.Neg):
+        sign, number = -sign, number.this.unnest()
+    if not (isinstance(number, exp.Literal) and number.is_int):
+        return None
+    place, count = sign * int(number.name), len(statement.tree.expressions)
+    if not 1 <= place <= count:
+        message = f"the select list has no column {place}; numbers from 1 to {count} mean its columns"
+        raise statement.text.error(statement.tokens_of(node)[0], message)
+    return place - 1
+
+
+def _sort_key(reader: "_GroupReader", select: Sequence[SelectItem], node: exp.Ordered) -> SortKey:
+    """A sort key; a number or the name of an output column by itself stands for that column."""
+    if "tokens" not in node.this.meta:  # sqlglot's own reading of a keyword
+        begin = reader.statement.tree.args["order"].meta["begin"]
+        raise reader.statement.text.error(begin, "ORDER BY ALL is not supported; name the columns")
+    tokens = reader.statement.tokens_of(node.this)
+    place = _ordinal(reader.statement, node.this)
+    if place is not None:
+        expression = reader.output(tokens[0], select[place].expression, "ORDER BY")
+    else:
+        expression = reader.expression(node.this, "ORDER BY")
+        if not expression.columns and not node.find(exp.Column):
+            message = f"{expression.sql} is the same for all groups; sort by an output column or its number"
+            raise reader.statement.text.error(tokens[0], message)
+    return SortKey(expression, bool(node.args.get("desc")), bool(node.args.get("nulls_first")))
 
 
 def _read_limit(statement: Statement, *, has_order: bool) -> int | None:
@@ -224,6 +250,16 @@ def _read_limit(statement: Statement, *, has_order: bool) -> int | None:
         message = f"LIMIT takes a whole number from 1 to {_MOST_LIMIT:,}"
         raise statement.text.error(limit.meta["begin"], message)
     return int(count.name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """What names mean in an expression over groups, by where they begin in the text."""
+
+    references: Mapping[int, ColumnReference]  # output columns come before those of streams
+    of_streams: Mapping[int, ColumnReference]
+    clause: str | None
+    is_alone: bool  # the expression is a name and nothing else
 
 
 @dataclass
@@ -246,12 +282,12 @@ class _GroupReader:
         """The output columns."""
         items: dict[str, SelectItem] = {}
         for node in self.statement.tree.expressions:
-            tokens = self.statement.tokens_of(_unnamed(node))
+            tokens = self.statement.tokens_of(unaliased(node))
             if isinstance(node, exp.Aliases):
                 raise self.scope.text.error(tokens[0], "several names for one expression are not supported")
             if tokens[-1].kind is T.STAR and (len(tokens) == 1 or tokens[-2].kind is T.DOT):
                 raise self.scope.text.error(tokens[0], "* cannot be with GROUP BY; name the keys and aggregates")
-            expression = self.expression(_unnamed(node))
+            expression = self.expression(unaliased(node))
             name = node.alias if isinstance(node, exp.Alias) else self._implied_name(tokens, expression)
             if name.casefold() in items:
                 message = f"two output columns are called {name!r}; name one of them with AS"
@@ -265,15 +301,33 @@ class _GroupReader:
         names = {column.name[1:].casefold(): column for column in named}
         self.named, self.scope = named, replace(self.scope, outputs={**names, **self.scope.outputs})
 
-    def expression(self, node: exp.Expr) -> Expression:
-        """An expression over columns of the group."""
+    def output(self, token: Token, expression: Expression, clause: str) -> Expression:
+        """An output column that a later clause names; evaluated twice, it must have the same value."""
+        written = tokenize(SqlText(expression.sql))
+        if moving := next(filter(None, (moving_at(written, i) for i in range(len(written)))), None):
+            raise self.scope.text.error(token, not_deterministic(moving, clause))
+        return Expression(f"({expression.sql})", expression.columns)
+
+    def expression(self, node: exp.Expr, clause: str | None = None) -> Expression:
+        """An expression over columns of the group; `clause` is HAVING or ORDER BY, which know output columns too."""
         tokens = self.statement.tokens_of(node)
         text = self.scope.text
         if node.find(exp.Filter):
             cure = "write CASE WHEN condition THEN value END as its argument"
             raise text.error(tokens[0], f"FILTER after an aggregate is not supported; {cure}")
-        refuse_functions(text, self._outside_aggregates(tokens), [node], self.exact_clause, stars=False)
-        references = {ref.start: ref for ref in column_references(self.scope, tokens, [node])}
+        outside = self._outside_aggregates(tokens)
+        refuse_functions(text, outside, [node], self.exact_clause, stars=False)
+        if clause:
+            refuse_functions(text, outside, [], clause)
+        calls = [i for i in range(len(tokens)) if is_call(tokens, i, AGGREGATES)]
+        arguments = [(tokens[i].start, tokens[_call_end(tokens, i) - 1].end) for i in calls]
+        scope = replace(self.scope, arguments=arguments)
+        names = _Names(
+            {ref.start: ref for ref in column_references(scope, tokens, [node])},
+            known_references(replace(scope, outputs={}), node),
+            clause,
+            is_alone=isinstance(node.unnest(), exp.Column),
+        )
         pieces: list[str] = []
         columns: set[Column] = set()
         end, i = tokens[0].start - 1, 0
@@ -283,7 +337,7 @@ class _GroupReader:
                 i += 1
                 continue
             pieces.append(" " if token.start > end + 1 else "")
-            stop, made = self._replaced(tokens, i, node.meta["tokens"][0] + i, references)
+            stop, made = self._replaced(tokens, i, node.meta["tokens"][0] + i, names)
             pieces.append(token.text if made is None else made.sql)
             columns |= set() if made is None else set(made.columns)
             end = tokens[stop - 1].end
@@ -296,40 +350,59 @@ class _GroupReader:
 
     def condition(self, node: exp.Expr) -> Expression:
         """A condition on groups."""
-        made = self.expression(node)
+        made = self.expression(node, "HAVING")
         if {CHANGED_AT, DELETED} & set(made.columns):
             message = f"{made.columns[0].name} cannot be in HAVING; filter the changes downstream"
             raise self.scope.text.error(self.statement.tokens_of(node)[0], message)
         return made
 
-    def _replaced(
-        self, tokens: Tokens, i: int, place: int, references: Mapping[int, ColumnReference]
-    ) -> tuple[int, Expression | None]:
+    def _replaced(self, tokens: Tokens, i: int, place: int, names: "_Names") -> tuple[int, Expression | None]:
         """What stands for the tokens from `i` on, and where it stops; None where the token stays."""
         if is_call(tokens, i, AGGREGATES):
             stop = _call_end(tokens, i)
-            return stop, _column(self._aggregate(tokens[i:stop], references.values()))
-        for node in sorted(self._nodes.get(place, ()), key=lambda one: -one.meta["tokens"][1]):
-            stop = i + node.meta["tokens"][1] - place
-            if self._keys and stop <= len(tokens):
-                key = self._keys.get(_comparable(make_expression(tokens[i:stop], references.values())))
-                if key is not None:
-                    return stop, _column(key)
-        reference = references.get(tokens[i].start)
+            return stop, _column(self._aggregate(tokens[i:stop], names.references.values()))
+        reference = names.references.get(tokens[i].start)
+        stops = [i + node.meta["tokens"][1] - place for node in self._nodes.get(place, ())]
+        if reference is not None:
+            after = (j for j in range(i, len(tokens)) if tokens[j].start > reference.end)
+            stops.append(next(after, len(tokens)))
+        for stop in sorted({stop for stop in stops if stop <= len(tokens)}, reverse=True) if self._keys else ():
+            key = self._keys.get(_comparable(make_expression(tokens[i:stop], names.of_streams.values())))
+            if key is not None and not self._means_output(tokens[i:stop], names):
+                return stop, _column(key)
         if reference is None:
             return i + 1, None
-        stop = next((j for j in range(i, len(tokens)) if tokens[j].start > reference.end), len(tokens))
+        stop = stops[-1]
         column = reference.column
         if column in self.named:
-            return stop, Expression(f"({self.named[column].sql})", self.named[column].columns)
+            assert names.clause is not None, "output columns are known to later clauses"
+            return stop, self.output(tokens[i], self.named[column], names.clause)
         if column.alias == GROUP:
             return stop, _column(column)
-        if (key := self._keys.get(column.sql)) is not None:
-            return stop, _column(key)
         cure = f"add it to GROUP BY, or write max({column.flat})"
         raise self.scope.text.error(
             tokens[i], f"column {column.flat} is neither in GROUP BY nor inside an aggregate; {cure}"
         )
+
+    def _means_output(self, tokens: Tokens, names: "_Names") -> bool:
+        """Whether what could be a key is an output column of that name in ORDER BY; HAVING means keys, as in Spark.
+
+        Within an expression of ORDER BY Spark means the output column, and others the key.
+        """
+        for reference in names.references.values():
+            named = self.named.get(reference.column)
+            if named is None or not tokens[0].start <= reference.start <= tokens[-1].end:
+                continue
+            known = names.of_streams[reference.start].column
+            key = self._keys.get(known.sql)
+            if names.clause == "HAVING" or (key is not None and named.sql == key.sql):
+                continue
+            if not names.is_alone:
+                message = f"{known.name!r} may be the output column or {known.flat} here"
+                cure = f"write {known.flat}, or the number of an output column by itself"
+                raise self.scope.text.error(reference.start, f"{message}; {cure}")
+            return True
+        return False
 
     def _aggregate(self, call: Tokens, references: Iterable[ColumnReference]) -> Column:
         """The column of the group that holds the value of a call such as sum(DISTINCT x)."""

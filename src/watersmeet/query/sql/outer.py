@@ -9,11 +9,11 @@ from sqlglot.tokenizer_core import TokenType as T
 from watersmeet.errors import SqlError
 from watersmeet.query.model import Equality, Expression, JoinKind, JoinTree, OuterJoins, Predicate, StreamRef
 from watersmeet.query.sql.expressions import column_references, make_expression
-from watersmeet.query.sql.functions import refuse_functions
-from watersmeet.query.sql.grammar import Statement
+from watersmeet.query.sql.functions import AGGREGATES, is_call, refuse_functions
+from watersmeet.query.sql.grammar import Statement, unaliased
 from watersmeet.query.sql.scope import Scope, make_scope
+from watersmeet.query.sql.select_list import read_item
 from watersmeet.query.sql.sources import joins_of, kind_of, read_sources
-from watersmeet.query.sql.tokens import Tokens, outside_brackets
 from watersmeet.query.sql.where import conjuncts_of, read_conjunct
 from watersmeet.query.windows import MOST_STREAMS, AsOf, Unbounded, Window
 
@@ -72,13 +72,16 @@ def read_conditions(
     tree = _merged(groups).tree
     where: list[Predicate] = []
     every = list(sources)
+    hidden = hidden_aliases(statement, sources)
+    seen = {name: one for name, one in scope.aliases.items() if one[0] not in hidden}
     if clause := statement.tree.args.get("where"):
         for conjunct in conjuncts_of(clause.this):
             found = _subquery_of(conjunct)
             if found is None:
-                where.append(read_conjunct(statement, scope, conjunct))
+                where.append(read_conjunct(statement, replace(scope, nearest=frozenset(seen)), conjunct))
                 continue
-            right, on, more = _read_subquery(statement, scope, every, columns, tables, conjunct, *found)
+            outside = replace(scope, aliases=seen)
+            right, on, more = _read_subquery(statement, outside, every, columns, tables, conjunct, *found)
             tree = JoinTree(found[0], tree, right, tuple(on))
             every += more
             predicates += on
@@ -158,8 +161,12 @@ def _read_subquery(
     clause = "IN" if compared is not None else "EXISTS"
     for name, value in select.args.items():
         if value and name not in _SUBQUERY_PARTS:
-            word = name.strip("_").upper()
+            word = {"group": "GROUP BY", "order": "ORDER BY"}.get(name, name.strip("_").upper())
             raise text.error(tokens[0], f"{word} in the subquery of {clause} is not supported; leave it out")
+    if emit := select.meta.get("emit"):
+        raise text.error(emit, f"EMIT CHANGES in the subquery of {clause} is not supported; leave it out")
+    if any("tokens" not in node.meta for node in map(unaliased, select.expressions)):
+        raise text.error(tokens[0], f"the subquery of {clause} has no SELECT; write SELECT 1 FROM ...")
     if select.args.get("from_") is None:
         raise text.error(tokens[0], f"the subquery of {clause} has no FROM; name a stream there")
     inside = Statement(text, statement.tokens, select)
@@ -179,6 +186,7 @@ def _read_subquery(
     own = make_scope(text, sources, columns)
     named = {old.alias.casefold(): own.aliases[new.alias.casefold()] for old, new in zip(written, sources, strict=True)}
     both = replace(scope, aliases={**scope.aliases, **named}, nearest=frozenset(named))
+    _check_select(inside, replace(own, aliases=named), both, clause)
     conditions = [join.args["on"] for join in joins if join.args.get("on")]
     if where := select.args.get("where"):
         conditions.append(where.this)
@@ -189,7 +197,7 @@ def _read_subquery(
                 raise text.error(tokens[0], "a subquery within a subquery is not supported; join its streams instead")
             on.append(read_conjunct(inside, both, one))
     if compared is not None:
-        on.append(_membership(statement, scope, both, tokens, select, kind))
+        on.append(_membership(statement, scope, both, compared, select, kind))
     aliases = {source.alias for source in sources}
     tree: JoinTree | str = sources[0].alias
     for number, source in enumerate(sources[1:], start=2):
@@ -214,20 +222,28 @@ def _read_subquery(
     return tree, [*rest, *(one for one in on if one in inner)], sources
 
 
+def _check_select(inside: Statement, own: Scope, both: Scope, clause: str) -> None:
+    """Refuse a select list that Spark would refuse, and aggregates, which have one row however many there are."""
+    for node in inside.tree.expressions:
+        tokens = inside.tokens_of(unaliased(node))
+        if call := next((tokens[i] for i in range(len(tokens)) if is_call(tokens, i, AGGREGATES)), None):
+            always = ", where a subquery without GROUP BY always has a row" if clause == "EXISTS" else ""
+            cure = "make a view of the groups and read it there"
+            message = f"the aggregate {call.name.casefold()} cannot be in the subquery of {clause}{always}; {cure}"
+            raise inside.text.error(call, message)
+        is_star = tokens[-1].kind is T.STAR and (len(tokens) == 1 or tokens[-2].kind is T.DOT)
+        read_item(inside, own if is_star else both, node, is_named=False)
+
+
 def _membership(
-    statement: Statement, outside: Scope, inside: Scope, tokens: Tokens, select: exp.Select, kind: JoinKind
+    statement: Statement, outside: Scope, inside: Scope, compared: exp.In, select: exp.Select, kind: JoinKind
 ) -> Predicate:
     """That a value outside is the one that the subquery selects; for NOT IN, that it may be: a NULL may be anything."""
-    text = statement.text
+    text, value_tokens = statement.text, statement.tokens_of(compared.this)
     if len(select.expressions) != 1 or isinstance(select.expressions[0], exp.Star):
-        raise text.error(tokens[0], "the subquery of IN must select one column; name it")
-    node = select.expressions[0]
-    node = node.this if isinstance(node, exp.Alias) else node
-    place = next(i for i, token in outside_brackets(tokens) if token.kind is T.IN)
-    end = place - 1 if tokens[place - 1].kind is T.NOT else place
-    begin = 1 if tokens[0].kind is T.NOT else 0
-    value_tokens, chosen_tokens = tokens[begin:end], statement.tokens_of(node)
-    compared = next(one for one in statement.tree.find_all(exp.In) if select in list(one.find_all(exp.Select)))
+        raise text.error(value_tokens[0], "the subquery of IN must select one column; name it")
+    node = unaliased(select.expressions[0])
+    chosen_tokens = statement.tokens_of(node)
     refuse_functions(text, value_tokens, [compared.this], "WHERE or ON")
     refuse_functions(text, chosen_tokens, [node], "WHERE or ON")
     left = make_expression(value_tokens, column_references(outside, value_tokens, [compared.this]))

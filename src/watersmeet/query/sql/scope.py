@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from watersmeet.errors import SqlError, UnknownColumn, did_you_mean
-from watersmeet.query.model import Column, StreamRef
+from watersmeet.query.model import CHANGED_AT, DELETED, WINDOW_END, WINDOW_START, Column, StreamRef
 from watersmeet.query.sql.tokens import SqlText
+
+OWN_OF_GROUPS = (WINDOW_START, WINDOW_END, CHANGED_AT, DELETED)  # what groups have under names of ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +19,7 @@ class Scope:
     text: SqlText
     aliases: Mapping[str, tuple[str, Mapping[str, str]]]
     outputs: Mapping[str, Column] = field(default_factory=dict)  # by case-folded name, what groups have beside columns
+    arguments: Sequence[tuple[int, int]] = ()  # where aggregates stand in the text: in them columns come before outputs
     united: Mapping[str, tuple[Column, ...]] = field(default_factory=dict)  # by name, columns that USING makes one
     nearest: frozenset[str] = frozenset()  # case-folded aliases of a subquery: a bare name is theirs if they have it
 
@@ -25,12 +28,17 @@ class Scope:
         at = int(parts[0].meta["start"])
         names = [part.name for part in parts]
         first = names[0].casefold()
-        if len(names) == 1 and first in self.outputs:
+        having = [alias for alias, (_, names_of) in self.aliases.items() if first in names_of]
+        is_argument = bool(having) and any(begin <= at <= end for begin, end in self.arguments)
+        if len(names) == 1 and first in self.outputs and not is_argument:
+            if having and self.outputs[first] in OWN_OF_GROUPS:
+                column = Column(self.aliases[having[0]][0], self.aliases[having[0]][1][first])
+                cure = f"write {column.flat}, or call it otherwise in a subquery"
+                raise self.text.error(at, f"{names[0]!r} is what groups have and a column of a stream too; {cure}")
             return self.outputs[first], 1
         qualified = self.aliases.get(first) if len(names) > 1 else None
         if qualified and (name := qualified[1].get(names[1].casefold())) is not None:
             return Column(qualified[0], name), 2
-        having = [alias for alias, (_, names_of) in self.aliases.items() if first in names_of]
         having = [alias for alias in having if alias in self.nearest] or having
         owners = [Column(self.aliases[alias][0], self.aliases[alias][1][first]) for alias in having]
         if owners and all(column in self.united.get(first, ()) for column in owners):

@@ -152,6 +152,9 @@ class _Reader:
             if following is None or following.kind is not T.ALL:
                 cure = "write UNION ALL, and SELECT DISTINCT * FROM (...) around it"
                 raise self.text.error(tokens[place], f"UNION without ALL is not supported; {cure}")
+            if [token.name.casefold() for token in tokens[place + 2 : place + 4]] == ["by", "name"]:
+                cure = "list the columns in the same order"
+                raise self.text.error(tokens[place + 2], f"UNION ALL BY NAME is not supported; {cure}")
             for side in (tokens[begin:place], tokens[place + 2 :]):
                 if not side:
                     raise self.text.error(tokens[place], "UNION ALL lacks a SELECT on one side")
@@ -167,9 +170,14 @@ class _Reader:
     def _with(self, tokens: Tokens, scope: Scope, target: Target) -> tuple[Tokens, Scope]:
         """Read common table expressions; the rest, and what names mean there."""
         depth, place, found = tokens[0].depth, 1, dict(scope)
+        own = set[str]()
         while True:
             name, opening = self._cte(tokens, place)
             closing = self._closing(tokens, opening)
+            if name.name.casefold() in own:
+                message = f"two common table expressions are called {name.name!r}; name one of them otherwise"
+                raise self.text.error(name, message)
+            own.add(name.name.casefold())
             stream = self._fresh(target.name, name.name)
             self.read(tokens[opening + 1 : closing], found, Target(stream, is_stream=True))
             found[name.name.casefold()] = stream

@@ -17,7 +17,7 @@ from watersmeet.query.sql.tokens import SIMPLE_NAME, SqlText, Token, Tokens
 
 
 @dataclass(frozen=True, slots=True)
-class _OutputColumn:
+class OutputColumn:
     """An output column; `starred` is the column if it came out of `*`."""
 
     token: Token
@@ -30,7 +30,7 @@ def read_select(statement: Statement, scope: Scope) -> tuple[SelectItem, ...]:
     """The output columns; a column of `*` whose name another one has is called alias_name."""
     exact_clause = "SELECT DISTINCT" if statement.tree.args.get("distinct") else None
     outputs = [
-        output for node in statement.tree.expressions for output in _read_item(statement, scope, node, exact_clause)
+        output for node in statement.tree.expressions for output in read_item(statement, scope, node, exact_clause)
     ]
     uses = Counter(output.name.casefold() for output in outputs)
     items: dict[str, SelectItem] = {}
@@ -45,7 +45,10 @@ def read_select(statement: Statement, scope: Scope) -> tuple[SelectItem, ...]:
     return tuple(items.values())
 
 
-def _read_item(statement: Statement, scope: Scope, node: exp.Expr, exact_clause: str | None) -> list[_OutputColumn]:
+def read_item(
+    statement: Statement, scope: Scope, node: exp.Expr, exact_clause: str | None = None, *, is_named: bool = True
+) -> list[OutputColumn]:
+    """The columns of an item; where it is not `is_named`, their names do not matter, so an expression needs none."""
     text, name = scope.text, None
     if isinstance(node, exp.Alias | exp.Aliases):
         name, named, node = node.alias, node, node.this
@@ -54,12 +57,13 @@ def _read_item(statement: Statement, scope: Scope, node: exp.Expr, exact_clause:
         raise text.error(tokens[0], "several names for one expression are not supported; give it one with AS")
     if tokens[-1].kind is T.STAR and (len(tokens) == 1 or tokens[-2].kind is T.DOT):
         return _expand_star(scope, tokens)
-    if isinstance(node, exp.Star):
+    if isinstance(node, exp.Star) or (isinstance(node, exp.Column) and isinstance(node.this, exp.Star)):
         raise text.error(tokens[0], "* with EXCEPT or the like is not supported; name the columns")
     refuse_functions(text, tokens, [node], exact_clause)
     references = column_references(scope, tokens, [node])
     expression = make_expression(tokens, references)
-    return [_OutputColumn(tokens[0], name or _implied_name(text, tokens, references), expression)]
+    name = name or (_implied_name(text, tokens, references) if is_named else "")
+    return [OutputColumn(tokens[0], name, expression)]
 
 
 def _implied_name(text: SqlText, tokens: Tokens, references: Sequence[ColumnReference]) -> str:
@@ -81,7 +85,7 @@ def _is_field_path(tokens: Tokens, reference: ColumnReference) -> bool:
     return all((token.kind is T.DOT) == (i % 2 == 0) and token.depth == tokens[0].depth for i, token in enumerate(rest))
 
 
-def _expand_star(scope: Scope, tokens: Tokens) -> list[_OutputColumn]:
+def _expand_star(scope: Scope, tokens: Tokens) -> list[OutputColumn]:
     match tokens:
         case [_]:
             wanted = list(scope.aliases.values())
@@ -99,4 +103,4 @@ def _expand_star(scope: Scope, tokens: Tokens) -> list[_OutputColumn]:
     if len(tokens) == 1:  # what USING makes one is there once, and first
         merged = {column for some in scope.united.values() for column in some}
         columns = [*(some[0] for some in scope.united.values()), *(one for one in columns if one not in merged)]
-    return [_OutputColumn(tokens[0], column.name, Expression(column.sql, (column,)), column) for column in columns]
+    return [OutputColumn(tokens[0], column.name, Expression(column.sql, (column,)), column) for column in columns]
