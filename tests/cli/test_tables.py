@@ -10,7 +10,11 @@ from rich.console import Console
 
 from watersmeet.cli import live
 from watersmeet.cli.tables import print_table, queries_table, summary_table
+from watersmeet.metrics.bus import EventBus
+from watersmeet.metrics.events import PlanChangeProposed, PlanInForce
+from watersmeet.metrics.traffic import LinkRow, LinkTraffic
 from watersmeet.metrics.usage import Usage
+from watersmeet.program.site.ledger import Traffic
 from watersmeet.topology.model import Query, Sink
 
 USAGE = Usage(rows_in=42_000, rows_out=1_234_567, late=840, state_rows=7_806, state_bytes=300_000, bytes_shipped=99)
@@ -67,3 +71,23 @@ def test_where_nobody_watches_there_is_a_line_now_and_then(monkeypatch: pytest.M
     answers, out = iter([False, True]), io.StringIO()
     live.follow(run, threading.Event(), Console(file=out), 0.0, quiet=True)
     assert out.getvalue() == ""
+
+
+def test_the_live_view_has_the_plans_in_force_and_messages_by_kind() -> None:
+    clock = iter([1.0, 20.0, 25.0, 30.0, 35.0, 40.0])
+    bus = EventBus(clock=lambda: next(clock))
+    bus.publish(PlanInForce("q", "central", "join", None, 1))
+    bus.publish(PlanChangeProposed(("q",), "nyc is ten times as busy", 0))
+    bus.publish(PlanInForce("q", "auto", "join", None, 2))
+    for name in ("removed", "r"):
+        bus.publish(PlanInForce(name, "auto", "join", None, 1))
+    bus.publish(PlanChangeProposed(("r",), "not in force yet", 0))
+    kinds = {("ams", "fra", "results"): 9, ("ams", "nyc", "results"): 3_000, ("fra", "ams", "migration"): 2}
+    rows = tuple(LinkRow(*link, Traffic(100, batches, 5), 0.0) for link, batches in kinds.items())
+    traffic = LinkTraffic((*rows, LinkRow("nyc", "ams", "keys", Traffic(0, 0, 0), 0.0)), 0, 0.0)
+    run: Any = SimpleNamespace(name="q", plans={"q": None, "r": None}, events=bus, traffic=traffic, last_batch=None)
+    out = io.StringIO()
+    Console(file=out, width=120, force_terminal=True, color_system=None).print(live._progress(run, 0.0))
+    text = " ".join(out.getvalue().replace("│", " ").split())
+    assert " q 2 auto 00:00:25 nyc is ten times as busy r 1 auto 00:00:35 └" in text and "removed" not in text
+    assert text.endswith("messages by kind: results 3,009, migration 2")

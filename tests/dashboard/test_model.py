@@ -9,7 +9,7 @@ import pytest
 
 from watersmeet.dashboard import view
 from watersmeet.dashboard.model import MOST_NOTES, RunModel
-from watersmeet.dashboard.redact import redacted
+from watersmeet.dashboard.redact import redacted, redacted_plan, redacted_sql
 from watersmeet.dashboard.series import TIERS, Series, grid_over
 from watersmeet.dashboard.store import Store
 from watersmeet.dashboard.tail import Position, Tail
@@ -280,10 +280,41 @@ def test_half_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
         ("link a -> b: 3 / 4 of it", "link a -> b: 3 / 4 of it"),
         ("kafka.sasl.password=abc and api_key: xyz", "kafka.sasl.password=… and api_key: …"),
         ("jdbc://me:pw@host/db", "jdbc://…@host/db"),
+        ("jdbc:postgresql://me:p@ss@host:5432/db", "jdbc:postgresql://…@host:5432/db"),
+        ("file:///var/lib/x.parquet, file:/in/y.json", "…/x.parquet, …/y.json"),
+        ("cannot read '/home/me/my dir/x.json'", "cannot read '…/x.json'"),
+        ("~/.aws/credentials is missing", "…/credentials is missing"),
+        ("s3://bucket/some/where/x.parquet: denied", "s3://bucket/…/x.parquet: denied"),
+        ('{"password": "two words", "k": 1}', '{"password": …, "k": 1}'),
+        ('Module required username="u" password="p;w";', 'Module required username="u" password=…;'),
+        ("fs.s3a.secret.key=a/b+c fs.s3a.access.key=d", "fs.s3a.secret.key=… fs.s3a.access.key=…"),
+        ("AKIAIOSFODNN7EXAMPLE may not write", "… may not write"),
+        ("https://host/x?sv=1&sig=a%2Fb&X-Amz-Signature=c", "https://host/x?sv=1&sig=…&X-Amz-Signature=…"),
+        ("header Bearer abcdef.123456 was refused", "header Bearer … was refused"),
+        ("-----BEGIN PRIVATE KEY-----\nMIIE\n-----END PRIVATE KEY-----\nis none", "…\nis none"),
     ],
 )
 def test_texts_have_no_paths_and_secrets(text: str, shown: str) -> None:
     assert redacted(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a.token = b.token AND a.tokens > b.tokens / 2", None),
+        ("SELECT token, a.x / b.y AS share FROM a WHERE name = 'x'", None),
+        ("password = 'it''s two'", "password = '…'"),
+        ("a.user_password <> 'x' OR 'y' = b.secret", "a.user_password <> '…' OR '…' = b.secret"),
+        ("api_key IN ('a', 'b') AND x IN ('c')", "api_key IN ('…') AND x IN ('c')"),
+        ("token LIKE 'x%' AND pwd = 1234", "token LIKE '…' AND pwd = '…'"),
+        ("OPTIONS (password 'x', 'fs.s3a.secret.key'='y')", "OPTIONS (password '…', 'fs.s3a.secret.key'='…')"),
+        ("u = 'https://me:pw@h/x' -- password: abc\nAND k = 1", "u = 'https://…@h/x' -- password: …\nAND k = 1"),
+        ("FROM parquet.`/data/in/x`", "FROM parquet.`…/x`"),
+        ("path = '/home/me/x.json'", "path = '…/x.json'"),
+    ],
+)
+def test_sql_keeps_its_conditions_but_no_secret(text: str, shown: str | None) -> None:
+    assert redacted_sql(text) == (shown or text) == redacted_plan(text)
 
 
 def test_a_decision_says_what_was_expected() -> None:

@@ -124,6 +124,39 @@ def test_no_path_is_shown(recorded: Lines, tmp_path: Path, serve: Serve) -> None
     assert str(tmp_path) not in shown and "/deep" not in shown
 
 
+def test_no_secret_is_shown(recorded: Lines, tmp_path: Path, serve: Serve) -> None:
+    """Neither of queries, plans and operators, nor of what is said of them; also not in the stream of the page."""
+    secrets = "x = 'https://me:hunter2@host/y' AND a.token = 'hunter2' AND b.api_key IN ('hunter2', 'hunter2 too')"
+    text = f"option kafka.sasl.password=hunter2, fs.s3a.secret.key: hunter2; https://h/p?sig=hunter2; {secrets}"
+    lines = []
+    for line in recorded:
+        match line["event"]:
+            case "query_described":
+                line = line | {"sql": f"{line['sql']} AND {secrets} -- token=hunter2"}
+            case "plan_in_force":
+                line = line | {"plan_text": f"{line['plan_text']}\n  where {secrets}, of /data/hunter2/in/x.json"}
+            case "site_program_in_force":
+                line = line | {"operators": [*line["operators"], f"probe where {secrets}"]}
+            case "plan_decision":
+                line = line | {"reason": text}
+            case "run_ended":
+                line = line | {"reason": "failed", "message": text}
+        lines.append(line)
+    about = {"at": recorded[-1]["at"], "query": None, "site": "ams"}
+    lines.append(about | {"event": "warning", "text": text})
+    lines.append(about | {"event": "change_refused", "queries": ["everywhere"], "cause": text})
+    lines.append(about | {"event": "plan_change_proposed", "queries": [], "reason": text, "changes_before": 0})
+    url = serve(write(tmp_path / "run.jsonl", lines)).url
+    shown = {what: ask(f"{url}api/{what}")[2] for what in ("now", "timeline", "answers", "peers")}
+    with urllib.request.urlopen(f"{url}api/events", timeout=20) as stream:
+        shown["events"] = stream.readline().decode()
+    assert not [what for what, said in shown.items() if "hunter2" in said]
+    now = json.loads(shown["now"])
+    assert "AND a.token = '…'" in now["queries"][0]["sql"] and "AND a.token = '…'" in now["queries"][0]["plan"]
+    assert any("a.token = '…'" in operator for site in now["sites"] for operator in site["operators"])
+    assert now["message"].startswith("option kafka.sasl.password=…, fs.s3a.secret.key: …; https://h/p?sig=…")
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -12,7 +12,8 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, ProgressColumn
 from rich.text import Text
 
-from watersmeet.cli.tables import links_table, run_title
+from watersmeet.cli.tables import MOST_NAMED, links_table, messages_line, plans_table, run_title
+from watersmeet.metrics.events import PlanChangeProposed, PlanInForce
 from watersmeet.texts import size_text
 
 if TYPE_CHECKING:
@@ -59,9 +60,18 @@ def _print_line(run: "StreamingRun", began: float, console: Console) -> None:
 
 
 def _progress(run: "StreamingRun", began: float) -> RenderableType:
-    line = _progress_line(run, began)
-    traffic = run.traffic
-    return Group(line, links_table(traffic)) if traffic.rows else line
+    parts: list[RenderableType] = [_progress_line(run, began)]
+    if len(plans := _plans(run)) <= MOST_NAMED:
+        parts.append(plans_table(plans, run.events.recent(PlanChangeProposed)))
+    if (traffic := run.traffic).rows:
+        parts += [links_table(traffic), Text(messages_line(traffic))]
+    return Group(*parts)
+
+
+def _plans(run: "StreamingRun") -> list[tuple[float, PlanInForce]]:
+    """The plans in force, and since when they are."""
+    known = run.plans
+    return [(at, plan) for at, plan in run.events.recent(PlanInForce) if plan.query in known]
 
 
 def _progress_line(run: "StreamingRun", began: float) -> Text:

@@ -1,14 +1,15 @@
 """Tables and figures that commands print."""
 
 import os
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from watersmeet.metrics.events import PlanChangeProposed, PlanInForce
 from watersmeet.texts import size_text
 from watersmeet.topology.model import Query, Sink
 
@@ -98,6 +99,32 @@ def links_table(traffic: "LinkTraffic") -> Table:
     central = [f"{traffic.central_bytes:,}", *estimated(None), "", "", f"{traffic.central_price:.6f}"]
     table.add_row("central would ship about", "", *central)
     return table
+
+
+def plans_table(
+    plans: Iterable[tuple[float, PlanInForce]], proposals: Iterable[tuple[float, PlanChangeProposed]]
+) -> Table:
+    """Which plan of each query is in force, since when, and why it was changed."""
+    table = Table(title="plans in force", title_justify="left")
+    table.add_column("query")
+    table.add_column("version", justify="right")
+    for heading in ("planner", "since (UTC)", "why"):
+        table.add_column(heading)
+    asked = sorted(proposals, key=lambda one: one[0])
+    for at, plan in sorted(plans, key=lambda one: one[1].query):
+        since = datetime.fromtimestamp(at, UTC).strftime("%H:%M:%S")
+        reasons = [one.reason for before, one in asked if plan.query in one.queries and before <= at]
+        table.add_row(plan.query, str(plan.version), plan.planner, since, reasons[-1] if reasons else "")
+    return table
+
+
+def messages_line(traffic: "LinkTraffic") -> str:
+    """How many messages of each kind links have carried, the most first."""
+    counts: dict[str, int] = {}
+    for row in traffic.rows:
+        counts[row.purpose] = counts.get(row.purpose, 0) + row.traffic.batches
+    found = sorted((one for one in counts.items() if one[1]), key=lambda one: (-one[1], one[0]))
+    return f"messages by kind: {', '.join(f'{kind} {count:,}' for kind, count in found) or 'none'}"
 
 
 def print_table(table: Table, console: Console) -> None:

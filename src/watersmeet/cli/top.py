@@ -120,16 +120,19 @@ def _sites(now: dict[str, Any]) -> Table:
 
 def _links(links: list[dict[str, Any]], most: int) -> Table:
     """Those that carry most; the last line counts the others."""
-    table = _table("link", "#now", "#sent", "#backlog", "mostly")
+    table = _table("link", "#now", "#sent", "#backlog", "#latency", "mostly")
     shown = links if len(links) <= most else links[: most - 1]
     for link in shown:
         purpose = max(link["purposes"], key=lambda name: link["purposes"][name]["bytes"])
         backlog = Text(size_text(link["backlog"]), style="yellow" if link["is_stuck"] else "")
         name = f"{link['from']} -> {link['to']}"
-        table.add_row(Text(name), f"{size_text(link['bytes_s'])}/s", size_text(link["bytes"]), backlog, purpose)
+        latency = _or_none(link["measured_latency_s"], ".2f", " s")
+        table.add_row(
+            Text(name), f"{size_text(link['bytes_s'])}/s", size_text(link["bytes"]), backlog, latency, purpose
+        )
     if others := links[len(shown) :]:
         total = {name: size_text(sum(link[name] for link in others)) for name in ("bytes_s", "bytes", "backlog")}
-        table.add_row(f"{len(others)} more", f"{total['bytes_s']}/s", total["bytes"], total["backlog"], "")
+        table.add_row(f"{len(others)} more", f"{total['bytes_s']}/s", total["bytes"], total["backlog"], "", "")
     return table
 
 

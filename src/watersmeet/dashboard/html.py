@@ -108,10 +108,11 @@ def _links(links: Sequence[dict[str, Any]]) -> str:
             f"{_bytes(link['bytes_s'])}/s",
             _bytes(link["bytes"]),
             _bytes(link["backlog"]),
+            _seconds(link["measured_latency_s"]),
         ]
         for link in used
     ]
-    return table_html(["link", "#now", "#sent", "#backlog"], rows, "Links") if rows else ""
+    return table_html(["link", "#now", "#sent", "#backlog", "#latency"], rows, "Links") if rows else ""
 
 
 def _flows(query: dict[str, Any]) -> str:

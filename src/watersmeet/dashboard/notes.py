@@ -65,7 +65,7 @@ def notes_of(at: float, event: Event, before: Event | None) -> Iterator[Note]:
         case PlanChangeProposed():
             title = f"{', '.join(event.queries)}: another plan proposed"
             title += f", after {event.changes_before} asked for before" if event.changes_before else ""
-            yield Note(at, "plan", title, redacted(event.reason), event.queries[0])
+            yield Note(at, "plan", title, redacted(event.reason), event.queries[0] if event.queries else None)
         case PlanDecision():
             yield _decision(at, event)
         case VersionDropped():

@@ -6,7 +6,7 @@ from itertools import takewhile
 from typing import Any
 
 from watersmeet.dashboard.model import RunModel
-from watersmeet.dashboard.redact import redacted
+from watersmeet.dashboard.redact import redacted, redacted_plan, redacted_sql
 from watersmeet.metrics.events import (
     LinkCounts,
     MicroBatchCompleted,
@@ -94,7 +94,7 @@ def _site(model: RunModel, now: float, site: str, state: str, why: str) -> dict[
         "state_rows": None if last is None else last.state_rows,
         "state_bytes": None if last is None else last.state_bytes,
         "segments": None if last is None else last.segments,
-        "operators": [] if program is None else list(program.operators),
+        "operators": [] if program is None else [redacted_plan(operator) for operator in program.operators],
         "undelivered": {} if status is None else dict(status.undelivered),
     }
 
@@ -213,12 +213,12 @@ def _query(model: RunModel, now: float, name: str, links: list[dict[str, Any]]) 
     readers = {kept for stream in streams for kept in (model.topology.streams.get(stream),) if kept}
     return {
         "name": name,
-        "sql": "" if described is None else described.sql.strip(),
+        "sql": "" if described is None else redacted_sql(described.sql.strip()),
         "streams": list(streams),
         "site": site,
         "sites": sorted(readers),
         "planner": None if plan is None else plan.planner,
-        "plan": "" if plan is None else redacted(plan.plan_text),
+        "plan": "" if plan is None else redacted_plan(plan.plan_text),
         "version": None if plan is None else plan.version,
         "state": _query_state(model, name),
         "rows": sum(model.totals("rows", at2=stream) for stream in streams),

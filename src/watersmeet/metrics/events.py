@@ -39,6 +39,9 @@ class QueryDescribed:
     streams: tuple[str, ...]
     site: str
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sql", without_secrets(self.sql))
+
 
 @dataclass(frozen=True, slots=True)
 class SiteProgramInForce:
@@ -47,6 +50,9 @@ class SiteProgramInForce:
     site: str
     operators: tuple[str, ...]
     shipments: tuple[tuple[str, str, str, str], ...]  # to, flow, purpose, names of its queries with commas between
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "operators", tuple(map(without_secrets, self.operators)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +103,9 @@ class PlanInForce:
     plan_text: str
     expected_bytes_s: float | None  # over all links; None where the plan has no estimate
     version: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "plan_text", without_secrets(self.plan_text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +158,9 @@ class ChangeRefused:
 
     queries: tuple[str, ...]
     cause: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cause", without_secrets(self.cause))
 
 
 @dataclass(frozen=True, slots=True)

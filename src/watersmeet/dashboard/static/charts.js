@@ -29,6 +29,7 @@ export const CHARTS = {
   delay: { kinds: ["delay"], title: "Delay of answers", unit: "median and 99th percentile", show: format.seconds, pick: (all) => named(all.delay, (labels) => `${labels[0]}, ${labels[1]}`), gaps: true },
   state: { kinds: ["state_bytes"], title: "State by site", unit: "bytes", show: format.bytes, pick: (all) => named(all.state_bytes, (labels) => labels[0]), gaps: true },
   backlog: { kinds: ["backlog"], title: "Backlog of links", unit: "bytes not taken yet", show: format.bytes, pick: (all) => named(all.backlog, (labels) => labels.join(" → ")), gaps: true },
+  latency: { kinds: ["latency"], title: "Latency of links", unit: "until durable at the other site", show: format.seconds, pick: (all) => named(all.latency, (labels) => labels.join(" → ")), gaps: true },
   duration: { kinds: ["batch_seconds"], title: "Micro-batches by site", unit: "seconds each", show: format.seconds, pick: (all) => named(all.batch_seconds, (labels) => labels[0]), gaps: true },
   trouble: { kinds: ["late", "malformed"], title: "Late and malformed rows", unit: "rows a second", show: format.short, pick: (all) => [...sumBy(all.late, 1).map((one) => ({ ...one, name: `${one.name}, late` })), ...sumBy(all.malformed, 1).map((one) => ({ ...one, name: `${one.name}, malformed` }))] },
 };

@@ -49,6 +49,8 @@ function edge([x, y], [tx, ty]) {
 
 const thickness = (rate) => rate > 0 ? Math.min(9, 1.2 + Math.log10(1 + rate / 50) * 1.6) : 0;
 const idOf = (link) => `${link.from} → ${link.to}`;
+// What was measured, as long as anything was; else what the topology says.
+const latencyOf = (link) => link.measured_latency_s !== null ? format.seconds(link.measured_latency_s) : link.latency_ms ? `${format.seconds(link.latency_ms / 1000)} given` : "";
 
 export class MapPanel {
   constructor(panel, app) {
@@ -101,7 +103,7 @@ export class MapPanel {
     const angle = Math.atan2(base.end[1] - base.from[1], base.end[0] - base.from[0]) * 180 / Math.PI;
     lines.push(s("path", { d: "M0 0L-9 -4.5L-9 4.5Z", transform: `translate(${base.end[0]} ${base.end[1]}) rotate(${angle})`, fill: purposes.length ? PURPOSES[purposes[0][0]] ?? colourOf(0) : "var(--line)" }));
     const text = link.bytes_s > 0 ? format.bytesRate(link.bytes_s) : format.bytes(link.bytes);
-    const waiting = link.backlog > 0 ? `${format.bytes(link.backlog)} wait` : "";
+    const waiting = [latencyOf(link), link.backlog > 0 ? `${format.bytes(link.backlog)} wait` : ""].filter(Boolean).join(", ");
     const wide = 7 * Math.max(text.length, waiting.length) + 16, high = waiting ? 34 : 20;
     const place = link.isQuiet ? null : spot(base, wide, high, taken);
     const attributes = { class: `link${link.is_stuck ? " stuck" : ""}`, "data-id": id };
@@ -145,9 +147,9 @@ export class MapPanel {
   allLinks(now) {
     const rows = now.links.filter((link) => link.bytes > 0).sort((a, b) => b.bytes - a.bytes).map((link) => ({
       attributes: { class: "clickable", onclick: () => this.choose({ link: idOf(link) }) },
-      cells: [h("button", { type: "button", class: "name", onclick: (event) => { event.stopPropagation(); this.choose({ link: idOf(link) }); } }, idOf(link)), format.bytesRate(link.bytes_s), format.bytes(link.bytes), link.backlog ? format.bytes(link.backlog) : format.none, format.money(link.bytes * link.price_per_gb / 1e9)],
+      cells: [h("button", { type: "button", class: "name", onclick: (event) => { event.stopPropagation(); this.choose({ link: idOf(link) }); } }, idOf(link)), format.bytesRate(link.bytes_s), format.bytes(link.bytes), link.backlog ? format.bytes(link.backlog) : format.none, format.seconds(link.measured_latency_s), format.money(link.bytes * link.price_per_gb / 1e9)],
     }));
-    return [h("h2", {}, "Links"), rows.length ? table(["link", this.when("#"), "#sent", "#backlog", "#price"], rows, "Links") : h("p", { class: "empty" }, "Nothing is shipped between sites."),
+    return [h("h2", {}, "Links"), rows.length ? table(["link", this.when("#"), "#sent", "#backlog", "#latency", "#price"], rows, "Links") : h("p", { class: "empty" }, "Nothing is shipped between sites."),
       h("p", { class: "soft" }, "Choose a site or a link for its details.")];
   }
 
