@@ -1,6 +1,7 @@
 """`run --events FILE --metrics-port PORT`: what the command line does with the events of a run."""
 
 import argparse
+import contextlib
 import re
 import urllib.request
 from collections import Counter
@@ -11,6 +12,7 @@ from pyspark.sql import SparkSession
 from scenes import Scene, make_batches
 
 from watersmeet import __version__
+from watersmeet.cli import run
 from watersmeet.cli.main import run_command
 from watersmeet.cli.run import _watch
 from watersmeet.errors import InputError
@@ -26,6 +28,7 @@ from watersmeet.metrics.events import (
     RunWarning,
     from_json,
 )
+from watersmeet.metrics.jsonl import KEPT
 
 STARTED = RunStarted(("ams",), ("q",), "1.2")
 
@@ -205,6 +208,30 @@ def test_a_run_tells_all_that_it_does(
     added = events_of(path)[len(events) :]
     assert added[0] == events[0] and added[-1] == RunEnded("completed")
     assert not any(isinstance(event, MicroBatchCompleted) for event in added)
+
+
+def test_for_machines_a_run_prints_its_events_and_nothing_else(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--log json`, and `--dashboard` beside it, which watches the checkpoint."""
+    watched: list[tuple[Path, int]] = []
+
+    def beside(checkpoint: Path, port: int) -> contextlib.nullcontext[None]:
+        watched.append((checkpoint, port))
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(run, "dashboard_beside", beside)
+    scene = Scene(tmp_path, {name: make_batches(seed) for seed, name in enumerate("ab")}, {"q": QUERIES["q"]}).write()
+    command = ["run", str(scene.topology_path), "--once", "--checkpoint", str(scene.checkpoint)]
+    assert run_command([*command, "--log", "json", "--dashboard"]) == 0
+    shown = capsys.readouterr()
+    events = [from_json(line)[1] for line in shown.out.splitlines()]
+    assert shown.err == "" and isinstance(events[0], RunStarted) and events[-1] == RunEnded("completed")
+    completed = [event for event in events if isinstance(event, MicroBatchCompleted)]
+    assert summed(completed, "answers") == {"q": scene.expected("q").total()}
+    kept = [*events_of(scene.checkpoint / KEPT)]
+    assert [type(event) for event in events if event in kept] == [type(event) for event in events], "as it kept them"
+    assert watched == [(scene.checkpoint, 0)]
 
 
 def test_a_run_that_fails_says_why_in_its_events(

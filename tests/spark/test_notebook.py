@@ -1,12 +1,14 @@
 """What a notebook shows of a run, by events that were recorded."""
 
 import gzip
+import json
 import sys
 import types
 from pathlib import Path
 from typing import Any
 
 import pytest
+from event_lines import totals
 from scenes import wait_for
 
 from watersmeet.metrics.bus import EventBus
@@ -20,6 +22,12 @@ RECORDED = Path(__file__).resolve().parents[1] / "dashboard" / "recorded.jsonl.g
 def checkpoint(tmp_path: Path) -> Path:
     (tmp_path / KEPT).write_bytes(gzip.decompress(RECORDED.read_bytes()))
     return tmp_path
+
+
+def title() -> str:
+    """What the figures of the whole run begin with, by its events alone."""
+    rows, answers, _ = totals([json.loads(line) for line in gzip.decompress(RECORDED.read_bytes()).splitlines()])
+    return f"{rows:,} rows in, {answers:,} answers"
 
 
 class Notebook:
@@ -56,7 +64,7 @@ def test_a_run_is_kept_up_to_date_until_it_ends(checkpoint: Path, monkeypatch: p
     active[0] = False
     assert view._thread is not None
     view._thread.join(60)
-    assert "22,800 rows in, 6,132 answers" in notebook.shown[-1]
+    assert title() in notebook.shown[-1]
     assert all(name in notebook.shown[-1] for name in ("<caption>Sites", "<caption>Links", "low watermark"))
     assert "<caption>Flows" in LiveView(checkpoint, lambda: False)._now("everywhere")
 
@@ -94,7 +102,7 @@ def test_in_jupyter(checkpoint: Path) -> None:
     cells = [v4.new_code_cell(text) for text in CELLS.format(path=checkpoint / KEPT).split("---")]
     done = NotebookClient(v4.new_notebook(cells=cells), timeout=120, kernel_name="python3").execute()
     (shown,) = (html for one in done.cells[1].outputs if (html := one["data"]["text/html"]))  # the other is empty
-    assert "22,800 rows in, 6,132 answers" in shown and ">ended<" in shown
+    assert title() in shown and ">ended<" in shown
 
 
 def test_events_as_a_table(checkpoint: Path) -> None:
@@ -104,5 +112,5 @@ def test_events_as_a_table(checkpoint: Path) -> None:
     assert everything["at"].is_monotonic_increasing
     batches = events("micro_batch_completed", site="nyc")
     assert set(batches["site"]) == {"nyc"} and batches["rows_in.nyc"].sum() > 1_000
-    assert set(events("plan_in_force", query="everywhere")["version"]) == {1, 2}
+    assert set(events("plan_in_force", query="everywhere")["version"]) > {1}
     assert events("plan_in_force", query="another").empty
