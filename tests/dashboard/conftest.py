@@ -18,7 +18,7 @@ ARGUMENTS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
-# `watersmeet run examples/rush/topology.yaml --once`, its events as it kept them.
+# A run that record.py made, its events as it kept them.
 RECORDED = Path(__file__).parent / "recorded.jsonl.gz"
 
 Lines = list[dict[str, Any]]
