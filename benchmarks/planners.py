@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from watersmeet.cost.costs import Cost
 from watersmeet.cost.formulas import bloom_bytes
-from watersmeet.cost.price import Cost
 from watersmeet.planners.auto import Tried, try_all
 from watersmeet.planners.exhaustive import exhaustive
 from watersmeet.planners.greedy import greedy

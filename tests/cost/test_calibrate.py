@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 
 from watersmeet.cost.calibrate import measure_units
+from watersmeet.cost.costs import Units
 from watersmeet.cost.from_statistics import workload_of
-from watersmeet.cost.price import Units, price
+from watersmeet.cost.price import price
 from watersmeet.cost.units import default_units_path, load_units, save_units
 from watersmeet.errors import InputError
 from watersmeet.plan.nodes import Hop, Method, join_plan_of

@@ -11,8 +11,9 @@ from xml.etree import ElementTree
 import matplotlib
 import pytest
 
+from watersmeet.cost.costs import Cost
 from watersmeet.cost.from_statistics import workload_of
-from watersmeet.cost.price import Cost, price
+from watersmeet.cost.price import price
 from watersmeet.errors import InputError, RunError
 from watersmeet.plan.draw import COLOURS, Box, Curve, Rect, Sheet, Words, draw, part_text, sheet_of
 from watersmeet.plan.nodes import (

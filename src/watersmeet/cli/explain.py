@@ -20,7 +20,7 @@ from watersmeet.topology.views import readers_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from watersmeet.cost.price import Cost
+    from watersmeet.cost.costs import Cost
     from watersmeet.planners.choose import Chosen
     from watersmeet.planners.problem import Problem
     from watersmeet.spark.planning import Planned

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from watersmeet.cost.price import Units
+from watersmeet.cost.costs import Units
 from watersmeet.plan.nodes import HeadPlan, Hop, JoinPlan, Kept, KeyClass, Linear, Scan
 from watersmeet.program.finish.model import Evaluated, Finish
 from watersmeet.program.join.axis import Axis

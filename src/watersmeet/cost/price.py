@@ -5,10 +5,8 @@ is then bytes and messages on a link, each operator time at a site, each kept in
 new row to an answer is the delay. The formulas are those of `cost.formulas`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
-from math import inf
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -27,6 +25,7 @@ from watersmeet.cost.contents import (
     Wanted,
     rate_of,
 )
+from watersmeet.cost.costs import DEFAULT_UNITS, Cost, FlowCost, OperatorCost, Units
 from watersmeet.cost.formulas import (
     advances,
     any_of,
@@ -38,6 +37,7 @@ from watersmeet.cost.formulas import (
     rows_per_message,
 )
 from watersmeet.cost.sizes import size_at
+from watersmeet.cost.timing import Timing
 from watersmeet.cost.workload import Workload
 from watersmeet.plan.nodes import JoinPlan
 from watersmeet.program.compile import compile_sites
@@ -68,108 +68,6 @@ REACTION_S = 0.3  # how soon a site takes what has come over a link, if that is 
 _GIGA = 1e9
 
 
-@dataclass(frozen=True, slots=True)
-class Units:
-    """What the steps of a site micro-batch take on a machine, in seconds; `watersmeet calibrate` measures them."""
-
-    micro_batch_s: float = 1.1e-3  # a site micro-batch in which anything happens
-    operator_s: float = 1.3e-3  # an operator that has something to do
-    row_s: float = 2.5e-7  # a row that is filed under a key
-    probe_s: float = 2e-8  # a row that looks something up
-    match_s: float = 5e-8  # a pair that is found
-    pack_s: float = 4e-8  # a row that is packed or unpacked
-
-    def __post_init__(self) -> None:
-        for item in fields(self):
-            if not 0 <= getattr(self, item.name) < inf:
-                raise ValueError(f"{item.name} must be 0 or more")
-
-
-DEFAULT_UNITS = Units()
-
-
-@dataclass(frozen=True, slots=True)
-class FlowCost:
-    """One flow on one link."""
-
-    origin: str
-    to: str
-    flow: str
-    purpose: Purpose
-    rows_s: float
-    bytes_s: float
-    messages_s: float
-    answers_s: float = 0.0  # answers that travel as these partial records
-    answers_bytes_s: float = 0.0  # what they would take as rows
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorCost:
-    """One operator at one site."""
-
-    site: str
-    flow: str  # what it makes
-    rows_s: float
-    cpu: float  # seconds a second
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a plan takes, a second."""
-
-    flows: tuple[FlowCost, ...]
-    operators: tuple[OperatorCost, ...]
-    overhead: Mapping[tuple[str, str], tuple[float, float]]  # bytes and parcels beside the flows' rows, by link
-    state_rows: Mapping[str, float]  # by site
-    prices: Mapping[tuple[str, str], float] = field(default_factory=dict)  # a byte, by link
-    delay_s: float = 0.0
-    batches: Mapping[str, float] = field(default_factory=dict)  # seconds a second beside operators, by site
-    busiest: tuple[str, str, float] = ("", "", 0.0)  # the link with the least room, and the share of it in use
-
-    @cached_property
-    def link_bytes(self) -> dict[tuple[str, str], float]:
-        """Bytes a second on each link."""
-        found = {pair: more for pair, (more, _) in self.overhead.items()}
-        for flow in self.flows:
-            found[flow.origin, flow.to] = found.get((flow.origin, flow.to), 0.0) + flow.bytes_s
-        return dict(sorted(found.items()))
-
-    @cached_property
-    def cpu(self) -> dict[str, float]:
-        """The share of a core that each site needs."""
-        found = dict(self.batches)
-        for operator in self.operators:
-            found[operator.site] = found.get(operator.site, 0.0) + operator.cpu
-        return dict(sorted(found.items()))
-
-    @property
-    def bytes_s(self) -> float:
-        return sum(self.link_bytes.values())
-
-    @property
-    def messages_s(self) -> float:
-        """Parcels a second."""
-        return sum(parcels for _, parcels in self.overhead.values())
-
-    @property
-    def tuples_s(self) -> float:
-        """Rows and combinations a second on all links; keys and filters not counted."""
-        return sum(flow.rows_s for flow in self.flows if flow.purpose in (Purpose.TUPLES, Purpose.RESULTS))
-
-    @property
-    def money_s(self) -> float:
-        return sum(self.prices.get(pair, 0.0) * size for pair, size in self.link_bytes.items())
-
-    def seconds_on_links(self, topology: Topology) -> float:
-        """Seconds a second that parcels spend on links: the semijoin paper's transmission time."""
-        total = 0.0
-        for pair, size in self.link_bytes.items():
-            link = topology.link(*pair)
-            total += self.overhead[pair][1] * link.latency_us / 1e6
-            total += size * 8 / link.bandwidth_bps if link.bandwidth_bps else 0.0
-        return total
-
-
 class _Pricing:
     """Prices the programs of a plan, flow by flow."""
 
@@ -182,7 +80,6 @@ class _Pricing:
         batch_interval_s: Mapping[str, float],
         reaction_s: float,
     ) -> None:
-        self._reaction_s = reaction_s
         self._join, self._workload, self._topology, self._units = join, workload, topology, units
         self._programs = compile_sites(join)
         self._batch_interval_s = {site: batch_interval_s.get(site, BATCH_INTERVAL_S) for site in self._programs}
@@ -200,11 +97,12 @@ class _Pricing:
             if isinstance(gather, Gather):
                 self._made_at |= {one.out.name: (site, gather) for one in gather.members}
         self._ships = [(site, ship) for site, program in self._programs.items() for ship in program.ships]
-        self._ready: dict[tuple[str, str], float] = {}
-        self._made_when: dict[tuple[str, str], frozenset[float]] = {}
+        self._timing = Timing(
+            *(join.site, workload.aliases, topology, self._programs, self._made_at, self._ships),
+            *(self._batch_interval_s, reaction_s),
+        )
         self._tables = {scan.alias for scan in join.scans if isinstance(scan.window, AsOf)}
         self._behind: dict[tuple[str, str], frozenset[int]] = {}
-        self._started: dict[str, Sequence[float]] = {}
 
     def cost(self) -> Cost:
         flows, overhead = [], {}
@@ -223,7 +121,7 @@ class _Pricing:
             overhead,
             {site: self._state(program) for site, program in self._programs.items()},
             prices,
-            self._delay(),
+            self._timing.delay_s(),
             {site: self._batch_cpu(program) for site, program in self._programs.items()},
         )
         return replace(cost, busiest=self._busiest(cost))
@@ -235,7 +133,7 @@ class _Pricing:
         streams that it is made of.
         """
         interval_s = self._batch_interval_s[origin]
-        batches = [self._when_made(ship.flow.name, origin) for ship in ships]
+        batches = [self._timing.made_in(ship.flow.name, origin) for ship in ships]
         parcels = quiet = 0.0
         for batch in sorted({one for some in batches for one in some}):
             sources: set[int] = set()
@@ -280,24 +178,6 @@ class _Pricing:
             found = frozenset(range(len(self._workload.aliases)))
         self._behind[flow, site] = found
         return found
-
-    def _when_made(self, flow: str, site: str) -> frozenset[int]:
-        """In which micro-batches of an interval a site ships something of a flow, by number."""
-        starts = self._starts(site)
-        moments = {moment % self._batch_interval_s[site] for moment in self._moments(flow, site)}
-        return frozenset(max(int(np.searchsorted(starts, moment, side="right")) - 1, 0) for moment in moments)
-
-    def _starts(self, site: str) -> Sequence[float]:
-        """When the micro-batches of an interval begin at a site."""
-        if site not in self._started:
-            moments = {
-                moment
-                for origin, ship in self._ships
-                if origin == site
-                for moment in self._moments(ship.flow.name, site)
-            }
-            self._started[site] = self._batches(moments, site)
-        return self._started[site]
 
     def _by_link(self) -> dict[tuple[str, str], list[Ship]]:
         found: dict[tuple[str, str], list[Ship]] = {}
@@ -414,7 +294,7 @@ class _Pricing:
             return FlowCost(origin, ship.to, flow.name, flow.purpose, 0.0, 0.0, 0.0)
         workload, content = self._of(ship.sub_plans), self.content(flow)
         rate = rate_of(content, workload)
-        batches = len(self._batches(self._moments(ship.flow.name, origin), origin))
+        batches = self._timing.batches(ship.flow.name, origin)
         interval_s = self._batch_interval_s[origin]
         comes = self._comes(self._sources(ship.flow.name, origin), interval_s)
         if isinstance(content.rate, OfStream) and rate >= 0.999 * self._workload.arrivals[content.rate.alias]:
@@ -527,65 +407,6 @@ class _Pricing:
             return rate * float(workload.window_s.max())
         return rate * 2 * max(self._batch_interval_s.values())
 
-    def _delay(self) -> float:
-        """The longest path from a new row to an answer: batch intervals and links, whatever has to be waited for."""
-        delays = [0.0]
-        for site, program in self._programs.items():
-            for operator in program.operators:
-                if operator.out.form is Form.RESULT:
-                    made = self._when(operator.out.name, site)
-                    wanted = self._join.site
-                    delays.append(made if wanted in (None, site) else made + self._trip(site, wanted or ""))
-        return max(delays)
-
-    def _when(self, flow: str, site: str) -> float:
-        """How long after a row has come what it leads to in a flow is at a site."""
-        if (flow, site) in self._ready:
-            return self._ready[flow, site]
-        self._ready[flow, site] = inf  # nothing waits for itself
-        plain = flow.removeprefix("bloom ")
-        if plain in self._made_at and self._made_at[plain][0] == site and plain == flow:
-            operator = self._made_at[plain][1]
-            ready = max(self._when(flow_in.name, site) for flow_in in operator.inputs)
-        else:
-            origins = [origin for origin, ship in self._ships if ship.arrives_as.name == flow and ship.to == site]
-            ready = max((self._when(plain, origin) + self._trip(origin, site) for origin in origins), default=0.0)
-            if not origins and plain in self._workload.aliases:
-                ready = self._batch_interval_s[site]
-        self._ready[flow, site] = ready
-        return ready
-
-    def _batches(self, moments: Iterable[float], site: str) -> list[float]:
-        """When a site begins micro-batches for what happens at some moments of an interval: what is close, in one."""
-        interval_s = self._batch_interval_s[site]
-        starts: list[float] = []
-        for moment in sorted(moment % interval_s for moment in moments):
-            if not starts or moment > starts[-1] + self._reaction_s:
-                starts.append(moment)
-        return starts[: max(1, int(interval_s / max(self._reaction_s, 1e-3)))] or [0.0]
-
-    def _moments(self, flow: str, site: str) -> frozenset[float]:
-        """How long after the rows of an interval something is made in a flow at a site: each time is a message."""
-        if (flow, site) in self._made_when:
-            return self._made_when[flow, site]
-        self._made_when[flow, site] = frozenset()
-        plain = flow.removeprefix("bloom ")
-        if plain == flow and flow in self._made_at and self._made_at[flow][0] == site:
-            operator = self._made_at[flow][1]
-            found = frozenset(moment for name in _leading(operator) for moment in self._moments(name, site))
-        else:
-            found = frozenset(
-                moment + round(self._topology.link(origin, site).latency_us / 1e6 + self._reaction_s, 3)
-                for origin, ship in self._ships
-                if ship.arrives_as.name == flow and ship.to == site
-                for moment in self._moments(plain, origin)
-            ) or frozenset({0.0})
-        self._made_when[flow, site] = found
-        return found
-
-    def _trip(self, origin: str, to: str) -> float:
-        return self._topology.link(origin, to).latency_us / 1e6 + min(self._reaction_s, self._batch_interval_s[to])
-
 
 def price(
     join: JoinPlan,
@@ -603,19 +424,6 @@ def price(
 
 def _plain(flow: Flow) -> str:
     return flow.name.removeprefix("bloom ") if flow.bloom else flow.name
-
-
-def _leading(operator: Operator) -> tuple[str, ...]:
-    """The inputs whose rows make an operator make something: new ones of a head, or either side of a tree."""
-    match operator:
-        case Join() | Probe():
-            return (operator.left.name,)
-        case Semijoin() if operator.head and operator.witness.form is Form.ASK:
-            return (operator.witness.name,)
-        case Gather():
-            return tuple(dict.fromkeys(name for one in operator.members for name in _leading(one)))
-        case _:
-            return tuple(flow.name for flow in operator.inputs)
 
 
 def _is_head(operator: Operator, flow: Flow) -> bool:

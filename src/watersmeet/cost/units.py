@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from watersmeet.cost.price import Units
+from watersmeet.cost.costs import Units
 from watersmeet.errors import InputError
 
 _CURE = "run `watersmeet calibrate` to write it anew"

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-from watersmeet.cost.price import Cost
+from watersmeet.cost.costs import Cost
 from watersmeet.planners.choose import Chosen
 from watersmeet.program.site.program import JoinPart, SiteProgram
 from watersmeet.topology.model import Topology

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from watersmeet.cost.price import Cost
+from watersmeet.cost.costs import Cost
 from watersmeet.program.operators import Purpose
 from watersmeet.program.site.ledger import SiteLedger, Traffic
 from watersmeet.program.site.outbox import traffic_by_purpose

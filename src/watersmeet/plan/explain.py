@@ -5,7 +5,7 @@ from dataclasses import fields, is_dataclass
 from math import floor, inf, isfinite, log10
 from typing import Any, assert_never
 
-from watersmeet.cost.price import Cost
+from watersmeet.cost.costs import Cost
 from watersmeet.plan.nodes import (
     Distinct,
     Group,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from watersmeet.cost.price import Cost
+from watersmeet.cost.costs import Cost
 from watersmeet.cost.workload import I64, Workload
 from watersmeet.errors import InputError
 from watersmeet.plan.nodes import (

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from watersmeet.cost.costs import DEFAULT_UNITS, Cost
 from watersmeet.cost.derived import derived_stats
 from watersmeet.cost.from_statistics import MissingStatistic
-from watersmeet.cost.price import BATCH_INTERVAL_S, DEFAULT_UNITS, REACTION_S, Cost, price
+from watersmeet.cost.price import BATCH_INTERVAL_S, REACTION_S, price
 from watersmeet.cost.sampling import has_what_is_compared
 from watersmeet.cost.units import default_units_path, load_units
 from watersmeet.errors import InputError, did_you_mean

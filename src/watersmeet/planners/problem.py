@@ -7,8 +7,9 @@ from math import inf
 
 import numpy as np
 
+from watersmeet.cost.costs import DEFAULT_UNITS, Cost, Units
 from watersmeet.cost.from_statistics import workload_of
-from watersmeet.cost.price import BATCH_INTERVAL_S, DEFAULT_UNITS, REACTION_S, Cost, Units, price
+from watersmeet.cost.price import BATCH_INTERVAL_S, REACTION_S, price
 from watersmeet.cost.sampling import sampled_joins
 from watersmeet.cost.workload import Workload
 from watersmeet.errors import InputError, did_you_mean

@@ -9,7 +9,7 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from watersmeet.cost.price import Cost
+from watersmeet.cost.costs import Cost
 from watersmeet.errors import InputError, WatersmeetError, did_you_mean
 from watersmeet.metrics.bus import EventBus
 from watersmeet.metrics.describe import shipping_event

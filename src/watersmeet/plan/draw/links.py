@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, log10, sqrt
 
-from watersmeet.cost.price import Cost
+from watersmeet.cost.costs import Cost
 from watersmeet.plan.draw.marks import Curve, Mark, Words, text_width
 from watersmeet.plan.draw.style import COLOURS, SMALL_SIZE, SOFT_INK
 from watersmeet.plan.draw.text import bytes_text

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from watersmeet.cost.price import Cost
+from watersmeet.cost.costs import Cost
 from watersmeet.plan.draw.geometry import Rect
 from watersmeet.plan.draw.links import Arrow, arrows_of, legend_marks, legend_width
 from watersmeet.plan.draw.marks import Mark, Sheet, Words, text_width

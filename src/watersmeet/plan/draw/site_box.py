@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from watersmeet.cost.price import Cost
+from watersmeet.cost.costs import Cost
 from watersmeet.plan.draw.geometry import Rect
 from watersmeet.plan.draw.marks import Box, Mark, Words, line_height, text_width, wrapped
 from watersmeet.plan.draw.style import (

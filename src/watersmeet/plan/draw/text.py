@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from watersmeet.cost.price import Cost
+from watersmeet.cost.costs import Cost
 from watersmeet.plan.nodes import (
     HashParts,
     HeadPlan,

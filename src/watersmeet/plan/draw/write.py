@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from watersmeet.cost.price import Cost
+from watersmeet.cost.costs import Cost
 from watersmeet.errors import InputError, RunError
 from watersmeet.plan.draw.marks import FONT, Sheet
 from watersmeet.plan.draw.sheet import sheet_of

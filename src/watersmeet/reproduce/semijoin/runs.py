@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from watersmeet.cost.price import Units
+from watersmeet.cost.costs import Units
 from watersmeet.plan.nodes import Linear
 from watersmeet.planners.problem import Objective, Problem, problem_of
 from watersmeet.program.finish.model import Evaluated, Finish

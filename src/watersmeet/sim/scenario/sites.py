@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from watersmeet import __version__
 from watersmeet.adapt.decisions import Decider, decisions_of
-from watersmeet.cost.price import DEFAULT_UNITS, Cost, price
+from watersmeet.cost.costs import DEFAULT_UNITS, Cost
+from watersmeet.cost.price import price
 from watersmeet.errors import InputError
 from watersmeet.metrics.bus import Reader
 from watersmeet.metrics.describe import (
