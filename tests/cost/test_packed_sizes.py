@@ -7,7 +7,7 @@ import pytest
 from watersmeet.cost.sizes import size_at, thinned
 from watersmeet.cost.workload import I64, Domain, Workload
 from watersmeet.stats.model import BATCH_ROWS, BytesByBatch
-from watersmeet.stats.sketches import Sizes, body_bytes
+from watersmeet.stats.packed_sizes import Sizes, body_bytes
 
 WINDOW_S = 3.0
 BATCHES = (1, 10, 100, 1_000, 10_000, 100_000, 2_000_000)

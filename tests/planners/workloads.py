@@ -15,7 +15,7 @@ from watersmeet.sim.sites.rows import typed
 from watersmeet.sim.sites.site import SimulatedSites
 from watersmeet.sim.sites.trial import edges_of
 from watersmeet.stats.model import Bin, ColumnStats, Histogram, Number, Stats, StreamStats
-from watersmeet.stats.sketches import Sizes
+from watersmeet.stats.packed_sizes import Sizes
 from watersmeet.topology.model import Link, Site, Source, Stream, Topology
 
 SECOND = 1_000_000

@@ -42,7 +42,7 @@ from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
 from watersmeet.spark import planning
 from watersmeet.stats.model import Bin, ColumnStats, Histogram, Number, Stats, StreamStats
-from watersmeet.stats.sketches import Sizes
+from watersmeet.stats.packed_sizes import Sizes
 from watersmeet.testing import bag
 
 DELAY_US = SECOND_US

@@ -12,16 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from watersmeet.program.storage.packing import pack_rows
+from watersmeet.stats.columns import EXACT_VALUES, HEAVY_SHARE, ColumnSketch, numbers_of
 from watersmeet.stats.model import Histogram, Origin
-from watersmeet.stats.sketches import (
-    EXACT_VALUES,
-    HEAVY_SHARE,
-    ColumnSketch,
-    Sizes,
-    StreamSketch,
-    body_bytes,
-    numbers_of,
-)
+from watersmeet.stats.packed_sizes import Sizes, body_bytes
+from watersmeet.stats.sketches import StreamSketch
 
 
 def drawn(seed: int, rows: int, values: int, skew: float) -> np.ndarray:

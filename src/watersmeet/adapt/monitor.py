@@ -16,8 +16,9 @@ from typing import TypeAlias, assert_never
 
 from watersmeet.adapt.chance import stream_without_chance
 from watersmeet.program.site.matches import Matched
+from watersmeet.stats.columns import confidence_of
 from watersmeet.stats.model import Number, Origin, Stats, StreamStats
-from watersmeet.stats.sketches import StreamSketch, confidence_of
+from watersmeet.stats.sketches import StreamSketch
 from watersmeet.stats.yaml import filled
 from watersmeet.topology.model import Link, Topology
 

@@ -35,9 +35,10 @@ from watersmeet.spark.ingest.tables import open_table, with_table_schemas
 from watersmeet.spark.jobs import map_rows, reports
 from watersmeet.spark.outputs import bind_outputs
 from watersmeet.spark.tasks import Batches, report
+from watersmeet.stats.columns import key_numbers
 from watersmeet.stats.model import Number, Origin, Sample, Stats, StreamStats
 from watersmeet.stats.samples import FILTER, KEY, TIME, VALUE, sample_of
-from watersmeet.stats.sketches import StreamSketch, key_numbers
+from watersmeet.stats.sketches import StreamSketch
 from watersmeet.topology.model import Query, Stream, Table, Topology
 
 ROWS = 100_000

@@ -16,9 +16,10 @@ from watersmeet.query.outer import branches_of
 from watersmeet.query.sql import to_duckdb
 from watersmeet.sim.scenario.sources import Arrivals, check_source, first_part, read_arrivals, schema_of
 from watersmeet.sim.sites.rows import query_rows, typed
+from watersmeet.stats.columns import key_numbers
 from watersmeet.stats.model import Number, Origin, Stats, StreamStats
 from watersmeet.stats.samples import FILTER, KEY, TIME, VALUE, sample_of
-from watersmeet.stats.sketches import StreamSketch, key_numbers
+from watersmeet.stats.sketches import StreamSketch
 from watersmeet.stats.yaml import filled
 from watersmeet.topology.model import Stream, Topology
 from watersmeet.topology.views import outputs_of
