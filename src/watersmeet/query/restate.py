@@ -2,12 +2,14 @@
 
 import re
 from dataclasses import replace
+from functools import lru_cache
 
 from watersmeet.query.model import Column, Expression
 
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|`(?:[^`]|``)*`", re.DOTALL)
 
 
+@lru_cache(maxsize=4096)  # a change of plans asks for the same ones again and again
 def restated(expression: Expression, alias: str, stream: str) -> Expression:
     """An expression over an alias as one over its stream.
 

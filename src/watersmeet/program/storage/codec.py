@@ -28,9 +28,16 @@ def from_json(kind: type[Value], text: str) -> Value:
 
 
 def _members(value: Any) -> Any:
-    if is_dataclass(value):
-        return {field.name: getattr(value, field.name) for field in fields(value)}
-    raise TypeError(f"{type(value).__name__} is not written to JSON")
+    kind: Any = type(value)
+    return {name: getattr(value, name) for name in _names_of(kind)}
+
+
+@cache
+def _names_of(kind: Any) -> tuple[str, ...]:
+    """The fields of a dataclass: thousands of values of few classes are written at every commit."""
+    if not is_dataclass(kind):
+        raise TypeError(f"{kind.__name__} is not written to JSON")
+    return tuple(field.name for field in fields(kind))
 
 
 def _named_members(value: Any) -> Any:
@@ -68,10 +75,12 @@ def _decoder(kind: Any) -> Any:
         made: Any = kind
 
         def build(data: dict[str, Any]) -> Any:
-            needed = _members_of(made)
-            return made(
-                **{name: needed[name](one) if name in needed else one for name, one in data.items() if name != _CLASS}
-            )
+            values = dict(data)
+            values.pop(_CLASS, None)
+            for name, inner in _members_of(made).items():
+                if name in values:
+                    values[name] = inner(values[name])
+            return made(**values)
 
         return build
     return None
