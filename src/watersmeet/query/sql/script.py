@@ -7,6 +7,7 @@ place. A subquery and a common table expression are derived streams; the branche
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import pairwise
 
 from sqlglot.tokenizer_core import TokenType as T
@@ -56,14 +57,37 @@ def parse_script(
     >>> [(output.target.name, [branch for branch, _ in output.branches]) for output in outputs]
     [('q_u', ['q_u', 'q_u_2']), ('q', ['q'])]
     """
+    return _parsed_script(
+        sql,
+        into or Target(name),
+        name,
+        tuple((stream, tuple(names)) for stream, names in columns.items()),
+        allow_cross,
+        tuple((event_times or {}).items()),
+        frozenset(derived),
+        tuple((tables or {}).items()),
+    )
+
+
+@lru_cache(maxsize=512)  # whoever compares topologies, plans or explains asks for the statements of all queries again
+def _parsed_script(
+    sql: str,
+    target: Target,
+    name: str,
+    columns: tuple[tuple[str, tuple[str, ...]], ...],
+    allow_cross: bool,
+    event_times: tuple[tuple[str, str], ...],
+    derived: frozenset[str],
+    tables: tuple[tuple[str, Window], ...],
+) -> tuple[Output, ...]:
     text = SqlText(sql)
     tokens = tokenize(text)
     while tokens and tokens[-1].kind is T.SEMICOLON:
         tokens.pop()
-    reader = _Reader(text, dict(columns), event_times or {}, set(derived), allow_cross, {name.casefold()}, tables or {})
-    target = into or Target(name)
     if not tokens:
-        parse_query(sql, columns)  # which says what is missing
+        parse_query(sql, dict(columns))  # which says what is missing
+    own = {name.casefold()}
+    reader = _Reader(text, dict(columns), dict(event_times), set(derived), allow_cross, own, dict(tables))
     reader.read(tokens, {}, target)
     *streams, last = reader.outputs
     return (*_read_by(streams, last), last)

@@ -128,7 +128,7 @@ class Trial:
         return plan
 
 
-@lru_cache(maxsize=64)  # a trial asks for its queries time and again
+@lru_cache(maxsize=512)  # a trial asks for its queries time and again
 def _parsed(sql: str, streams: tuple[str, ...]) -> JoinQuery:
     query = parse_query(
         sql,
