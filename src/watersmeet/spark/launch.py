@@ -242,7 +242,7 @@ class Launch:
         return QueryPlan(name, chosen.plan, query.start_us, query.errors, planner=chosen.planner)
 
     def _start_site(self, site: str) -> SiteQuery:
-        queries = tuple(self.plans)
+        queries, topology = tuple(self.plans), self.topology
         is_shared = not backend_of(self.spark).is_local
         with ExitStack() as undo, refusing(queries):
             held = Checkpoint(self.root / site, self._identity(site), self._disk, is_shared=is_shared)
@@ -261,6 +261,7 @@ class Launch:
                 once=self.once,
                 alone=self.alone,
                 slack_us=self._slack_us(read_versions(held.shelf, held.ledger)),
+                distances={one: topology.link(site, one).distance for one in topology.site_names if one != site},
                 observations=None if self.decisions is None else self.observations,
                 apply=self.applier.take,
             )

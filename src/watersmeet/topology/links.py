@@ -39,6 +39,16 @@ class Link:
         if not 0 <= self.price_per_gb < inf:
             raise TopologyError(f"{what}: price_per_gb must be 0 or more, not {self.price_per_gb:g}")
 
+    @property
+    def distance(self) -> tuple[float, float]:
+        """How far rows go over it: what a gigabyte costs, then how many seconds a megabyte takes.
+
+        >>> Link(latency_us=5_000, bandwidth_bps=8e6, price_per_gb=0.02).distance, Link(latency_us=5_000).distance
+        ((0.02, 1.005), (0.0, 0.005))
+        """
+        seconds = 0.0 if self.bandwidth_bps is None else 8e6 / self.bandwidth_bps
+        return self.price_per_gb, self.latency_us / 1e6 + seconds
+
 
 @dataclass(frozen=True, slots=True)
 class LinkTransport:

@@ -19,7 +19,16 @@ from watersmeet.program.site.agreement import Form as AgreementForm
 from watersmeet.program.site.agreement import Proposal, Takeover, Versions
 from watersmeet.program.site.deployment import Deployment, program_at
 from watersmeet.program.site.engine import SiteEngine, read_versions, write_versions
-from watersmeet.program.site.filing import Made, pack_for_others, rows_of_index, shelve, sorted_rows, stream_of
+from watersmeet.program.site.filing import (
+    Made,
+    during,
+    pack_for_others,
+    rows_of_index,
+    shelve,
+    sorted_rows,
+    stream_of,
+    where,
+)
 from watersmeet.program.site.ledger import SiteLedger, Traffic
 from watersmeet.program.site.outbox import bytes_sent
 from watersmeet.program.site.program import Index, JoinPart, Shipment, SiteProgram
@@ -97,7 +106,9 @@ def adopt(engine: SiteEngine, ledger: SiteLedger) -> tuple[SiteEngine, SiteLedge
     proposal = versions.proposal
     assert proposal is not None and proposal.decision is not None, "all sites have agreed"
     decided = proposal.decision
-    after = next_deployment(versions.deployment, proposal.change, proposal.number, decided.at_us, decided.retired)
+    after = next_deployment(
+        *(versions.deployment, proposal.change, proposal.number, decided.at_us, decided.retired), decided.holdings
+    )
     gone = tuple(name for name in versions.gone if name not in decided.retired)
     began = [one.heads.from_us for one in after.joins if one.since == after.revision]
     in_force = {one.name for one in versions.deployment.in_force}
@@ -172,7 +183,7 @@ def _indexed(shelf: Shelf, program: SiteProgram, flow: str, index: Index, segmen
 
 
 def _history(shelf: Shelf, old: SiteProgram, program: SiteProgram, ledger: SiteLedger) -> Iterable[Made]:
-    """Rows that came before, and row clocks, for sites that get them for new joins."""
+    """Rows that came before, and row clocks, for sites that get them for new joins from here."""
     known = {(one.to, one.arrives_as) for one in old.shipments}
     for flow, shipments in program.shipments_of.items():
         fresh = [one for one in shipments if (one.to, one.arrives_as) not in known and one.has_history]
@@ -181,10 +192,14 @@ def _history(shelf: Shelf, old: SiteProgram, program: SiteProgram, ledger: SiteL
         if fresh[0].form is Form.CLOCK:
             yield from _clock_history(shelf, program, flow, fresh, ledger)
         elif fresh[0].columns is not None:
-            for segment in ledger.relations.get(_source(old, flow, ()), ()):
-                table = pa.concat_tables([shelf.get(part.path) for part in segment.parts]).combine_chunks()
-                payloads = pack_for_others(program, shelf, flow, table, only=fresh)
-                yield Made(flow, table.num_rows, payloads=payloads, is_history=True)
+            parts = dict.fromkeys((one.source or _source(old, flow, ()), one.past) for one in fresh)
+            for source, past in parts:
+                wanted = [one for one in fresh if one.past == past and one.source in ("", source)]
+                for segment in ledger.relations.get(source, ()):
+                    whole = pa.concat_tables([shelf.get(part.path) for part in segment.parts]).combine_chunks()
+                    table = where(whole, during(whole, past))
+                    payloads = pack_for_others(program, shelf, flow, table, only=wanted)
+                    yield Made(flow, table.num_rows, payloads=payloads, is_history=True)
 
 
 def _needed_of(old: SiteProgram, flow: str) -> list[tuple[int, Window]]:

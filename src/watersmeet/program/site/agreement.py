@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import assert_never
 
 from watersmeet.program.site.deployment import Deployment
+from watersmeet.program.site.nearest import Holding
 from watersmeet.program.site.versions import Change
 from watersmeet.program.storage.codec import from_json, to_json
 from watersmeet.program.storage.wire import UNKNOWN
@@ -27,6 +28,9 @@ class Form(StrEnum):
     COORDINATED = "coordinated"
 
 
+NOTHING_HELD = Holding()
+
+
 @dataclass(frozen=True)
 class Ready:
     """A site's promise to ingest no row after an instant until it has gone over; or why it cannot go over."""
@@ -35,6 +39,7 @@ class Ready:
     bound_us: int
     gone: tuple[str, ...] = ()  # joins that are over at the site
     refused: str = ""
+    holding: Holding = NOTHING_HELD  # what it could send of the past
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,7 @@ class Decided:
     at_us: int
     retired: tuple[str, ...] = ()  # joins that are over at all sites
     refused: str = ""
+    holdings: Mapping[str, Holding] = field(default_factory=dict)  # what each site could send of the past
 
 
 @dataclass(frozen=True)
@@ -177,19 +183,25 @@ def proposer_of(deployment: Deployment) -> str:
 
 
 def step(
-    versions: Versions, site: str, bound_us: int, notes: Iterable[tuple[str, Note]] = (), judge: Judge = accept
+    versions: Versions,
+    site: str,
+    bound_us: int,
+    notes: Iterable[tuple[str, Note]] = (),
+    judge: Judge = accept,
+    holding: Holding = NOTHING_HELD,
 ) -> tuple[Versions, Outgoing]:
     """Take notes, propose, promise and decide as far as possible; the notes for others.
 
-    `bound_us` is up to which instant the site may have rows before it goes over; `judge` says why it cannot.
+    `bound_us` is up to which instant the site may have rows before it goes over; `judge` says why it cannot; `holding`
+    is what it could send of the past.
     """
     out: Outgoing = []
     for sender, note in notes:
         versions, more = _take(versions, site, sender, note)
         out += more
-    versions, more = _propose(versions, site, bound_us, judge)
+    versions, more = _propose(versions, site, bound_us, judge, holding)
     out += more
-    versions, more = _promise(versions, site, bound_us, judge)
+    versions, more = _promise(versions, site, bound_us, judge, holding)
     out += more
     versions, more = _decide(versions, site)
     out += more
@@ -199,7 +211,7 @@ def step(
         counts[kind] = counts.get(kind, 0) + 1
     versions = replace(versions, messages=counts) if out else versions
     if versions.proposal is None and versions.queue and proposer_of(versions.deployment) == site:
-        versions, more = step(versions, site, bound_us, (), judge)  # one that was called off makes room
+        versions, more = step(versions, site, bound_us, (), judge, holding)  # one that was called off makes room
         out += more
     return versions, out
 
@@ -255,22 +267,22 @@ def _take(versions: Versions, site: str, sender: str, note: Note) -> tuple[Versi
             assert_never(note)
 
 
-def _propose(versions: Versions, site: str, bound_us: int, judge: Judge) -> tuple[Versions, Outgoing]:
+def _propose(versions: Versions, site: str, bound_us: int, judge: Judge, holding: Holding) -> tuple[Versions, Outgoing]:
     if versions.proposal is not None or not versions.queue or site != proposer_of(versions.deployment):
         return versions, []
     number, change = versions.number + 1, versions.queue[0]
-    promise = Ready(number, bound_us, versions.gone, judge(change))
+    promise = Ready(number, bound_us, versions.gone, judge(change), holding)
     others = tuple(one for one in versions.deployment.sites if one != site)
     proposal = Proposal(number, change, site, versions.form, {site: promise}, informed=others)
     prepare = Prepare(number, change, versions.form, promise)
     return replace(versions, proposal=proposal, queue=versions.queue[1:]), [(one, prepare) for one in others]
 
 
-def _promise(versions: Versions, site: str, bound_us: int, judge: Judge) -> tuple[Versions, Outgoing]:
+def _promise(versions: Versions, site: str, bound_us: int, judge: Judge, holding: Holding) -> tuple[Versions, Outgoing]:
     proposal = versions.proposal
     if proposal is None or site in proposal.promises:
         return versions, []
-    promise = Ready(proposal.number, bound_us, versions.gone, judge(proposal.change))
+    promise = Ready(proposal.number, bound_us, versions.gone, judge(proposal.change), holding)
     asked = versions.deployment.sites if proposal.form is Form.POINT_TO_POINT else (proposal.proposer,)
     others = tuple(one for one in asked if one != site)
     proposal = replace(proposal, promises={**proposal.promises, site: promise}, informed=(*proposal.informed, *others))
@@ -289,7 +301,9 @@ def _decide(versions: Versions, site: str) -> tuple[Versions, Outgoing]:
     bounds = [one.bound_us for one in promises.values() if one.bound_us != UNKNOWN]
     gone = [set(one.gone) for one in promises.values()]
     at_us = max((bound + 1 for bound in bounds), default=FIRST_US)
-    decided = Decided(proposal.number, at_us, tuple(sorted(set.intersection(*gone))), causes[0] if causes else "")
+    holdings = {who: one.holding for who, one in sorted(promises.items()) if one.holding != NOTHING_HELD}
+    retired = tuple(sorted(set.intersection(*gone)))
+    decided = Decided(proposal.number, at_us, retired, causes[0] if causes else "", {} if causes else holdings)
     others = [one for one in versions.deployment.sites if one != site]
     tells = proposal.form is Form.COORDINATED
     return _settled(versions, proposal, decided), [(one, decided) for one in others] if tells else []

@@ -76,7 +76,7 @@ class Unpack:
         if shipment.copies:
             filed = ((copy.flow, copied_rows(table, copy)) for copy in shipment.copies)
         else:
-            filed = ((shipment.arrives_as, table) for _ in range(1))
+            filed = ((shipment.rows_of, table) for _ in range(1))
         return [
             file_flow(self.program, self.shelf, flow, some, part=part, travels=False, is_bloom=shipment.bloom)
             for flow, some in filed

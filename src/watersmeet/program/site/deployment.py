@@ -18,6 +18,7 @@ from watersmeet.program.operators import (
     Ship,
 )
 from watersmeet.program.site.families import member_of, shape_of_finish, shared_shapes
+from watersmeet.program.site.nearest import Holder
 from watersmeet.program.site.program import (
     ALL_TIMES,
     JoinPart,
@@ -61,6 +62,7 @@ class SentStream:
     keys: tuple[int, ...]
     selections: tuple[int, ...]
     routes: Mapping[str, Route | None]  # by flow at the home
+    holder: Holder | None = None  # who sends the rows of the past, where that is not the home
 
 
 @dataclass(frozen=True)
@@ -378,28 +380,57 @@ def _shipments(deployment: Deployment, parts: Mapping[str, Sequence[JoinPart]], 
                 purpose = Purpose.TABLES if stream in tables else ship.arrives_as.purpose
                 found[to, arrives] = Shipment(part.flow(ship.flow), to, arrives, Form.CLOCK, purpose, has_history=True)
                 continue
-            view = part.views[ship.flow.name]
-            spec = sent[view.stream, to, there[part.name].views[ship.flow.name].stream]
-            shipment = Shipment(
-                view.flow,
-                to,
-                arrives,
-                Form.ROW,
-                Purpose.TABLES if stream in tables else Purpose.TUPLES,
-                route=spec.routes[view.flow],
-                columns=spec.columns,
-                keys=spec.keys,
-                selections=spec.selections,
-                span=_span_there(there[part.name], ship.flow),
-                has_history=_reads_window(there[part.name], ship.flow),
-            )
-            known = found.get((to, arrives), shipment)
-            found[to, arrives] = replace(
-                shipment,
-                span=known.span | shipment.span,
-                has_history=known.has_history or shipment.has_history,
-            )
+            spec = sent[stream, to, there[part.name].views[ship.flow.name].stream]
+            purpose = Purpose.TABLES if stream in tables else Purpose.TUPLES
+            shipment = _row_shipment(part, there[part.name], ship, spec, purpose)
+            found[to, arrives] = _together(found.get((to, arrives), shipment), shipment)
+    for spec in deployment.sent:
+        if spec.holder is not None and spec.holder.site == site:
+            past = _past_shipment(parts, spec, spec.holder)
+            found[past.to, past.arrives_as] = past
     return tuple(found[name] for name in sorted(found))
+
+
+def _row_shipment(part: JoinPart, there: JoinPart, ship: Ship, spec: SentStream, purpose: Purpose) -> Shipment:
+    """Rows of a stream as they go from its home to a site for one join."""
+    flow = part.views[ship.flow.name].flow
+    return Shipment(
+        flow,
+        spec.to,
+        there.flow(ship.arrives_as),
+        Form.ROW,
+        purpose,
+        route=spec.routes[flow],
+        columns=spec.columns,
+        keys=spec.keys,
+        selections=spec.selections,
+        span=_span_there(there, ship.flow),
+        has_history=_reads_window(there, ship.flow),
+        past=ALL_TIMES if spec.holder is None else Span(spec.holder.until_us),
+    )
+
+
+def _together(one: Shipment, other: Shipment) -> Shipment:
+    """The same rows for several joins."""
+    return replace(other, span=one.span | other.span, has_history=one.has_history or other.has_history)
+
+
+def _past_shipment(parts: Mapping[str, Sequence[JoinPart]], spec: SentStream, holder: Holder) -> Shipment:
+    """Rows of a stream that came before, as they go from another site than its home."""
+    there = {part.name: part for part in parts[spec.to]}
+    for own in parts.values():
+        users = [
+            _row_shipment(part, there[part.name], ship, spec, Purpose.MIGRATION)
+            for part, ship in stream_ships(own).get((spec.stream, spec.to), ())
+            if ship.flow.form is not Form.CLOCK and there[part.name].views[ship.flow.name].stream == spec.name
+        ]
+        if users:
+            whole = reduce(_together, users)
+            arrives = f"{whole.arrives_as} from {holder.site}"
+            span, source = Span(None, holder.until_us), holder.relation
+            past = replace(whole, flow=holder.held_as, arrives_as=arrives, past=span, source=source)
+            return replace(past, files_as=whole.arrives_as)
+    raise AssertionError(f"nobody sends {spec.name} to {spec.to}")
 
 
 def _copies(part: JoinPart, ship: Ship) -> tuple[Copy, ...]:

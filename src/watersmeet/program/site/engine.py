@@ -18,6 +18,7 @@ from watersmeet.program.finish.model import Evaluator
 from watersmeet.program.join.axis import Clock
 from watersmeet.program.operators import Form, Gather, Operator
 from watersmeet.program.site.agreement import (
+    NOTHING_HELD,
     Judge,
     Note,
     Observed,
@@ -31,6 +32,7 @@ from watersmeet.program.site.agreement import (
 )
 from watersmeet.program.site.answering import Answering
 from watersmeet.program.site.arrivals import Packed, Release, Unpack
+from watersmeet.program.site.deployment import Deployment
 from watersmeet.program.site.derived import DeriveRows, no_derived_rows
 from watersmeet.program.site.filing import Made, shelve
 from watersmeet.program.site.inbound import check_columns
@@ -46,6 +48,7 @@ from watersmeet.program.site.ledger import (
 )
 from watersmeet.program.site.matches import counted, matched_flows
 from watersmeet.program.site.merge import Merge
+from watersmeet.program.site.nearest import Distance, Holding, with_past
 from watersmeet.program.site.outbox import send
 from watersmeet.program.site.probe_groups import ProbeGroup, probe_groups
 from watersmeet.program.site.program import Shipment, SiteProgram
@@ -96,8 +99,10 @@ class SiteEngine:
         derive: DeriveRows = no_derived_rows,
         slack_us: int = 0,
         judge: Judge = accept,
+        distances: Mapping[str, Distance] | None = None,
     ) -> None:
         self.program = program
+        self._distances = distances or {}  # how near other sites are, where that is known
         self._slack_us = slack_us  # event time that may go by while sites agree on a change, before any has to wait
         self._judge = judge
         self.shelf = shelf
@@ -121,6 +126,7 @@ class SiteEngine:
             derive=self._derive,
             slack_us=self._slack_us,
             judge=self._judge,
+            distances=self._distances,
         )
 
     def regrouped(self, ledger: SiteLedger, program: SiteProgram) -> SiteLedger:
@@ -169,7 +175,8 @@ class SiteEngine:
         def judge(change: Change) -> str:
             return self._judge(change) or cause_against(before.deployment, change)
 
-        versions, out = step(before, self.program.site, self._bound_us(ledger), notes, judge)
+        holding = self._holding(before.deployment, ledger)
+        versions, out = step(before, self.program.site, self._bound_us(ledger), notes, judge, holding)
         return ledger if versions == before else self._with_notes(ledger, versions, out)
 
     def _with_notes(self, ledger: SiteLedger, versions: Versions, out: Sequence[tuple[str, Note]]) -> SiteLedger:
@@ -188,6 +195,14 @@ class SiteEngine:
         marks = [mark for state in states for mark in (state.max_ts, state.declared) if mark is not None]
         seen = [mark for mark in marks if mark < END_US]
         return max(seen) + self._slack_us if seen else UNKNOWN
+
+    def _holding(self, deployment: Deployment, ledger: SiteLedger) -> Holding:
+        """What the site could send of the past; where a stream has ended, rows that others need may be evicted."""
+        if not deployment.history or len(deployment.sites) < 3 or not self._distances:
+            return NOTHING_HELD
+        names = {one.name for one in deployment.sent if one.to == self.program.site}
+        marks = {name: mark for name, mark in sorted(ledger.watermarks.items()) if name in names}
+        return Holding({} if END_US in ledger.watermarks.values() else marks, self._distances)
 
     def watermarks(self, ledger: SiteLedger) -> dict[str, int | None]:
         """The watermark of every stream that arrives here."""
@@ -281,6 +296,7 @@ class SiteEngine:
         for stream, mark in self.watermarks(ledger).items():
             if mark is not None:
                 marks[stream] = max(mark, marks.get(stream, UNKNOWN))
+        marks = with_past(self.program.awaited, marks)
         ledger, released = self._release(ledger, before.watermarks, marks)
         made += released
         marks = self._spread(marks)

@@ -118,7 +118,7 @@ def during(table: pa.Table, span: Span) -> Mask | None:
 
 def stored_of(program: SiteProgram, shipment: Shipment) -> Stored:
     """The form in which the rows of a stream are stored that a shipment brings or takes away."""
-    name = stream_of(program, shipment.arrives_as)
+    name = stream_of(program, shipment.rows_of)
     return program.stored[name if name in program.stored else stream_of(program, shipment.flow)]
 
 
@@ -230,7 +230,8 @@ def pack_for_others(
     """Rows of a flow packed for each site they go to, or for some shipments; what is the same is packed once."""
     packed: dict[tuple[object, ...], Payload] = {}
     payloads = {}
-    for one in program.shipments_of.get(flow, ()) if only is None else only:
+    every = (one for one in program.shipments_of.get(flow, ()) if not one.is_past)
+    for one in every if only is None else only:
         form = (one.arrives_as, one.route, one.columns, one.keys, one.selections, one.span)
         if form not in packed:
             rows = shipped_rows(program, table, one, part, key)
@@ -257,7 +258,7 @@ def shipped_rows(
         return _filter_row(table) if table.num_rows else table
     if shipment.columns is not None:
         table = where(table, during(table, shipment.span))
-        table = _stream_rows(stored_of(program, shipment), table, shipment)
+        table = _stream_rows(program.stored[stream_of(program, shipment.flow)], table, shipment)
     if shipment.form is Form.CLOCK and shipment.arrives_as == shipment.flow:
         table = table.select([TS])  # counted from the first row on, at both ends
     if not table.num_rows:

@@ -27,6 +27,8 @@ def send(program: SiteProgram, shelf: Shelf, ledger: SiteLedger, made: Sequence[
         histories: set[int] = set()  # messages with rows that are sent for a new version alone
         for shipment in program.flows_to(to):
             flow, name = shipment.arrives_as, payload_name(shipment)
+            if shipment.is_past and flow in reported:
+                continue
             number = numbers[flow]
             reached = ledger.watermarks.get(shipment.flow, UNKNOWN)
             payloads = [(o.payloads[name], o.is_history) for o in by_flow.get(shipment.flow, ()) if name in o.payloads]

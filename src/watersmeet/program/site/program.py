@@ -103,6 +103,19 @@ class Shipment:
     copies: tuple[Copy, ...] = ()  # of rows that are gathered for several aliases: as each of them sees them
     shape: Shape | None = None  # of records that several queries share
     joins: tuple[str, ...] = ()  # and the joins whose queries do
+    past: Span = ALL_TIMES  # of the rows that came before, those that come from here
+    files_as: str = ""  # of rows that came before and are sent by another site than their home: the flow they are of
+    source: str = ""  # and the relation that has them there
+
+    @property
+    def is_past(self) -> bool:
+        """Whether it is rows of the past alone, from another site than their home."""
+        return bool(self.files_as)
+
+    @property
+    def rows_of(self) -> str:
+        """The flow whose rows they are where they arrive."""
+        return self.files_as or self.arrives_as
 
     def is_of(self, join: str) -> bool:
         """Whether it is for a join alone, or for several of which that is one."""
@@ -469,6 +482,11 @@ class SiteProgram:
     def shipments_in(self) -> dict[tuple[str, str], Shipment]:
         """By sender and name, what comes from other sites."""
         return {(sender, one.arrives_as): one for sender, one in self.inbound}
+
+    @cached_property
+    def awaited(self) -> dict[str, str]:
+        """By flow, the one that brings rows of its past from another site: till then its watermark does not count."""
+        return {one.files_as: one.arrives_as for _, one in self.inbound if one.is_past}
 
     @property
     def does_nothing(self) -> bool:

@@ -5,7 +5,7 @@ an instant, what follows begins with it. Both are overlaid like two queries are.
 depend on (numbers of keys and selections, columns of a shipped stream, names) is never changed, only added to.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from watersmeet.errors import InputError
@@ -23,6 +23,7 @@ from watersmeet.program.site.deployment import (
     shared_joins,
     stream_ships,
 )
+from watersmeet.program.site.nearest import Holder, Holding, nearest
 from watersmeet.program.site.program import JoinPart, SiteProgram, Span, axis_alias, reads_window, stored_inputs
 from watersmeet.program.site.streams import View, clock_flow, ordered_flow, stream_tables
 from watersmeet.query.model import Target
@@ -273,10 +274,17 @@ def _list(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "none"
 
 
-def next_deployment(now: Deployment, change: Change, revision: int, at_us: int, retired: Iterable[str]) -> Deployment:
+def next_deployment(
+    now: Deployment,
+    change: Change,
+    revision: int,
+    at_us: int,
+    retired: Iterable[str],
+    holdings: Mapping[str, Holding] | None = None,
+) -> Deployment:
     """The deployment after a change that all sites go over to before any of them has a row from `at_us` on.
 
-    Joins that are over at all sites are left out of it.
+    Joins that are over at all sites are left out of it. `holdings` is what sites could send of the past.
     """
     gone = set(retired)
     joins = [one for one in now.joins if one.name not in gone]
@@ -288,7 +296,7 @@ def next_deployment(now: Deployment, change: Change, revision: int, at_us: int, 
     joins = [replace(one, heads=replace(one.heads, until_us=split_us)) if one.name in names else one for one in joins]
     scans, _ = stream_tables(((one.name, one.join, one.start_us) for one in added), now.scans)
     known = tuple(scans[name] for name in sorted(scans))
-    added, more = _shared(replace(now, scans=known), added, revision)
+    added, more = _shared(replace(now, scans=known), added, revision, holdings or {})
     joins += added
     after = replace(now, joins=tuple(joins), revision=revision, scans=known, sent=(*now.sent, *more))
     return replace(after, sent=tuple(_used(after)))
@@ -343,7 +351,9 @@ def _start(plan: QueryPlan, split_us: int) -> int:
     return split_us if plan.start_us is None else max(plan.start_us, split_us)
 
 
-def _shared(now: Deployment, added: list[Joined], revision: int) -> tuple[list[Joined], list[SentStream]]:
+def _shared(
+    now: Deployment, added: list[Joined], revision: int, holdings: Mapping[str, Holding]
+) -> tuple[list[Joined], list[SentStream]]:
     """New joins with the names of what they use: streams that are sent already, and rows that are stored already."""
     before = programs_of(now)
     in_force = _sent_in_force(now)
@@ -364,7 +374,8 @@ def _shared(now: Deployment, added: list[Joined], revision: int) -> tuple[list[J
                 there = [part for part in bare[wanted.to] if part.name in users]
                 known = [one for one in now.sent if _serves(before, in_force, one, wanted, there, has_clock)]
                 if not known:
-                    more.append(wanted)
+                    holders = [] if has_clock else list(_holders(now, before, in_force, wanted, there, holdings))
+                    more.append(replace(wanted, holder=nearest(site, wanted.to, holders, holdings)))
                 for name in sorted(users):
                     names[name].setdefault(wanted.to, {})[wanted.stream] = (known or [wanted])[0].name
     named = [one if one.copy_of else replace(one, names=names[one.name]) for one in added]
@@ -397,6 +408,40 @@ def _serves(
     return _contains(sent, wanted) and (not program.history or _has_history(program, sent, parts, has_clock=has_clock))
 
 
+def _holders(
+    now: Deployment,
+    before: Mapping[str, SiteProgram],
+    in_force: Mapping[tuple[str, str, str], bool],
+    wanted: SentStream,
+    parts: Sequence[JoinPart],
+    holdings: Mapping[str, Holding],
+) -> Iterable[Holder]:
+    """The sites that have all rows of the past of a stream, up to some instant, that new joins need elsewhere."""
+    needs = _past_needed(wanted.stream, parts)
+    is_table = any(scan.is_table for scan in now.scans if scan.stream == wanted.stream)
+    if not now.history or not needs or is_table or any(view.ordered for view, _ in needs):
+        return
+    for one in now.sent:
+        mark = holdings[one.to].marks.get(one.name) if one.to in holdings else None
+        if one.stream != wanted.stream or one.to == wanted.to or mark is None or not _contains(one, wanted):
+            continue
+        if (one.stream, one.to, one.name) in in_force:
+            relation = before[one.to].covering(one.name, [(view.selection, window) for view, window in needs])
+            if relation is not None:
+                yield Holder(one.to, one.name, relation, mark)
+
+
+def _past_needed(stream: str, parts: Iterable[JoinPart]) -> list[tuple[View, Window]]:
+    """The windows over a stream, of rows of before, that new joins read at a site."""
+    return [
+        (view, window)
+        for part in parts
+        if not part.is_fresh
+        for view, window in windows_needed(part)
+        if view.stream == stream
+    ]
+
+
 def _sent_in_force(now: Deployment) -> dict[tuple[str, str, str], bool]:
     """Streams that are sent for joins that nothing follows yet, by (stream, to, name), and whether with their clock."""
     found: dict[tuple[str, str, str], bool] = {}
@@ -423,10 +468,7 @@ def _has_history(before: SiteProgram, sent: SentStream, parts: Iterable[JoinPart
     """Whether a site that gets a stream has all rows of it that new joins need there, and the clock to count them."""
     needs = [
         (ordered_flow(sent.name) if view.ordered else sent.name, (view.selection, window))
-        for part in parts
-        if not part.is_fresh
-        for view, window in windows_needed(part)
-        if view.stream == sent.stream
+        for view, window in _past_needed(sent.stream, parts)
     ]
     flows = {flow for flow, _ in needs}
     if any(before.covering(flow, [need for name, need in needs if name == flow]) is None for flow in flows):

@@ -125,6 +125,7 @@ def simulate_sites(
         slack_us=_SLACK_TRIGGERS * scenario.trigger_us + 2 * longest_us,
         observer=None if decisions is None else report,
         form=form,
+        distance_of=lambda a, b: topology.link(a, b).distance,
         insist_us=_INSIST_TRIGGERS * scenario.trigger_us + 4 * longest_us,
     )
     for crash in crashes:

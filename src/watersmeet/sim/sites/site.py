@@ -21,6 +21,7 @@ from watersmeet.program.site.deployment import deployed, programs_of, shared_joi
 from watersmeet.program.site.engine import Arrivals, SiteEngine
 from watersmeet.program.site.ingest import Ingest, first_row_id, has_event_time
 from watersmeet.program.site.ledger import Answers, Ingested, LinkState, SiteLedger, Traffic, watermark
+from watersmeet.program.site.nearest import Distance
 from watersmeet.program.site.outbox import traffic_by_purpose
 from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.site.streams import StreamScan
@@ -33,6 +34,7 @@ from watersmeet.sim.kernel import Kernel
 from watersmeet.sim.sites.rows import HASH, DuckDerivation, DuckEvaluator, lay_out
 from watersmeet.stats.observe import observe
 from watersmeet.stats.sketches import StreamSketch
+from watersmeet.topology.links import Link
 
 
 @dataclass(frozen=True)
@@ -386,6 +388,10 @@ CommitCrash: TypeAlias = Callable[[SimulatedSite, SiteLedger], CrashNow | None] 
 Completed: TypeAlias = Callable[[SimulatedSite, SiteLedger], None]  # the site, and its ledger before it joined
 
 
+def _distance(model: LinkModel) -> Distance:
+    return Link(latency_us=model.latency_us, bandwidth_bps=model.bandwidth_bps).distance
+
+
 def _stored(ledger: SiteLedger) -> SiteLedger:
     """What is on disk must be enough: the ledger goes through JSON, as it does on a real one."""
     return SiteLedger.from_json(ledger.to_json())
@@ -429,10 +435,12 @@ class SimulatedSites:
         shares: bool = True,
         crashes: CommitCrash | None = None,
         disks: Callable[[str], Disk] | None = None,
+        distance_of: Callable[[str, str], Distance] | None = None,
     ) -> None:
         """`changes` lets plans and queries change, at these sites and streams too; `history` without waiting.
 
-        Without `shares` every query with groups has partial records of its own.
+        Without `shares` every query with groups has partial records of its own. How near sites are to each other
+        follows from the models of links if `distance_of` does not say.
         """
         self.kernel = Kernel(seed)
         self.network = Network(self.kernel, model_of, retry_us)
@@ -470,6 +478,11 @@ class SimulatedSites:
                 derive=DuckDerivation(shelf, hash_sql),
                 slack_us=slack_us,
                 judge=judge,
+                distances={
+                    other: distance_of(name, other) if distance_of else _distance(model_of(name, other))
+                    for other in programs
+                    if other != name
+                },
             )
             own = {table: source for table, source in sources.items() if self.homes[table] == name}
             site = SimulatedSite(

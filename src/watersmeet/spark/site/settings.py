@@ -1,13 +1,14 @@
 """How a site is to be run, and what ends its micro-batches other than a failure."""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
 from watersmeet.errors import WatersmeetError
 from watersmeet.metrics.bus import EventBus
+from watersmeet.program.site.nearest import Distance
 from watersmeet.spark.adapting import Observations
 from watersmeet.spark.catalogue import Catalogue
 from watersmeet.spark.checkpoint import Checkpoint
@@ -29,6 +30,7 @@ class SiteSettings:
     once: bool = False
     alone: bool = False  # whether other sites run elsewhere
     slack_us: int = 0  # event time that may go by while sites agree on a change, before any has to wait
+    distances: Mapping[str, Distance] = field(default_factory=dict)  # how near other sites are
     observations: Observations | None = None  # for whoever decides on other plans
     apply: Callable[[str, str], None] | None = None  # takes requests for another topology: the request, its text
 

@@ -69,6 +69,7 @@ class SiteState:
             derive=SparkDerivation(spark, catalogue.schemas, shelf, run_tasks),
             slack_us=settings.slack_us,
             judge=self.cause_against,
+            distances=settings.distances,
         )
         self._program_path = checkpoint.directory / "program.json"
         self.write_program()
