@@ -4,8 +4,10 @@ All nodes of a group tell each other that they are local-ready, then that they a
 alternative that the paper names, the group's first node announces itself, gathers either state and passes it on.
 """
 
+from collections import deque
 from collections.abc import Iterable
 
+from watersmeet.adapt.election import announce, become_ready, hear, members
 from watersmeet.adapt.messages import Kind, Sent
 
 
@@ -26,16 +28,23 @@ def point_to_point(groups: Iterable[frozenset[str]]) -> tuple[Sent, ...]:
 
 
 def by_coordinator(groups: Iterable[frozenset[str]]) -> tuple[Sent, ...]:
-    """An election, then either phase to the coordinator and back: 5 (n - 1) messages.
+    """An election, then either phase to the coordinator and back, where nobody crashes: 5 (n - 1) messages.
 
     >>> len(by_coordinator([frozenset("abcd")]))
     15
     """
-    found = []
-    for group in groups:
-        first, *others = sorted(group)
-        found += [Sent(Kind.ELECTION, first, node) for node in others]
-        for kind in (Kind.LOCAL_READY, Kind.GLOBAL_READY):
-            found += [Sent(kind, node, first) for node in others]
-            found += [Sent(kind, first, node) for node in others]
-    return tuple(found)
+    return tuple(sent for group in groups for sent in _switch(group))
+
+
+def _switch(group: frozenset[str]) -> Iterable[Sent]:
+    """What the nodes of a group send until all have switched."""
+    nodes = {name: become_ready(node)[0] for name, node in members(group).items()}
+    first = min(group)
+    nodes[first], letters = announce(nodes[first])
+    waiting = deque(letters)
+    while waiting:
+        letter = waiting.popleft()
+        yield Sent(letter.kind, letter.sender, letter.to)
+        nodes[letter.to], more = hear(nodes[letter.to], letter)
+        waiting += more
+    assert all(node.switched for node in nodes.values()), "nobody has crashed"

@@ -39,6 +39,7 @@ from watersmeet.adapt.sequences import (
 )
 from watersmeet.adapt.synchronise import point_to_point
 from watersmeet.adapt.trigger import largest_change
+from watersmeet.reproduce.adaptive.switching import Crash, ElectedSwitch
 from watersmeet.sim.kernel import Kernel
 
 F64 = NDArray[np.float64]
@@ -49,7 +50,7 @@ CONTROL_BYTES, OPERATORS_BYTES = 100.0, 400.0  # of a message, with operators or
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """Section 5.2 with its default settings; the last four are not stated there."""
+    """Section 5.2 with its default settings; what comes from `probe_s` on is not stated there."""
 
     ways: int = 4
     low: float = 50.0
@@ -68,6 +69,8 @@ class Experiment:
     update_s: float = 1e-6
     threshold: float = 0.2
     changing: int = 1  # the stream whose rate changes
+    by_coordinator: bool = False  # the switch: by an elected coordinator, or point to point
+    crashes: tuple[Crash, ...] = ()  # of nodes while they switch by a coordinator
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -282,6 +285,11 @@ class Prototype:
         half = len(ready) // 2
 
         def copied() -> None:
+            if self.experiment.by_coordinator:
+                send = partial(self._send, switch)
+                timeout_ms = 8 * self.experiment.latency_s * 1e3
+                ElectedSwitch(self.kernel, send, timeout_ms, switched).start(found.groups, self.experiment.crashes)
+                return
             self._gather(switch, ready[:half], lambda: self._gather(switch, ready[half:], switched))
 
         def switched() -> None:
