@@ -176,6 +176,13 @@ class SampledJoins:
 
     def which_fetched(self, mask: int, by: int, head: int | None, *, spans: bool, slack_s: float) -> Bits:
         """The rows of a window that partial combinations ask for; of announced spans, all rows that touch one."""
+        slot = ("which fetched", mask, by, head, spans, slack_s)
+        if slot not in self._memory:
+            self._memory[slot] = self._which_fetched(mask, by, head, spans=spans, slack_s=slack_s)
+        found: Bits = self._memory[slot]
+        return found
+
+    def _which_fetched(self, mask: int, by: int, head: int | None, *, spans: bool, slack_s: float) -> Bits:
         rows, asking = self._combinations(mask), self._led(by, head)
         key = self._key(mask, by)
         own, theirs = self._codes(key, (mask, rows), (by, asking))

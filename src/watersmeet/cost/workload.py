@@ -108,7 +108,7 @@ class Workload:
     time_sizes: tuple[BytesByBatch, ...] = ()  # of each alias's event times, all of them in order
     unmeasured: tuple[str, ...] = ()  # filters of which nobody knows how many rows pass
     sampled: Counted | None = field(default=None, repr=False, compare=False)
-    _memory: dict[tuple[int, int | None], Any] = field(default_factory=dict, repr=False, compare=False)
+    _memory: dict[tuple[Any, ...], Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def window(self) -> F64:
@@ -214,27 +214,31 @@ class Workload:
 
     def head_rate(self, head: int, mask: int) -> float:
         """Combinations a second of a set of aliases whose latest row is the head's."""
+        found: float | None = self._memory.get(("head", head, mask))
+        if found is None:
+            found = self._memory["head", head, mask] = self._head_rate(head, mask)
+        return found
+
+    def _head_rate(self, head: int, mask: int) -> float:
         members = members_of(mask)
-        even = {
-            one: float(self.rate[one] * np.prod(self.window[[other for other in members if other != one]]))
-            for one in members
-        }
-        alike = even[head] * self.selectivity(mask)
         if self.sampled is None or len(members) == 1 or not self.sampled.is_tied(mask):
-            return alike
+            return self._even_rate(head, members) * self.selectivity(mask)
+        even = {one: self._even_rate(one, members) for one in members}
         total = max(sum(even.values()), 1e-300)
         share = (self.sampled.count(mask, head) + even[head] / total) / (self.sampled.count(mask) + 1)
         return total * self.selectivity(mask) * share
+
+    def _even_rate(self, head: int, members: Sequence[int]) -> float:
+        """Combinations a second of rows of all windows, whether or not they agree, whose latest row is the head's."""
+        window = self.window
+        return float(self.rate[head] * np.prod([window[other] for other in members if other != head]))
 
     def combination_rate(self, mask: int) -> float:
         """Combinations a second of a set of aliases, whoever is their head."""
         found = self._memory.get((mask, 0))
         if found is None:
             members = members_of(mask)
-            found = sum(
-                float(self.rate[one] * np.prod(self.window[[other for other in members if other != one]]))
-                for one in members
-            ) * self.selectivity(mask)
+            found = sum(self._even_rate(one, members) for one in members) * self.selectivity(mask)
             self._memory[mask, 0] = found
         return found
 
@@ -265,6 +269,15 @@ class Workload:
         `head` is the alias whose rows are the latest ones, if it is always the same; `rate` how many rows a second
         travel of a stream, if not all of them.
         """
+        asked = ("row bytes", mask, batch_rows, times, answers, head, rate)
+        found: float | None = self._memory.get(asked)
+        if found is None:
+            found = self._memory[asked] = self._row_bytes(mask, batch_rows, times, answers, head, rate)
+        return found
+
+    def _row_bytes(
+        self, mask: int, batch_rows: float, times: int, answers: bool, head: int | None, rate: float | None
+    ) -> float:
         everything = (1 << len(self.aliases)) - 1
         if answers:
             owners = self.answer_owners or (0,) * len(self.answer_sizes)

@@ -240,7 +240,7 @@ def problem_of(
             rate if share is None else arrive * share
             for rate, arrive, share in zip(workload.rate.tolist(), workload.arrivals.tolist(), kept, strict=True)
         ]
-        workload = replace(workload, rate=np.array(rates), sampled=sampled)
+        workload = replace(workload, rate=np.array(rates), sampled=sampled, _memory={})
     return Problem(
         *(query, shape, workload, topology, objective, limits, units, batch_interval_s, reaction_s),
         parts=parts,
