@@ -1,8 +1,9 @@
 """What is counted of a sample, against the same counted row by row; and plans of streams that are not independent."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -10,14 +11,16 @@ import pyarrow as pa
 import pytest
 
 from watersmeet.cost.sampled import SampledJoins
-from watersmeet.cost.sampling import has_what_is_compared, sampled_joins
+from watersmeet.cost.sampling import has_what_is_compared, rows_wanted, sampled_joins, too_short
 from watersmeet.cost.sizes import one_size, size_at
 from watersmeet.plan.shape import shape_of
+from watersmeet.planners.choose import choose
 from watersmeet.query.sql import parse_query
 from watersmeet.query.windows import Range, Rows, Tumble, Window
 from watersmeet.sim.sites.rows import typed
 from watersmeet.stats.model import Stats, StreamStats
 from watersmeet.stats.samples import FILTER, KEY, TIME, VALUE, sample_of
+from watersmeet.topology.load import load_topology
 
 SCHEMA = pa.schema([("k", pa.int64()), ("m", pa.int64()), ("v", pa.int64()), ("ts", pa.timestamp("us", "UTC"))])
 SECOND = 1_000_000
@@ -214,6 +217,61 @@ def test_a_stream_without_a_sample_or_without_a_key_in_it_leaves_estimates() -> 
     assert sampled_joins(shape.scans, shape.classes, shape.conditions, without, 2.0) is None
     fits = [has_what_is_compared(scan, shape.classes, without) for scan in shape.scans]
     assert fits == [True, False, True]
+
+
+def test_samples_that_are_shorter_than_two_windows_leave_estimates_and_say_so() -> None:
+    sql = "SELECT a.v AS x FROM a [RANGE 6 SECONDS], b [RANGE 2 SECONDS] WHERE a.k = b.k"
+    columns = dict.fromkeys("ab", SCHEMA.names)
+    query = typed(parse_query(sql, columns), dict.fromkeys("ab", SCHEMA), dict.fromkeys("ab", "ts"))
+    shape = shape_of(query, columns)
+
+    def covering(seconds: int, *, is_whole: bool = False) -> Stats:
+        times = pa.array(range(0, seconds * SECOND + 1, SECOND // 10))
+        keys = pa.array([number % 7 for number in range(len(times))])
+        sample = sample_of({TIME: times, KEY + "k": keys}, is_whole=is_whole)
+        return Stats({name: StreamStats(sample=sample) for name in "ab"})
+
+    for stats, is_enough in ((covering(11), False), (covering(13), True), (covering(11, is_whole=True), True)):
+        found = sampled_joins(shape.scans, shape.classes, shape.conditions, stats, 1.0)
+        short = too_short(shape.scans, stats)
+        assert (found is not None, short is None) == (is_enough, is_enough)
+    short = too_short(shape.scans, covering(11))
+    assert short is not None and not short.is_bound
+    assert (short.covered_us, short.needed_us) == (11 * SECOND, 12 * SECOND + 1)
+    times = np.arange(0, 100 * SECOND, SECOND // 10)
+    taken = times[: rows_wanted(times, 6 * SECOND, 50)]
+    assert 12 * SECOND + 1 <= taken[-1] < 12 * SECOND + SECOND, "a sample is taken that is long enough"
+
+
+def test_explain_says_that_samples_are_too_short_and_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "topology.yaml"
+    path.write_text("""
+sites: [x, y, z]
+streams:
+  a: &stream
+    site: x
+    schema: "ts timestamp, k long, v long"
+    event_time: ts
+    source: {format: parquet, path: rows}
+    stats: {rate: 10, columns: {k: {distinct: 7}, v: {distinct: 100}}}
+  b: {<<: *stream, site: y}
+queries:
+  q: {site: z, sql: "SELECT a.v AS x FROM a [RANGE 6 SECONDS], b [RANGE 2 SECONDS] WHERE a.k = b.k"}
+""")
+    topology = load_topology(path)
+    query = topology.query("q")
+    parsed = typed(parse_query(query.sql, topology.columns), dict.fromkeys("ab", SCHEMA), dict.fromkeys("ab", "ts"))
+
+    def note(seconds: float, rows: int) -> str:
+        times = pa.array(np.linspace(0, seconds * SECOND, rows).astype(np.int64))
+        sample = sample_of({TIME: times, KEY + "k": pa.array(np.arange(rows) % 7)})
+        streams = {name: replace(topology.stats.stream(name), sample=sample) for name in "ab"}
+        return choose(replace(topology, stats=replace(topology.stats, streams=streams)), query, parsed).note
+
+    assert "samples cover 11 seconds and would have to cover 12 seconds (two windows)" in note(11, 100)
+    assert "run `watersmeet stats` again" in note(11, 100)
+    assert "samples have 20,000 rows at most" in note(11, 20_000)
+    assert "samples" not in note(13, 100)
 
 
 @pytest.mark.parametrize("rows", [0.3, 1.0, 7.5, 10.0, 99.0, 1_000.0, 5_000.0, 10_000.0, 1e9])

@@ -29,6 +29,7 @@ class Compared:
     filters: dict[str, Expression] = field(default_factory=dict)
     keys: dict[str, None] = field(default_factory=dict)
     values: dict[str, None] = field(default_factory=dict)
+    longest_us: int = 0  # of the windows of all streams that it is joined with
 
 
 def compared_by(shapes: Iterable[QueryShape]) -> dict[str, Compared]:
@@ -36,8 +37,10 @@ def compared_by(shapes: Iterable[QueryShape]) -> dict[str, Compared]:
     found: dict[str, Compared] = {}
     for shape in shapes:
         streams = {scan.alias: scan.stream for scan in shape.scans}
+        longest_us = _longest_us(shape.scans)
         for scan in shape.scans:
             own = found.setdefault(scan.stream, Compared())
+            own.longest_us = max(own.longest_us, longest_us)
             own.filters |= {one.sql: one for one in scan.filters}
             own.keys |= dict.fromkeys(filter(None, _keys_of(scan, shape.classes)))
         for condition in shape.conditions:
@@ -81,13 +84,46 @@ def sampled_joins(
     if any(VALUE + one.name not in tables[scans[numbers[one.alias]].stream].column_names for one in compared):
         return None
     masks = tuple(sum(1 << numbers[scan.alias] for scan in scans if c.number in scan.classes) for c in classes)
-    longest = max((_length_us(scan.window) for scan in scans), default=0)
-    if end - begin < (1 if is_whole else _WINDOWS * longest + 1):
+    if end - begin < (1 if is_whole else _WINDOWS * _longest_us(scans) + 1):
         return None
     rows = tuple(_rows_of(scan, classes, about, tables[scan.stream], begin, end) for scan in scans)
     if sum(len(one.low) for one in rows) < LEAST_ROWS:
         return None
     return SampledJoins(rows, masks, 0, end - begin, interval_s, about)
+
+
+def rows_wanted(times_us: I64, longest_us: int, least: int) -> int:
+    """How many of the first rows a sample takes: so many at least, and as long a while as windows ask for.
+
+    >>> rows_wanted(np.arange(0, 100, 10), 20, 2), rows_wanted(np.arange(0, 100, 10), 0, 2)
+    (6, 2)
+    """
+    if not len(times_us) or not longest_us:
+        return min(least, len(times_us))
+    enough = int(np.searchsorted(times_us, times_us[0] + _WINDOWS * longest_us + 1)) + 1
+    return min(max(enough, least), MOST_ROWS, len(times_us))
+
+
+@dataclass(frozen=True, slots=True)
+class TooShort:
+    """Samples that cover less of a while than is needed to count joins in them."""
+
+    covered_us: int
+    needed_us: int
+    is_bound: bool  # whether some have as many rows as samples may have
+
+
+def too_short(scans: Sequence[Scan], stats: Stats) -> TooShort | None:
+    """The samples of a query's streams, if all have one and they cover less than twice the longest window."""
+    samples = [sample for scan in scans if (sample := stats.stream(scan.stream).sample) is not None]
+    if len(samples) < len(scans) or len(scans) > MOST_STREAMS:
+        return None
+    tables = [table_of(one) for one in samples]
+    begin, end, is_whole = _common_while(samples, tables)
+    needed_us = _WINDOWS * _longest_us(scans) + 1
+    if is_whole or end - begin >= needed_us:
+        return None
+    return TooShort(end - begin, needed_us, any(table.num_rows >= MOST_ROWS for table in tables))
 
 
 def _common_while(samples: Sequence[Sample], tables: Sequence[pa.Table]) -> tuple[int, int, bool]:
@@ -118,6 +154,10 @@ def has_what_is_compared(scan: Scan, classes: Sequence[KeyClass], stats: Stats) 
 
 def _length_us(window: Window) -> int:
     return window.window_us if isinstance(window, Range | Tumble) else 0
+
+
+def _longest_us(scans: Iterable[Scan]) -> int:
+    return max((_length_us(scan.window) for scan in scans), default=0)
 
 
 def _rows_of(

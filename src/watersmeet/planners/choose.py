@@ -8,7 +8,7 @@ from watersmeet.cost.costs import DEFAULT_UNITS, Cost
 from watersmeet.cost.derived import derived_stats
 from watersmeet.cost.from_statistics import MissingStatistic
 from watersmeet.cost.price import BATCH_INTERVAL_S, REACTION_S, price
-from watersmeet.cost.sampling import has_what_is_compared
+from watersmeet.cost.sampling import MOST_ROWS, has_what_is_compared, too_short
 from watersmeet.cost.units import default_units_path, load_units
 from watersmeet.errors import InputError, did_you_mean
 from watersmeet.plan.nodes import Hop, Into, Method, OuterJoin, Plan, join_plan_of
@@ -19,7 +19,7 @@ from watersmeet.planners.problem import Limits, NoPlan, Objective, Problem, prob
 from watersmeet.planners.sited import central, explicit
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.outer import JUDGING, Branches, branches_of
-from watersmeet.query.windows import Changes, Rows, parse_duration
+from watersmeet.query.windows import Changes, Rows, format_duration, parse_duration
 from watersmeet.topology.model import Query, Topology
 
 NAMES = (*PLANNERS, "auto")
@@ -109,6 +109,8 @@ def choose(
     if unfit := _unfit_samples(problem):
         estimated = f"samples of {', '.join(unfit)} were taken for other keys or filters, so joins are estimated"
         note = "; ".join(filter(None, [note, f"{estimated}; run `watersmeet stats` again"]))
+    elif short := _short_samples(problem):
+        note = "; ".join(filter(None, [note, short]))
     if problem.workload.defaults:
         note = "; ".join(filter(None, [note, f"assumed: {', '.join(problem.workload.defaults)}"]))
     return Chosen(problem.plan(chosen.join), chosen.planner, chosen.cost, problem, tried, note)
@@ -120,6 +122,16 @@ def _unfit_samples(problem: Problem) -> list[str]:
         return []
     shape, stats = problem.shape, problem.topology.stats
     return sorted({scan.stream for scan in shape.scans if not has_what_is_compared(scan, shape.classes, stats)})
+
+
+def _short_samples(problem: Problem) -> str:
+    """Why joins are not counted in samples, if that is since these are too short; with the cure, where there is one."""
+    short = None if problem.workload.sampled is not None else too_short(problem.shape.scans, problem.topology.stats)
+    if short is None:
+        return ""
+    cure = f"samples have {MOST_ROWS:,} rows at most" if short.is_bound else "run `watersmeet stats` again"
+    while_text, needed = (format_duration(us // 1_000_000 * 1_000_000) for us in (short.covered_us, short.needed_us))
+    return f"samples cover {while_text} and would have to cover {needed} (two windows), so joins are estimated; {cure}"
 
 
 def check_plan(topology: Topology, query: Query, parsed: JoinQuery) -> None:

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType, StructType
 
-from watersmeet.cost.sampling import Compared, compared_by
+from watersmeet.cost.sampling import MOST_ROWS, Compared, compared_by, rows_wanted
 from watersmeet.errors import RunError, WatersmeetError
 from watersmeet.plan.shape import shape_of
 from watersmeet.program.storage.segments import TS, column
@@ -43,7 +43,7 @@ from watersmeet.topology.model import Query, Stream, Table, Topology
 
 ROWS = 100_000
 SECONDS = 60.0
-SAMPLED_ROWS = 5_000  # of the sample by which joins are counted
+SAMPLED_ROWS = 5_000  # of the sample by which joins are counted; more where windows are longer than that
 _MEASURED_ROWS = 10_000  # of each task, from which slices are packed
 
 Tell = Callable[[str, int], None]  # the stream being read and the rows of it so far
@@ -260,22 +260,23 @@ class _Sampler:
     def _keep_first(self, rows: DataFrame) -> None:
         """Keep the first rows by event time, as the sample by which joins are counted."""
         names = [*dict.fromkeys((*self._compared.keys, *self._compared.values))]
-        first = self._laid_out(rows, names).orderBy(F.col(f"`{TS}`")).limit(SAMPLED_ROWS).toArrow()
+        first = self._laid_out(rows, names).orderBy(F.col(f"`{TS}`")).limit(MOST_ROWS).toArrow()
         parts = [first] if self._first is None else [self._first, first.cast(self._first.schema)]
-        self._first = pa.concat_tables(parts).sort_by(TS).slice(0, SAMPLED_ROWS)
+        self._first = pa.concat_tables(parts).sort_by(TS).slice(0, MOST_ROWS)
 
     def sample(self, *, is_whole: bool) -> Sample | None:
         """The first rows, with what joins compare of them."""
-        first = self._first
-        if first is None or not first.num_rows:
+        known = self._first
+        if known is None or not known.num_rows:
             return None
+        first = known.slice(0, rows_wanted(known.column(TS).to_numpy(), self._compared.longest_us, SAMPLED_ROWS))
         columns = {TIME: first.column(TS)}
         columns |= {KEY + name: key_numbers(first.column(name)) for name in self._compared.keys}
         columns |= {
             FILTER + one.sql: first.column(_predicate_name(number)) for number, one in enumerate(self._predicates)
         }
         columns |= {VALUE + name: first.column(name) for name in self._compared.values}
-        return sample_of(columns, is_whole=is_whole and first.num_rows < SAMPLED_ROWS)
+        return sample_of(columns, is_whole=is_whole and first.num_rows == known.num_rows < MOST_ROWS)
 
     def _laid_out(self, rows: DataFrame, names: Sequence[str]) -> DataFrame:
         """Event time, predicates and columns of the rows that are well formed."""
