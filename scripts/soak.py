@@ -87,7 +87,12 @@ CLASSES = (  # what was promised in numbers first, each in full; of the others a
     Class("mutated parcels", 20, ("tests/program/storage",)),
     Class("mutated files and queries", 20, ("tests/query/test_hostile_text.py",), share=0.1),
     Class("simulated shapes", 20, ("tests/sim/sites/test_sites.py", "tests/sim/sites/test_tables.py"), share=0.2),
-    Class("simulated changes of plans", 30, ("tests/sim/sites/test_changes.py",), share=0.2),
+    Class(
+        "simulated changes of plans",
+        30,
+        ("tests/sim/sites/test_changes.py", "tests/sim/sites/test_nearest.py"),
+        share=0.2,
+    ),
     Class("simulated equivalence", 30, ("tests/equivalence/test_simulated.py",), share=0.1),
     Class("RJoin and PIER trials", 30, ("tests/sim/rjoin", "tests/sim/pier"), share=0.2),
     Class("random joins and plans", 20, ("tests/program/join", "tests/planners"), share=0.2),

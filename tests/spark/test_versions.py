@@ -10,8 +10,11 @@ from spark.test_sites import jobs, small_scene, with_way
 
 import watersmeet as wm
 from watersmeet.metrics.events import PlanChangeProposed, PlanInForce, VersionDropped
+from watersmeet.plan.nodes import join_plan_of, with_join
+from watersmeet.planners.local import symmetric
 from watersmeet.spark.planning import plan_query
 from watersmeet.spark.versions_text import running_text
+from watersmeet.topology.model import Link, Site
 
 
 def more(scene: Scene, first: int, batches: int = 2) -> None:
@@ -68,6 +71,31 @@ def test_a_plan_changes_while_sites_run(spark: Any, tmp_path: Path) -> None:
     assert {event.version for _, event in handle.events.recent(PlanInForce)} == {2}
     assert {event.version for _, event in handle.events.recent(VersionDropped)} <= {"q"}
     assert any(row.purpose == "agreement" for row in handle.traffic.rows)
+
+
+@pytest.mark.soak
+def test_windows_move_from_the_nearest_site_that_has_them(spark: Any, tmp_path: Path) -> None:
+    """The join moves from hq to lab beside it; the homes of the streams are far away by the prices of links."""
+    scene = small_scene(tmp_path, site="hq").write()
+    known = scene.topology
+    sites, links = (*known.sites, Site("lab")), (Link(("hq", "lab")),)
+    topology = replace(known, sites=sites, links=links, default_link=Link(price_per_gb=1.0))
+    bound, chosen = plan_query(spark, topology, topology.query("q"))
+    join = join_plan_of(chosen.plan)
+    moved = replace(join, sub_plans=(symmetric(bound.query.aliases, join.classes, "lab"),))
+    handle = wm.start(topology, spark=spark, checkpoint=scene.checkpoint, plans_change=True)
+    try:
+        wait_for(lambda: by_arrow(scene.sink()).total() > 0, "the run goes on", lambda: fine(handle))
+        handle.change_plan("q", replace(chosen, plan=with_join(chosen.plan, moved)), reason="a test")
+        more(scene, 210)
+        wait_for(lambda: revisions(handle) == {2}, "the run goes on", lambda: fine(handle))
+        more(scene, 350, batches=3)
+        wait_for(lambda: by_arrow(scene.sink()) == scene.expected(), "the run goes on", lambda: fine(handle))
+    finally:
+        handle.stop()
+    scene.check()
+    senders = {row.origin for row in handle.traffic.rows if row.purpose == "migration" and row.traffic.tuples}
+    assert "hq" in senders, senders
 
 
 def test_a_change_that_cannot_be_made_is_refused_in_a_sentence(spark: Any, tmp_path: Path) -> None:
