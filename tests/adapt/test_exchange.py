@@ -1,8 +1,14 @@
 """Sites that run by themselves decide together as one that sees everything, whatever is late, lost or begun anew."""
 
+import base64
+import json
+import math
 import random
-from collections.abc import Collection
+import tracemalloc
+import zlib
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,9 +29,9 @@ from watersmeet.adapt.exchange import (
     unpack_message,
 )
 from watersmeet.adapt.monitor import MonitorState, StreamObserved, TransferObserved, observe
-from watersmeet.adapt.reports import Heard, figures_of_site, pack_figures, unpack_figures
+from watersmeet.adapt.reports import Heard, SiteFigures, figures_of_site, pack_figures, unpack_figures
 from watersmeet.plan.nodes import JoinPlan
-from watersmeet.stats.model import Stats
+from watersmeet.stats.model import Number, Stats, StreamStats
 from watersmeet.stats.sketches import StreamSketch
 from watersmeet.topology.model import Adapt, Query
 
@@ -233,3 +239,41 @@ def test_figures_travel_with_values_once() -> None:
 def test_damaged_messages_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         unpack_message(text)
+
+
+def reported(change: Callable[[dict[str, Any]], object], tail: bytes = b"") -> str:
+    """A report that says something else than any site does."""
+    figures = SiteFigures(3.0, {"s": StreamStats(rate=Number(2.0))}, {"k > 3": Number(0.5)}, (("a", "b", 0.1, None),))
+    data = zlib.decompress(base64.b85decode(pack_figures(figures)))
+    head = json.loads(data[4:])
+    change(head["figures"])
+    text = json.dumps(head).encode()
+    return base64.b85encode(zlib.compress(len(text).to_bytes(4, "little") + text + tail)).decode()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda figures: figures.update(at_s="soon"),
+        lambda figures: figures.update(at_s=math.nan),
+        lambda figures: figures.update(links=[["a", "b", math.inf, None]]),
+        lambda figures: figures.update(links=[["a", 5, 0.1, None]]),
+        lambda figures: figures["streams"]["s"].update(busy={"1.0": "x"}),
+        lambda figures: figures["streams"]["s"]["rate"].update(value=-1.0),
+        lambda figures: figures["shares"].update({"k > 3": {"value": [1]}}),
+    ],
+)
+def test_a_report_with_a_figure_that_is_none_is_refused(change: Callable[[dict[str, Any]], object]) -> None:
+    assert unpack_figures(reported(lambda figures: None)).at_s == 3.0
+    with pytest.raises(ValueError, match=r"^a report of a site is damaged"):
+        unpack_figures(reported(change))
+
+
+def test_a_short_report_asks_for_no_memory() -> None:
+    bomb = reported(lambda figures: None, bytes(1 << 28))
+    tracemalloc.start()
+    try:
+        unpack_figures(bomb)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 26
+    finally:
+        tracemalloc.stop()

@@ -7,16 +7,17 @@ were known, and every `STALE_HALF_LIVES` half-lives.
 """
 
 import base64
+import math
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from watersmeet.adapt.chance import stream_without_chance
 from watersmeet.adapt.monitor import LEAST_ROWS, FittedLink, MonitorState, fitted_links, statistics, with_fitted
-from watersmeet.program.storage.codec import from_json, to_json
+from watersmeet.program.storage.codec import fits, from_json, to_json
 from watersmeet.program.storage.packing import pack_rows, unpack_rows
 from watersmeet.stats.model import Bin, Histogram, Number, Origin, Stats, StreamStats
 from watersmeet.stats.sketches import StreamSketch
@@ -26,6 +27,7 @@ from watersmeet.topology.model import Topology
 STALE_HALF_LIVES = 60
 _FEW_ROWS = 1_000  # as long as values come from fewer, they are sent again when there are some times as many
 _TIMES_AS_MANY = 4
+_MOST_BYTES = 1 << 24  # of a report when it is unpacked
 _OWN_BYTES = 24  # a report: what of, a rate, how many rows it comes from
 _NUMBER_BYTES = 8  # a share, a size or a figure of a link
 _SHARES = 1_000_000.0  # shares are sent as whole parts of it
@@ -150,7 +152,7 @@ def pack_figures(figures: SiteFigures) -> str:
 def unpack_figures(text: str) -> SiteFigures:
     """The figures that `pack_figures` wrote; ValueError where they are damaged."""
     try:
-        data = zlib.decompress(base64.b85decode(text))
+        data = zlib.decompressobj().decompress(base64.b85decode(text), _MOST_BYTES)
         end = 4 + int.from_bytes(data[:4], "little")
         found = from_json(_Packed, data[4:end].decode())
         streams = dict(found.figures.streams)
@@ -164,9 +166,26 @@ def unpack_figures(text: str) -> SiteFigures:
             end += size
         for stream, stats in streams.items():
             streams[stream] = replace(stats, busy={float(length): share for length, share in stats.busy.items()})
-        return replace(found.figures, streams=streams)
-    except (zlib.error, TypeError, KeyError, AttributeError, AssertionError) as error:
+        figures = replace(found.figures, streams=streams)
+    except (zlib.error, TypeError, KeyError, AttributeError, AssertionError, OverflowError, RecursionError) as error:
         raise ValueError(f"a report of a site is damaged: {error}") from None
+    if not fits(SiteFigures, figures) or not _is_finite(figures):
+        raise ValueError("a report of a site is damaged: it has a figure that is none")
+    return figures
+
+
+def _is_finite(value: object) -> bool:
+    """Whether all figures in a value are finite, and none that is counted or measured is negative."""
+    match value:
+        case float():
+            return math.isfinite(value)
+        case Number(value=number):
+            return math.isfinite(number) and number >= 0
+        case Mapping():
+            return all(map(_is_finite, value.values()))
+        case tuple():
+            return all(map(_is_finite, value))
+    return not is_dataclass(value) or all(_is_finite(getattr(value, one.name)) for one in fields(value))
 
 
 @dataclass(frozen=True)

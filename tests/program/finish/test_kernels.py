@@ -29,3 +29,21 @@ def test_nothing_is_among_no_rows() -> None:
     none, some = np.empty((0, 2), np.int64), np.array([[1, 2], [1, 2]])
     assert are_among(some, none).tolist() == [False, False]
     assert not len(are_among(none, some)) and not len(first_places(none))
+
+
+MOST = 2**63 - 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "matches"),
+    [
+        ([-MOST, 824_633_720_841], [-MOST, 5, 5]),
+        ([-MOST - 1, MOST], [0, MOST, -MOST - 1]),
+        ([MOST - 1, MOST], [-MOST - 1, MOST]),
+        ([5, 6, 7], [-MOST - 1, MOST, 6, 4, 8, -MOST - 1]),
+    ],
+)
+def test_numbers_may_be_as_far_apart_as_there_are(rows: list[int], matches: list[int]) -> None:
+    is_matched, others = matched_now(np.array(rows).reshape(-1, 1), np.array(matches).reshape(-1, 1))
+    assert is_matched.tolist() == [row in matches for row in rows]
+    assert [matches[place] for place in others] == list(dict.fromkeys(one for one in matches if one not in rows))

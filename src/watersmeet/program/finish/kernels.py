@@ -93,14 +93,14 @@ def matched_now(rows, matches):  # type: ignore[no-untyped-def]
 
     Rows of a micro-batch that have one number each have numbers that are close together: these need no hash table.
     """
-    low = rows[:, 0].min()
-    span = rows[:, 0].max() - low + 1
-    is_dense = rows.shape[1] == 1 and span <= 8 * len(rows)
+    low = np.uint64(rows[:, 0].min())
+    span = np.uint64(rows[:, 0].max()) - low  # without a sign: numbers may be farther apart than 63 bits go
+    is_dense = rows.shape[1] == 1 and span < np.uint64(8 * len(rows))
     bits, more_bits = _bits_for(len(rows)), _bits_for(len(matches))
     if is_dense:
-        ours = np.full(span, -1, np.int64)
+        ours = np.full(np.int64(span) + 1, -1, np.int64)
         for i in range(len(rows)):
-            ours[rows[i, 0] - low] = i
+            ours[np.int64(np.uint64(rows[i, 0]) - low)] = i
     else:
         ours = _table_of(rows, bits)
     others = np.full(1 << more_bits, -1, np.int64)
@@ -109,8 +109,8 @@ def matched_now(rows, matches):  # type: ignore[no-untyped-def]
     count = 0
     for i in range(len(matches)):
         if is_dense:
-            away = matches[i, 0] - low
-            place = ours[away] if 0 <= away < span else -1
+            away = np.uint64(matches[i, 0]) - low
+            place = ours[np.int64(away)] if away <= span else -1
         else:
             place = ours[_slot(ours, bits, rows, matches, i)]
         if place >= 0:

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 Value = TypeVar("Value")
 
+_LEAST, _MOST = -(2**63), 2**63 - 1
 _CLASS = "is"  # the name of a value's class, where it is written
 
 
@@ -21,10 +22,35 @@ def to_json(value: Any, *, named: bool = False) -> str:
     return json.dumps(value, default=_named_members if named else _members, separators=(",", ":"))
 
 
-def from_json(kind: type[Value], text: str) -> Value:
+def from_json(kind: type[Value], text: str | bytes) -> Value:
     """The value that `to_json` wrote."""
     result: Value = decode(kind, json.loads(text))
     return result
+
+
+def fits(kind: Any, value: Any) -> bool:
+    """Whether a value, and all that is in it, is of a type: data that is not ours says what it likes."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return any(fits(one, value) for one in arguments)
+    if origin is tuple:
+        if not isinstance(value, tuple):
+            return False
+        inner = [arguments[0]] * len(value) if arguments[1:] == (...,) else list(arguments)
+        return len(inner) == len(value) and all(map(fits, inner, value))
+    if origin is not None and issubclass(origin, Mapping):
+        is_mapping = isinstance(value, Mapping)
+        return is_mapping and all(fits(arguments[0], name) and fits(arguments[1], one) for name, one in value.items())
+    if origin is Literal:
+        return value in arguments
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = _hints_of(kind)
+        return type(value) is kind and all(fits(hints[one.name], getattr(value, one.name)) for one in fields(kind))
+    if kind is Any:
+        return True
+    if kind is int:
+        return type(value) is int and _LEAST <= value <= _MOST
+    return type(value) is kind or (kind is float and type(value) is int)
 
 
 def _members(value: Any) -> Any:
@@ -92,8 +118,13 @@ def _one_of(classes: Mapping[str, Any]) -> Any:
 
 
 @cache
+def _hints_of(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+@cache
 def _members_of(kind: Any) -> dict[str, Any]:
     """What decodes the members of a dataclass that are not plain; asked for late, since a class may contain itself."""
-    hints = get_type_hints(kind)
+    hints = _hints_of(kind)
     decoders = {field.name: _decoder(hints[field.name]) for field in fields(kind)}
     return {name: inner for name, inner in decoders.items() if inner is not None}
