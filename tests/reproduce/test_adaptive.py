@@ -14,7 +14,7 @@ from watersmeet.reproduce import experiment_named, report, runner
 from watersmeet.reproduce.adaptive import table3
 from watersmeet.reproduce.adaptive.prototype import SYSTEMS, Experiment, Rows, draw_rows, run
 
-NAMES = ("adaptive-fig4", "adaptive-fig5", "adaptive-table3", "adaptive-sensitivity")
+NAMES = ("adaptive-fig4", "adaptive-fig5", "adaptive-table3", "adaptive-sensitivity", "adaptive-cutover")
 
 
 @pytest.mark.parametrize("name", NAMES)
