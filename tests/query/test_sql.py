@@ -395,6 +395,8 @@ def test_names_of_output_columns_that_streams_have_too() -> None:
         "(`group.value1`) > `group.value1`",
     ]
     assert [key.expression.sql for key in grouping.order] == ["(`group.value0`)", "(`group.key0`)", "`group.value0`"]
+    _, grouping = grouped("SELECT count(*) AS port FROM b GROUP BY ((b.port)), TUMBLE(1 DAY) HAVING port > 3")
+    assert [one.sql for one in grouping.having] == ["`group.key0` > 3"]
     end = "FROM packets_ams a GROUP BY bytes + 1, TUMBLE(1 DAY)"
     _, grouping = grouped(f"SELECT bytes + 1 AS bytes {end} HAVING bytes + 1 > 3 AND bytes > 4 ORDER BY bytes LIMIT 3")
     assert [one.sql for one in grouping.having] == ["`group.key0` > 3", "(`group.key0`) > 4"]

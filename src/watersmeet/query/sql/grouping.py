@@ -37,7 +37,7 @@ from watersmeet.query.sql.grammar import Statement, unaliased
 from watersmeet.query.sql.scope import Scope
 from watersmeet.query.sql.sketches import WITH_NUMBERS, read_parameters, split_arguments
 from watersmeet.query.sql.sources import read_duration
-from watersmeet.query.sql.tokens import SIMPLE_NAME, SqlText, Token, Tokens, tokenize
+from watersmeet.query.sql.tokens import SIMPLE_NAME, SqlText, Token, Tokens, tokenize, unwrapped
 from watersmeet.query.sql.where import conjuncts_of
 from watersmeet.query.windows import AsOf, Changes, Hop, Range, Rows, Tumble
 
@@ -198,7 +198,7 @@ def _read_key(statement: Statement, scope: Scope, node: exp.Expr) -> Expression:
         ]
         if named and node.name.casefold() not in known:
             node = named[0].this
-    tokens = statement.tokens_of(node)
+    tokens = unwrapped(statement.tokens_of(node))
     refuse_functions(scope.text, tokens, [node], "GROUP BY")
     return make_expression(tokens, column_references(scope, tokens, [node]))
 
