@@ -200,6 +200,13 @@ class Function:
             case _:
                 return int(self.parameters[1])
 
+    @property
+    def places(self) -> int | None:
+        """How many places a filter or histogram has; None of other functions."""
+        if self.name in _FILTERS:
+            return int(self.parameters[0])
+        return int(self.parameters[2]) + 2 if self.name == "histogram" else None
+
     def lift(self, values: pa.Array | None, count: int) -> dict[str, pa.Array]:
         """Each row as the state of a group of its own."""
         if values is None:

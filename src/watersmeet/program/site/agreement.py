@@ -16,9 +16,11 @@ from typing import assert_never
 from watersmeet.program.site.deployment import Deployment
 from watersmeet.program.site.nearest import Holding
 from watersmeet.program.site.versions import Change
-from watersmeet.program.storage.codec import from_json, to_json
+from watersmeet.program.storage.codec import fits, from_json, to_json
 from watersmeet.program.storage.wire import UNKNOWN
-from watersmeet.query.windows import FIRST_US
+from watersmeet.query.windows import END_US, FIRST_US
+
+_LATEST_US = 2 * END_US  # of a change: the end of time and what may go by while sites agree
 
 
 class Form(StrEnum):
@@ -169,12 +171,30 @@ def pack_notes(notes: Sequence[Note]) -> str:
     return to_json(_Notes(tuple(notes)), named=True)
 
 
-def unpack_notes(text: str) -> tuple[Note, ...]:
+def unpack_notes(text: str | bytes) -> tuple[Note, ...]:
     """Notes as they came; ValueError where they are none."""
     try:
-        return from_json(_Notes, text).notes
-    except (TypeError, KeyError, AttributeError, RecursionError):
-        raise ValueError("a note about plans is damaged") from None
+        found = from_json(_Notes, text)
+        if fits(_Notes, found) and all(_is_in_range(note) for note in found.notes):
+            return found.notes
+    except (ValueError, TypeError, KeyError, AttributeError, AssertionError, RecursionError):
+        pass
+    raise ValueError("a note about plans is damaged")
+
+
+def _is_in_range(note: Note) -> bool:
+    """Whether the instants of a note can be instants of changes, to which lengths of windows are added."""
+    match note:
+        case Ready(_, bound_us):
+            return bound_us < _LATEST_US
+        case Prepare(_, _, _, promise):
+            return promise.bound_us < _LATEST_US
+        case Decided(_, at_us):
+            return FIRST_US <= at_us < _LATEST_US
+        case Request() | Observed():
+            return True
+        case _:
+            assert_never(note)
 
 
 def proposer_of(deployment: Deployment) -> str:

@@ -66,7 +66,7 @@ class Unpack:
         payload = self.shelf.get_bytes(message.path, message.start, message.size)
         with naming_damage(message.sender, self.program.site, message.number):
             rows = unpack_rows(payload, unpack_schema(bytes.fromhex(message.schema)), message.rows)
-            check_rows(shipment, rows)
+            check_rows(self.program, shipment, rows)
             table = arrived(self.program, shipment, rows)
         if shipment.form is Form.CLOCK:
             return [Made(shipment.arrives_as, table.num_rows, ticks=shelve(self.shelf, "clock", table))]

@@ -35,7 +35,7 @@ from watersmeet.program.site.arrivals import Packed, Release, Unpack
 from watersmeet.program.site.deployment import Deployment
 from watersmeet.program.site.derived import DeriveRows, no_derived_rows
 from watersmeet.program.site.filing import Made, shelve
-from watersmeet.program.site.inbound import check_columns
+from watersmeet.program.site.inbound import TypeOf, check_columns, no_types
 from watersmeet.program.site.inputs import Segments, low_watermark, read_clock
 from watersmeet.program.site.ledger import (
     Answers,
@@ -100,8 +100,10 @@ class SiteEngine:
         slack_us: int = 0,
         judge: Judge = accept,
         distances: Mapping[str, Distance] | None = None,
+        type_of: TypeOf = no_types,
     ) -> None:
         self.program = program
+        self.type_of = type_of
         self._distances = distances or {}  # how near other sites are, where that is known
         self._slack_us = slack_us  # event time that may go by while sites agree on a change, before any has to wait
         self._judge = judge
@@ -127,6 +129,7 @@ class SiteEngine:
             slack_us=self._slack_us,
             judge=self._judge,
             distances=self._distances,
+            type_of=self.type_of,
         )
 
     def regrouped(self, ledger: SiteLedger, program: SiteProgram) -> SiteLedger:
@@ -393,7 +396,7 @@ class SiteEngine:
                 if parcel.notes:
                     if not ledger.versions:
                         raise ValueError("it has notes about plans, which do not change here")
-                    notes += [(sender, note) for note in unpack_notes(parcel.notes.decode())]
+                    notes += [(sender, note) for note in unpack_notes(parcel.notes)]
             for entry in parcel.entries:
                 with naming_damage(sender, self.program.site, parcel.number):
                     if entry.flow >= len(names):
@@ -419,11 +422,13 @@ class SiteEngine:
         if entry.schema:
             if flow in schemas:
                 raise ValueError(f"the schema of {flow} comes a second time")
-            check_columns(self.program, shipment, unpack_schema(entry.schema))
+            check_columns(self.program, shipment, unpack_schema(entry.schema), self.type_of)
         elif entry.rows and flow not in schemas:
             raise ValueError(f"rows of {flow} come before their schema")
         if (entry.rows > 0) != (entry.size > 0):
             raise ValueError(f"{entry.rows} rows of {flow} have {entry.size} bytes")
+        if entry.watermark > END_US:
+            raise ValueError(f"the watermark of {flow} is beyond the end of time")
         if entry.watermark < marks.get(flow, UNKNOWN) and shipment.form is not Form.PACE:  # which may have two sources
             raise ValueError(f"the watermark of {flow} goes back")
 

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from watersmeet.plan.nodes import Key
 from watersmeet.plan.partition import sub_plans_of
+from watersmeet.program.finish.combine import output_columns
 from watersmeet.program.join.probe import LATEST, LIMIT
 from watersmeet.program.operators import Copy, Form
 from watersmeet.program.site.program import Index, JoinPart, Route, Shipment, SiteProgram, Span, Stored
@@ -320,9 +321,11 @@ def arrived(program: SiteProgram, shipment: Shipment, table: pa.Table) -> pa.Tab
     """Rows as they came, with what was left out put back."""
     if shipment.form in (Form.SPAN, Form.ASK) and not shipment.bloom:
         return _replaced(table, mixed(column(table, KEY).view(np.uint64)), column(table, HIGH) + column(table, LOW))
+    part = program.part(shipment.join) if shipment.join else None
+    if shipment.form is Form.RESULT and part is not None:
+        return table.select(output_columns(part.join))  # in the order of those that are found here
     if shipment.form not in (Form.ROW, Form.POINT, Form.INTERMEDIATE):
         return table
-    part = program.part(shipment.join) if shipment.join else None
     for number, source in derived_classes(program, shipment, part, table.column_names):
         if class_column(number) not in table.column_names:
             values = pc.fill_null(table.column(source).cast(pa.int64()), 0)  # NULL where another selection needs it not

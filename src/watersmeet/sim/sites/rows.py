@@ -63,7 +63,7 @@ def typed(
     equalities = tuple(Equality(with_type(e.left), with_type(e.right)) for e in query.equalities)
     outer = query.outer
     types = {
-        Column(source.alias, field.name): _spark_type(field.type)
+        Column(source.alias, field.name): spark_type(field.type)
         for source in query.sources
         for field in schemas[source.stream]
     }
@@ -73,7 +73,7 @@ def typed(
     return replace(query, equalities=equalities, outer=outer, types=known)
 
 
-def _spark_type(kind: pa.DataType) -> str:
+def spark_type(kind: pa.DataType) -> str:
     """The type of a column in Spark's words, which NULLs in its place are cast to; empty where there is none here."""
     if pa.types.is_decimal(kind):
         return f"decimal({kind.precision},{kind.scale})"

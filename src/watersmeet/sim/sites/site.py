@@ -31,7 +31,7 @@ from watersmeet.program.storage.wire import index_parcel
 from watersmeet.query.windows import END_US
 from watersmeet.sim.internet.links import LinkModel, Network
 from watersmeet.sim.kernel import Kernel
-from watersmeet.sim.sites.rows import HASH, DuckDerivation, DuckEvaluator, lay_out
+from watersmeet.sim.sites.rows import HASH, DuckDerivation, DuckEvaluator, lay_out, spark_type
 from watersmeet.stats.observe import observe
 from watersmeet.stats.sketches import StreamSketch
 from watersmeet.topology.links import Link
@@ -460,6 +460,12 @@ class SimulatedSites:
         def laid_out(scan: StreamScan, rows: pa.Table) -> pa.Table:
             return lay_out(scan, rows, "" if scan.is_table else event_times[scan.stream], hash_sql)
 
+        self._schemas: dict[str, pa.Schema] = {}  # of streams, as far as rows have come to them
+
+        def type_of(stream: str, name: str) -> str:
+            schema = self._schemas.get(stream)
+            return "" if schema is None or name not in schema.names else spark_type(schema.field(name).type)
+
         sources = {
             name: TableSource(_always(one)) if isinstance(one, pa.Table) else one
             for name, one in (tables or {}).items()
@@ -483,6 +489,7 @@ class SimulatedSites:
                     for other in programs
                     if other != name
                 },
+                type_of=type_of,
             )
             own = {table: source for table, source in sources.items() if self.homes[table] == name}
             site = SimulatedSite(
@@ -504,6 +511,7 @@ class SimulatedSites:
         """Let rows of streams come to their homes at a time."""
         by_site: dict[str, dict[str, pa.Table]] = {}
         for stream, table in tables.items():
+            self._schemas[stream] = table.schema
             by_site.setdefault(self.homes[stream], {})[stream] = table
         for site, batch in sorted(by_site.items()):
             self.kernel.at(time_us, self.sites[site].feed, batch)

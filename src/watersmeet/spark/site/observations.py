@@ -39,6 +39,6 @@ def hand_on(state: SiteState, parcels: Sequence[tuple[str, str, ParcelIndex]], b
     observations, after = state.settings.observations, state.ledger
     for sender, _, parcel in parcels if observations is not None else ():
         if parcel.notes and before.received.get(sender, 0) < parcel.number <= after.received.get(sender, 0):
-            for note in unpack_notes(parcel.notes.decode()):
+            for note in unpack_notes(parcel.notes):
                 if isinstance(note, Observed) and observations is not None:
                     observations.reported(sender, note.text)
