@@ -6,13 +6,14 @@ A test moves when it begins, when it goes on to another seed (`seeds.py`) and wh
 """
 
 import contextlib
-import faulthandler
 import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Generator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -72,9 +73,8 @@ def write_stacks(pid: int, path: Path, why: str) -> None:
         file.write(f"\n==== {datetime.now(UTC):%Y-%m-%d %H:%M:%S} {why}\n")
         file.flush()
         if pid == os.getpid():
-            file.write(f"---- {pid}: this Python\n")
+            file.write(f"---- {pid}: this Python\n{_own_stacks()}")
             file.flush()
-            faulthandler.dump_traceback(file)
         for process in psutil.Process(pid).children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 command = " ".join(process.cmdline())[:200]
@@ -85,6 +85,16 @@ def write_stacks(pid: int, path: Path, why: str) -> None:
                 elif STACKS_VARIABLE in process.environ():
                     process.send_signal(signal.SIGUSR1)  # it writes to the same file, or to that of its own run
                     time.sleep(_PYTHON_ANSWERS_S)
+
+
+def _own_stacks() -> str:
+    """The stacks of all threads, the main one first: `faulthandler` leaves out the oldest of more than a hundred."""
+    frames, names = sys._current_frames(), {thread.ident: thread.name for thread in threading.enumerate()}
+    main = threading.main_thread().ident
+    return "".join(
+        f"Thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frames[ident]))}"
+        for ident in sorted(frames, key=lambda ident: (ident != main, ident))
+    )
 
 
 def _java_stacks(pid: int) -> str:

@@ -4,6 +4,7 @@ import os
 import runpy
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,9 @@ def test_stacks_of_a_python_and_a_java_that_hang_are_in_the_file(tmp_path: Path)
         "WATERSMEET_STACKS": str(stacks),
     }
     command = [sys.executable, "-c", STARTER]
+    over = threading.Event()
+    for _ in range(120):  # younger than the main thread, and more than Python's own fault handler shows
+        threading.Thread(target=over.wait, daemon=True).start()
     with subprocess.Popen(
         command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, start_new_session=True
     ) as process:
@@ -173,6 +177,7 @@ def test_stacks_of_a_python_and_a_java_that_hang_are_in_the_file(tmp_path: Path)
             with pytest.raises(pytest.fail.Exception, match=str(stacks)), watched(0.2, stacks, "a run"):
                 process.wait(300)
         finally:
+            over.set()
             os.killpg(process.pid, 9)
     text = stacks.read_text()
     assert "in test_stacks_of_a_python_and_a_java_that_hang_are_in_the_file" in text, "this process"
