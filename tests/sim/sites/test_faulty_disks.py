@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def tried(seed: int, root: Path) -> Disks:
     return disks
 
 
-def counted(seeds: list[int], root: Path) -> tuple[Counter[str], Counter[str]]:
+def counted(seeds: Iterable[int], root: Path) -> tuple[Counter[str], Counter[str]]:
     faults, refused = Counter[str](), Counter[str]()
     for seed in seeds:
         disks = tried(seed, root)
@@ -65,7 +66,7 @@ def test_what_is_found_is_refused_or_nothing_is_lost(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_many_faults(tmp_path: Path, fresh_seeds: FreshSeeds) -> None:
-    faults, refused = counted(list(fresh_seeds.take(1_000)), tmp_path)
+    faults, refused = counted(fresh_seeds.take(1_000), tmp_path)
     assert set(faults) == set(FAULTS) or scaled(1_000) < 100
     print(f"\n{sum(faults.values()):,} faults, {sum(refused.values()):,} refused: {dict(refused)}")
 

@@ -494,8 +494,8 @@ class SiteEngine:
             for pace, flow in part.program.paces:
                 name = part.flow(flow)
                 latest = [s.max_ts for one in made if one.flow == name for s in one.segments.values()]
-                if flow.form is Form.INTERMEDIATE:  # places on the axis of windows, beyond its last row
-                    latest = [place // len(part.join.scans) for place in latest]
+                if flow.form is Form.INTERMEDIATE:  # where its windows end on their axis, which may be never
+                    latest = [min(place // len(part.join.scans), END_US) for place in latest]
                 paced[part.flow(pace)] = max((*latest, paced.get(part.flow(pace), UNKNOWN)))
         return paced
 
