@@ -26,6 +26,7 @@ HANG_VARIABLE, STACKS_VARIABLE, CASES_VARIABLE = "WATERSMEET_HANG_S", "WATERSMEE
 LISTENERS = Path(__file__).parent / "stacks"  # on the path of a Python, it shows its stacks when it is asked
 _JAVA_ANSWERS_S = 60
 _PYTHON_ANSWERS_S = 1.0
+_MOST_SHOWN = 2_000  # letters of why a case failed
 _last_beat = 0.0
 
 
@@ -135,7 +136,15 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Note how a case ended; its set-up and its cleaning up only if they went wrong."""
     if report.when == "call" or not report.passed:
-        _note({"test": report.nodeid, "outcome": report.outcome, "seconds": round(report.duration, 2)})
+        line: dict[str, object] = {
+            "test": report.nodeid,
+            "outcome": report.outcome,
+            "seconds": round(report.duration, 2),
+        }
+        if report.failed:  # it would be known at the end of all cases only
+            line["why"] = report.longreprtext[-_MOST_SHOWN:]
+            line["seeds"] = [text for title, text in report.sections if title == "fresh seed"]
+        _note(line)
 
 
 @contextlib.contextmanager

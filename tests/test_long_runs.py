@@ -150,6 +150,7 @@ def test_a_test_that_hangs_fails_with_the_name_of_a_file_of_stacks(tmp_path: Pat
     assert f"nothing moved for 1 s; the stacks of all its processes are in {stacks}" in said
     assert "1 failed, 1 passed" in said
     assert "test_inner.py::test_that_hangs" in stacks.read_text() and "in test_that_hangs" in stacks.read_text()
+    assert "nothing moved for 1 s" in cases.read_text(), "why it failed is known before all cases have ended"
     script = runpy.run_path(str(ROOT / "scripts" / "soak.py"))
     outcomes: dict[str, str] = script["ends"](cases)
     assert outcomes == {"test_inner.py::test_that_hangs": "failed", "test_inner.py::test_that_does_not": "passed"}
