@@ -32,6 +32,7 @@ class Store:
     """Writes what has changed since the last time, in one transaction with how far the event files were read."""
 
     def __init__(self, path: Path | None) -> None:
+        self._path = path
         self._db = sqlite3.connect(":memory:" if path is None else path, check_same_thread=False, timeout=5.0)
         try:
             self._db.execute("PRAGMA journal_mode = WAL")
@@ -41,13 +42,22 @@ class Store:
             self._db.executescript(_SCHEMA)
             self._db.execute(f"PRAGMA user_version = {_FORMAT}")
         except sqlite3.DatabaseError as error:
-            raise RunError(f"{path} cannot be used ({error}); remove it, the event files are read again") from None
+            raise self._unusable(error) from None
         self._stored_notes = 0
         self._forgot_at = 0.0
         self._stored_about: dict[tuple[type[Event], About], float] = {}
 
     def load(self, model: RunModel) -> dict[str, Position]:
         """Give a model what was stored; returns how far each event file was read."""
+        try:
+            return self._loaded(model)
+        except (sqlite3.DatabaseError, ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
+            raise self._unusable(error) from None
+
+    def _unusable(self, error: Exception) -> RunError:
+        return RunError(f"{self._path} cannot be used ({error}); remove it, the event files are read again")
+
+    def _loaded(self, model: RunModel) -> dict[str, Position]:
         rows = self._db.execute(_RECENT)
         for source, line in rows.fetchall():
             at, event = from_json(line)

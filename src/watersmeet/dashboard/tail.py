@@ -32,7 +32,7 @@ class Tail:
         for line in self.lines():
             try:
                 yield from_json(line.decode())
-            except (ValueError, TypeError, AttributeError):
+            except ValueError:
                 self.damaged += 1  # cut off by a crash, or of a later version
 
     def lines(self) -> Iterator[bytes]:

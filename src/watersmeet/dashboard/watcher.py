@@ -127,7 +127,7 @@ class Watcher:
 
     def _save(self) -> None:
         positions = {name: tail.position for name, tail in self._tails.items() if tail.position is not None}
-        with self._lock, contextlib.suppress(sqlite3.OperationalError):  # locked or full: the next time
+        with self._lock, contextlib.suppress(sqlite3.DatabaseError):  # locked or full: the next time
             self._store.save(self._model, positions)
 
     def watch(self) -> None:

@@ -5,11 +5,13 @@ Counts of a micro-batch are its own; counts of a link are totals since its check
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_type_hints
 
 from watersmeet.errors import without_secrets
+from watersmeet.program.storage.codec import fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +299,8 @@ _TYPES: dict[str, type[Event]] = {
     "warning": RunWarning,
     "run_ended": RunEnded,
 }
+_SURROGATES = re.compile("[\ud800-\udfff]")  # halves of characters, which no file can hold
+_END_S = 253_402_300_800.0  # the year 10000
 _KINDS = {type_: kind for kind, type_ in _TYPES.items()}
 KINDS = tuple(_TYPES)
 
@@ -326,19 +330,44 @@ def to_json(event: Event, at: float) -> str:
 def from_json(line: str) -> tuple[float, Event]:
     """The time and the event of a line; fields that this version does not know are ignored, new ones may lack.
 
+    A ValueError where a line is none: files are cut off by crashes, and lines of other sites say what they like.
+
     >>> from_json('{"at": 12.5, "event": "run_ended", "reason": "completed", "message": ""}')
     (12.5, RunEnded(reason='completed', message=''))
     """
-    data: dict[str, Any] = json.loads(line)
-    kind = data.get("event")
-    if kind not in _TYPES:
+    try:
+        data: Any = json.loads(line)
+    except RecursionError:
+        raise ValueError("a line is nested too deeply") from None
+    kind = data.get("event") if isinstance(data, dict) else None
+    if not isinstance(kind, str) or kind not in _TYPES:
         raise ValueError(f"unknown event {kind!r}; known: {', '.join(sorted(_TYPES))}")
     known = fields(_TYPES[kind])
     needed = [one.name for one in known if one.default is MISSING and one.default_factory is MISSING]
     if missing := [name for name in ("at", *needed) if name not in data]:
         raise ValueError(f"event {kind!r} lacks {', '.join(missing)}")
     values = {one.name: _tuples(data[one.name]) for one in known if one.name in data}
+    hints = get_type_hints(_TYPES[kind])
+    if wrong := [name for name, value in values.items() if not fits(hints[name], value) or not _is_sound(value)]:
+        raise ValueError(f"event {kind!r} has values of other types or without bounds: {', '.join(wrong)}")
+    if not fits(float, data["at"]) or not 0 <= data["at"] < _END_S:
+        raise ValueError(f"event {kind!r} is of no time")
     return data["at"], _TYPES[kind](**values)
+
+
+def _is_sound(value: Any) -> bool:
+    """Whether all numbers are finite, and all texts can be written."""
+    match value:
+        case int() | float():
+            return -(2**63) <= value < 2**64
+        case str():
+            return not _SURROGATES.search(value)
+        case tuple():
+            return all(map(_is_sound, value))
+        case dict():
+            return all(_is_sound(name) and _is_sound(one) for name, one in value.items())
+        case _:
+            return True
 
 
 def _tuples(value: Any) -> Any:

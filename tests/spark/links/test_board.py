@@ -1,6 +1,7 @@
 """Sites that run elsewhere, seen through what carries their links: only while somebody looks, and nothing twice."""
 
 import contextlib
+import time
 import uuid
 from pathlib import Path
 
@@ -209,6 +210,26 @@ def test_what_travels_is_sealed_where_links_are(tmp_path: Path) -> None:
     assert len(pieces) == 2 and all(piece.startswith(b"WMS1") for piece in pieces)
     board.put("events-nyc-999999999999", b"of somebody without the key")
     scene.step(dashboard)
+    scene.check()
+
+
+@pytest.mark.parametrize(
+    "name", ["999999999999", f"{int(time.time() * 10) + 10**8:012d}", "9" * 200, "٣" * 12, "", "x", "-1"]
+)
+@pytest.mark.parametrize("has_key", [True, False])
+def test_files_of_others_keep_nobody_from_being_seen(tmp_path: Path, name: str, has_key: bool) -> None:
+    key = tmp_path / "keys"
+    key.write_text(new_key("one") + "\n", encoding="utf-8")
+    board = DirectoryBoard(tmp_path / "links" / ".watch")
+    scene = Scene(board, tmp_path, Keys(str(key), None), str(key)) if has_key else Scene(board, tmp_path)
+    board.put(f"events-nyc-{name}", b"what is this")
+    (tmp_path / "links" / ".watch" / "asked-nothing").mkdir()
+    dashboard = scene.dashboard()
+    for number in range(3):
+        warn(scene.buses["nyc"], f"warning {number}")
+        scene.step(dashboard)
+        if number == 1:
+            board.put(f"events-nyc-{name}", b"and again")
     scene.check()
 
 

@@ -38,11 +38,11 @@ def fits(kind: Any, value: Any) -> bool:
             return False
         inner = [arguments[0]] * len(value) if arguments[1:] == (...,) else list(arguments)
         return len(inner) == len(value) and all(map(fits, inner, value))
+    if origin is Literal:
+        return any(type(value) is type(one) and value == one for one in arguments)
     if origin is not None and issubclass(origin, Mapping):
         is_mapping = isinstance(value, Mapping)
         return is_mapping and all(fits(arguments[0], name) and fits(arguments[1], one) for name, one in value.items())
-    if origin is Literal:
-        return value in arguments
     if isinstance(kind, type) and is_dataclass(kind):
         hints = _hints_of(kind)
         return type(value) is kind and all(fits(hints[one.name], getattr(value, one.name)) for one in fields(kind))

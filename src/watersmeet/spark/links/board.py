@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import math
 import os
+import re
 import threading
 import time
 import uuid
@@ -32,6 +33,7 @@ _FORGOTTEN_S = 15.0  # without that, nobody looks any more
 _PUT_S, _FETCH_S = 2.0, 1.0
 _MOST_PIECES = 400  # then a site begins anew with all that it has kept
 _MOST_BYTES = 64 << 20  # of one piece, unpacked
+_TENTHS_AHEAD = 10 * 366 * 86_400  # numbers grow by less than ten a second: what is a year ahead is none of ours
 
 
 class Board(Protocol):
@@ -69,7 +71,7 @@ class DirectoryBoard:
     def get(self, name: str) -> bytes | None:
         try:
             return (self._root / name).read_bytes()
-        except FileNotFoundError:
+        except (FileNotFoundError, IsADirectoryError):
             return None
 
     def put(self, name: str, data: bytes) -> None:
@@ -127,7 +129,7 @@ class Shown:
         self._is_shown = False  # the board has all that we have kept, up to a position
         self._position: Position | None = None
         self._pieces = 0
-        self._number = int(time.time() * 10)  # more than any of an earlier process
+        self._number = _tenths()  # more than any of an earlier process
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"shown-{site}", daemon=True)
 
@@ -197,6 +199,7 @@ class Elsewhere:
         self._sites = topology.site_names
         self._name = f"{_ASKED}{uuid.uuid4().hex[:12]}"
         self._taken: dict[str, int] = {}  # by site, the number of the last piece
+        self._refused = set[str]()  # pieces that nobody with the key has put there, or that are damaged
         self._beats = 0
         self._asked_at = -math.inf
         self._lock: int | None = None
@@ -237,16 +240,19 @@ class Elsewhere:
             wish = " answers" if self.wants_answers() else ""
             self._board.put(self._name, f"{self._beats}{wish}".encode())
         names = self._board.names()
+        self._refused &= set(names)
         for site in self._sites:
             if self._is_here(site):
                 continue
             prefix = f"{_EVENTS}{site}-"
             for name in names:
-                number = _number_of(name) if name.startswith(prefix) else 0
+                number = _number_of(name) if name.startswith(prefix) and name not in self._refused else 0
                 if number > self._taken.get(site, 0) and (data := self._board.get(name)) is not None:
-                    with contextlib.suppress(Refused, zlib.error):  # of somebody without the key, or damaged
+                    try:
                         self._take(site, _unpacked(self._seal.open(Context(name, 0), data)))
-                    self._taken[site] = number
+                        self._taken[site] = number
+                    except (Refused, zlib.error):
+                        self._refused.add(name)  # what follows it is taken all the same
 
     def _has_lock(self) -> bool:
         if self._lock is None:
@@ -275,9 +281,15 @@ class Elsewhere:
                 file.write(new)
 
 
+def _tenths() -> int:
+    return int(time.time() * 10)
+
+
 def _number_of(name: str) -> int:
-    digits = name.rpartition("-")[2]
-    return int(digits) if digits.isdecimal() else 0
+    """The number in a name; 0 where it has none that a site can have given."""
+    found = re.search(r"-(\d{12})$", name, re.ASCII)
+    number = 0 if found is None else int(found.group(1))
+    return number if number < _tenths() + _TENTHS_AHEAD else 0
 
 
 def _unpacked(data: bytes) -> bytes:
