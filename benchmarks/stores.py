@@ -27,6 +27,7 @@ import ours
 from measure import Measurement, measure
 from workload import Workload, add_arguments, from_arguments, generate
 
+sys.path.insert(0, str(ours.HERE.parent / "scripts"))
 sys.path.insert(0, str(ours.HERE.parent / "tests"))
 
 from s3 import Faults, environment, new_url, serve_s3

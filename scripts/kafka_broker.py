@@ -25,6 +25,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 
+from free_ports import free_port
+
 KAFKA = "4.2.1"
 # The newest connector on Maven Central; it works with the installed PySpark 4.3.0. Its own parts are of other versions
 # because not all of them are there in each one.
@@ -106,7 +108,7 @@ class Broker:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.port, controller, self.secure_port = _free_ports()
+        self.port, controller, self.secure_port = free_port(), free_port(), free_port()
         self._process: subprocess.Popen[bytes] | None = None
         directory.mkdir(parents=True, exist_ok=True)
         self._properties = directory / "server.properties"
@@ -205,13 +207,6 @@ class Broker:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.kill()
-
-
-def _free_ports() -> tuple[int, int, int]:
-    with socket.socket() as one, socket.socket() as two, socket.socket() as three:
-        for place in (one, two, three):
-            place.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], two.getsockname()[1], three.getsockname()[1]
 
 
 def write_certificate(directory: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 import pyspark
-from s3 import free_port
+from free_ports import free_port
 from scenes import wait_for
 
 
@@ -81,7 +81,8 @@ class StandaloneCluster:
         return process
 
     def _state(self) -> dict[str, Any]:
-        with suppress(OSError, ValueError), urllib.request.urlopen(f"http://127.0.0.1:{self._web}/json/") as answer:
+        url = f"http://127.0.0.1:{self._web}/json/"
+        with suppress(OSError, ValueError), urllib.request.urlopen(url, timeout=30) as answer:
             found: dict[str, Any] = json.load(answer)
             return found
         return {}

@@ -9,7 +9,8 @@ from pathlib import Path
 import psutil
 import pyspark
 import pytest
-from s3 import free_port, is_listening
+from free_ports import free_port
+from s3 import is_listening
 from scenes import wait_for
 
 from watersmeet.spark.connect.session import is_installed

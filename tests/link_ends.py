@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from scenes import PATIENCE_S
+
 from watersmeet.program.site.ledger import SiteLedger
 from watersmeet.program.storage.wire import UNKNOWN, Message, Parcel, index_parcel
 from watersmeet.spark.links.directory import DirectoryLinks
@@ -75,12 +77,15 @@ class KafkaPlace:
     seal: Seal = OPEN
     opened: list[Links] = field(default_factory=list)
     options: dict[str, str] = field(default_factory=dict)
+    wait_s: float = PATIENCE_S  # for brokers that are there
+    start_s: float = 0.0  # then nobody waits any more
 
     def open(self, site: str) -> Links:
         from watersmeet.spark.links.kafka import KafkaLinks
 
         settings = {"bootstrap.servers": self.servers, **self.options}
-        self.opened.append(KafkaLinks(settings, self.prefix, site, self.seal))
+        waits = {"wait_s": self.wait_s, "start_s": self.start_s}
+        self.opened.append(KafkaLinks(settings, self.prefix, site, self.seal, **waits))
         return self.opened[-1]
 
     def lose(self) -> None:

@@ -27,6 +27,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from free_ports import free_port
 from scenes import wait_for
 
 _KEY, _SECRET, _BUCKET = "watersmeet", "only-for-tests-0", "streams"
@@ -96,13 +97,6 @@ def _one_at_a_time(app: Callable[..., Any]) -> Callable[..., Any]:
 def new_url() -> str:
     """A URL of the bucket below which nothing is."""
     return f"s3://{_BUCKET}/{uuid.uuid4().hex[:12]}"
-
-
-def free_port() -> int:
-    """A port of loopback that nobody listens at."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def is_listening(port: int) -> bool:

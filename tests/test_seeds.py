@@ -26,7 +26,7 @@ def run_pytest(directory: Path, **variables: str) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("WATERSMEET_", "PYTEST_"))}
     environment |= {"PYTHONPATH": str(Path(__file__).parent)} | variables
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_random.py"]
-    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=300)
     return done.stdout
 
 

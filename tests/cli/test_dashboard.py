@@ -55,4 +55,4 @@ def test_a_dashboard_beside_a_run_ends_with_it(checkpoint: Path, capfd: pytest.C
         lines = [json.loads(line) for line in (checkpoint / KEPT).read_text(encoding="utf-8").splitlines()]
         assert (shown["rows"], shown["answers"], shown["bytes"]) == totals(lines)
     with pytest.raises(urllib.error.URLError):
-        urllib.request.urlopen(url[1], timeout=20)
+        urllib.request.urlopen(url[1], timeout=PATIENCE_S)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from scenes import Scene, make_batches
+from scenes import PATIENCE_S, Scene, make_batches
 
 from watersmeet import __version__
 from watersmeet.cli import run
@@ -43,7 +43,7 @@ def options(events: Path | None = None, metrics_port: int | None = None) -> argp
 
 def get(url: str) -> str:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(url, timeout=10) as response:
+    with opener.open(url, timeout=PATIENCE_S) as response:
         return str(response.read().decode())
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scenes import PATIENCE_S
 
 from watersmeet.dashboard.server import Server
 from watersmeet.dashboard.watcher import Watcher
@@ -57,7 +58,7 @@ def serve_watcher() -> Iterator[Serve]:
     yield begin
     for server, thread in running:
         server.stop()
-        thread.join(20)
+        thread.join(PATIENCE_S)
 
 
 @pytest.fixture(scope="session")
@@ -68,7 +69,8 @@ def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=str(CHROMIUM), args=list(ARGUMENTS))
+        chromium, most_ms = str(CHROMIUM), PATIENCE_S * 1_000
+        opened = playwright.chromium.launch(executable_path=chromium, args=list(ARGUMENTS), timeout=most_ms)
         yield opened
         opened.close()
 
@@ -80,6 +82,7 @@ def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
 
     def begin(url: str, panel: str = "map", *, width: int = 1280, scheme: str = "light") -> Any:
         context = browser.new_context(viewport={"width": width, "height": 860}, color_scheme=scheme)
+        context.set_default_timeout(PATIENCE_S * 1_000)
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: wrong.append(str(error)))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scenes import PATIENCE_S
 
 from watersmeet.cli.main import run_command
 from watersmeet.dashboard import view
@@ -26,7 +27,8 @@ class _Stay(urllib.request.HTTPRedirectHandler):
 
 def ask(url: str, **headers: str) -> tuple[int, dict[str, str], str]:
     try:
-        with urllib.request.build_opener(_Stay()).open(urllib.request.Request(url, headers=headers), timeout=20) as got:
+        request = urllib.request.Request(url, headers=headers)
+        with urllib.request.build_opener(_Stay()).open(request, timeout=PATIENCE_S) as got:
             return got.status, dict(got.headers), got.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, dict(error.headers), error.read().decode()
@@ -148,7 +150,7 @@ def test_no_secret_is_shown(recorded: Lines, tmp_path: Path, serve: Serve) -> No
     lines.append(about | {"event": "plan_change_proposed", "queries": [], "reason": text, "changes_before": 0})
     url = serve(write(tmp_path / "run.jsonl", lines)).url
     shown = {what: ask(f"{url}api/{what}")[2] for what in ("now", "timeline", "answers", "peers")}
-    with urllib.request.urlopen(f"{url}api/events", timeout=20) as stream:
+    with urllib.request.urlopen(f"{url}api/events", timeout=PATIENCE_S) as stream:
         shown["events"] = stream.readline().decode()
     assert not [what for what, said in shown.items() if "hunter2" in said]
     now = json.loads(shown["now"])

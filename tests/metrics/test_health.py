@@ -7,6 +7,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 
 import pytest
+from scenes import PATIENCE_S
 
 from watersmeet.errors import InputError
 from watersmeet.metrics.bus import EventBus
@@ -41,7 +42,7 @@ def server(bus: EventBus, clock: Clock) -> Iterator[HealthServer]:
 def ask(server: HealthServer, path: str) -> int:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(f"{server.url}{path}", timeout=10) as response:
+        with opener.open(f"{server.url}{path}", timeout=PATIENCE_S) as response:
             assert json.load(response)["ok"] is True
             return int(response.status)
     except urllib.error.HTTPError as error:

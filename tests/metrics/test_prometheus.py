@@ -7,6 +7,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 
 import pytest
+from scenes import PATIENCE_S
 
 from watersmeet.errors import InputError
 from watersmeet.metrics.bus import EventBus
@@ -36,7 +37,7 @@ def exporter(bus: EventBus) -> Iterator[Exporter]:
 
 def scrape(exporter: Exporter) -> str:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(exporter.url, timeout=10) as response:
+    with opener.open(exporter.url, timeout=PATIENCE_S) as response:
         assert response.status == 200
         return str(response.read().decode())
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from scenes import wait_for
+from scenes import PATIENCE_S, wait_for
 
 import watersmeet as wm
 from watersmeet.metrics.bus import EventBus
@@ -81,7 +81,7 @@ def test_a_topology_built_in_code_and_its_handle(
     sink = wm.Sink("parquet", str(tmp_path / "out"))
     handle = start(spark, tmp_path, streams, run={"once": True, "events": events}, sink=sink)
     assert handle.name == "q" and handle.sites == ("here",) and handle.id["here"]
-    assert handle.awaitTermination(120) is True
+    assert handle.awaitTermination(PATIENCE_S) is True
     assert not handle.isActive and handle.exception() is None
     assert "message" in handle.status["here"]
     assert bag(ds.dataset(tmp_path / "out", format="parquet").to_table()) == expected()

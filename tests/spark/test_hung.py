@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scenes import Scene, make_batches, wait_for
+from scenes import PATIENCE_S, Scene, make_batches, wait_for
 
 import watersmeet as wm
 from watersmeet.metrics.bus import EventBus
@@ -19,7 +19,7 @@ SQL = "SELECT a.id AS a_id, b.id AS b_id FROM a [RANGE 5 SECONDS], b [RANGE 5 SE
 
 def is_alive(url: str) -> bool:
     try:
-        with urllib.request.urlopen(f"{url}/livez", timeout=10) as answer:
+        with urllib.request.urlopen(f"{url}/livez", timeout=PATIENCE_S) as answer:
             return bool(answer.status == 200)
     except urllib.error.HTTPError:
         return False

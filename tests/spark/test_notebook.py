@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from event_lines import totals
-from scenes import wait_for
+from scenes import PATIENCE_S, wait_for
 
 from watersmeet.metrics.bus import EventBus
 from watersmeet.metrics.jsonl import KEPT
@@ -63,7 +63,7 @@ def test_a_run_is_kept_up_to_date_until_it_ends(checkpoint: Path, monkeypatch: p
     wait_for(lambda: ">ended<" in notebook.shown[-1], "the end is shown")
     active[0] = False
     assert view._thread is not None
-    view._thread.join(60)
+    view._thread.join(PATIENCE_S)
     assert title() in notebook.shown[-1]
     assert all(name in notebook.shown[-1] for name in ("<caption>Sites", "<caption>Links", "low watermark"))
     assert "<caption>Flows" in LiveView(checkpoint, lambda: False)._now("everywhere")
@@ -88,7 +88,7 @@ Run()
 with path.open("ab") as file:
     file.write(b"".join(lines[100:]))
 active[0] = False
-Run.view._thread.join(60)
+Run.view._thread.join()
 """
 
 
@@ -100,7 +100,7 @@ def test_in_jupyter(checkpoint: Path) -> None:
     from nbformat import v4
 
     cells = [v4.new_code_cell(text) for text in CELLS.format(path=checkpoint / KEPT).split("---")]
-    done = NotebookClient(v4.new_notebook(cells=cells), timeout=120, kernel_name="python3").execute()
+    done = NotebookClient(v4.new_notebook(cells=cells), timeout=PATIENCE_S, kernel_name="python3").execute()
     (shown,) = (html for one in done.cells[1].outputs if (html := one["data"]["text/html"]))  # the other is empty
     assert title() in shown and ">ended<" in shown
 

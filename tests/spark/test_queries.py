@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from scenes import SECOND_US, Bag, Scene, by_arrow, latest_us, make_batches, wait_for
+from scenes import PATIENCE_S, SECOND_US, Bag, Scene, by_arrow, latest_us, make_batches, wait_for
 
 import watersmeet as wm
 from watersmeet.spark.site import ingesting
@@ -164,7 +164,7 @@ def test_the_order_of_queries_does_not_matter_to_a_restart(
 def test_a_slow_sink_does_not_hold_up_another(spark: SparkSession, make_scene: Callable[..., Scene]) -> None:
     scene = make_scene({"fast": PLAIN, "slow": FILTERED}, "ab")
     go = threading.Event()
-    slow = Receiver(lambda batch: go.wait(120))
+    slow = Receiver(lambda batch: go.wait(PATIENCE_S))
     run = start(spark, scene, with_sinks(scene, slow={"foreach_batch": slow}), trigger="50 milliseconds")
     try:
         expected = {name: scene.expected(name) for name in scene.queries}
@@ -230,7 +230,7 @@ def test_a_sink_that_fails_ends_the_run_and_nothing_is_lost_or_doubled(
         run = start(spark, scene, topology, **settings)
         try:
             with pytest.raises(wm.RunError, match=r"^query 'bad' failed: the receiver") as ended:
-                run.awaitTermination(120)
+                run.awaitTermination(PATIENCE_S)
         finally:
             run.stop()
         assert "\n" not in str(ended.value)

@@ -18,7 +18,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from scenes import SCHEMA, SECOND_US, Bag, Scene, Steps, by_arrow, latest_us, make_batches, sort_out, wait_for
+from scenes import (
+    PATIENCE_S,
+    SCHEMA,
+    SECOND_US,
+    Bag,
+    Scene,
+    Steps,
+    by_arrow,
+    latest_us,
+    make_batches,
+    sort_out,
+    wait_for,
+)
 
 import watersmeet as wm
 from watersmeet.plan.nodes import Method
@@ -27,7 +39,7 @@ from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.sites.site import SimulatedSites
 from watersmeet.spark.links.directory import DirectoryLinks
-from watersmeet.spark.links.protocol import Fenced, Link, Role, Sealed
+from watersmeet.spark.links.protocol import Fenced, Link, LinkUnreadable, Role, Sealed
 from watersmeet.spark.links.site_links import SiteLinks
 from watersmeet.spark.planning import plan_query
 from watersmeet.spark.site.job import SiteJob
@@ -250,7 +262,7 @@ def test_a_run_to_the_end_never_waits_for_a_site_that_has_no_rows_left(spark: An
     scene = small_scene(tmp_path, site="tok", max_pending=1).write()
     handle = wm.start(scene.topology, spark=spark, checkpoint=scene.checkpoint, once=True, warn=lambda text: None)
     try:
-        assert handle.awaitTermination(60), "the site without streams does not take what the others send"
+        assert handle.awaitTermination(PATIENCE_S), "the site without streams does not take what the others send"
     finally:
         if handle.isActive:
             handle.stop()
@@ -470,7 +482,7 @@ def test_of_two_processes_of_one_site_the_older_stops(spark: Any, tmp_path: Path
         with pytest.raises(
             Fenced, match=rf"another process runs {site} on a copy .*epoch 3, here 2\), so this one stops"
         ):
-            older.awaitTermination(60)
+            older.awaitTermination(PATIENCE_S)
     finally:
         older.stop()
 
@@ -500,6 +512,36 @@ def test_parcels_that_go_out_of_reach_as_they_are_taken_are_taken_by_a_later_mic
     scene.run(spark)
     scene.check()
     assert list(way.glob("*.parcel")) == []
+
+
+def test_a_run_to_the_end_waits_for_links_that_are_out_of_reach(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also long after all rows were read; it says so once."""
+    said = "link ams -> nyc cannot be read: the brokers do not answer"
+    arrived, catch_up, times = DirectoryLinks.arrived, DirectoryLinks.catch_up, iter(range(60))
+
+    def refuse() -> None:
+        if next(times, None) is not None:
+            raise LinkUnreadable(said)
+
+    def arriving(links: DirectoryLinks, sender: str, after: int) -> Iterator[tuple[int, bytes]]:
+        if sender == "ams":
+            refuse()
+        return arrived(links, sender, after)
+
+    def catching_up(links: DirectoryLinks) -> None:
+        refuse()
+        catch_up(links)
+
+    monkeypatch.setattr(DirectoryLinks, "arrived", arriving)
+    monkeypatch.setattr(DirectoryLinks, "catch_up", catching_up)
+    scene = small_scene(tmp_path, way=("SP-D", False)).write()
+    warned: list[str] = []
+    scene.run(spark, warn=warned.append)
+    assert next(times, None) is None
+    scene.check()
+    assert {text for text in warned if "brokers" in text} == {said}
 
 
 # In continuous mode ---------------------------------------------------------------------------------------------------

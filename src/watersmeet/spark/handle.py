@@ -433,8 +433,12 @@ class StreamingRun:
             return False
         if not all(site.has_joined(left()) for site in self._sites):
             return False
-        if takes_parcels and (self._take_parcels(self._sites) or any(site.job.awaits_parcels for site in self._sites)):
-            return False
+        if takes_parcels:
+            if self._take_parcels(self._sites):
+                return False
+            if any(site.job.awaits_parcels for site in self._sites):
+                time.sleep(left())
+                return False
         if self._once and not self._is_stopped and not self._has_read_all:
             self._has_read_all = True
             for site in self._sites:

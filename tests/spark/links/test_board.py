@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from kafka_broker import Broker
-from scenes import wait_for
+from scenes import PATIENCE_S, wait_for
 
 from watersmeet.metrics.bus import EventBus
 from watersmeet.metrics.events import RunStarted, RunWarning
 from watersmeet.metrics.jsonl import KEPT, WATCHED, keep_events
 from watersmeet.spark.links.board import Board, DirectoryBoard, Elsewhere, Shown, StoreBoard
-from watersmeet.spark.links.kafka_board import BoardLog, KafkaBoard, records_of
+from watersmeet.spark.links.kafka_board import BoardLog, KafkaBoard, Reads, records_of
 from watersmeet.spark.links.kafka_log import PART_BYTES
 from watersmeet.spark.links.kafka_topics import offsets_of
 from watersmeet.spark.links.protocol import LinkUnreadable, LinkUnwritable
@@ -125,7 +125,11 @@ def test_events_come_while_somebody_looks_and_each_once(board: Board, tmp_path: 
 
 def test_sites_with_links_over_kafka(kafka_broker: Broker, tmp_path: Path) -> None:
     options = ({"bootstrap.servers": kafka_broker.servers}, f"watched-{uuid.uuid4().hex[:8]}")
-    sites, ours = KafkaBoard(*options, "asked"), KafkaBoard(*options, "events")
+
+    def board_of(reads: Reads) -> KafkaBoard:
+        return KafkaBoard(*options, reads, wait_s=PATIENCE_S)
+
+    sites, ours, theirs = board_of("asked"), board_of("events"), board_of("events")
     scene = Scene(ours, tmp_path, of_sites=sites, passing=(LinkUnreadable, LinkUnwritable))  # a broker may be slow
     noise = np.random.default_rng(5).bytes(2_500_000).hex()
     warn(scene.buses["nyc"], f"before anybody looked {noise}")  # more than a broker takes at once
@@ -136,9 +140,11 @@ def test_sites_with_links_over_kafka(kafka_broker: Broker, tmp_path: Path) -> No
     warn(scene.buses["ams"], "while somebody looks")
     wait_for(lambda: scene.has_all(dashboard, seconds=0.1), "those too, each once")
     late = scene.dashboard("there")
-    late._board = KafkaBoard(*options, "events")
+    late._board = theirs
     wait_for(lambda: scene.has_all(dashboard, late, name="there"), "a second dashboard has them")
     scene.check()
+    for board in (sites, ours, theirs):
+        board.close()
 
 
 def test_a_topic_that_was_just_made_is_waited_for() -> None:
@@ -169,6 +175,58 @@ class FaultyBoard(DirectoryBoard):
             super().put(name, data)
         if fails:
             raise LinkUnwritable("the brokers do not answer")
+
+
+class LosingBoard(DirectoryBoard):
+    """A board that loses some of what is put there, without a word."""
+
+    def __init__(self, root: Path, lost: set[int]) -> None:
+        super().__init__(root)
+        self._lost, self._times = lost, 0
+
+    def put(self, name: str, data: bytes) -> None:
+        self._times += 1
+        if self._times not in self._lost:
+            super().put(name, data)
+
+
+@pytest.mark.parametrize("lost", [{1, 2}, {3}, {5, 6, 9}])
+def test_a_dashboard_that_did_not_get_something_asks_for_all(tmp_path: Path, lost: set[int]) -> None:
+    """The first two are all that both sites have kept, those after them what has come since."""
+    links = tmp_path / "links" / ".watch"
+    scene = Scene(DirectoryBoard(links), tmp_path, of_sites=LosingBoard(links, lost))
+    dashboard = scene.dashboard()
+    for number in range(16):
+        for site, bus in scene.buses.items():
+            warn(bus, f"event {number} of {site}")
+        scene.step(dashboard)
+    scene.check()
+
+
+class LateBoard(DirectoryBoard):
+    """A board at which a site sees only later that somebody else asks too."""
+
+    seen = 1
+
+    def names(self) -> list[str]:
+        asked = [name for name in super().names() if name.startswith("asked-")]
+        return [name for name in super().names() if name not in asked[self.seen :]]
+
+
+def test_a_dashboard_that_is_opened_between_two_pieces_gets_what_was_before(tmp_path: Path) -> None:
+    links = tmp_path / "links" / ".watch"
+    sites = LateBoard(links)
+    scene = Scene(DirectoryBoard(links), tmp_path, of_sites=sites)
+    first, second = scene.dashboard(), scene.dashboard("there")
+    first._name, second._name = "asked-1", "asked-2"
+    for number in range(8):
+        for site, bus in scene.buses.items():
+            warn(bus, f"event {number} of {site}")
+        if number == 4:
+            sites.seen = 2
+        scene.step(first, *((second,) if number > 1 else ()))
+    scene.check()
+    scene.check("there")
 
 
 @pytest.mark.parametrize("is_put", [True, False])
@@ -237,7 +295,8 @@ def test_parts_of_several_writers_may_come_in_any_order() -> None:
     log, data = BoardLog(), {name: name.encode() * 200_000 for name in ("events-ams-1", "events-nyc-1")}
     for records in zip(*(records_of(name, value) for name, value in data.items()), strict=True):
         for key, value in records:
-            log.add(key, value, 7.0)
+            for _ in range(2):  # also twice
+                log.add(key, value, 7.0)
     assert log.files(7.0) == data
 
 

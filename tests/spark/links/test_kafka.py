@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from kafka_broker import Broker, missing, write_certificate
 from link_ends import LINK, KafkaPlace, acknowledged, arrived, ends, make_parcels, numbers, run_of, start
-from scenes import Scene, by_arrow, make_batches, wait_for
+from scenes import PATIENCE_S, Scene, by_arrow, make_batches, wait_for
 
 import watersmeet as wm
 from watersmeet.metrics.bus import EventBus
@@ -223,9 +223,8 @@ def test_a_topic_that_is_lost_is_made_anew_and_said_in_one_sentence(place: Kafka
     assert (run_of(nyc), numbers(nyc, after=1), acknowledged(fra)) == ("run-of-fra", [2, 3], (1, 6))
 
 
-def test_brokers_that_cannot_be_reached_are_named_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("watersmeet.spark.links.kafka_topics._WAIT_S", 0.3)
-    place = KafkaPlace("127.0.0.1:1", "nowhere")
+def test_brokers_that_cannot_be_reached_are_named_at_the_start() -> None:
+    place = KafkaPlace("127.0.0.1:1", "nowhere", wait_s=0.3, start_s=0.5)
     with pytest.raises(
         LinkUnwritable, match=r"^link fra -> nyc cannot be made: .*127\.0\.0\.1:1\); start the brokers, or "
     ):
@@ -236,28 +235,24 @@ def test_brokers_that_cannot_be_reached_are_named_at_the_start(monkeypatch: pyte
 @pytest.mark.parametrize(
     ("option", "why"), [("sasl.password", "uthentication failed"), ("ssl.ca.location", "certificate verify failed")]
 )
-def test_why_brokers_do_not_answer_is_said(
-    kafka_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, why: str
-) -> None:
-    monkeypatch.setattr("watersmeet.spark.links.kafka_topics._WAIT_S", 3.0)
+def test_why_brokers_do_not_answer_is_said(kafka_broker: Broker, tmp_path: Path, option: str, why: str) -> None:
+    """As soon as it is known: no waiting helps then."""
     write_certificate(tmp_path)
     another = {"sasl.password": "wrong", "ssl.ca.location": str(tmp_path / "ca.pem")}[option]
-    place = KafkaPlace("", "refused", options={**kafka_broker.secure_options, option: another})
+    options = {**kafka_broker.secure_options, option: another}
+    place = KafkaPlace("", "refused", options=options, wait_s=1.0, start_s=PATIENCE_S)
     with pytest.raises(LinkUnwritable, match=rf"^link fra -> nyc cannot be made: .*{why}.*; start the brokers, or "):
         start(place, "fra")
     place.close()
 
 
 @pytest.mark.soak
-def test_a_broker_that_is_killed_and_started_again_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broker_that_is_killed_and_started_again_loses_nothing(tmp_path: Path) -> None:
     if why := missing():
         pytest.skip(why)
-    monkeypatch.setattr("watersmeet.spark.links.kafka_topics._WAIT_S", 1.0)
     parcels = make_parcels(tmp_path)
     with Broker(tmp_path / "broker") as broker:
-        place = KafkaPlace(broker.servers, "links")
+        place = KafkaPlace(broker.servers, "links", wait_s=5.0, start_s=PATIENCE_S)
         fra, nyc = ends(place)
         fra.publish("nyc", parcels[:1])
         assert numbers(nyc) == [1]

@@ -15,7 +15,7 @@ import pytest
 from processes import CommandProcess
 from pyspark.sql import SparkSession
 from s3 import Faults, new_url
-from scenes import Scene, by_arrow, make_batches, wait_for
+from scenes import PATIENCE_S, Scene, by_arrow, make_batches, wait_for
 from seeds import FreshSeeds
 from store_scene import StoreScene
 
@@ -57,6 +57,13 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], N
 @pytest.fixture
 def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "LEASE_S", 0.6)
+
+
+@pytest.fixture
+def long_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They outlast all pauses, and are renewed five times a second."""
+    monkeypatch.setattr(leases, "LEASE_S", float(PATIENCE_S))
+    monkeypatch.setattr(leases, "_RENEWALS", 5 * PATIENCE_S)
 
 
 def test_a_run_goes_on_on_another_machine(
@@ -166,7 +173,7 @@ def test_damage_in_the_store_is_found(
 
 
 def test_a_second_run_is_refused_here_and_elsewhere(
-    spark: SparkSession, s3_url: str, tmp_path: Path, elsewhere: Callable[[], None], short_leases: None
+    spark: SparkSession, s3_url: str, tmp_path: Path, elsewhere: Callable[[], None], long_leases: None
 ) -> None:
     scene = make_scene(tmp_path, s3_url)
     run = wm.start(scene.topology, spark=spark, **scene.settings)

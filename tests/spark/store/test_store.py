@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from s3 import Faults, new_url, write_certificates
-from scenes import wait_for
+from scenes import PATIENCE_S, wait_for
 
 from watersmeet.errors import CheckpointMismatch, InputError
 from watersmeet.spark.store.lease import LEASE, Lease
@@ -125,13 +125,14 @@ def test_credentials_that_are_missing_are_named() -> None:
 # Leases -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_second_holder_is_refused_and_the_next_one_goes_on(s3_url: str) -> None:
+def test_a_second_holder_is_refused_and_the_next_one_goes_on(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("watersmeet.spark.store.lease._RENEWALS", 5 * PATIENCE_S)  # so five times a second
     store = open_store(s3_url)
-    first = Lease(store, "here", lasts_s=0.8)
+    first = Lease(store, "here", lasts_s=PATIENCE_S)
     with pytest.raises(CheckpointMismatch, match=r"in use by another run \(process \d+ on "):
-        Lease(store, "there", lasts_s=0.8)
+        Lease(store, "there", lasts_s=PATIENCE_S)
     first.release()
-    second = Lease(store, "there", lasts_s=0.8)
+    second = Lease(store, "there", lasts_s=PATIENCE_S)
     assert (first.stamp[:2], second.stamp[:2]) == ("1-", "2-")
     second.release()
 

@@ -242,12 +242,12 @@ class KafkaWriter(Writer):
     def _trying(self, step: Callable[[], None], patience_s: float = math.inf) -> None:
         """Do something until brokers have done it: each attempt asks them first whether one before it has succeeded."""
         has_warned, deadline = False, time.monotonic() + patience_s
+        self._complaint = None
         while True:
             try:
                 step()
                 return
             except self._kafka.KafkaException as error:
-                self._complaint = None
                 self._drop()
                 names, text = {error.args[0].name()}, error.args[0].str()
                 if self._complaint is not None:

@@ -2,6 +2,9 @@
 
 asked-VIEWER             of an open dashboard, written anew every few seconds; "answers" in it asks for samples of them
 events-SITE-000000000017 events of a site, compressed and sealed: all that it has kept, then what has come since
+
+The first line of a piece of events is the one that they follow, empty where the piece has all. So a dashboard that was
+opened between two pieces, or did not get one, finds out, and asks for everything by another name.
 """
 
 import contextlib
@@ -53,6 +56,9 @@ class Board(Protocol):
     def delete(self, names: Iterable[str]) -> None:
         """Remove files, if they are there."""
 
+    def close(self) -> None:
+        """End connections; files stay."""
+
 
 class DirectoryBoard:
     """Files of the directory that links are in."""
@@ -84,6 +90,9 @@ class DirectoryBoard:
         for name in names:
             (self._root / name).unlink(missing_ok=True)
 
+    def close(self) -> None:
+        return
+
 
 class StoreBoard:
     """Objects beside those of links; each look is a request that is paid for, so they are few."""
@@ -105,6 +114,9 @@ class StoreBoard:
 
     def delete(self, names: Iterable[str]) -> None:
         self._store.delete(names)
+
+    def close(self) -> None:
+        return
 
 
 def open_board(topology: Topology, reads: Literal["asked", "events"]) -> Board:
@@ -128,6 +140,7 @@ class Shown:
         self._viewers: dict[str, tuple[bytes, float]] = {}  # what each has said last, and since when
         self._is_shown = False  # the board has all that we have kept, up to a position
         self._position: Position | None = None
+        self._last = b""  # the line before that position
         self._pieces = 0
         self._number = _tenths()  # more than any of an earlier process
         self._closing = threading.Event()
@@ -146,6 +159,7 @@ class Shown:
                 self.step(time.monotonic())
         with contextlib.suppress(OSError, WatersmeetError):
             self.step(time.monotonic())
+        self._board.close()
 
     def step(self, now: float) -> None:
         """Look whether somebody has asked, and answer."""
@@ -181,12 +195,14 @@ class Shown:
     def _put(self, after: Position | None) -> None:
         """Put what has come after a position; if the board does not take it, it comes again with what follows."""
         tail = Tail(self._checkpoint / KEPT, after)
-        lines = b"".join(line + b"\n" for line in tail.lines())
+        lines = list(tail.lines())
         self._pieces = 0 if after is None else self._pieces
         if lines:
             self._number, self._pieces = self._number + 1, self._pieces + 1
             name = f"{_EVENTS}{self._site}-{self._number:012d}"
-            self._board.put(name, self._seal.seal(Context(name, 0), zlib.compress(lines, 1)))
+            piece = b"\n".join([b"" if after is None else self._last, *lines, b""])
+            self._board.put(name, self._seal.seal(Context(name, 0), zlib.compress(piece, 1)))
+            self._last = lines[-1]
         self._position = tail.position
 
 
@@ -197,7 +213,8 @@ class Elsewhere:
         self._board, self._directory, self._is_here = board, directory, is_here
         self._seal = seal_of(topology.link_transport)
         self._sites = topology.site_names
-        self._name = f"{_ASKED}{uuid.uuid4().hex[:12]}"
+        self._name = _new_viewer()
+        self._named_at = -math.inf
         self._taken: dict[str, int] = {}  # by site, the number of the last piece
         self._refused = set[str]()  # pieces that nobody with the key has put there, or that are damaged
         self._beats = 0
@@ -217,6 +234,7 @@ class Elsewhere:
             self._thread.join()
         with contextlib.suppress(OSError, WatersmeetError):
             self._board.delete([self._name])
+        self._board.close()
         if self._lock is not None:
             os.close(self._lock)
 
@@ -249,10 +267,17 @@ class Elsewhere:
                 number = _number_of(name) if name.startswith(prefix) and name not in self._refused else 0
                 if number > self._taken.get(site, 0) and (data := self._board.get(name)) is not None:
                     try:
-                        self._take(site, _unpacked(self._seal.open(Context(name, 0), data)))
+                        if not self._take(site, _unpacked(self._seal.open(Context(name, 0), data))):
+                            self._ask_for_all(now)
                         self._taken[site] = number
                     except (Refused, zlib.error):
                         self._refused.add(name)  # what follows it is taken all the same
+
+    def _ask_for_all(self, now: float) -> None:
+        """Have sites begin anew with all that they have kept, as for a dashboard that they do not know."""
+        if now - self._named_at > _FORGOTTEN_S:
+            self._board.delete([self._name])
+            self._name, self._named_at, self._asked_at = _new_viewer(), now, -math.inf
 
     def _has_lock(self) -> bool:
         if self._lock is None:
@@ -266,19 +291,27 @@ class Elsewhere:
             self._lock = lock
         return True
 
-    def _take(self, site: str, lines: bytes) -> None:
-        """Append what is new: a piece may have all that a site has kept."""
+    def _take(self, site: str, piece: bytes) -> bool:
+        """Append what is new; whether nothing is missing between what is here and what the piece has."""
         place = self._directory / site
         place.mkdir(parents=True, exist_ok=True)
         path = place / KEPT
         last = _last_line(path) or _last_line(place / KEPT_BEFORE)
-        start = lines.rfind(last) if last else -1
-        new = lines[start + len(last) :] if start >= 0 else lines
+        follows, _, lines = piece.partition(b"\n")
+        start = piece.rfind(last) if last else -1
+        if start < 0 and follows:
+            return False
+        new = piece[start + len(last) :] if start >= 0 else lines
         if new:
             if path.exists() and path.stat().st_size > MAX_KEPT_BYTES:
                 path.replace(place / KEPT_BEFORE)
             with path.open("ab") as file:
                 file.write(new)
+        return True
+
+
+def _new_viewer() -> str:
+    return f"{_ASKED}{uuid.uuid4().hex[:12]}"
 
 
 def _tenths() -> int:

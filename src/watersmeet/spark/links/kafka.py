@@ -11,13 +11,13 @@ publishes again what was not acknowledged.
 import contextlib
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from confluent_kafka import KafkaException, Message
 
 from watersmeet.errors import DamagedParcel
-from watersmeet.spark.links.kafka_client import FLUSH_BYTES, WAIT_S, BrokersAway, KafkaClient, Partition
+from watersmeet.spark.links.kafka_client import FLUSH_BYTES, BrokersAway, KafkaClient, Partition
 from watersmeet.spark.links.kafka_log import (
     PARCELS,
     PARTITION,
@@ -29,10 +29,12 @@ from watersmeet.spark.links.kafka_log import (
     parts_of,
     read_part,
 )
-from watersmeet.spark.links.kafka_topics import Shortening
+from watersmeet.spark.links.kafka_topics import WAIT_S, Shortening
 from watersmeet.spark.links.protocol import Link, LinkEnd, LinkUnreadable, LinkUnwritable, Role, Sealed, fenced
 from watersmeet.spark.links.seal import OPEN, Seal
 
+START_S = 60.0  # for brokers, before a start is refused
+_AGAIN_S = 0.2
 _LOOK_S = 1.0  # between looks at whether brokers and topics are there
 _MOST_STATEMENTS = 500  # of a reader, before those that are over are deleted
 
@@ -55,9 +57,19 @@ class _LinkLogs:
 class KafkaLinks:
     """All links of one site."""
 
-    def __init__(self, settings: Mapping[str, str], prefix: str, site: str, seal: Seal = OPEN) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, str],
+        prefix: str,
+        site: str,
+        seal: Seal = OPEN,
+        *,
+        wait_s: float = WAIT_S,
+        start_s: float = START_S,
+    ) -> None:
         self.site, self.prefix, self.seal = site, prefix, seal
-        self._client = KafkaClient(settings, f"{prefix}.{site}")
+        self._client = KafkaClient(settings, f"{prefix}.{site}", wait_s)
+        self._wait_s, self._start_s, self._start_until = wait_s, start_s, 0.0
         self._logs: dict[Link, _LinkLogs] = {}
         self._ours: dict[tuple[Link, Role], LinkEnd] = {}
         self._read: dict[Partition, int] = {}  # the offset after the last record that was read
@@ -73,15 +85,10 @@ class KafkaLinks:
     def prepare(self, links: Iterable[Link]) -> None:
         """Make the topics, and read what they hold."""
         made = {}
+        self._start_until = time.monotonic() + self._start_s
         for link in links:
             topic = f"{self.prefix}.{link.sender}.{link.reader}"
-            try:
-                identity = self._client.topics.make(topic)
-            except KafkaException as error:
-                cause = self._client.explained(error)
-                raise LinkUnwritable(
-                    f"{link} cannot be made: {cause}; start the brokers, or correct the options of link_transport"
-                ) from None
+            identity = self._made(link, topic)
             ends = {role: EndLog(link, role, self.seal) for role in Role}
             made[link] = _LinkLogs(topic, ends, self._shortenings(topic), id=identity)
         with self._changed:
@@ -91,9 +98,22 @@ class KafkaLinks:
             self._thread = threading.Thread(target=self._run, name=f"links-{self.site}", daemon=True)
             self._thread.start()
         try:
-            self.catch_up()
+            self._starting(self.catch_up)
         except LinkUnreadable as error:
             raise LinkUnwritable(str(error)) from None
+
+    def _made(self, link: Link, topic: str) -> str:
+        """Make a topic; its identity. Brokers may be about to start, or have much to do."""
+        while True:
+            try:
+                return self._client.topics.make(topic)
+            except KafkaException as error:
+                if time.monotonic() < self._start_until and self._client.may_answer(error):
+                    continue
+                cause = self._client.explained(error)
+                raise LinkUnwritable(
+                    f"{link} cannot be made: {cause}; start the brokers, or correct the options of link_transport"
+                ) from None
 
     def end(self, link: Link, role: Role, below: int | None = None) -> LinkEnd | None:
         """What an end says of itself by its newest epoch."""
@@ -109,17 +129,33 @@ class KafkaLinks:
         """Write our claim, and see whether it is the first of its epoch."""
         log = self._logs[link].ends[role]
         self._refuse_older(link, role, log, end)
-        with self._writing_to(link):
-            self._append(link, PARTITION[role], [log.statement(end)])
-        self.catch_up()
+
+        def state() -> None:  # also twice: the first of an epoch holds
+            with self._writing_to(link):
+                self._append(link, PARTITION[role], [log.statement(end)])
+
+        self._starting(state)
+        self._starting(self.catch_up)
         with self._changed:
             if not log.is_held_by(end):
                 newest = log.newest
                 raise fenced(link, role, end.epoch if newest is None else newest.epoch, end)
             self._ours[link, role] = end
         if role is Role.SENDER:  # parcels of older epochs that follow this are passed over
+            fence = (Part(0, 1, 1, 1, end.epoch, end.token).key, b"")
             with self._writing_to(link):
-                self._append(link, PARCELS, [(Part(0, 1, 1, 1, end.epoch, end.token).key, b"")])
+                self._starting(lambda: self._append(link, PARCELS, [fence]))
+
+    def _starting(self, step: Callable[[], object]) -> None:
+        """Do what a start needs; brokers that do not answer are asked again, as long as a start has patience."""
+        while True:
+            try:
+                step()
+                return
+            except (BrokersAway, LinkUnreadable, LinkUnwritable):
+                if time.monotonic() >= self._start_until:
+                    raise
+            self._closing.wait(_AGAIN_S)
 
     def _refuse_older(self, link: Link, role: Role, log: EndLog, end: LinkEnd) -> None:
         with self._changed:
@@ -273,7 +309,7 @@ class KafkaLinks:
             behind = [place for place, end in ends.items() if not self._has_read(place, end, 0)]
             first = self._client.first_offsets(behind) if behind else {}
         for place in behind:
-            if first[place] < ends[place] and not self._has_read(place, ends[place], WAIT_S):
+            if first[place] < ends[place] and not self._has_read(place, ends[place], self._wait_s):
                 raise self._unreadable(links[place], self._down or "the brokers do not answer")
 
     def _has_read(self, place: Partition, end: int, timeout_s: float) -> bool:
@@ -337,7 +373,10 @@ class KafkaLinks:
         """Read, and look now and then whether brokers and topics are there."""
         looked = time.monotonic()
         while not self._closing.is_set():
-            messages = self._client.read()
+            try:
+                messages = self._client.read()
+            except BrokersAway as error:  # `_look` says when they are back
+                self._down, messages = str(error), []
             with self._changed:
                 by_topic = {logs.topic: logs for logs in self._logs.values()}
                 for message in messages:

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, Producer, TopicPartition
 
 from watersmeet.spark.links.kafka_log import PART_BYTES
-from watersmeet.spark.links.kafka_topics import Topics, client_settings, offsets_of
+from watersmeet.spark.links.kafka_topics import WAIT_S, Topics, client_settings, offsets_of
 from watersmeet.spark.links.protocol import LinkUnreadable, LinkUnwritable
 
 Reads: TypeAlias = Literal["asked", "events"]  # what the names begin with that a process reads
@@ -23,7 +23,7 @@ _CONFIG = {"cleanup.policy": "delete", "retention.ms": "600000", "segment.ms": "
 _KEPT_S = 60.0  # how long what was read stays to be looked at
 _MOST_PARTS = 80  # of a file
 _MOST_BEGUN = 8  # files of which some parts have come
-_WAIT_S, _POLL_S = 10.0, 0.1
+_POLL_S = 0.1
 _KEY = re.compile(r"(\S{1,300}) (\d{1,4}) (\d{1,4})")
 
 
@@ -51,12 +51,12 @@ class BoardLog:
         if found is None:
             return
         name, part, parts = found.group(1), int(found.group(2)), int(found.group(3))
-        begun = [] if part == 1 else self._begun.pop(name, [])
+        begun = self._begun.get(name, []) if part > 1 else []
         if not 1 <= part <= parts <= _MOST_PARTS or len(begun) != part - 1:
             return
         begun.append(value)
+        self._begun.pop(name, None)
         if part == parts:
-            self._begun.pop(name, None)
             self._files[name] = b"".join(begun), now
         else:  # parts of several writers may come in any order among each other
             self._begun[name] = begun
@@ -78,11 +78,11 @@ class KafkaBoard:
 
     every_s = 15.0
 
-    def __init__(self, settings: Mapping[str, str], prefix: str, reads: Reads) -> None:
-        self._settings = client_settings(settings)
+    def __init__(self, settings: Mapping[str, str], prefix: str, reads: Reads, *, wait_s: float = WAIT_S) -> None:
+        self._settings, self._wait_s = client_settings(settings, wait_s), wait_s
         self._topic, self._reads = topic_of(prefix), reads
         self._log = BoardLog()
-        self._topics = Topics(self._settings)
+        self._topics = Topics(self._settings, wait_s)
         self._consumer: Consumer | None = None
         self._producer: Producer | None = None
 
@@ -97,7 +97,8 @@ class KafkaBoard:
     def put(self, name: str, data: bytes) -> None:
         """Have the brokers take a file."""
         if self._producer is None:
-            self._producer = Producer({**self._settings, "acks": "all", "message.timeout.ms": int(_WAIT_S * 1_000)})
+            own = {"enable.idempotence": True, "acks": "all", "message.timeout.ms": int(self._wait_s * 1_000)}
+            self._producer = Producer({**self._settings, **own})  # parts stay in order, also while leaders change
         failed: list[str] = []
 
         def delivered(error: Any, _: Any) -> None:
@@ -108,7 +109,7 @@ class KafkaBoard:
         try:
             for key, value in records_of(name, data):
                 self._producer.produce(self._topic, value, key, partition, delivered)
-            left = self._producer.flush(_WAIT_S + 1)
+            left = self._producer.flush(self._wait_s + 1)
         except (KafkaException, BufferError) as error:
             raise LinkUnwritable(f"topic {self._topic} cannot be written: {error}; it is tried again") from None
         if failed or left:
@@ -151,5 +152,17 @@ class KafkaBoard:
             }
         )
         end = TopicPartition(self._topic, _PARTITION[self._reads], OFFSET_END)
-        consumer.assign(offsets_of(lambda: consumer.offsets_for_times([end], _WAIT_S), _WAIT_S))
+        try:
+            consumer.assign(offsets_of(lambda: consumer.offsets_for_times([end], self._wait_s), self._wait_s))
+        except BaseException:
+            consumer.close()
+            raise
         return consumer
+
+    def close(self) -> None:
+        """End the connections."""
+        if self._producer is not None:
+            self._producer.flush(1)
+        if self._consumer is not None:
+            self._consumer.close()
+        self._producer = self._consumer = None

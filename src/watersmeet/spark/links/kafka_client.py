@@ -10,11 +10,10 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaExcepti
 from confluent_kafka import KafkaError as Cause
 
 from watersmeet.spark.links.kafka_log import PARCELS, PART_BYTES, Place, read_part
-from watersmeet.spark.links.kafka_topics import Topics, client_settings, offsets_of
+from watersmeet.spark.links.kafka_topics import WAIT_S, Topics, client_settings, offsets_of
 
 Partition: TypeAlias = tuple[str, int]  # of a topic
 
-WAIT_S = 10.0  # for brokers, before a link counts as out of reach
 POLL_S = 0.1
 FLUSH_BYTES = 16_000_000  # of parcels on their way to brokers at a time
 _FETCH_BYTES = 8_000_000  # of a partition at a time: some parts of parcels, not one
@@ -29,10 +28,11 @@ class BrokersAway(Exception):
 class KafkaClient:
     """A producer and two consumers: one that reads all links, and one that only looks."""
 
-    def __init__(self, options: Mapping[str, str], group: str) -> None:
-        settings = client_settings(options)
+    def __init__(self, options: Mapping[str, str], group: str, wait_s: float = WAIT_S) -> None:
+        settings = client_settings(options, wait_s)
         self._servers = options.get("bootstrap.servers", "")
-        self.topics = Topics(settings)
+        self._wait_s = wait_s
+        self.topics = Topics(settings, wait_s)
         self._producer = Producer(
             {
                 **settings,
@@ -40,7 +40,7 @@ class KafkaClient:
                 "acks": "all",
                 "linger.ms": 0,
                 "message.max.bytes": PART_BYTES + _RECORD_OVERHEAD,
-                "message.timeout.ms": int(WAIT_S * 1_000),
+                "message.timeout.ms": int(wait_s * 1_000),
                 "queue.buffering.max.kbytes": 2 * FLUSH_BYTES // 1_000,
             }
         )
@@ -62,7 +62,7 @@ class KafkaClient:
 
     def close(self) -> None:
         """End all connections; what is on its way is waited for."""
-        self._producer.flush(WAIT_S)
+        self._producer.flush(min(self._wait_s, WAIT_S))
         for consumer in (self._reader, self._looker):
             consumer.close()
 
@@ -75,8 +75,9 @@ class KafkaClient:
 
     def read(self) -> list[Message]:
         """The next records, as far as there are some soon."""
-        first = self._reader.poll(POLL_S)  # `consume` would wait for as many as it may return
-        found = [] if first is None else [first, *self._reader.consume(500, 0)]
+        with self._explained():
+            first = self._reader.poll(POLL_S)  # `consume` would wait for as many as it may return
+            found = [] if first is None else [first, *self._reader.consume(500, 0)]
         return [message for message in found if message.error() is None]
 
     # -- asking
@@ -94,16 +95,16 @@ class KafkaClient:
 
         def ask() -> list[TopicPartition]:
             with self._looking:
-                return self._looker.offsets_for_times(asked, WAIT_S)
+                return self._looker.offsets_for_times(asked, self._wait_s)
 
         with self._explained():
-            found = offsets_of(ask, WAIT_S)
+            found = offsets_of(ask, self._wait_s)
         return {(one.topic, one.partition): one.offset for one in found}
 
     def parcel(self, topic: str, place: Place) -> bytes | None:
         """A parcel by its place; None if its topic does not hold it any more."""
         parts: list[bytes] = []
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + self._wait_s
         with self._looking, self._explained():
             self._looker.assign([TopicPartition(topic, PARCELS, place.first)])
             try:
@@ -143,7 +144,7 @@ class KafkaClient:
                         break
                     except BufferError:
                         self._producer.poll(POLL_S)
-        deadline = time.monotonic() + WAIT_S + 1
+        deadline = time.monotonic() + self._wait_s + 1
         while len(offsets) + len(failed) < len(records) and time.monotonic() < deadline:
             self._producer.poll(POLL_S)
         if failed:
@@ -180,3 +181,8 @@ class KafkaClient:
         if not isinstance(cause, Cause):
             return self.away(str(cause))
         return self._unanswered(cause.str()) if cause.code() in _UNANSWERED else self.away(cause.str())
+
+    def may_answer(self, error: KafkaException) -> bool:
+        """Whether brokers have not answered, and still may."""
+        cause = error.args[0] if error.args else error
+        return isinstance(cause, Cause) and cause.code() in _UNANSWERED and not self.topics.is_refused

@@ -13,8 +13,10 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
+WAIT_S = 10.0  # for brokers, before they count as out of reach
+_LONGEST_MS = 300_000  # that clients let a request wait
 _PARTITIONS = 3
-_WAIT_S, _POLL_S = 10.0, 0.05
+_POLL_S = 0.05
 _EVERY_S = 1.0  # between requests to delete records of a partition
 _CONFIG = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}  # only we delete
 
@@ -29,9 +31,16 @@ _PASSING = (  # while brokers or clients do not know yet of a topic that was mad
 )
 
 
-def client_settings(options: Mapping[str, str]) -> dict[str, Any]:
+_LASTING = (  # while brokers do not answer: why no waiting helps
+    *(KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED),
+    *(KafkaError.UNSUPPORTED_SASL_MECHANISM, KafkaError._UNSUPPORTED_FEATURE),
+)
+
+
+def client_settings(options: Mapping[str, str], wait_s: float = WAIT_S) -> dict[str, Any]:
     """Settings of every client: the user's, and no talk on the standard error about what is tried again anyway."""
-    return {"log_level": 0, "socket.timeout.ms": 10_000, "reconnect.backoff.max.ms": 1_000, **options}
+    socket_ms = min(int(max(WAIT_S, wait_s) * 1_000), _LONGEST_MS)
+    return {"log_level": 0, "socket.timeout.ms": socket_ms, "reconnect.backoff.max.ms": 1_000, **options}
 
 
 def offsets_of(ask: Callable[[], list[TopicPartition]], wait_s: float) -> list[TopicPartition]:
@@ -58,10 +67,13 @@ class LastError:
 
     def __init__(self) -> None:
         self.text = ""
+        self.is_lasting = False  # that it is what no waiting helps against
 
     def __call__(self, error: KafkaError) -> None:
-        if not self.text or error.code() != KafkaError._ALL_BROKERS_DOWN:  # which says nothing of why they are
-            self.text = error.str()
+        if error.code() in _LASTING:
+            self.text, self.is_lasting = error.str(), True
+        elif not self.text or (error.code() != KafkaError._ALL_BROKERS_DOWN and not self.is_lasting):
+            self.text = error.str()  # that all are down says nothing of why they are
 
 
 class Shortening:
@@ -98,7 +110,8 @@ class Shortening:
 class Topics:
     """The topics of the links of one site."""
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
+    def __init__(self, settings: Mapping[str, Any], wait_s: float = WAIT_S) -> None:
+        self._wait_s = wait_s
         self._last_error = LastError()
         client: dict[str, Any] = {**settings, "error_cb": self._last_error}
         self._admin = AdminClient(client)
@@ -109,16 +122,23 @@ class Topics:
         self._admin.poll(0)
         return self._last_error.text
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether brokers are there and do not want this client, such as for a wrong password."""
+        self._admin.poll(0)
+        return self._last_error.is_lasting
+
     def make(self, topic: str, config: Mapping[str, str] = _CONFIG) -> str:
         """Make a topic if it is not there; its identity."""
         new = NewTopic(topic, num_partitions=_PARTITIONS, replication_factor=-1, config=dict(config))
         try:
-            self._admin.create_topics([new], operation_timeout=_WAIT_S, request_timeout=_WAIT_S)[topic].result()
+            wait_s = self._wait_s
+            self._admin.create_topics([new], operation_timeout=wait_s, request_timeout=wait_s)[topic].result()
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
             self._mend(topic, config)
-        deadline = time.monotonic() + _WAIT_S
+        deadline = time.monotonic() + self._wait_s
         while (identity := self.identity(topic)) is None:  # brokers may take a moment to know of it
             if time.monotonic() > deadline:
                 raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
@@ -129,12 +149,12 @@ class Topics:
         """Give a topic that a broker has made by itself, when it was written to, what it lacks."""
         more = NewPartitions(topic, _PARTITIONS)
         with contextlib.suppress(KafkaException):  # it has them
-            self._admin.create_partitions([more], request_timeout=_WAIT_S)[topic].result()
+            self._admin.create_partitions([more], request_timeout=self._wait_s)[topic].result()
         entries = [
             ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in config.items()
         ]
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-        for done in self._admin.incremental_alter_configs([resource], request_timeout=_WAIT_S).values():
+        for done in self._admin.incremental_alter_configs([resource], request_timeout=self._wait_s).values():
             done.result()
 
     def identity(self, topic: str) -> str | None:
@@ -145,7 +165,7 @@ class Topics:
         """The same of several, by one request."""
         if not topics:
             return {}
-        asked = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=_WAIT_S)
+        asked = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=self._wait_s)
         return {topic: self._identity(asked[topic]) for topic in topics}
 
     def _identity(self, asked: "Future[Any]") -> str | None:
@@ -160,12 +180,12 @@ class Topics:
     def delete_before(self, topic: str, partition: int, offset: int) -> "Future[Any]":
         """Have the records before an offset deleted; what is done when they are."""
         place = TopicPartition(topic, partition, offset)
-        return next(iter(self._admin.delete_records([place], request_timeout=_WAIT_S).values()))
+        return next(iter(self._admin.delete_records([place], request_timeout=self._wait_s).values()))
 
     def remove(self, topics: Sequence[str]) -> None:
         """Delete those of some topics that are there."""
         for done in self._admin.delete_topics(
-            list(topics), operation_timeout=_WAIT_S, request_timeout=_WAIT_S
+            list(topics), operation_timeout=self._wait_s, request_timeout=self._wait_s
         ).values():
             try:
                 done.result()

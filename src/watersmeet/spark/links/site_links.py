@@ -52,6 +52,7 @@ class SiteLinks:
     catches_up: bool = False  # whether all that is published now is taken now: the run ends when nothing is left
     refused: Callable[[str, int], object] = lambda sender, count: None  # called when a seal does not open
     _rejected: dict[str, int] = field(default_factory=dict)  # the last parcel of each site that came damaged
+    _troubled: dict[str, str] = field(default_factory=dict)  # what could not be done the last time, by links
     _refused: dict[str, int] = field(default_factory=dict)  # parcels of each site whose seals did not open
     _published: dict[str, dict[int, tuple[int, float | None]]] = field(
         default_factory=dict
@@ -82,7 +83,7 @@ class SiteLinks:
         return any(self._has_arrived(sender, ledger.received.get(sender, 0)) for sender in self.peers)
 
     def _has_arrived(self, sender: str, after: int) -> bool:
-        with self._reading(sender):
+        with self._using(f"arrivals from {sender}", f"reading {sender}"):
             return self.transport.has_arrived(sender, after)
         return False
 
@@ -90,7 +91,7 @@ class SiteLinks:
         """What has come and is taken now, from every sender in turn, and whose runs it is of."""
         found = self._taken(ledger)
         if not found[0] and self.catches_up and self.peers:  # only then it matters whether something is on its way
-            with self._reading("all sites"):
+            with self._using("all arrivals", "reading all sites"):
                 self.transport.catch_up()
             found = self._taken(ledger)
         return found
@@ -118,7 +119,7 @@ class SiteLinks:
         end = self._sender(sender, ledger)
         if end is None:
             return
-        with self._reading(sender):
+        with self._using(f"arrivals from {sender}", f"reading {sender}"):
             for number, data in self.transport.arrived(sender, ledger.received.get(sender, 0)):
                 try:
                     data = self.transport.seal.open(parcel_context(sender, self.site, number, end.epoch), data)
@@ -139,7 +140,7 @@ class SiteLinks:
     def _reject(self, sender: str, number: int, cause: str) -> None:
         """Have a damaged parcel published anew, a few times."""
         what = f"{Link(sender, self.site)}: parcel {number} is damaged ({cause})"
-        with self._writing(f"from {sender}"):
+        with self._using(f"statements to {sender}", f"from {sender}"):
             times = self.transport.reject(sender, number)
             if times > MAX_DAMAGED:
                 raise DamagedParcel(
@@ -151,13 +152,14 @@ class SiteLinks:
             self.warnings.say(f"damaged {sender} {number} {times}", text)
 
     def awaits_parcels(self, ledger: SiteLedger) -> bool:
-        """Whether a parcel that came damaged is still to come anew."""
-        return any(number > ledger.received.get(sender, 0) for sender, number in self._rejected.items())
+        """Whether a parcel that came damaged is still to come anew, or a link is out of reach, whatever is on it."""
+        is_damaged = any(number > ledger.received.get(sender, 0) for sender, number in self._rejected.items())
+        return is_damaged or bool(self._troubled)
 
     def acknowledge(self, ledger: SiteLedger, pace: int) -> None:
         """Tell senders what is durable here, and how far other streams have come."""
         for sender in self.peers:
-            with self._writing(f"from {sender}"):
+            with self._using(f"statements to {sender}", f"from {sender}"):
                 self.transport.acknowledge(sender, ledger.received.get(sender, 0), pace)
 
     # -- to others
@@ -166,7 +168,7 @@ class SiteLinks:
         """Put what is in the outbox where its readers find it."""
         for reader, link in ledger.links.items():
             parcels = [self._sealed(reader, parcel) for parcel in link.outbox]
-            with self._writing(f"to {reader}"):
+            with self._using(f"parcels to {reader}", f"to {reader}"):
                 self.transport.publish(reader, parcels)
                 published = self._published.setdefault(reader, {})
                 for parcel in link.outbox:
@@ -215,7 +217,7 @@ class SiteLinks:
         found = {}
         for reader in self.peers:
             link = Link(self.site, reader)
-            with self._reading(reader):
+            with self._using(f"reader {reader}", f"reading {reader}"):
                 end = self.transport.end(link, Role.READER)
                 if end is not None:
                     check_reader(link, end, self.end, ledger)
@@ -237,7 +239,7 @@ class SiteLinks:
     def _sender(self, sender: str, ledger: SiteLedger) -> LinkEnd | None:
         """What a site that writes to us says of itself, if it may be read from."""
         link = Link(sender, self.site)
-        with self._reading(sender):
+        with self._using(f"sender {sender}", f"reading {sender}"):
             end = self.transport.end(link, Role.SENDER)
             if end is not None:
                 check_sender(link, end, self.end, ledger)
@@ -245,17 +247,14 @@ class SiteLinks:
         return None
 
     @contextlib.contextmanager
-    def _reading(self, other: str) -> Iterator[None]:
+    def _using(self, what: str, about: str) -> Iterator[None]:
+        """Go on without a link that is out of reach, and say so once."""
         try:
             yield
-            self.warnings.forget(f"reading {other}")
-        except LinkUnreadable as error:
-            self.warnings.say(f"reading {other}", str(error))
-
-    @contextlib.contextmanager
-    def _writing(self, about: str) -> Iterator[None]:
-        try:
-            yield
-            self.warnings.forget(about)
-        except (LinkUnwritable, LinkUnreadable) as error:
+        except (LinkUnreadable, LinkUnwritable) as error:
+            self._troubled[what] = about
             self.warnings.say(about, str(error))
+        else:
+            self._troubled.pop(what, None)
+            if about not in tuple(self._troubled.values()):
+                self.warnings.forget(about)

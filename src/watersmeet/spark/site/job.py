@@ -94,7 +94,7 @@ class SiteJob:
 
     @property
     def awaits_parcels(self) -> bool:
-        """Whether a parcel that came damaged is still to come anew, from a site that runs here too."""
+        """Whether more may come from sites that run here too: a parcel that was damaged, or what is out of reach."""
         return not self.state.settings.alone and self.state.links.awaits_parcels(self.ledger)
 
     @property
