@@ -4,8 +4,10 @@
 Without options it takes about two hours on two cores: 10,000 simulated trials, 200 SIGKILLs, 72 power cuts, a million
 mutated parcels and a long flat run, and a share of every other class; `--scale 10` takes ten times as many of each.
 It begins with its plan and ends with a table. A class that fails or takes too long does not end the others; the table
-says which, and below it are where its output is and how a seed that failed is run again. A test in which nothing moves
-for long fails, with the stacks of all its processes in a file (`tests/hangs.py`).
+says which, and below it are where its output is and how a seed that failed is run again. A class with cases that were
+skipped, or never came to be run, has not passed. Below the table is what tests have counted as done, beside what was
+promised of it. A test in which nothing moves for long fails, with the stacks of all its processes in a file
+(`tests/hangs.py`).
 """
 
 import argparse
@@ -17,10 +19,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -32,10 +36,18 @@ import seeds  # noqa: E402
 
 REPEAT = re.compile(r"^\s*\S*WATERSMEET_SEED=.*|^FAILED .*|^ERROR .*", re.MULTILINE)
 SEEDS = re.compile(r": ([\d,]+) seeds passed: ")
+PASSED = "passed"
 MARK = re.compile(r"@pytest\.mark\.(soak|few)\b")
 MIN_MINUTES = 20  # to start Spark takes as long in a short run
 REPORT_S = 300  # how often it is said what is still running
 HANG_S = 1_800  # longer than a wait in a test, which fails by itself
+PROMISED = {  # of a whole run of scale 1, by what tests count
+    "simulated trials": 10_000,
+    "SIGKILLs": 200,
+    "power cuts": 50,
+    "mutated parcels and packed rows": 1_000_000,
+    "seconds of steady runs at 3 sites": 600,
+}
 
 
 @dataclass(frozen=True)
@@ -77,6 +89,7 @@ class Result:
     failed: int
     seconds: float
     how: str
+    counts: Counter[str] = field(default_factory=Counter)  # what its tests say that they have done
 
 
 CLASSES = (  # what was promised in numbers first, each in full; of the others as much as two hours leave room for
@@ -84,6 +97,7 @@ CLASSES = (  # what was promised in numbers first, each in full; of the others a
     Class("SIGKILLs of runs", 60, ("tests/spark/test_kills.py",)),
     Class("sites that die, freeze and lose links", 60, ("tests/spark/test_site_faults.py",)),
     Class("power cuts on Spark", 20, ("tests/spark/test_power_cuts.py",)),
+    Class("damaged files", 30, ("tests/sim/sites/test_faulty_disks.py",), share=0.3),
     Class("mutated parcels", 20, ("tests/program/storage",)),
     Class("mutated files and queries", 20, ("tests/query/test_hostile_text.py",), share=0.1),
     Class("simulated shapes", 20, ("tests/sim/sites/test_sites.py", "tests/sim/sites/test_tables.py"), share=0.2),
@@ -163,10 +177,10 @@ def run(one: Class, asked: int, settings: Settings) -> Result:
         process = subprocess.Popen([*command, *one.paths], cwd=ROOT, env=environment, stdout=file, stderr=file)
         code = wait(process, one, began, budget_s, cases, stacks)
     seconds = time.monotonic() - began
-    how = {0: "passed", None: "took too long, ended"}.get(code, f"FAILED (exit code {code})")
     text = log.read_text(encoding="utf-8", errors="replace")
     outcomes = ends(cases)
-    result = Result(one.name, asked, len(outcomes), passed_seeds(text), failures(outcomes), seconds, how)
+    how, failed = verdict(code, asked, outcomes), failures(outcomes)
+    result = Result(one.name, asked, len(outcomes), passed_seeds(text), failed, seconds, how, counts(cases))
     print(f"{one.name}: {how} after {seconds / 60:.1f} min ({log.relative_to(ROOT)})", flush=True)
     for line in dict.fromkeys(REPEAT.findall(text)) if code else ():
         print(f"    {line.strip()}", flush=True)
@@ -177,13 +191,40 @@ def run(one: Class, asked: int, settings: Settings) -> Result:
     return result
 
 
+def verdict(code: int | None, asked: int, outcomes: Mapping[str, str]) -> str:
+    """How a class went, by its exit code, how many cases it was to have, and how these have ended."""
+    if code is None:
+        return "took too long, ended"
+    if code:
+        return f"FAILED (exit code {code})"
+    skipped = sum(outcome == "skipped" for outcome in outcomes.values())
+    if skipped or len(outcomes) < asked:
+        return f"INCOMPLETE: {skipped} cases skipped, {max(0, asked - len(outcomes))} not run"
+    return PASSED
+
+
+def lines_of(cases: Path) -> Iterator[dict[str, Any]]:
+    """What the plugin `hangs` has noted of a class."""
+    text = cases.read_text(encoding="utf-8") if cases.exists() else ""
+    whole = text[: text.rfind("\n") + 1]  # a process that was ended may have been writing
+    yield from map(json.loads, whole.splitlines())
+
+
 def ends(cases: Path) -> dict[str, str]:
     """The cases that have ended, and how."""
-    lines = cases.read_text(encoding="utf-8").splitlines() if cases.exists() else []
     found: dict[str, str] = {}
-    for line in map(json.loads, lines):
+    for line in lines_of(cases):
         if "outcome" in line and found.get(line["test"]) != "failed":
             found[line["test"]] = line["outcome"]
+    return found
+
+
+def counts(cases: Path) -> Counter[str]:
+    """What tests say that they have done."""
+    found = Counter[str]()
+    for line in lines_of(cases):
+        if "count" in line:
+            found[line["count"]] += line["number"]
     return found
 
 
@@ -239,6 +280,18 @@ def summary(results: Sequence[Result]) -> Iterator[str]:
         )
 
 
+def done(results: Sequence[Result], scale: float | None) -> tuple[list[str], bool]:
+    """What tests have counted, as lines, and whether it is as much as was promised of a whole run of some scale."""
+    total = Counter[str]()
+    for one in results:
+        total += one.counts
+    promised = {} if scale is None else {what: round(number * scale) for what, number in PROMISED.items()}
+    lines = [f"{'what was done, and right':<42} {'number':>9} {'promised':>9}"]
+    for what in sorted({*total, *promised}):
+        lines.append(f"{what:<42} {total[what]:>9,} {promised.get(what, ''):>9}")
+    return lines, all(total[what] >= number for what, number in promised.items())
+
+
 def main() -> int:
     """Run all classes, or those asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -273,9 +326,13 @@ def main() -> int:
         results = list(pool.map(lambda one: run(one, asked[one.name], settings), together))
     results += [run(one, asked[one.name], settings) for one in chosen if one.alone]
     print("\n".join(summary(results)))
-    passed = sum(one.how == "passed" for one in results)
+    lines, is_enough = done(results, None if options.only else options.scale)
+    print("\n".join(lines))
+    passed = sum(one.how == PASSED for one in results)
     print(f"{passed} of {len(chosen)} classes passed in {(time.monotonic() - began) / 3600:.2f} h")
-    return 0 if passed == len(chosen) else 1
+    if not is_enough:
+        print("less was done than promised")
+    return 0 if passed == len(chosen) and is_enough else 1
 
 
 if __name__ == "__main__":

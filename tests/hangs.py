@@ -1,8 +1,9 @@
 """A watchdog over long tests: where nothing moves for long, all stacks go to a file, and the test fails.
 
 As a plugin (`pytest -p hangs`, which `make soak` does) it watches every test: `WATERSMEET_HANG_S` is how long nothing
-may move, `WATERSMEET_STACKS` the file, and `WATERSMEET_CASES` a file to which it adds a line for each case that ended.
-A test moves when it begins, when it goes on to another seed (`seeds.py`) and when what it waits for makes progress.
+may move, `WATERSMEET_STACKS` the file, and `WATERSMEET_CASES` a file to which it adds a line for each case that ended,
+and for what tests say that they have done (`count`). A test moves when it begins, when it goes on to another seed
+(`seeds.py`) and when what it waits for makes progress.
 """
 
 import contextlib
@@ -34,6 +35,11 @@ def beat() -> None:
     """Something has moved."""
     global _last_beat
     _last_beat = time.monotonic()
+
+
+def count(what: str, number: int = 1) -> None:
+    """Something was done, and had the end that it should have: a long run adds these up."""
+    _note({"count": what, "number": number})
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import hangs
 import psutil
 from scenes import PATIENCE_S
 
@@ -75,6 +76,7 @@ class CommandProcess:
         code = self._process.wait(PATIENCE_S)
         told = "\n".join(self.told)
         assert code == (1 if victim == "java" else -signal.SIGKILL), f"{victim} was killed, and it ended with {told}"
+        hangs.count("SIGKILLs")
 
     @contextlib.contextmanager
     def frozen(self, seconds: float) -> Iterator[None]:

@@ -5,6 +5,8 @@ import runpy
 import subprocess
 import sys
 import threading
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +143,42 @@ def test_a_class_that_takes_too_long_is_ended_and_said_to_be(
     said = capsys.readouterr().out
     assert "slow ones: took too long, ended after 0.1 min" in said and "slow-ones.stacks.txt" in said
     assert "test_that_hangs" in (tmp_path / "slow-ones.log").read_text(), "and its stacks are shown"
+
+
+SKIPPING = """
+import hangs
+import pytest
+
+@pytest.mark.soak
+def test_that_is_done():
+    hangs.count("SIGKILLs", 3)
+    hangs.count("SIGKILLs")
+
+@pytest.mark.soak
+def test_that_is_skipped():
+    pytest.skip("no broker here")
+"""
+
+
+def test_a_class_has_not_passed_where_cases_are_skipped_or_missing_or_less_is_done_than_promised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "soak.py"))
+    script["run"].__globals__["ROOT"] = tmp_path
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = soak\n")
+    (tmp_path / "test_inner.py").write_text(SKIPPING)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
+    one = script["Class"]("some", 1, ("test_inner.py",))
+    result = script["run"](one, 2, script["Settings"](1.0, 1.0, 600.0, tmp_path))
+    assert (result.ended, result.failed, result.how) == (2, 0, "INCOMPLETE: 1 cases skipped, 0 not run")
+    assert script["verdict"](0, 3, {"a": "passed"}) == "INCOMPLETE: 0 cases skipped, 2 not run"
+    assert script["verdict"](0, 1, {"a": "passed"}) == "passed"
+    lines, is_enough = script["done"]([result], 0.02)
+    assert "SIGKILLs 4 4" in [" ".join(line.split()) for line in lines] and not is_enough, "no trials, no power cuts"
+    _, is_enough = script["done"](
+        [result, replace(result, counts=Counter(dict.fromkeys(script["PROMISED"], 10**6)))], 1
+    )
+    assert is_enough
 
 
 def test_a_test_that_hangs_fails_with_the_name_of_a_file_of_stacks(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import hangs
 import pytest
 from seeds import FreshSeeds
 
@@ -314,3 +315,4 @@ def test_mutated_files_and_queries(fresh_seeds: FreshSeeds, tmp_path: Path) -> N
 def test_many_mutated_files_and_queries(fresh_seeds: FreshSeeds, tmp_path: Path) -> None:
     for seed in fresh_seeds.take(200_000):
         survives(random.Random(seed), tmp_path)
+        hangs.count("mutated files and queries")

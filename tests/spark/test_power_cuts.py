@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import hangs
 import pytest
 from processes import give_up
 from pyspark.sql import SparkSession
@@ -179,6 +180,7 @@ def cut_and_resume(
         assert recorder.is_cut, f"it failed by itself: {ended.value}"
         recorder.restore()
         scene.check_what_readers_see_now(answers)
+        hangs.count("power cuts")
     recorder.start(-1, chance)
     scene.run(spark)
     scene.check(least=10)

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from statistics import fmean
 
+import hangs
 import psutil
 import pytest
 import yaml
@@ -169,6 +170,7 @@ def check_that_a_long_run_is_flat(topology: Path, place: Path, sites: Sequence[s
     assert code == 0, (place / "log.txt").read_text()
     assert samples[-1].batch > seconds / 10, "hardly any micro-batch: the machine is too slow to tell"
     check_flat(samples)
+    hangs.count(f"seconds of steady runs at {len(sites)} sites", round(seconds))
 
 
 def watch(process: subprocess.Popen[bytes], place: Path, sites: Sequence[str], seconds: float) -> Iterator[Sample]:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import hangs
 import numpy as np
 import pytest
 from program.site.forged_scenes import SCENES, groups
@@ -46,6 +47,7 @@ def test_many_forged_parcels(monkeypatch: pytest.MonkeyPatch, fresh_seeds: Fresh
         for seed in fresh_seeds.take(1):
             forger = tried(monkeypatch, scene, seed, tries=20)
             refused, taken = refused + forger.refused, taken + forger.taken
+            hangs.count("forged parcels", forger.refused + forger.taken)
             causes.update(forger.causes)
     print(f"\n{scene.__name__}: {refused:,} refused for {len(causes):,} causes, {taken:,} taken")
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+import hangs
 import pytest
 from seeds import FreshSeeds, scaled
 from sim.sites import faulty_disks
@@ -54,6 +55,7 @@ def counted(seeds: Iterable[int], root: Path) -> tuple[Counter[str], Counter[str
     for seed in seeds:
         disks = tried(seed, root)
         faults.update(disks.faults)
+        hangs.count("faults of simulated disks", disks.faults.total())
         refused.update(disks.refused)
     assert all(faults[fault] == refused[fault] for fault in ALWAYS_REFUSED)
     return faults, refused

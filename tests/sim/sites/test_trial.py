@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+import hangs
 import pyarrow as pa
 import pytest
 from seeds import FreshSeeds
@@ -36,6 +37,8 @@ def failures(seeds: Iterable[int], size: Size = "small") -> tuple[list[str], int
                 wrong.append(f"seed {seed}: {site} has two operators for {twice}; replay: {trial.command}")
         if not outcome.is_right:
             wrong.append(outcome.verdict)
+        else:
+            hangs.count("simulated trials")
     return wrong, fruitful
 
 
