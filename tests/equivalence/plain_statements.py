@@ -106,9 +106,12 @@ class PlainDrawing:
         depth = self.random.choice([0, 1, 1, 2])
         sql, _ = self.select(depth)
         if self.random.random() < 0.1 and "ORDER BY" not in sql:
-            self.clauses.add("UNION ALL")
+            word = self.random.choice(["UNION ALL", "UNION"])
+            self.clauses.add(word)
             items = "k + 1 AS x, upper(s) AS y, m"
-            sql = f"SELECT {items} FROM s0 UNION ALL SELECT id, s, k FROM ({self._row(depth)}) {_WINDOW} u"
+            sql = f"SELECT {items} FROM s0 {word} SELECT id, s, k FROM ({self._row(depth)}) {_WINDOW} u"
+            if self.random.random() < 0.5:
+                sql += f" {self.random.choice(['UNION ALL', 'UNION', 'UNION DISTINCT'])} SELECT k + 1, s, m FROM s1"
         return f"WITH {', '.join(self.common)} {sql}" if self.common else sql
 
     def _row(self, depth: int) -> str:
@@ -233,10 +236,13 @@ class PlainDrawing:
             [
                 "count(*)",
                 f"{r.choice(['sum', 'min', 'max', 'MAX', 'count'])}({scope.number()})",
-                f"count(DISTINCT {scope.number()})",
+                f"{r.choice(['count', 'sum', 'sum', 'max'])}(DISTINCT {scope.number()})",
                 f"max(CASE WHEN {scope.condition(0)} THEN {scope.number(0)} END)",
             ]
         )
+        if r.random() < 0.25:
+            self.clauses.add("FILTER")
+            one += f" FILTER (WHERE {scope.condition()})"
         if depth <= 0 or r.random() < 0.6:
             return one
         other = self._aggregate(scope, 0)

@@ -85,13 +85,13 @@ _COARSE_ITEMS = ("{a}.m", "{a}.s", "{a}.d", "lower({a}.s)", "{a}.id % 2", "{a}.m
 _GROUP_KEYS = ("{a}.m", "{a}.s", "{a}.d", "lower({a}.s)", "{a}.id % 2", "{a}.k", "{a}.v", "coalesce({a}.s, {b}.s)")
 _AGGREGATES = (
     "count(*)",
-    "count({a}.m)",
+    "count({a}.m) FILTER (WHERE {a}.m > 1 OR {b}.s IS NULL)",
     "count(DISTINCT {a}.s)",
-    "count(DISTINCT {a}.k)",
+    "sum(DISTINCT {a}.m + {b}.m)",
     "sum({a}.id)",
     "sum({a}.m + {b}.id) * 2",
     "sum(CASE WHEN {a}.v BETWEEN -10 AND 10 THEN {a}.v END)",
-    "avg({a}.m)",
+    "avg(DISTINCT {a}.m) FILTER (WHERE {a}.k IS NOT NULL)",
     "approx_count_distinct({a}.s)",
     "approx_percentile({a}.id, array(0.1, 0.5))",
     "approx_top_k({a}.m, 2)",

@@ -32,8 +32,9 @@ CLAUSES = {
         "subquery",
         "WITH",
         "UNION ALL",
+        "UNION",
     ),
-    *("GROUP BY", "GROUP BY 1", "HAVING", "ORDER BY", "ORDER BY 1"),
+    *("GROUP BY", "GROUP BY 1", "FILTER", "HAVING", "ORDER BY", "ORDER BY 1"),
 }
 
 
@@ -66,6 +67,26 @@ def test_answers_are_those_of_the_text_itself() -> None:
 def test_answers_to_many_fresh_statements_are_those_of_the_text_itself(number: int) -> None:
     answered = [check(seed, simulates=True) for seed in fresh_seeds(200)]
     assert sum(answered) > 0.7 * len(answered)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT k, m FROM s0 UNION SELECT k, m FROM s1",
+        "SELECT k, m FROM s0 UNION ALL SELECT k, m FROM s1 UNION DISTINCT SELECT k, 1 FROM s0",
+        "SELECT k, m FROM s0 UNION SELECT k, m FROM s1 UNION ALL SELECT k, m FROM s0",
+        "SELECT k, m FROM s0 UNION ALL (SELECT k, m FROM s0 UNION SELECT k, m FROM s1)",
+        "SELECT u.k, a.id FROM (SELECT k FROM s0 UNION SELECT m FROM s1) [RANGE 3 DAYS] u, s1 [RANGE 3 DAYS] a "
+        "WHERE u.k = a.k",
+        "SELECT k, sum(DISTINCT m) AS s, max(m) FILTER (WHERE id % 2 = 0) AS v FROM s0 GROUP BY k, TUMBLE(1 DAY)",
+    ],
+)
+def test_answers_of_a_statement_are_those_of_its_text(sql: str) -> None:
+    tables = draw_tables(5)
+    outputs, expected = outputs_of(sql), witness(sql, tables)
+    assert expected
+    assert plain_bag(answer_outputs(outputs, tables, dict.fromkeys(STREAMS, "ts"))["q"]) == expected
+    assert run_plain(outputs, tables, 5) == expected
 
 
 def test_all_clauses_are_drawn() -> None:

@@ -2,8 +2,9 @@
 
 import pyarrow as pa
 
-from watersmeet.query.oracle import answer
+from watersmeet.query.oracle import answer, versioned
 from watersmeet.query.sql import parse_query
+from watersmeet.query.windows import AsOf
 
 SECOND_US = 1_000_000
 STAMP = pa.timestamp("us", "UTC")
@@ -72,3 +73,26 @@ def test_an_answer_of_a_join_ends_with_the_first_of_its_rows() -> None:
         ],
         key=repr,
     )
+
+
+def test_a_later_version_of_a_table_takes_nothing_back() -> None:
+    """Rows of second 0 and 2 find the first version, that of second 8 the second one, with another name."""
+    users = versioned([pa.table({"id": [1], "name": ["x"]}), pa.table({"id": [1], "name": ["y"]})], [4 * SECOND_US])
+    a = table([(1, 10, 0), (1, 20, 2), (1, 30, 8)])
+    query = parse_query(
+        "SELECT u.name, count(*) AS n FROM a [RANGE 5 SECONDS], u WHERE a.k = u.id GROUP BY u.name EMIT CHANGES",
+        {"a": a.column_names, "u": ("id", "name")},
+        event_times={"a": "ts"},
+        tables={"u": AsOf(is_refreshed=True)},
+    )
+    rows = answer(query, {"a": a, "u": users}, {"a": "ts"}).to_pylist()
+    found = [(row["name"], row["n"], row["changed_at"].timestamp(), row["deleted"]) for row in rows]
+    ends = 1 / SECOND_US
+    assert sorted(found) == [
+        ("x", 1, 0, False),
+        ("x", 1, 5 + ends, False),
+        ("x", 1, 7 + ends, True),
+        ("x", 2, 2, False),
+        ("y", 1, 8, False),
+        ("y", 1, 13 + ends, True),
+    ]

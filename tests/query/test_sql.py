@@ -354,6 +354,28 @@ def test_groups_of_a_join() -> None:
     assert grouping.limit == 3
 
 
+def test_aggregates_with_a_condition_are_of_what_is_null_elsewhere() -> None:
+    items, grouping = grouped(
+        "SELECT host, count(*) FILTER (WHERE bytes > 1 OR bytes < 0) AS n, "
+        "sum(DISTINCT bytes) filter (where host <> '') + count_if(bytes = 3) AS s, "
+        "size(filter(max_k(bytes, 3), x -> x > 1)) - avg(bytes) FILTER (WHERE bytes = 3) AS t "
+        "FROM packets_ams a GROUP BY host, TUMBLE(1 HOUR) HAVING min(DISTINCT bytes) > 0"
+    )
+    assert [(one.function, one.distinct, items[one.item or 0]) for one in grouping.aggregates] == [
+        ("count", False, "CASE WHEN `a.bytes` > 1 OR `a.bytes` < 0 THEN 1 END"),
+        ("sum", True, "CASE WHEN `a.host` <> '' THEN `a.bytes` END"),
+        ("count", False, "CASE WHEN `a.bytes` = 3 THEN 1 END"),
+        ("max_k", False, "`a.bytes`"),
+        ("avg", False, "CASE WHEN `a.bytes` = 3 THEN `a.bytes` END"),
+        ("min", False, "`a.bytes`"),
+    ]
+    assert [item.expression.sql for item in grouping.select][1:] == [
+        "`group.value0`",
+        "`group.value1` + `group.value2`",
+        "size(filter(`group.value3`, x -> x > 1)) - `group.value4`",
+    ]
+
+
 def test_keys_are_found_in_expressions_and_by_number_or_name() -> None:
     for keys in ("lower(host), bytes % 10", "1, 2", "h, bucket", "LOWER( a.host ), bytes%10"):
         items, grouping = grouped(
@@ -483,7 +505,7 @@ def test_canonical_text_of_groups_tells_queries_apart() -> None:
         ("count(*) AS n", "a group never ends without an output window"),
         (
             "collect_list(a.bytes) AS x",
-            "the aggregate collect_list is not supported; use avg, bool_and, bool_or, count, max",
+            "the aggregate collect_list is not supported; use avg, bool_and, bool_or, count, count_if, max",
         ),
         ("builtin.sum(a.bytes) AS x", "the aggregate sum is not supported; use avg"),
         ("any(a.s) AS x", "the aggregate any is not supported; use avg, bool_and, bool_or, count"),
@@ -539,9 +561,20 @@ def test_bad_select(select: str, message: str) -> None:
             "approx_top_k takes numbers after its first",
         ),
         ("GROUP BY a.ts, TUMBLE(1 DAY) HAVING sum(*) > 1", "sum takes a column or expression"),
-        ("GROUP BY a.ts, TUMBLE(1 DAY) HAVING sum(DISTINCT bytes) > 1", "sum(DISTINCT ...) is not supported"),
+        ("GROUP BY a.ts, TUMBLE(1 DAY) HAVING size(max_k(DISTINCT bytes, 2)) > 1", "leave out DISTINCT"),
+        ("GROUP BY a.ts, TUMBLE(1 DAY) HAVING count_if(DISTINCT bytes > 1) > 1", "leave out DISTINCT"),
         ("GROUP BY a.ts, TUMBLE(1 DAY) HAVING count(window_end) > 1", "what a group has cannot be inside an aggregate"),
-        ("GROUP BY a.ts, TUMBLE(1 DAY) HAVING count(*) FILTER (WHERE bytes > 1) > 1", "FILTER after an aggregate"),
+        ("GROUP BY a.ts, TUMBLE(1 DAY) HAVING count(*) FILTER (bytes > 1) > 1", "FILTER (WHERE ...) has to follow an"),
+        ("GROUP BY a.ts, TUMBLE(1 DAY) HAVING abs(1) FILTER (WHERE bytes > 1) > 1", "has to follow an aggregate"),
+        (
+            "GROUP BY a.ts, TUMBLE(1 DAY) HAVING count(*) FILTER (WHERE max(bytes) > 1) > 1",
+            "max cannot be in an aggregate",
+        ),
+        ("GROUP BY a.ts, TUMBLE(1 DAY) HAVING max(bytes) FILTER (WHERE rand() > 0) > 1", "rand is not deterministic"),
+        (
+            "GROUP BY a.ts, TUMBLE(1 DAY) HAVING size(approx_top_k(bytes) FILTER (WHERE port > 1)) > 1",
+            "counts NULL too",
+        ),
         ("GROUP BY a.ts, TUMBLE(1 DAY) ORDER BY a.ts", "line 2, column 30: ORDER BY needs LIMIT"),
         ("GROUP BY a.ts, TUMBLE(1 DAY) LIMIT 3", "line 2, column 30: LIMIT needs ORDER BY"),
         ("GROUP BY a.ts, TUMBLE(1 DAY) ORDER BY a.ts LIMIT 0", "LIMIT takes a whole number from 1"),
@@ -625,7 +658,7 @@ def test_bad_tail(tail: str, message: str) -> None:
         ("SELECT TRANSFORM(port) USING 'cat' AS x FROM p", "TRANSFORM ... USING is not supported"),
         ("SELECT sum(v) OVER (PARTITION BY port) AS x FROM p", "window functions are not supported; rank groups by"),
         ("SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY v) AS x FROM p", "write approx_percentile(x, 0.5)"),
-        ("SELECT port FROM p UNION ALL BY NAME SELECT port FROM p", "UNION ALL BY NAME is not supported; list the"),
+        ("SELECT port FROM p UNION ALL BY NAME SELECT port FROM p", "UNION BY NAME is not supported; list the"),
         ("SELECT port FROM p MINUS SELECT port FROM p", "EXCEPT is not supported; write NOT EXISTS"),
         ("WITH w AS (SELECT v FROM p), W AS (SELECT v FROM p) SELECT * FROM w", "two common table expressions are"),
         *(
@@ -648,7 +681,7 @@ def test_bad_tail(tail: str, message: str) -> None:
                 ("max(v LIMIT 1)", "LIMIT within a function is not supported"),
                 ("max(v HAVING MAX port)", "HAVING within a function is not supported"),
                 ("median(v)", "the aggregate median is not supported; write approx_percentile(x, 0.5)"),
-                ("count_if(v > 1)", "the aggregate count_if is not supported; write count(CASE WHEN condition"),
+                ("any_value(v)", "the aggregate any_value is not supported; write min(x) or max(x)"),
             )
         ),
         *(

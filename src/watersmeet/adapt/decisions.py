@@ -24,7 +24,7 @@ from watersmeet.plan.nodes import JoinPlan, Plan, join_plan_of
 from watersmeet.planners.choose import planned_join
 from watersmeet.program.site.matches import Matched
 from watersmeet.query.model import JoinQuery
-from watersmeet.query.windows import AsOf, Range, Tumble
+from watersmeet.query.windows import Range, Tumble
 from watersmeet.stats.sketches import StreamSketch
 from watersmeet.stats.yaml import filled
 from watersmeet.topology.model import Query, Topology
@@ -285,8 +285,7 @@ def _watched(
     found = adaptive_query(query, planned, topology.adapt_of(query), half_life_s) if planned is not None else None
     derived = {stream.name for stream in topology.streams if stream.is_derived}
     unknown = {name for name in derived if topology.stats.stream(name).rate is None}  # nobody observes their rates
-    is_fixed = any(scan.window == AsOf(is_refreshed=True) for scan in join.scans)  # by versions.check_change
-    is_fixed |= any(scan.stream in unknown for scan in join.scans)
+    is_fixed = any(scan.stream in unknown for scan in join.scans)
     if found is None or is_fixed or len(set(join.homes)) == 1:
         return None
     return found, Running(join, found.planner) if found.mode == "planner" else None

@@ -89,7 +89,9 @@ def _state(
     own = () if aggregate.item is None else query.select[aggregate.item].expression.columns
     each = value_bytes(own[0]) if own else _DOUBLE_BYTES
     match aggregate.function:
-        case "count" if not aggregate.distinct:
+        case _ if aggregate.distinct:
+            return min([10.0, *(distinct(column) for column in own[:1])]) * each, 1
+        case "count":
             return _COUNT_BYTES, 1
         case "sum" | "avg":
             return _COUNT_BYTES + _SUM_BYTES, 3
@@ -99,7 +101,7 @@ def _state(
             return each, 1
         case "max_k" | "min_k":
             return aggregate.parameters[0] * each, 1
-        case "count" | "approx_count_distinct" | "approx_percentile" | "approx_top_k":
+        case "approx_count_distinct" | "approx_percentile" | "approx_top_k":
             values = min([10.0, *(distinct(column) for column in own[:1])])
             return values * (each + _COUNT_BYTES), 2
         case _:

@@ -17,9 +17,10 @@ are visible at one instant. A row without partner is answered with NULLs; its ti
 With GROUP BY, a combination counts in every output window that holds its `t_max`. A group of a window is answered if it
 has a combination at all and the window has ended by the watermark that is given; without one, all have.
 
-With EMIT CHANGES, a combination is valid from its `t_max` to the earliest end of its tuples' windows. The value of a
-group at an instant is that of the combinations valid at it; a group without any, or that HAVING does not keep, has no
-row. A change is an instant before the watermark at which the row of a group is another one than before it.
+With EMIT CHANGES, a combination is valid from its `t_max` to the earliest end of its tuples' windows; a row of a table
+ends nothing, also if its version is no longer in force. The value of a group at an instant is that of the combinations
+valid at it; a group without any, or that HAVING does not keep, has no row. A change is an instant before the watermark
+at which the row of a group is another one than before it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -476,10 +477,8 @@ def _end(query: JoinQuery) -> str:
                 ends.append(f"{ts} + {window_us}")
             case Tumble(window_us):
                 ends.append(f"{_interval(ts, window_us)} + {window_us - 1}")
-            case Unbounded() | AsOf(is_refreshed=False):
+            case Unbounded() | AsOf():  # a later version of a table takes nothing back
                 pass
-            case AsOf():
-                raise InputError("EMIT CHANGES is not defined over tables that are refreshed")
             case Rows():
                 ends.append(f"{_quoted(source.alias)}.{_END}")
             case _:

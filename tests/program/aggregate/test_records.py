@@ -90,6 +90,14 @@ def test_whole_numbers(rows: Rows, seed: int) -> None:
     assert combined("count", pa.int64(), rows, seed) == directly(rows, len)
     assert combined("count", None, rows, seed) == {key: sum(k == key for k, _ in rows) for key, _ in rows}
     assert combined("count", pa.int64(), rows, seed, distinct=True) == directly(rows, lambda values: len({*values}))
+    once = directly(rows, lambda values: sum({*values}) if values else None)
+    if all(total is None or -(2**63) <= total < 2**63 for total in once.values()):
+        assert combined("sum", pa.int64(), rows, seed, distinct=True) == once
+    else:
+        with pytest.raises(BeyondRange, match="bigint"):
+            combined("sum", pa.int64(), rows, seed, distinct=True)
+    means = directly(rows, lambda values: sum({*values}) / len({*values}) if values else None)
+    assert combined("avg", pa.int64(), rows, seed, distinct=True) == means
     assert combined("min", pa.int64(), rows, seed) == directly(rows, lambda values: min(values, default=None))
 
 
@@ -116,6 +124,10 @@ def test_doubles(rows: Rows, seed: int) -> None:
         roots = {key: None if one is None else math.sqrt(one) for key, one in wanted.items()}
         found = combined(name.replace("var", "stddev"), pa.float64(), rows, seed)
         assert near(found, roots, 1e-9, 1e-2)
+        once = directly(rows, lambda values, less=less: variance([*{*values}], less))  # type: ignore[misc]
+        assert near(combined(name, pa.float64(), rows, seed, distinct=True), once, 1e-9, 1e-4)
+    once = directly(rows, lambda values: math.fsum({*values}) if values else None)
+    assert near(combined("sum", pa.float64(), rows, seed, distinct=True), once, 1e-15, 1e-12)
 
 
 @examples
@@ -130,6 +142,9 @@ def test_decimals(rows: Rows, seed: int) -> None:
             return (sum(values, Decimal(0)) / len(values)).quantize(unit, ROUND_HALF_UP) if values else None
 
     assert combined("avg", DECIMAL, rows, seed) == directly(rows, mean)
+    once = directly(rows, lambda values: sum({*values}) if values else None)
+    assert combined("sum", DECIMAL, rows, seed, distinct=True) == once
+    assert combined("avg", DECIMAL, rows, seed, distinct=True) == directly(rows, lambda values: mean([*{*values}]))
     assert combined("max", DECIMAL, rows, seed) == directly(rows, lambda values: max(values, default=None))
     assert getcontext().prec == 28
 

@@ -11,6 +11,7 @@ from watersmeet.plan.nodes import Plan, join_plan_of, with_join
 from watersmeet.planners.local import local
 from watersmeet.planners.sited import central
 from watersmeet.program.operators import Purpose
+from watersmeet.program.site.versions import Change, QueryPlan
 from watersmeet.query.bags import Bag, bag_of
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.oracle import answer, versioned
@@ -80,10 +81,10 @@ def _stream(random: Random) -> pa.Table:
     return pa.table([list(column) for column in zip(*rows, strict=True)] or [[], [], [], []], schema=STREAM)
 
 
-def _plan(random: Random, query: JoinQuery, homes: dict[str, str], sites: Sequence[str]) -> Plan:
+def _plan(random: Random, query: JoinQuery, homes: dict[str, str], sites: Sequence[str], at: str = "") -> Plan:
     if len(sites) == 1:
         return local(query, COLUMNS, sites[0])
-    plan = central(query, COLUMNS, homes, random.choice(sites))
+    plan = central(query, COLUMNS, homes, at or random.choice(sites))
     if random.random() < 0.2:
         return plan
     return with_join(plan, mixed_plan(random, join_plan_of(plan), sites))
@@ -100,10 +101,13 @@ def _feeds(random: Random, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         place += size
 
 
-def run(seed: int) -> tuple[Bag, Bag, str]:
-    """What a random scene answered, what the oracle says, and what was asked."""
-    random = Random(seed)
-    refreshed = random.random() < 0.5
+def run(seed: int, changes: int = 0) -> tuple[Bag, Bag, str]:
+    """What a random scene answered, what the oracle says, and what was asked.
+
+    With changes the plan changes so many times, tables are refreshed, and the end of the input is the end of time.
+    """
+    random, changing = Random(seed), Random(f"changes {seed}")
+    refreshed = random.random() < 0.5 or changes > 0
     sql = random.choice(QUERIES)
     windows = {"u": AsOf(refreshed), "r": AsOf()}
     query = typed(parse_query(sql, COLUMNS, tables=windows), SCHEMAS)
@@ -113,8 +117,9 @@ def run(seed: int) -> tuple[Bag, Bag, str]:
     sources = {name: Source(Random(f"{seed} {name}")) for name in "ur"}
     refresh_us = random.choice([3, 7]) * SECOND if refreshed else None
     start_us = random.choice([None, 5 * SECOND])
+    first = _plan(random, query, homes, sites)
     simulated = SimulatedSites(
-        _plan(random, query, homes, sites),
+        first,
         dict.fromkeys("ab", "ts"),
         seed=seed,
         model_of=lambda a, b: LinkModel(latency_us=40_000, loss=0.05, duplicate=0.05),
@@ -124,6 +129,8 @@ def run(seed: int) -> tuple[Bag, Bag, str]:
             "u": TableSource(sources["u"].read, refresh_us, (LAST_S + 5) * SECOND),
             "r": TableSource(sources["r"].read),
         },
+        changes=changes > 0,
+        slack_us=changing.choice([0, SECOND]),
     )
     used = {source.stream for source in query.sources}
     for name in sorted(used & set(streams)):
@@ -132,9 +139,18 @@ def run(seed: int) -> tuple[Bag, Bag, str]:
     for site in sorted(simulated.sites):
         if random.random() < 0.5:
             simulated.crash(site, random.randrange(LAST_S) * SECOND, random.choice([1, 6]) * SECOND)
+    at = join_plan_of(first).site or ""
+    for _ in range(changes):
+        change = Change((QueryPlan("q", _plan(changing, query, homes, sorted(simulated.sites), at)),))
+        simulated.change(changing.randrange(LAST_S) * SECOND, change, changing.choice(sorted(simulated.sites)))
     simulated.run()
+    before_us, is_begun = None, True
+    if changes:
+        simulated.drain()
+        assert not any(one.refused for one in simulated.takeovers)
+    else:
+        before_us, is_begun = _reached(simulated, query, is_refreshed=refreshed and "u" in used)
     read = {name: source.table for name, source in sources.items() if name in used}
-    before_us, is_begun = _reached(simulated, query, is_refreshed=refreshed and "u" in used)
     expected = Bag()
     if is_begun:
         given, times = {**streams, **read}, dict.fromkeys("ab", "ts")
@@ -165,6 +181,24 @@ def test_answers_of_random_scenes_with_tables_are_those_of_the_reference(chunk: 
         assert answers == expected, asked
         fruitful += bool(expected)
     assert fruitful > 4, "too many scenes ask for nothing"
+
+
+def test_plans_of_queries_over_refreshed_tables_change() -> None:
+    """Rows from the change on find the versions that are in force, also at sites that had none before."""
+    fruitful = 0
+    for seed in (100, 118, 172, 184, 188, 191, 239):  # those after the first need versions that would be gone
+        answers, expected, asked = run(seed, changes=2)
+        assert answers == expected, asked
+        fruitful += bool(expected)
+    assert fruitful > 4, "too many scenes ask for nothing"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("chunk", range(20))
+def test_plans_of_many_queries_over_refreshed_tables_change(chunk: int) -> None:
+    for seed in range(2_000 + chunk * 50, 2_050 + chunk * 50):
+        answers, expected, asked = run(seed, changes=1 + seed % 3)
+        assert answers == expected, asked
 
 
 @pytest.mark.soak

@@ -73,6 +73,9 @@ CHAINS = {
         WITH v AS (SELECT a.k, a.id AS ai FROM a [RANGE 3 SECONDS], b [RANGE 2 SECONDS] WHERE a.k = b.k)
         SELECT count(*) AS n, min(v.ai) AS least FROM v [RANGE 2 SECONDS], c [RANGE 1 SECOND] WHERE v.k = c.k
         EMIT CHANGES""",
+    "different rows of a union": """
+        SELECT u.k, u.m, c.id FROM (SELECT k, m FROM a UNION SELECT m, k FROM b UNION ALL SELECT k, m FROM c)
+          [RANGE 2 SECONDS] u, c [RANGE 3 SECONDS] WHERE u.k = c.k""",
     "keys that are expressions": """
         SELECT v.t, v.id, b.id AS bi FROM (SELECT lower(s) AS t, id FROM a UNION ALL SELECT s, id FROM c)
           [RANGE 4 SECONDS] v, b [RANGE 3 SECONDS] WHERE v.t = lower(b.s) AND v.id > 2""",

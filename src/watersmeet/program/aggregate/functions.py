@@ -13,13 +13,13 @@ that add is lift and combine. The rules are associative and commutative:
     ALL_BITS, ANY_BITS  whole numbers, bit by bit
     BOTTOM, SAMPLE, HEAVIEST  sketches (see sketches.py), the last two with the weights of values in a second column
 
-States are bounded but for those of count(DISTINCT) and percentile_disc, which are holistic: they have all distinct
+States are bounded but for those of DISTINCT values and percentile_disc, which are holistic: they have all distinct
 values. A filter has a number for each place that is not 0, a histogram one for each bucket that is not empty.
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Context, Decimal
 from enum import StrEnum
 from typing import Any, assert_never
@@ -30,8 +30,8 @@ import pyarrow.compute as pc
 from pyarrow import types as kinds
 
 from watersmeet.errors import TypeMismatch
-from watersmeet.program.aggregate import double_double, filters, sketches
-from watersmeet.program.aggregate.kernels import F64
+from watersmeet.program.aggregate import combining, double_double, filters, sketches
+from watersmeet.program.aggregate.kernels import F64, I64, double_double_sums, whole_sums
 
 State = Mapping[str, pa.Array]
 
@@ -99,17 +99,19 @@ class Function:
         if kind is not None and (kinds.is_nested(kind) or kinds.is_interval(kind)) and self.name != "count":
             raise TypeMismatch(f"{self.name} cannot compare values of type {kind}; take them apart")
         if self.distinct and kind is not None and kinds.is_nested(kind):
-            raise TypeMismatch(f"count(DISTINCT) cannot compare values of type {kind}; take them apart")
+            raise TypeMismatch(f"{self.name}(DISTINCT) cannot compare values of type {kind}; take them apart")
 
     @staticmethod
     def of_state(
         name: str, types: Mapping[str, pa.DataType], parameters: tuple[float, ...] = (), *, distinct: bool = False
     ) -> "Function":
         """The function whose state has such columns."""
+        if distinct:
+            return Function(name, types["values"].value_type, distinct)
         if name.startswith("approx_") or name in ("max_k", "min_k"):
             return Function(name, types["values"].value_type, parameters=parameters)
         if name == "count":
-            return Function(name, types["values"].value_type if distinct else None, distinct)
+            return Function(name)
         if name in ("min", "max", "bool_and", "bool_or"):
             return Function(name, types["value"])
         if "total" in types:
@@ -120,9 +122,11 @@ class Function:
     @property
     def rules(self) -> dict[str, Rule]:
         """The columns of the state; a column of doubles stands for two."""
+        if self.distinct:
+            return {"values": Rule.UNION}
         match self.name:
             case "count":
-                return {"values": Rule.UNION} if self.distinct else {"n": Rule.SUM}
+                return {"n": Rule.SUM}
             case "min" | "max":
                 return {"value": Rule(self.name)}
             case "bool_and" | "bool_or":
@@ -213,9 +217,9 @@ class Function:
             return {"n": pa.array(np.ones(count, np.int64))}
         known = pc.is_valid(values)
         n = known.cast(pa.int64())
+        if self.distinct:
+            return {"values": _one_each(n, _same_zero(values).drop_null())}
         match self.name:
-            case "count" if self.distinct:
-                return {"values": _one_each(n, _same_zero(values).drop_null())}
             case "approx_count_distinct":
                 return {"values": _one_each(n, pa.array(sketches.hashes_of(values.drop_null())))}
             case "bool_and" | "bool_or":
@@ -253,11 +257,46 @@ class Function:
             doubles |= {"xx": square, f"xx{LOST}": lost}
         return {"n": n, **{name: pa.array(column) for name, column in doubles.items()}}
 
+    def combine(self, state: State, groups: I64, count: int) -> dict[str, pa.Array]:
+        """The states of groups, of which each state has the number of its own."""
+        made: dict[str, pa.Array] = {}
+        for name, rule in self.rules.items():
+            column = state[name]
+            match rule:
+                case Rule.SUM:
+                    made[name] = pa.array(whole_sums(groups, combining.whole(column), count))
+                case Rule.DOUBLE:
+                    lost = np.ascontiguousarray(state[name + LOST].to_numpy(zero_copy_only=False))
+                    values = np.ascontiguousarray(column.to_numpy(zero_copy_only=False))
+                    made[name], made[name + LOST] = map(pa.array, double_double_sums(groups, values, lost, count))
+                case Rule.UNION:
+                    made[name] = combining.united(column, groups, count)
+                case Rule.DECIMAL:
+                    made[name] = combining.by_group(groups, column, "sum", count).cast(column.type)
+                case Rule.BOTTOM:
+                    made[name] = sketches.smallest(column, groups, count, self.most)
+                case Rule.COUNTS:
+                    made[name], made[name + LOST] = sketches.counted(column, state[name + LOST], groups, count)
+                case Rule.GREATEST | Rule.LEAST:
+                    is_greatest = rule is Rule.GREATEST
+                    made[name] = sketches.extremes(column, groups, count, self.most, greatest=is_greatest)
+                case Rule.ALL_BITS | Rule.ANY_BITS:
+                    made[name] = combining.bits(column, groups, count, are_all=rule is Rule.ALL_BITS)
+                case Rule.SAMPLE | Rule.HEAVIEST:
+                    merge = sketches.sample if rule is Rule.SAMPLE else sketches.heaviest
+                    made[name], made[name + LOST] = merge(column, state[name + LOST], groups, count, self.most)
+                case Rule.MIN | Rule.MAX:
+                    made[name] = combining.extreme(column, groups, count, is_greatest=rule is Rule.MAX)
+        if "low" in made:  # the lower halves of sums stay within their bits
+            high, low = _carried(combining.whole(made["high"]), combining.whole(made["low"]))
+            made["high"], made["low"] = pa.array(high), pa.array(low)
+        return made
+
     def result(self, state: State) -> pa.Array:
         """The value of each group; NULL where SQL has none."""
+        if self.distinct:
+            return self._of_distinct(state["values"])
         match self.name:
-            case "count" if self.distinct:
-                return pc.list_value_length(state["values"]).cast(pa.int64())
             case "count":
                 return state["n"]
             case "min" | "max" | "bool_and" | "bool_or":
@@ -293,6 +332,16 @@ class Function:
                 with np.errstate(invalid="ignore", divide="ignore"):
                     return _where(n > 0, _double(state, "x") / n)
         return self._spread(n, state)
+
+    def _of_distinct(self, lists: pa.Array) -> pa.Array:
+        """What lists of distinct values come to, each value counted once."""
+        sizes, count = pc.list_value_length(lists), len(lists)
+        if self.name == "count":
+            return sizes.cast(pa.int64())
+        plain, numbers = replace(self, distinct=False), np.arange(count)
+        values = pa.concat_arrays([lists.flatten(), pa.nulls(count, self.kind)])  # no group is without a state
+        groups = np.concatenate([np.repeat(numbers, sizes.to_numpy(zero_copy_only=False)), numbers])
+        return plain.result(plain.combine(plain.lift(values, len(values)), groups, count))
 
     def _percentiles(self, state: State) -> pa.Array:
         """One value, or an array of them where several shares are asked for."""

@@ -14,9 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as kinds
 
-from watersmeet.program.aggregate import sketches
-from watersmeet.program.aggregate.functions import LOST, Function, Rule, State
-from watersmeet.program.aggregate.kernels import I64, double_double_sums, whole_sums
+from watersmeet.program.aggregate.functions import Function, Rule
+from watersmeet.program.aggregate.kernels import I64
 
 _LEAST_SPARSE = 1_024  # numbers of possible groups up to which a table of them is always small
 
@@ -66,7 +65,7 @@ class Layout:
         columns = {}
         for number, (function, _) in enumerate(self.functions):
             state = {name: _one(records.column(self.state_column(number, name))) for name in function.columns}
-            for name, column in _combined(function, state, groups, count).items():
+            for name, column in function.combine(state, groups, count).items():
                 columns[self.state_column(number, name)] = column
         return columns
 
@@ -133,82 +132,3 @@ def compressed(numbers: I64, possible: int) -> tuple[I64, int]:
         return place[numbers], int(place[-1]) + 1
     values, found = np.unique(numbers, return_inverse=True)
     return found.astype(np.int64), len(values)
-
-
-def _combined(function: Function, state: State, groups: I64, count: int) -> dict[str, pa.Array]:
-    made: dict[str, pa.Array] = {}
-    for name, rule in function.rules.items():
-        column = state[name]
-        match rule:
-            case Rule.SUM:
-                made[name] = pa.array(whole_sums(groups, _whole(column), count))
-            case Rule.DOUBLE:
-                lost = np.ascontiguousarray(state[name + LOST].to_numpy(zero_copy_only=False))
-                values = np.ascontiguousarray(column.to_numpy(zero_copy_only=False))
-                made[name], made[name + LOST] = map(pa.array, double_double_sums(groups, values, lost, count))
-            case Rule.UNION:
-                made[name] = _united(column, groups, count)
-            case Rule.DECIMAL:
-                made[name] = _by_group(groups, column, "sum", count).cast(column.type)
-            case Rule.BOTTOM:
-                made[name] = sketches.smallest(column, groups, count, function.most)
-            case Rule.COUNTS:
-                made[name], made[name + LOST] = sketches.counted(column, state[name + LOST], groups, count)
-            case Rule.GREATEST | Rule.LEAST:
-                made[name] = sketches.extremes(column, groups, count, function.most, greatest=rule is Rule.GREATEST)
-            case Rule.ALL_BITS | Rule.ANY_BITS:
-                made[name] = _bits(column, groups, rule, count)
-            case Rule.SAMPLE | Rule.HEAVIEST:
-                merge = sketches.sample if rule is Rule.SAMPLE else sketches.heaviest
-                made[name], made[name + LOST] = merge(column, state[name + LOST], groups, count, function.most)
-            case Rule.MIN | Rule.MAX:
-                made[name] = _extreme(column, groups, rule, count)
-    if "low" in made:  # the lower halves of sums stay within their bits
-        high, low = _whole(made["high"]), _whole(made["low"])
-        made["high"], made["low"] = pa.array(high + (low >> 32)), pa.array(low & 0xFFFF_FFFF)
-    return made
-
-
-def _bits(column: pa.Array, groups: I64, rule: Rule, count: int) -> pa.Array:
-    combine, neutral = (np.bitwise_and, -1) if rule is Rule.ALL_BITS else (np.bitwise_or, 0)
-    made = np.full(count, neutral, np.int64)
-    combine.at(made, groups, _whole(column))
-    return pa.array(made)
-
-
-def _whole(column: pa.Array) -> I64:
-    return np.ascontiguousarray(column.to_numpy(zero_copy_only=False), np.int64)
-
-
-def _by_group(groups: I64, column: pa.Array, function: str, count: int) -> pa.Array:
-    """An aggregate of Arrow's own, by group; NULL where a group has no value."""
-    table = pa.table({"g": groups, "v": column}).group_by("g", use_threads=False).aggregate([("v", function)])
-    place = np.empty(count, np.int64)
-    place[table.column("g").to_numpy()] = np.arange(count)
-    return _one(table.column(f"v_{function}")).take(pa.array(place))
-
-
-def _extreme(column: pa.Array, groups: I64, rule: Rule, count: int) -> pa.Array:
-    """The least or greatest value of each group; NaN is greater than any number, as in Spark."""
-    found = _by_group(groups, column, rule.value, count)
-    if not kinds.is_floating(column.type):
-        return found
-    nan = pc.fill_null(pc.is_nan(column), False).to_numpy(zero_copy_only=False)
-    if not nan.any():
-        return found
-    valid = column.is_valid().to_numpy(zero_copy_only=False)
-    nans, all_ = np.bincount(groups[nan], minlength=count), np.bincount(groups[valid], minlength=count)
-    wins = nans > 0 if rule is Rule.MAX else (nans == all_) & (nans > 0)
-    return pc.if_else(pa.array(wins), pa.scalar(float("nan"), column.type), found)
-
-
-def _united(lists: pa.Array, groups: I64, count: int) -> pa.Array:
-    """The distinct values of each group."""
-    owners = np.repeat(groups, pc.list_value_length(lists).to_numpy(zero_copy_only=False))
-    coded = lists.flatten().dictionary_encode()
-    size = max(len(coded.dictionary), 1)
-    pairs = np.unique(owners * size + coded.indices.to_numpy(zero_copy_only=False).astype(np.int64))
-    sizes = np.bincount(pairs // size, minlength=count)
-    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
-    values = coded.dictionary.take(pa.array(pairs % size))
-    return pa.ListArray.from_arrays(pa.array(offsets), values)

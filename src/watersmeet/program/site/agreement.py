@@ -82,6 +82,7 @@ class Observed:
 Note = Request | Prepare | Ready | Decided | Observed
 Outgoing = list[tuple[str, Note]]
 Judge = Callable[[Change], str]  # why a site cannot go over to a change; empty if it can
+Bound = Callable[[Change], int]  # up to which instant a site may have rows before it goes over to a change
 
 
 def accept(change: Change) -> str:
@@ -205,23 +206,23 @@ def proposer_of(deployment: Deployment) -> str:
 def step(
     versions: Versions,
     site: str,
-    bound_us: int,
+    bound: Bound,
     notes: Iterable[tuple[str, Note]] = (),
     judge: Judge = accept,
     holding: Holding = NOTHING_HELD,
 ) -> tuple[Versions, Outgoing]:
     """Take notes, propose, promise and decide as far as possible; the notes for others.
 
-    `bound_us` is up to which instant the site may have rows before it goes over; `judge` says why it cannot; `holding`
-    is what it could send of the past.
+    `bound` is up to which instant the site may have rows before it goes over; `judge` says why it cannot; `holding` is
+    what it could send of the past.
     """
     out: Outgoing = []
     for sender, note in notes:
         versions, more = _take(versions, site, sender, note)
         out += more
-    versions, more = _propose(versions, site, bound_us, judge, holding)
+    versions, more = _propose(versions, site, bound, judge, holding)
     out += more
-    versions, more = _promise(versions, site, bound_us, judge, holding)
+    versions, more = _promise(versions, site, bound, judge, holding)
     out += more
     versions, more = _decide(versions, site)
     out += more
@@ -231,7 +232,7 @@ def step(
         counts[kind] = counts.get(kind, 0) + 1
     versions = replace(versions, messages=counts) if out else versions
     if versions.proposal is None and versions.queue and proposer_of(versions.deployment) == site:
-        versions, more = step(versions, site, bound_us, (), judge, holding)  # one that was called off makes room
+        versions, more = step(versions, site, bound, (), judge, holding)  # one that was called off makes room
         out += more
     return versions, out
 
@@ -287,22 +288,22 @@ def _take(versions: Versions, site: str, sender: str, note: Note) -> tuple[Versi
             assert_never(note)
 
 
-def _propose(versions: Versions, site: str, bound_us: int, judge: Judge, holding: Holding) -> tuple[Versions, Outgoing]:
+def _propose(versions: Versions, site: str, bound: Bound, judge: Judge, holding: Holding) -> tuple[Versions, Outgoing]:
     if versions.proposal is not None or not versions.queue or site != proposer_of(versions.deployment):
         return versions, []
     number, change = versions.number + 1, versions.queue[0]
-    promise = Ready(number, bound_us, versions.gone, judge(change), holding)
+    promise = Ready(number, bound(change), versions.gone, judge(change), holding)
     others = tuple(one for one in versions.deployment.sites if one != site)
     proposal = Proposal(number, change, site, versions.form, {site: promise}, informed=others)
     prepare = Prepare(number, change, versions.form, promise)
     return replace(versions, proposal=proposal, queue=versions.queue[1:]), [(one, prepare) for one in others]
 
 
-def _promise(versions: Versions, site: str, bound_us: int, judge: Judge, holding: Holding) -> tuple[Versions, Outgoing]:
+def _promise(versions: Versions, site: str, bound: Bound, judge: Judge, holding: Holding) -> tuple[Versions, Outgoing]:
     proposal = versions.proposal
     if proposal is None or site in proposal.promises:
         return versions, []
-    promise = Ready(proposal.number, bound_us, versions.gone, judge(proposal.change), holding)
+    promise = Ready(proposal.number, bound(proposal.change), versions.gone, judge(proposal.change), holding)
     asked = versions.deployment.sites if proposal.form is Form.POINT_TO_POINT else (proposal.proposer,)
     others = tuple(one for one in asked if one != site)
     proposal = replace(proposal, promises={**proposal.promises, site: promise}, informed=(*proposal.informed, *others))

@@ -8,7 +8,7 @@ it durable first and delivers after that.
 from collections import ChainMap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -56,7 +56,7 @@ from watersmeet.program.site.retention import axes_of, axis_for, kept_ticks, mer
 from watersmeet.program.site.round import Round
 from watersmeet.program.site.streams import StreamScan, clock_flow, ordered_flow
 from watersmeet.program.site.tasks import RunTasks
-from watersmeet.program.site.versions import Change, cause_against
+from watersmeet.program.site.versions import Change, cause_against, replanned_tables
 from watersmeet.program.storage.merging import choose_merges, merged_segment
 from watersmeet.program.storage.segments import TS
 from watersmeet.program.storage.shelf import Part, Segment, Shelf
@@ -147,10 +147,7 @@ class SiteEngine:
     def admits(self, ledger: SiteLedger, found: Iterable[Ingested]) -> bool:
         """Whether rows that were found may be ingested before the next revision is adopted."""
         hold_us = ledger.hold_us
-        rows = [
-            one for one in found if one.stream not in self._local_tables
-        ]  # versions of tables are by the wall clock
-        return hold_us is None or all(one.max_ts is None or one.max_ts <= hold_us for one in rows)
+        return hold_us is None or all(one.max_ts is None or one.max_ts <= hold_us for one in found)
 
     def request(self, ledger: SiteLedger, change: Change) -> SiteLedger:
         """Ask for a change; it is proposed to all sites when those before it are settled."""
@@ -179,7 +176,7 @@ class SiteEngine:
             return self._judge(change) or cause_against(before.deployment, change)
 
         holding = self._holding(before.deployment, ledger)
-        versions, out = step(before, self.program.site, self._bound_us(ledger), notes, judge, holding)
+        versions, out = step(before, self.program.site, partial(self._bound_us, ledger), notes, judge, holding)
         return ledger if versions == before else self._with_notes(ledger, versions, out)
 
     def _with_notes(self, ledger: SiteLedger, versions: Versions, out: Sequence[tuple[str, Note]]) -> SiteLedger:
@@ -190,14 +187,20 @@ class SiteEngine:
         path = write_versions(self.shelf, versions)
         return replace(ledger, links=links, versions=path, hold_us=versions.hold_us(self.program.site))
 
-    def _bound_us(self, ledger: SiteLedger) -> int:
-        """Up to which instant rows may come before the site goes over to the next revision."""
+    def _bound_us(self, ledger: SiteLedger, change: Change) -> int:
+        """Up to which instant rows may come before the site goes over to a change.
+
+        Of a table only the version in force now is kept for other plans: these begin after its instant.
+        """
         tables = {scan.stream for scan in self.versions(ledger).deployment.scans if scan.is_table}
         # Also of streams that nobody reads now: their rows are not read again.
         states = [state for name, state in ledger.streams.items() if name not in tables]
         marks = [mark for state in states for mark in (state.max_ts, state.declared) if mark is not None]
         seen = [mark for mark in marks if mark < END_US]
-        return max(seen) + self._slack_us if seen else UNKNOWN
+        versions = [ledger.streams[name].max_ts for name in replanned_tables(change) if name in ledger.streams]
+        read = [instant for instant in versions if instant is not None and instant != TABLE_US]
+        bounds = [max(seen) + self._slack_us] if seen else []
+        return max([*bounds, *read], default=UNKNOWN)
 
     def _holding(self, deployment: Deployment, ledger: SiteLedger) -> Holding:
         """What the site could send of the past; where a stream has ended, rows that others need may be evicted."""
@@ -233,14 +236,16 @@ class SiteEngine:
     def due_tables(self, ledger: SiteLedger, now_us: int) -> list[tuple[StreamScan, int]]:
         """Tables of this site that are to be read now, and from which instant on that version is in force.
 
-        The first version is in force from the beginning of time, each other one from when its reading began.
+        The first version is in force from the beginning of time, each other one from when its reading began. None is
+        read again while a change is agreed on, as rows that it may be about wait.
         """
         due = []
         for scan in self.program.streams:
             state = ledger.streams.get(scan.stream)
-            if scan.is_table and (state is None or state.declared is None):
+            declared_us = None if state is None else state.declared
+            if scan.is_table and declared_us is None:
                 due.append((scan, TABLE_US))
-            elif scan.is_table and state is not None and state.declared is not None and state.declared <= now_us:
+            elif scan.is_table and declared_us is not None and declared_us <= now_us and ledger.hold_us is None:
                 due.append((scan, now_us))
         return due
 

@@ -109,6 +109,12 @@ def check_change(deployment: Deployment, change: Change) -> None:
             _check_replanned(deployment, one, join)
 
 
+def replanned_tables(change: Change) -> set[str]:
+    """Tables that are refreshed and read by queries that get another plan."""
+    joins = (join for one in change.plans if not one.is_fresh for join in join_plans_of(one.plan))
+    return {scan.stream for join in joins for scan in join.scans if scan.window == AsOf(is_refreshed=True)}
+
+
 def _check_homes(deployment: Deployment, one: QueryPlan, joins: Iterable[JoinPlan]) -> None:
     """Refuse a query that would have a stream arrive elsewhere than where joins of before still wait for its rows."""
     homes = {scan.stream: home for known in deployment.joins for scan, home in _homes(known.join)}
@@ -128,12 +134,6 @@ def _homes(join: JoinPlan) -> Iterable[tuple[Scan, str]]:
 def _check_replanned(deployment: Deployment, one: QueryPlan, join: JoinPlan) -> None:
     """Refuse another plan for a join of a query that runs, of which an outer join has several."""
     _check_places(deployment, one, join)
-    if refreshed := [scan.stream for scan in join.scans if scan.window == AsOf(is_refreshed=True)]:
-        raise InputError(
-            f"query {one.query!r} reads table {refreshed[0]!r}, which is refreshed, so its plan cannot change: the "
-            "versions that rows of the past are joined with may be gone; leave out `refresh:`, or begin anew with "
-            "--fresh"
-        )
     if deployment.history:
         _check_kept(deployment, one.query, join)
     if not deployment.history and not all(_is_timed(scan.window) for scan in join.scans):

@@ -33,6 +33,7 @@ AGGREGATES = {  # by name in SQL
     **{
         name: name for name in ("count", "sum", "avg", "min", "max", "var_pop", "var_samp", "stddev_pop", "stddev_samp")
     },
+    "count_if": "count_if",
     **{"mean": "avg", "variance": "var_samp", "stddev": "stddev_samp", "std": "stddev_samp"},
     **{name: name for name in ("approx_count_distinct", "approx_percentile", "approx_top_k")},
     "percentile_approx": "approx_percentile",
@@ -41,7 +42,6 @@ AGGREGATES = {  # by name in SQL
 }
 
 _CURES = {  # what comes nearest to aggregates that are not supported
-    "count_if": "count(CASE WHEN condition THEN 1 END)",
     **dict.fromkeys(("median", "percentile", "percentile_cont", "percentile_disc"), "approx_percentile(x, 0.5)"),
     **dict.fromkeys(("any_value", "first", "first_value", "last", "last_value"), "min(x) or max(x)"),
     **dict.fromkeys(("max_by", "min_by"), "max(x) or ORDER BY x DESC LIMIT 1 in an output window"),

@@ -6,6 +6,7 @@ An expression over groups is the user's own text, in which aggregates and keys a
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType as T
@@ -30,16 +31,16 @@ from watersmeet.query.model import (
     value_of_group,
 )
 from watersmeet.query.outer import ROW_ORDINAL, ROW_TIME
+from watersmeet.query.sql.calls import call_end, read_call
 from watersmeet.query.sql.canonical import normal_form
 from watersmeet.query.sql.expressions import ColumnReference, column_references, known_references, make_expression
 from watersmeet.query.sql.functions import AGGREGATES, is_call, moving_at, not_deterministic, refuse_functions
 from watersmeet.query.sql.grammar import Statement, unaliased
 from watersmeet.query.sql.scope import Scope
-from watersmeet.query.sql.sketches import WITH_NUMBERS, read_parameters, split_arguments
 from watersmeet.query.sql.sources import read_duration
 from watersmeet.query.sql.tokens import SIMPLE_NAME, SqlText, Token, Tokens, tokenize, unwrapped
 from watersmeet.query.sql.where import conjuncts_of
-from watersmeet.query.windows import AsOf, Changes, Hop, Range, Rows, Tumble
+from watersmeet.query.windows import Changes, Hop, Range, Rows, Tumble
 
 _NEVER_ENDS = (
     "a group never ends without an output window; add one, as in GROUP BY a.k, TUMBLE(5 MINUTES), or write "
@@ -84,7 +85,7 @@ def read_grouping(
         raise text.error(first, "SELECT DISTINCT with GROUP BY is not supported; groups are distinct without it")
     has_window = group is not None and group.meta["window"] is not None
     if emit := statement.emits_changes:
-        _check_changes(statement, emit, scope, sources, has_window=has_window)
+        _check_changes(statement, emit, has_window=has_window)
         outputs = {CHANGED_AT.name: CHANGED_AT, DELETED.name: DELETED}
     elif has_window:
         outputs = {WINDOW_START.name: WINDOW_START, WINDOW_END.name: WINDOW_END}
@@ -124,9 +125,7 @@ def read_grouping(
     return (*grouped, time), grouping
 
 
-def _check_changes(
-    statement: Statement, emit: Token, scope: Scope, sources: Sequence[StreamRef], *, has_window: bool
-) -> None:
+def _check_changes(statement: Statement, emit: Token, *, has_window: bool) -> None:
     """Refuse what cannot be with EMIT CHANGES."""
     text, parts = statement.text, statement.tree.args
     if has_window:
@@ -135,10 +134,6 @@ def _check_changes(
     if order := parts.get("order") or parts.get("limit"):
         message = "ORDER BY and LIMIT cannot be with EMIT CHANGES; rank groups within an output window instead"
         raise text.error(order.meta["begin"], message)
-    visible = [one for one in sources if one.alias.casefold() in scope.aliases]
-    if refreshed := [one.alias for one in visible if one.window == AsOf(is_refreshed=True)]:
-        message = f"EMIT CHANGES is not defined over {refreshed[0]!r}, a table that is refreshed; leave out refresh"
-        raise text.error(emit, f"{message}, or count in output windows with TUMBLE")
 
 
 def refuse_counted_outer(statement: Statement, grouping: Grouping | None, outer: OuterJoins | None) -> None:
@@ -312,15 +307,16 @@ class _GroupReader:
         """An expression over columns of the group; `clause` is HAVING or ORDER BY, which know output columns too."""
         tokens = self.statement.tokens_of(node)
         text = self.scope.text
-        if node.find(exp.Filter):
-            cure = "write CASE WHEN condition THEN value END as its argument"
-            raise text.error(tokens[0], f"FILTER after an aggregate is not supported; {cure}")
         outside = self._outside_aggregates(tokens)
         refuse_functions(text, outside, [node], self.exact_clause, stars=False)
         if clause:
             refuse_functions(text, outside, [], clause)
         calls = [i for i in range(len(tokens)) if is_call(tokens, i, AGGREGATES)]
-        arguments = [(tokens[i].start, tokens[_call_end(tokens, i) - 1].end) for i in calls]
+        arguments = [(tokens[i].start, tokens[call_end(tokens, i) - 1].end) for i in calls]
+        for before, token in pairwise(tokens):
+            follows = token.kind is T.FILTER and before.kind is T.R_PAREN
+            if follows and not any(begin <= token.start <= end for begin, end in arguments):
+                raise text.error(token, f"FILTER (WHERE ...) has to follow an aggregate, {text.excerpt_of(tokens)}")
         scope = replace(self.scope, arguments=arguments)
         names = _Names(
             {ref.start: ref for ref in column_references(scope, tokens, [node])},
@@ -359,7 +355,7 @@ class _GroupReader:
     def _replaced(self, tokens: Tokens, i: int, place: int, names: "_Names") -> tuple[int, Expression | None]:
         """What stands for the tokens from `i` on, and where it stops; None where the token stays."""
         if is_call(tokens, i, AGGREGATES):
-            stop = _call_end(tokens, i)
+            stop = call_end(tokens, i)
             return stop, _column(self._aggregate(tokens[i:stop], names.references.values()))
         reference = names.references.get(tokens[i].start)
         stops = [i + node.meta["tokens"][1] - place for node in self._nodes.get(place, ())]
@@ -406,33 +402,9 @@ class _GroupReader:
 
     def _aggregate(self, call: Tokens, references: Iterable[ColumnReference]) -> Column:
         """The column of the group that holds the value of a call such as sum(DISTINCT x)."""
-        text, name = self.scope.text, AGGREGATES[call[0].name.casefold()]
-        inside = list(call[2:-1])
-        distinct = bool(inside) and inside[0].kind is T.DISTINCT
-        inside = inside[1:] if inside and inside[0].kind in (T.DISTINCT, T.ALL) else inside
-        item: int | None = None
-        sql = "*"
-        given = split_arguments(inside) if inside else [[]]
-        parameters: tuple[float, ...] = ()
-        if name in WITH_NUMBERS and given[0]:
-            parameters, inside = read_parameters(text, name, call, given[1:]), list(given[0])
-        elif len(given) > 1 or not inside:
-            raise text.error(call[0], f"{name} takes one argument, {text.excerpt_of(call)}")
-        if [token.kind for token in inside] != [T.STAR]:
-            refuse_functions(text, inside, [], "an aggregate")
-            argument = make_expression(inside, references)
-            if any(column.alias == GROUP for column in argument.columns):
-                raise text.error(call[0], f"what a group has cannot be inside an aggregate, {text.excerpt_of(call)}")
-            item, sql = len(self.keys) + self._argument(argument), argument.sql
-        elif name != "count" or distinct:
-            raise text.error(call[0], f"{name} takes a column or expression, {text.excerpt_of(call)}")
-        if distinct and name in ("min", "max"):
-            distinct = False
-        if distinct and name != "count":
-            raise text.error(call[0], f"{name}(DISTINCT ...) is not supported; only count(DISTINCT ...) is")
-        more = "".join(f", {text.sql[one[0].start : one[-1].end + 1]}" for one in given[1:])
-        written = f"{name}({'DISTINCT ' if distinct else ''}{sql}{more})"
-        made = Aggregate(name, item, distinct, written, parameters=parameters)
+        read = read_call(self.scope.text, call, references)
+        item = None if read.argument is None else len(self.keys) + self._argument(read.argument)
+        made = Aggregate(read.function, item, read.distinct, read.sql, parameters=read.parameters)
         if made not in self.aggregates:
             self.aggregates.append(made)
         return value_of_group(self.aggregates.index(made))
@@ -456,7 +428,7 @@ class _GroupReader:
         i = 0
         while i < len(tokens):
             if is_call(tokens, i, AGGREGATES):
-                i = _call_end(tokens, i)
+                i = call_end(tokens, i)
             else:
                 found.append(tokens[i])
                 i += 1
@@ -484,9 +456,3 @@ def _comparable(expression: Expression) -> str:
 
 def _column(column: Column) -> Expression:
     return Expression(column.sql, (column,))
-
-
-def _call_end(tokens: Tokens, i: int) -> int:
-    """The place after the call that begins at `i`."""
-    depth = tokens[i + 1].depth
-    return next(j for j in range(i + 2, len(tokens)) if tokens[j].kind is T.R_PAREN and tokens[j].depth == depth) + 1

@@ -1,7 +1,8 @@
-"""Statements of several SELECTs: UNION ALL, WITH, and subqueries in FROM.
+"""Statements of several SELECTs: UNION, WITH, and subqueries in FROM.
 
 Each SELECT is read by itself, from the user's own text with everything else blanked out, so that errors keep their
-place. A subquery and a common table expression are derived streams; the branches of a UNION ALL have one target.
+place. A subquery and a common table expression are derived streams; the branches of a UNION ALL have one target, and
+UNION is SELECT DISTINCT over a derived stream.
 """
 
 import re
@@ -138,12 +139,15 @@ class _Reader:
 
     def read(self, tokens: Tokens, scope: Scope, target: Target) -> None:
         """Read what has a target of its own."""
-        queries = self._branches(tokens, scope, target, is_first=True)
+        self._unite(self._branches(tokens, scope, target, is_first=True), target)
+
+    def _unite(self, queries: Sequence[JoinQuery], target: Target) -> None:
+        """Let the answers of queries be those of a target."""
         first = queries[0].output
         for query in queries[1:]:
             if len(query.output) != len(first):
                 counts = f"{len(first)} and {len(query.output)}"
-                raise SqlError(f"the SELECTs of a UNION ALL have {counts} columns; give them equally many")
+                raise SqlError(f"the SELECTs of a UNION have {counts} columns; give them equally many")
         queries = [_renamed(query, [item.name for item in first]) for query in queries]
         if target.is_stream:
             queries = [feeding(query, target.name) for query in queries]
@@ -160,36 +164,50 @@ class _Reader:
         tokens = unwrapped(tokens)
         if tokens[0].kind is T.WITH:
             tokens, scope = self._with(tokens, scope, target)
-        pieces = list(self._union(tokens))
+        parts = list(self._union(tokens))
+        pieces = [piece for piece, _ in parts]
         if len(pieces) == 1 and unwrapped(pieces[0]) is pieces[0]:
             return [self._select(pieces[0], scope, target, is_named=is_first)]
-        found: list[JoinQuery] = []
-        for piece in pieces:
+        if distinct := [number for number, (_, all_rows) in enumerate(parts) if not all_rows]:
+            rest = pieces[distinct[-1] + 1 :]
+            found = [self._once(pieces[: distinct[-1] + 1], scope, target, is_first=is_first)]
+        else:
+            rest, found = pieces, []
+        for piece in rest:
             found += self._branches(piece, scope, target, is_first=is_first and not found)
         return found
 
-    def _union(self, tokens: Tokens) -> Iterator[Tokens]:
-        """The parts between UNION ALLs."""
-        begin, unions = 0, [i for i, token in outside_brackets(tokens) if token.kind is T.UNION]
+    def _once(self, pieces: Sequence[Tokens], scope: Scope, target: Target, *, is_first: bool) -> JoinQuery:
+        """The rows of some SELECTs, each once: what all of them answer is a derived stream."""
+        stream = Target(self._fresh(target.name, "union"), is_stream=True)
+        queries: list[JoinQuery] = []
+        for piece in pieces:
+            queries += self._branches(piece, scope, stream, is_first=is_first and not queries)
+        self._unite(queries, stream)
+        query = parse_query("SELECT DISTINCT * FROM united", {"united": self.columns[stream.name]})
+        return replace(query, sources=tuple(replace(one, stream=stream.name) for one in query.sources))
+
+    def _union(self, tokens: Tokens) -> Iterator[tuple[Tokens, bool]]:
+        """The parts between UNIONs, and whether all rows stay that have come together with them."""
+        begin, all_rows = 0, True
+        unions = [i for i, token in outside_brackets(tokens) if token.kind is T.UNION]
         for place in unions:
-            following = tokens[place + 1] if place + 1 < len(tokens) else None
-            if following is None or following.kind is not T.ALL:
-                cure = "write UNION ALL, and SELECT DISTINCT * FROM (...) around it"
-                raise self.text.error(tokens[place], f"UNION without ALL is not supported; {cure}")
-            if [token.name.casefold() for token in tokens[place + 2 : place + 4]] == ["by", "name"]:
+            after = tokens[place + 1].kind if place + 1 < len(tokens) else None
+            following = place + (2 if after in (T.ALL, T.DISTINCT) else 1)
+            if [token.name.casefold() for token in tokens[following : following + 2]] == ["by", "name"]:
                 cure = "list the columns in the same order"
-                raise self.text.error(tokens[place + 2], f"UNION ALL BY NAME is not supported; {cure}")
-            for side in (tokens[begin:place], tokens[place + 2 :]):
+                raise self.text.error(tokens[following], f"UNION BY NAME is not supported; {cure}")
+            for side in (tokens[begin:place], tokens[following:]):
                 if not side:
-                    raise self.text.error(tokens[place], "UNION ALL lacks a SELECT on one side")
-            yield tokens[begin:place]
-            begin = place + 2
+                    raise self.text.error(tokens[place], "UNION lacks a SELECT on one side")
+            yield tokens[begin:place], all_rows
+            begin, all_rows = following, after is T.ALL
         if unions:
             for _, token in outside_brackets(tokens[begin:]):
                 if token.kind in (T.ORDER_BY, T.LIMIT):
-                    what = f"{token.text.upper()} of a whole UNION ALL is not supported"
+                    what = f"{token.text.upper()} of a whole UNION is not supported"
                     raise self.text.error(token, f"{what}; put the SELECT that it belongs to in parentheses")
-        yield tokens[begin:]
+        yield tokens[begin:], all_rows
 
     def _with(self, tokens: Tokens, scope: Scope, target: Target) -> tuple[Tokens, Scope]:
         """Read common table expressions; the rest, and what names mean there."""

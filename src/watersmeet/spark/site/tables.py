@@ -52,6 +52,8 @@ class SiteTables:
             found, in_force = self.read_due()
             state.checkpoint.flush(path for one in found for path in one.paths)
             with state.lock:
+                if not state.engine.admits(state.ledger, found):
+                    return  # they are read again when the site has gone over
                 before = state.released(state.ledger)
                 state.checkpoint.commit(state.engine.ingest(before, before.ingested_batch, found, in_force))
                 state.write_watermarks()

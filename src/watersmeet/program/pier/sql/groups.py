@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from watersmeet.errors import SqlError
 from watersmeet.program.pier.expressions import compiled, compiled_condition
 from watersmeet.program.pier.graph import QUERY_ID, Call, Constant, Expression, Field, Operator, Value
 from watersmeet.program.pier.operators.windows import DISTINCT, RECORDS, TUPLES, WINDOWS, value_type
@@ -54,6 +55,9 @@ def group_types(query: JoinQuery, grouping: Grouping, rows: Schema) -> GroupType
 def ufl_function(grouping: Grouping, number: int) -> str:
     """The name that an aggregate of a query has in UFL."""
     aggregate = grouping.aggregates[number]
+    if aggregate.distinct and aggregate.function != "count":
+        written = aggregate.sql.replace("`", "")
+        raise SqlError(f"PIER only counts DISTINCT values and has no {written}; use system sites")
     return DISTINCT if aggregate.distinct else aggregate.function.replace("_", "")
 
 
