@@ -119,6 +119,47 @@ def test_windows_having_order_and_limit_may_differ(tmp_path: Path) -> None:
         assert is_exact(outcome)
 
 
+def grouped(keys: str, items: str, where: str, end: str = "TUMBLE(2 SECONDS)", stream: str = "heat") -> str:
+    columns = keys.split(", ") if keys else []
+    named = "".join(f"{each} AS k{number}, " for number, each in enumerate(columns))
+    by = "".join(f"{each}, " for each in columns)
+    return f"SELECT {named}{items} FROM {stream} [UNBOUNDED] AS {stream[0]} WHERE {where} GROUP BY {by}{end}"
+
+
+@pytest.mark.parametrize("pier", ["", TREES, ", transport: ip"])
+def test_aggregates_groups_and_panes_may_differ(tmp_path: Path, pier: str) -> None:
+    """Records of the finest groups and panes are rolled up for the others (5.6.2)."""
+    fine = [grouped("h.room > 4, h.room % 3", "count(*) AS n, sum(h.room) AS s", where) for where in NESTED]
+    hopping = "HOP(4 SECONDS, 2 SECONDS) HAVING count(*) > 1"
+    coarse = [
+        grouped("h.room > 4", "count(*) AS n", NESTED[2]),
+        grouped("h.room % 3", "sum(h.room) AS s, count(*) AS n", NESTED[1], hopping),
+        grouped("", "avg(h.room) AS a", NESTED[0], "TUMBLE(6 SECONDS)"),
+        grouped("h.room % 3, h.room > 4", "avg(h.room) AS a", NESTED[3], "TUMBLE(4 SECONDS) ORDER BY a DESC LIMIT 2"),
+    ]
+    other = [grouped("h.room > 4", "max(h.ts) AS t", where) for where in NESTED]  # another algebra: its own family
+    queries = [*fine, *coarse, *other]
+    given = together(tmp_path, queries, pier, rows=100)
+    outcome = simulate_pier(given)
+    assert is_exact(outcome)
+    assert [len(shared.queries) for shared in outcome.summary.shared] == [10, 6]
+    alone = simulate_pier(together(tmp_path, queries, f"{pier}, sharing: none", rows=100))
+    assert outcome.summary.messages < 0.8 * alone.summary.messages
+    assert outcome.summary.bytes < alone.summary.bytes
+    if "aggregation" in pier:
+        assert all(set(table.column("nodes").to_pylist()) == {NODES} for table in outcome.answers.values())
+
+
+def test_coarse_queries_alone_do_not_take_fine_records(tmp_path: Path) -> None:
+    """One query with fine groups would make records of all entries for it; so the others share without it."""
+    queries = [grouped("h.room, h.ts", "count(*) AS n", NESTED[0])]
+    queries += [grouped("h.room", "count(*) AS n", where) for where in NESTED]
+    outcome = simulate_pier(together(tmp_path, queries))
+    (shared,) = outcome.summary.shared
+    assert shared.queries == tuple(f"q{number}" for number in range(1, 7))
+    assert is_exact(outcome)
+
+
 @pytest.mark.parametrize("pier", ["", TREES])
 @pytest.mark.parametrize("items", ["count(*) AS n", "max(h.degrees) AS m"])
 def test_filters_of_any_kind(tmp_path: Path, items: str, pier: str) -> None:
@@ -171,10 +212,10 @@ def test_random_families(tmp_path: Path, seed: int) -> None:
     items = ", ".join(f"{name} AS v{number}" for number, name in enumerate(chance.sample(functions, 2)))
     key = chance.choice(["d.state", "d.badge", "d.room"])
     window = chance.choice(["TUMBLE(2 SECONDS)", "HOP(2 SECONDS, 1 SECOND)"])
-    queries = [
-        f"SELECT {key}, {items} FROM doors [UNBOUNDED] AS d WHERE {filtered()} GROUP BY {key}, {window}"
-        for _ in range(chance.randrange(4, 9))
-    ]
+    queries = [grouped(key, items, filtered(), window, "doors") for _ in range(chance.randrange(4, 9))]
+    for _ in range(2):  # coarser ones
+        of, some = chance.choice([(key, items.split(", ")[0]), ("", items)])
+        queries.append(grouped(of, some, filtered(), "HOP(4 SECONDS, 2 SECONDS)", "doors"))
     outcome = simulate_pier(together(tmp_path, queries, chance.choice(["", TREES]), rows=50, seed=seed + 1))
     assert is_exact(outcome)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from watersmeet.program.pier.values import TYPES, are_of_type, value_bytes
+from watersmeet.program.pier.values import are_of_type, fixed_bytes, value_bytes
 
 Row: TypeAlias = tuple[Any, ...]
 
@@ -40,7 +40,7 @@ class Schema:
             found.table, found.names, found.types = key
             found._places = {name: place for place, name in enumerate(found.names)}
             described = 2 + len(table.encode()) + sum(2 + len(name.encode()) for name in columns)
-            sizes = [TYPES[kind].size_bytes for kind in found.types]
+            sizes = [fixed_bytes(kind) for kind in found.types]
             found.fixed_bytes = described + sum(size for size in sizes if size is not None)
             found.varying = tuple(place for place, size in enumerate(sizes) if size is None)
         return found

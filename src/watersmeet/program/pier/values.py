@@ -1,7 +1,8 @@
 """The types of column values: how each is written in UFL, read back, and how many bytes it takes in a message.
 
 Values are plain Python objects: a timestamp is whole microseconds since 1970, a date whole days, so that nothing here
-depends on a calendar or a zone.
+depends on a calendar or a zone. Arrays of a type (`integer[]`) and objects, which operators pass on and do not look
+into (PIER, 3.3.1), are what aggregates make; there are no constants of these.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,6 +13,7 @@ from typing import Any
 
 INTEGER, DOUBLE, DECIMAL, STRING = "integer", "double", "decimal", "string"
 BOOLEAN, TIMESTAMP, DATE, BINARY, NULL = "boolean", "timestamp", "date", "binary", "null"
+OBJECT, _ARRAY = "object", "[]"
 NUMBERS = (INTEGER, DOUBLE, DECIMAL)
 _INTEGER_MIN, _INTEGER_MAX = -(1 << 63), (1 << 63) - 1
 
@@ -25,7 +27,22 @@ class ColumnType:
     size_bytes: int | None  # None: as long as the value, and two bytes for its length
 
 
-# Of which Python types the values of a type are; whole numbers go with the others.
+def array_of(kind: str) -> str:
+    """The type of arrays of values of a type."""
+    return f"{kind}{_ARRAY}"
+
+
+def element_of(kind: str) -> str | None:
+    """The type of an array's values; None of other types.
+
+    >>> element_of("integer[]"), element_of("integer")
+    ('integer', None)
+    """
+    return kind.removesuffix(_ARRAY) if kind.endswith(_ARRAY) else None
+
+
+# Of which Python types the values of a type are; whole numbers go with the others. Of arrays and objects there are none
+# outside operators.
 PYTHON_TYPES: dict[str, frozenset[type]] = {
     INTEGER: frozenset((int,)),
     DOUBLE: frozenset((float, int)),
@@ -47,7 +64,7 @@ def are_of_type(values: Iterable[Any], kind: str) -> bool:
     """
     known = [value for value in values if value is not None]
     types = set(map(type, known))
-    if not types <= PYTHON_TYPES[kind]:
+    if not types <= PYTHON_TYPES.get(kind, frozenset()):
         return False
     return types != {int} or (min(known) >= _INTEGER_MIN and max(known) <= _INTEGER_MAX)
 
@@ -124,18 +141,36 @@ TYPES = {
 }
 
 
+def fixed_bytes(kind: str) -> int | None:
+    """What every value of a type takes in a message; None where that depends on the value."""
+    return TYPES[kind].size_bytes if kind in TYPES else None
+
+
 def value_bytes(value: Any, kind: str) -> int:
     """What a value takes in a message.
 
     >>> value_bytes("abc", STRING), value_bytes(7, INTEGER), value_bytes(None, INTEGER)
     (5, 8, 0)
+    >>> value_bytes((7, 8), "integer[]"), value_bytes((("a", 2),), OBJECT)
+    (18, 15)
     """
     if value is None:
         return 0
-    fixed = TYPES[kind].size_bytes
+    element = element_of(kind)
+    if element is not None:
+        return 2 + sum(value_bytes(each, element) for each in value)
+    if kind == OBJECT:
+        return _object_bytes(value)
+    fixed = fixed_bytes(kind)
     if fixed is not None:
         return fixed
     return 2 + (len(value) if isinstance(value, bytes) or value.isascii() else len(value.encode()))
+
+
+def _object_bytes(value: Any) -> int:
+    if isinstance(value, tuple):
+        return 2 + sum(map(_object_bytes, value))
+    return value_bytes(value, STRING if isinstance(value, str) else BINARY if isinstance(value, bytes) else INTEGER)
 
 
 def key_text(values: tuple[Any, ...]) -> str | None:
@@ -152,6 +187,8 @@ def key_text(values: tuple[Any, ...]) -> str | None:
             parts.append(f"'{value.replace(chr(39), chr(39) * 2)}'")
         elif isinstance(value, bytes):
             parts.append(f"x{value.hex()}")
+        elif isinstance(value, tuple):
+            parts.append(repr(value))
         elif isinstance(value, int) or not isfinite(value):
             parts.append(str(value))
         elif value == int(value):

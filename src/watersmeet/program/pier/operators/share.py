@@ -22,7 +22,7 @@ from watersmeet.program.pier.operators.windows import (
     PANE,
     RECORDS,
     WindowSettings,
-    function_of_records,
+    aggregate_of_records,
     window_settings,
 )
 from watersmeet.program.pier.runtime import Context, Implementation, Plan, Running, Tag
@@ -352,8 +352,8 @@ class Reconstruct(Running):
         columns = schema.columns
         if columns.pop(settings.column, None) != BINARY or PANE not in columns:
             raise Malformed(f"{schema.table} has no entries of shared aggregates")
-        for name, function, _ in settings.window.aggregates:
-            made, _ = function_of_records(name, function, schema)
+        for name, call, _ in settings.window.aggregates:
+            made = aggregate_of_records(name, call, schema).function
             if settings.factors and any(columns[f"{name}.{part}"] != INTEGER for part in made.columns):
                 raise Malformed(f"records of {name} are no whole numbers, which Linear needs")
         if settings.trees:

@@ -7,7 +7,7 @@ from watersmeet.program.pier.graph import Expression, Operator
 from watersmeet.program.pier.runtime import Context, Implementation, Plan, Running, Tag, no_settings
 from watersmeet.program.pier.settings import SettingsReader
 from watersmeet.program.pier.tuples import Batch, Row, Schema
-from watersmeet.program.pier.values import NULL, common_type
+from watersmeet.program.pier.values import NULL, OBJECT, common_type
 
 _DIRECTIONS = tuple(f"{way} nulls {place}" for way in ("asc", "desc") for place in ("first", "last"))
 
@@ -57,8 +57,8 @@ class Top(Running):
         kernel, types = found
         if self._types is not None:
             types = tuple(map(common_type, zip(self._types, types, strict=True)))
-        if None in types[len(settings.groups) :]:
-            self.malformed(len(batch.rows), "tuples cannot be ordered together with those before them")
+        if {None, OBJECT} & set(types[len(settings.groups) :]):
+            self.malformed(len(batch.rows), "tuples cannot be ordered by objects, or together with those before them")
             return
         self._types = tuple(kind or NULL for kind in types)
         values, rows = self.evaluated(kernel, batch)

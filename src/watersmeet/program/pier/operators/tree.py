@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from watersmeet.errors import did_you_mean
 from watersmeet.program.aggregate.functions import Function
-from watersmeet.program.aggregate.records import Layout
 from watersmeet.program.pier.algorithms import Algorithm, WaitFor, algorithm_named, names_for_queries
 from watersmeet.program.pier.expressions import Malformed
 from watersmeet.program.pier.graph import Operator
@@ -27,8 +26,10 @@ from watersmeet.program.pier.operators.windows import (
     PANE,
     RECORDS,
     WindowSettings,
+    aggregate_of_records,
     canonical,
-    function_of_records,
+    combined_states,
+    plain_values,
     window_settings,
 )
 from watersmeet.program.pier.runtime import Context, Plan, Running, Tag
@@ -108,7 +109,7 @@ class RecordAlgebra:
             self._kinds[schema] = self._kind(schema)
 
     def _kind(self, schema: Schema) -> _Kind:
-        functions = tuple(function_of_records(name, function, schema)[0] for name, function, _ in self._aggregates)
+        functions = tuple(aggregate_of_records(name, call, schema).function for name, call, _ in self._aggregates)
         states = [
             f"{name}.{part}"
             for (name, _, _), function in zip(self._aggregates, functions, strict=True)
@@ -141,11 +142,9 @@ class RecordAlgebra:
         numbers: dict[Row, int] = {}
         of_rows = [numbers.setdefault(_key(row, kind.groups), len(numbers)) for row in rows]
         example = dict(zip(of_rows, rows, strict=True))  # a row of each group
-        layout = Layout((GROUP_NUMBER,), tuple((function, None) for function in kind.functions))
-        types = [function.column_type(name) for function in kind.functions for name in function.columns]
-        columns = [pa.array([row[place] for row in rows], each) for place, each in zip(kind.states, types, strict=True)]
-        table = layout.combine([pa.table([pa.array(of_rows, pa.int64()), *columns], names=list(layout.columns))])
-        states = [table.column(name).to_pylist() for name in layout.columns[1:]]
+        given = [tuple(row[place] for place in kind.states) for row in rows]
+        layout, table = combined_states(kind.functions, pa.array(of_rows, pa.int64()), given)
+        states = [plain_values(table.column(name)) for name in layout.columns[1:]]
         made: list[Row] = []
         for place, number in enumerate(table.column(GROUP_NUMBER).to_pylist()):
             row = list(example[number])

@@ -14,23 +14,41 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from watersmeet.errors import TypeMismatch, did_you_mean
-from watersmeet.program.aggregate.functions import BeyondRange, Function
+from watersmeet.errors import did_you_mean
+from watersmeet.program.aggregate.functions import LOST, BeyondRange, Function, Rule
+from watersmeet.program.aggregate.parameters import wrong_parameters
 from watersmeet.program.aggregate.records import Layout
 from watersmeet.program.pier.expressions import Malformed, check_functions, compiled_row
-from watersmeet.program.pier.graph import Constant, Expression, Field, Operator
+from watersmeet.program.pier.graph import Call, Constant, Expression, Field, Operator
 from watersmeet.program.pier.runtime import Context, Plan, Running, Tag, no_settings
 from watersmeet.program.pier.settings import SettingsReader
 from watersmeet.program.pier.tuples import Batch, Row, Schema
-from watersmeet.program.pier.values import BINARY, BOOLEAN, DATE, DECIMAL, DOUBLE, INTEGER, STRING, TIMESTAMP
+from watersmeet.program.pier.values import (
+    BINARY,
+    BOOLEAN,
+    DATE,
+    DECIMAL,
+    DOUBLE,
+    INTEGER,
+    NUMBERS,
+    OBJECT,
+    STRING,
+    TIMESTAMP,
+    TYPES,
+    array_of,
+    element_of,
+)
 
 TUPLES, RECORDS, WINDOWS = "tuples", "records", "windows"
-DISTINCT = "countdistinct"
-FUNCTIONS = {
-    **{name: name for name in ("count", "sum", "avg", "min", "max")},
-    **{name.replace("_", ""): name for name in ("var_pop", "var_samp", "stddev_pop", "stddev_samp")},
-    DISTINCT: "count",
-}
+DISTINCT = "distinct"  # after the name of an aggregate of different values
+_NAMES = (
+    *("count", "sum", "avg", "min", "max", "var_pop", "var_samp", "stddev_pop", "stddev_samp", "bool_and", "bool_or"),
+    *("bit_and", "bit_or", "max_k", "min_k", "approx_count_distinct", "approx_percentile", "approx_top_k"),
+    *("percentile_disc", "histogram", "bloom_filter", "spectral_bloom_filter"),
+)
+_COUNTING = ("count", "sum", "avg", "var_pop", "var_samp", "stddev_pop", "stddev_samp")
+_OF_DISTINCT = {name.replace("_", "") + DISTINCT: name for name in _COUNTING}
+FUNCTIONS = {**{name.replace("_", ""): name for name in _NAMES}, **_OF_DISTINCT}
 WINDOW_START, WINDOW_END, NODES = "window_start", "window_end", "nodes"
 WAIT_US = 3_000_000
 PANE, GROUP_NUMBER = "pane", "#group"
@@ -46,13 +64,49 @@ _ARROW = {
 }
 _COUNT = Function("count", pa.int64())
 _UFL = {pa.int64(): INTEGER, pa.float64(): DOUBLE}
+_ONLY = {  # what functions take that do not take everything
+    **dict.fromkeys(("sum", "avg", "histogram"), (INTEGER, DOUBLE)),
+    **dict.fromkeys(("var_pop", "var_samp", "stddev_pop", "stddev_samp"), (INTEGER, DOUBLE)),
+    **dict.fromkeys(("bool_and", "bool_or"), (BOOLEAN,)),
+    **dict.fromkeys(("bit_and", "bit_or"), (INTEGER,)),
+    **dict.fromkeys(("approx_percentile", "percentile_disc"), (INTEGER, DOUBLE, DATE, TIMESTAMP)),
+}
+_NEEDS = {(BOOLEAN,): "conditions", (INTEGER,): "whole numbers", (INTEGER, DOUBLE): "numbers"}
+_OF_PLACES = ("approx_count_distinct", "histogram", "bloom_filter", "spectral_bloom_filter")  # whatever the values are
+
+
+class AggregateCall(NamedTuple):
+    """An aggregate as it is asked for, by its name in UFL."""
+
+    function: str
+    parameters: tuple[float, ...] = ()
+
+
+class TypedAggregate(NamedTuple):
+    """An aggregate of values of a type."""
+
+    function: Function
+    kind: str  # of the values
+    result: str
+
+    def state_type(self, part: str) -> str:
+        """The type of a column of its state."""
+        function = self.function
+        rule = function.rules[part.removesuffix(LOST)]
+        if rule in (Rule.MIN, Rule.MAX):
+            return self.kind
+        arrow = function.column_type(part)
+        if not pa.types.is_list(arrow):
+            return _UFL[arrow]
+        is_of_values = not part.endswith(LOST) and function.name not in _OF_PLACES
+        return array_of(self.kind if is_of_values else INTEGER)
 
 
 class WindowSettings(NamedTuple):
     """Groups, aggregates, the output window, and what comes in and goes out."""
 
     groups: tuple[tuple[str, Expression], ...]
-    aggregates: tuple[tuple[str, str, Expression], ...]  # name, function, argument
+    aggregates: tuple[tuple[str, AggregateCall, Expression], ...]  # name, function, argument
     time: Expression
     length_us: int
     slide_us: int
@@ -75,16 +129,17 @@ def window_settings(reader: SettingsReader, operator: Operator) -> WindowSetting
     gives = reader.choice("output", (RECORDS, WINDOWS), WINDOWS)
     found = []
     for name, call in reader.named_calls("aggregates"):
-        function = call.function.casefold()
+        function = call.function.casefold().replace("_", "")
         if function not in FUNCTIONS:
             raise reader.fail(f"unknown aggregate {call.function!r}; {did_you_mean(call.function, FUNCTIONS)}")
-        if len(call.arguments) > 1 or (not call.arguments and function != "count"):
-            raise reader.fail(f"{function} takes one argument{' or none' if function == 'count' else ''}")
-        if function == DISTINCT and RECORDS in (takes, gives):
-            raise reader.fail("countdistinct has no records; group tuples where they meet: input = tuples")
-        for argument in call.arguments:
+        if not call.arguments and function != "count":
+            raise reader.fail(f"{function} takes an argument")
+        parameters = _parameters(reader, call)
+        if (wanted := wrong_parameters(FUNCTIONS[function], parameters)) is not None:
+            raise reader.fail(f"{function} takes {wanted} after its argument, not {parameters or 'nothing'}")
+        for argument in call.arguments[:1]:
             check_functions(argument, reader.where)
-        found.append((name, function, call.arguments[0] if call.arguments else _ONE))
+        found.append((name, AggregateCall(function, parameters), call.arguments[0] if call.arguments else _ONE))
     length_us = reader.duration_us("length", None)
     if length_us is None:
         raise reader.fail("it needs the length of a window in seconds: length = ...")
@@ -119,29 +174,51 @@ def window_settings(reader: SettingsReader, operator: Operator) -> WindowSetting
     )
 
 
-def function_of_values(function: str, kind: str) -> Function:
+def _parameters(reader: SettingsReader, call: Call) -> tuple[float, ...]:
+    """The numbers behind the argument of an aggregate."""
+    found = []
+    for each in call.arguments[1:]:
+        if not isinstance(each, Constant) or each.type not in NUMBERS:
+            raise reader.fail(f"{call.function} takes numbers after its argument: 3::integer, 0.5::double")
+        found.append(float(TYPES[each.type].read(each.text)))
+    return tuple(found)
+
+
+def aggregate_of_values(call: AggregateCall, kind: str) -> TypedAggregate:
     """The aggregate of values of a type; Malformed if it does not take them."""
-    return _function(function, kind)[0]
-
-
-def value_type(function: str, kind: str) -> str:
-    """The type of an aggregate of values of a type; Malformed if it does not take them."""
-    return _function(function, kind)[1]
-
-
-def _function(name: str, kind: str) -> tuple[Function, str]:
-    if name == "count":
-        return _COUNT, INTEGER
+    name, parameters = FUNCTIONS[call.function], call.parameters
+    if call.function == "count":
+        return TypedAggregate(_COUNT, INTEGER, INTEGER)
     if kind not in _ARROW:
         cure = "cast it to DOUBLE or BIGINT" if kind == DECIMAL else "give it values of one type"
-        raise Malformed(f"{name} does not take {kind}; {cure}")
-    if name in ("min", "max"):
-        return Function(name, _ARROW[kind]), kind
-    if name == DISTINCT:
-        return Function("count", _ARROW[kind], distinct=True), INTEGER
-    if kind not in (INTEGER, DOUBLE):
-        raise Malformed(f"{name} does not take {kind}; it needs numbers")
-    return Function(FUNCTIONS[name], _ARROW[kind]), INTEGER if name == "sum" and kind == INTEGER else DOUBLE
+        raise Malformed(f"{call.function} does not take {kind}; {cure}")
+    wanted = _ONLY.get(name)
+    if wanted is not None and kind not in wanted:
+        raise Malformed(f"{call.function} does not take {kind}; it needs {_NEEDS.get(wanted, 'numbers or times')}")
+    function = Function(name, _ARROW[kind], call.function in _OF_DISTINCT, parameters)
+    return TypedAggregate(function, kind, _result_type(function, kind))
+
+
+def _result_type(function: Function, kind: str) -> str:
+    match function.name:
+        case "count" | "approx_count_distinct" | "bit_and" | "bit_or":
+            return INTEGER
+        case "min" | "max" | "bool_and" | "bool_or" | "percentile_disc":
+            return kind
+        case "max_k" | "min_k":
+            return array_of(kind)
+        case "approx_percentile":
+            return array_of(kind) if function.parameters[1] else kind
+        case "approx_top_k":
+            return OBJECT
+        case "histogram" | "spectral_bloom_filter":
+            return array_of(INTEGER)
+        case "bloom_filter":
+            return BINARY
+        case "sum":
+            return kind
+        case _:
+            return DOUBLE
 
 
 class _Compiled(NamedTuple):
@@ -149,8 +226,7 @@ class _Compiled(NamedTuple):
 
     kernel: Callable[[Row], Row]
     group_types: tuple[str, ...]
-    functions: tuple[Function, ...]
-    value_types: tuple[str, ...]
+    aggregates: tuple[TypedAggregate, ...]
 
 
 class WindowGroupBy(Running):
@@ -163,7 +239,7 @@ class WindowGroupBy(Running):
         self._panes: dict[int, list[tuple[int, Row]]] = {}  # group, and arguments or states, by start
         self._due_us: dict[int, int] = {}  # when each open window, or pane, is to be given, by start
         self._answered: set[int] = set()  # windows, by start
-        self._nodes: dict[int, int] = {}  # in the records of a pane, where they say so
+        self._nodes: dict[int, int] = {}  # in the records of a pane of those, where they say so; theirs may be shorter
         self._kind: _Compiled | None = None
         self._tag: Tag = 0
 
@@ -195,7 +271,7 @@ class WindowGroupBy(Running):
                 touched.add(start_us)
                 self._panes.setdefault(start_us, []).append((self._number(row[1:size]), row[size:]))
                 if settings.counts_nodes:
-                    self._nodes[start_us] = max(self._nodes.get(start_us, 0), row[-1])
+                    self._nodes[row[0]] = max(self._nodes.get(row[0], 0), row[-1])
         for start_us in touched:
             self._wait_for(start_us)
 
@@ -253,20 +329,21 @@ class WindowGroupBy(Running):
         assert self._kind is not None, "something has come"
         panes = range(start, start + self._length_us, settings.pane_us)
         rows = [row for pane in panes if pane in self._panes for row in self._panes[pane]]
-        nodes = [self._nodes[pane] for pane in panes if pane in self._nodes]
+        nodes = [count for pane, count in self._nodes.items() if start <= pane < panes.stop]
         for pane in panes:
             if pane in self._panes and not any(each in self._due_us for each in self._windows_of(pane)):
                 del self._panes[pane]
-                self._nodes.pop(pane, None)
+                for old in [each for each in self._nodes if pane <= each < pane + settings.pane_us]:
+                    del self._nodes[old]
         layout, records = self._records(rows)
         groups = [self._groups[number] for number in records.column(GROUP_NUMBER).to_pylist()]
         states: list[list[Any]]
         if settings.gives == RECORDS:
-            states = [records.column(name).to_pylist() for name in layout.columns[1:]]
+            states = [plain_values(records.column(name)) for name in layout.columns[1:]]
             extra: tuple[int, ...] = (start,)
         else:
             try:
-                states = [column.to_pylist() for column in layout.results(records)]
+                states = [plain_values(column) for column in layout.results(records)]
             except BeyondRange as error:
                 self.malformed(len(groups), f"a sum is beyond {error}")
                 return
@@ -281,12 +358,9 @@ class WindowGroupBy(Running):
         assert self._kind is not None, "something has come"
         settings: WindowSettings = self.plan.settings
         groups = pa.array([number for number, _ in rows], pa.int64())
-        functions = self._kind.functions
+        functions = [each.function for each in self._kind.aggregates]
         if settings.takes == RECORDS:
-            layout = Layout((GROUP_NUMBER,), tuple((function, None) for function in functions))
-            types = [function.column_type(name) for function in functions for name in function.columns]
-            columns = [pa.array([row[place] for _, row in rows], kind) for place, kind in enumerate(types)]
-            return layout, layout.combine([pa.table([groups, *columns], names=list(layout.columns))])
+            return combined_states(functions, groups, [states for _, states in rows])
         named = tuple((function, f"v{place}") for place, function in enumerate(functions))
         values = {}
         for place, (function, name) in enumerate(named):
@@ -302,13 +376,11 @@ class WindowGroupBy(Running):
         settings: WindowSettings = self.plan.settings
         kind = self._kind
         columns = {name: each for (name, _), each in zip(settings.groups, kind.group_types, strict=True)}
-        for (name, _, _), function, value in zip(settings.aggregates, kind.functions, kind.value_types, strict=True):
+        for (name, _, _), each in zip(settings.aggregates, kind.aggregates, strict=True):
             if settings.gives == WINDOWS:
-                columns[name] = value
-                continue
-            for part in function.columns:
-                is_value = function.name in ("min", "max")
-                columns[f"{name}.{part}"] = value if is_value else _UFL[function.column_type(part)]
+                columns[name] = each.result
+            else:
+                columns |= {f"{name}.{part}": each.state_type(part) for part in each.function.columns}
         if settings.gives == RECORDS:
             columns[PANE] = TIMESTAMP
         else:
@@ -326,36 +398,57 @@ class WindowGroupBy(Running):
             if types[0] not in (TIMESTAMP, INTEGER):
                 raise Malformed(f"the time is of type {types[0]} and not timestamp")
             given = zip(settings.aggregates, types[1 + len(groups) :], strict=True)
-            made = [_function(name, kind) for (_, name, _), kind in given]
-            functions, values = tuple(each for each, _ in made), tuple(each for _, each in made)
-            return _Compiled(kernel, types[1 : 1 + len(groups)], functions, values)
-        found = [function_of_records(name, function, schema) for name, function, _ in settings.aggregates]
+            made = tuple(aggregate_of_values(call, kind) for (_, call, _), kind in given)
+            return _Compiled(kernel, types[1 : 1 + len(groups)], made)
+        found = tuple(aggregate_of_records(name, call, schema) for name, call, _ in settings.aggregates)
         states = [
             Field(f"{name}.{part}")
-            for (name, _, _), (function, _) in zip(settings.aggregates, found, strict=True)
-            for part in function.columns
+            for (name, _, _), each in zip(settings.aggregates, found, strict=True)
+            for part in each.function.columns
         ]
         counted = [Field(NODES)] if settings.counts_nodes else []
         kernel, types = compiled_row((Field(PANE), *groups, *states, *counted), schema)
-        functions, values = tuple(each for each, _ in found), tuple(each for _, each in found)
-        return _Compiled(kernel, types[1 : 1 + len(groups)], functions, values)
+        return _Compiled(kernel, types[1 : 1 + len(groups)], found)
 
 
-def function_of_records(name: str, function: str, schema: Schema) -> tuple[Function, str]:
-    """The function whose state a kind of records has, and the type of its result."""
+def aggregate_of_records(name: str, call: AggregateCall, schema: Schema) -> TypedAggregate:
+    """The aggregate whose state a kind of records has; Malformed if it has none."""
     columns = {
         column.removeprefix(f"{name}."): kind
         for column, kind in schema.columns.items()
         if column.startswith(f"{name}.")
     }
-    kind = columns.get("value", INTEGER if "high" in columns else DOUBLE)
-    try:
-        found = _function(function, kind)
-    except TypeMismatch as error:
-        raise Malformed(str(error)) from None
-    if set(found[0].columns) != set(columns):
+    if "value" in columns:
+        kind = columns["value"]
+    elif FUNCTIONS[call.function] not in _OF_PLACES and (element := element_of(columns.get("values", ""))) is not None:
+        kind = element
+    else:
+        is_whole = "high" in columns or "bits" in columns or "values" in columns
+        kind = INTEGER if is_whole else DOUBLE
+    found = aggregate_of_values(call, kind)
+    if {part: found.state_type(part) for part in found.function.columns} != columns:
         raise Malformed(f"{schema.table} has no records of {name}")
     return found
+
+
+def combined_states(functions: Sequence[Function], groups: pa.Array, rows: Sequence[Row]) -> tuple[Layout, pa.Table]:
+    """Records of one layout, a row each with the number of its group, as one for each group."""
+    layout = Layout((GROUP_NUMBER,), tuple((function, None) for function in functions))
+    types = [function.column_type(name) for function in functions for name in function.columns]
+    columns = [pa.array([row[place] for row in rows], kind) for place, kind in enumerate(types)]
+    return layout, layout.combine([pa.table([groups, *columns], names=list(layout.columns))])
+
+
+def plain_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """The values of a column as those of tuples: arrays and structs are tuples."""
+    values: list[Any] = column.to_pylist()
+    return list(map(_plain, values)) if pa.types.is_nested(column.type) else values
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return tuple(map(_plain, value.values()))
+    return tuple(map(_plain, value)) if isinstance(value, list) else value
 
 
 def canonical(value: Any) -> Any:

@@ -7,15 +7,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from watersmeet.errors import SqlError
-from watersmeet.program.pier.expressions import compiled, compiled_condition
+from watersmeet.program.pier.algorithms import WaitFor, algorithm_named
+from watersmeet.program.pier.expressions import Malformed, compiled, compiled_condition
 from watersmeet.program.pier.graph import QUERY_ID, Call, Constant, Expression, Field, Operator, Value
-from watersmeet.program.pier.operators.windows import DISTINCT, RECORDS, TUPLES, WINDOWS, value_type
+from watersmeet.program.pier.operators.windows import (
+    DISTINCT,
+    RECORDS,
+    TUPLES,
+    WINDOWS,
+    AggregateCall,
+    aggregate_of_values,
+)
 from watersmeet.program.pier.runtime import Receiver
 from watersmeet.program.pier.sql.build import Given, operator
 from watersmeet.program.pier.sql.expressions import predicates_of, ufl_expression
 from watersmeet.program.pier.tuples import Schema
-from watersmeet.program.pier.values import BINARY, BOOLEAN, STRING, TIMESTAMP
+from watersmeet.program.pier.values import BINARY, BOOLEAN, OBJECT, STRING, TIMESTAMP
 from watersmeet.query.model import GROUP, TIME, WINDOW_END, WINDOW_START, Grouping, JoinQuery, key_of_group
 
 ENDED = "#end"  # a column of answers: when their window ended
@@ -27,10 +34,11 @@ _NO_VALUE = {STRING: "", BINARY: "", BOOLEAN: "false"}  # in place of NULL, for 
 
 @dataclass(frozen=True, slots=True)
 class GroupTypes:
-    """The types of a group's keys and of its columns."""
+    """The types of a group's keys and of its columns, and what its records have."""
 
     keys: tuple[str, ...]
     groups: Schema
+    states: tuple[tuple[str, ...], ...]  # the columns of each aggregate's state
 
 
 def group_types(query: JoinQuery, grouping: Grouping, rows: Schema) -> GroupTypes:
@@ -40,25 +48,38 @@ def group_types(query: JoinQuery, grouping: Grouping, rows: Schema) -> GroupType
         for item in query.select
     ]
     columns = {key_of_group(number).flat: items[number] for number in range(grouping.keys)}
+    states = []
     for number, aggregate in enumerate(grouping.aggregates):
         kind = "integer" if aggregate.item is None else items[aggregate.item]
-        columns[f"{GROUP}.value{number}"] = value_type(ufl_function(grouping, number), kind)
+        typed = aggregate_of_values(aggregate_call(grouping, number), kind)
+        columns[f"{GROUP}.value{number}"] = typed.result
+        states.append(typed.function.columns)
     columns |= {WINDOW_START.flat: TIMESTAMP, WINDOW_END.flat: TIMESTAMP}
-    found = GroupTypes(tuple(items[: grouping.keys]), Schema.of("groups", columns))
+    found = GroupTypes(tuple(items[: grouping.keys]), Schema.of("groups", columns), tuple(states))
     for condition in grouping.having:
         compiled_condition(ufl_expression(condition), found.groups)
-    for expression in (*(item.expression for item in grouping.select), *(key.expression for key in grouping.order)):
-        compiled(ufl_expression(expression), found.groups)
+    for item in grouping.select:
+        compiled(ufl_expression(item.expression), found.groups)
+    for key in grouping.order:
+        if compiled(ufl_expression(key.expression), found.groups)[1] == OBJECT:
+            raise Malformed("groups cannot be ordered by values with their counts")
     return found
 
 
-def ufl_function(grouping: Grouping, number: int) -> str:
-    """The name that an aggregate of a query has in UFL."""
+def aggregate_call(grouping: Grouping, number: int) -> AggregateCall:
+    """An aggregate of a query as UFL has it."""
     aggregate = grouping.aggregates[number]
-    if aggregate.distinct and aggregate.function != "count":
-        written = aggregate.sql.replace("`", "")
-        raise SqlError(f"PIER only counts DISTINCT values and has no {written}; use system sites")
-    return DISTINCT if aggregate.distinct else aggregate.function.replace("_", "")
+    name = aggregate.function.replace("_", "")
+    return AggregateCall(f"{name}{DISTINCT}" if aggregate.distinct else name, aggregate.parameters)
+
+
+def _call(grouping: Grouping, number: int, argument: Sequence[Expression]) -> Call:
+    call = aggregate_call(grouping, number)
+    numbers = [
+        Constant(str(int(each)), "integer") if each == int(each) else Constant(repr(each), "double")
+        for each in call.parameters
+    ]
+    return Call(call.function, (*argument, *numbers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +114,6 @@ class GroupPlanner:
         self._query, self._grouping, self._types = query, query.grouping, types
         self._settings, self._tag, self._receiver = settings, tag, receiver
         self._counts_rows, self._further = counts_rows, further
-        self._has_records = not any(aggregate.distinct for aggregate in query.grouping.aggregates)
 
     def plan(self, source: str, time: str, add: Callable[[str, Sequence[Operator]], None]) -> list[Operator]:
         """What follows the operator that makes answers of the join; `add` takes the op-graphs behind it."""
@@ -104,17 +124,12 @@ class GroupPlanner:
         }
         take = operator("grouped", "projection", "Generate", [source], table="grouped", columns=columns)
         keys = [key_of_group(number) for number in range(grouping.keys)]
-        before, last = [take], take.name
-        if self._has_records:
-            names = {key.flat: Field(query.select[number].name) for number, key in enumerate(keys)}
-            before.append(self._groups("records", last, names, takes=TUPLES, gives=RECORDS))
-            last, routed = "records", [Field(key.flat) for key in keys]
-            if self._settings.algorithm is not None:
-                return [*before, *self._from_tree({key.flat: Field(key.flat) for key in keys}, add)]
-        else:
-            routed = [Field(query.select[number].name) for number in range(grouping.keys)]
-        before.append(self._send("groups", last, self.routing_key([field.name for field in routed])))
-        self._answer(add, names={key.flat: Field(query.select[number].name) for number, key in enumerate(keys)})
+        names = {key.flat: Field(query.select[number].name) for number, key in enumerate(keys)}
+        before = [take, self._groups("records", take.name, names, takes=TUPLES, gives=RECORDS)]
+        if self._settings.algorithm is not None:
+            return [*before, *self._from_tree({key.flat: Field(key.flat) for key in keys}, add)]
+        before.append(self._send("groups", "records", self.routing_key([key.flat for key in keys])))
+        self._answer(add, names)
         return before
 
     def _from_tree(
@@ -124,7 +139,10 @@ class GroupPlanner:
         tree = self._groups(
             "tree", "records", names, takes=RECORDS, gives=WINDOWS, implementation="Tree", more=self._tree
         )
-        windows = self._groups("windows", "tree", names, takes=RECORDS, gives=WINDOWS, nodes="yes")
+        window, waits = self._grouping.output_window, 1
+        if window.length_us > window.pane_us:  # the pane that comes last must not be late for what others wait
+            waits = self.waits_of_panes
+        windows = self._groups("windows", "tree", names, takes=RECORDS, gives=WINDOWS, nodes="yes", waits=waits)
         operators, once, sorts, ids = self._selected([tree, windows], {NODES: Field(f"{GROUP}.nodes")})
         if self._grouping.limit is None:
             return [*operators, self._result("select", once)]
@@ -138,25 +156,11 @@ class GroupPlanner:
         defaults = [Constant(_NO_VALUE.get(kind, "0"), kind) for kind in self._types.keys]
         return [Call("coalesce", (Field(name), default)) for name, default in zip(columns, defaults, strict=True)]
 
-    def reconstructed(
-        self,
-        number: int,
-        names: Mapping[str, Expression],
-        *,
-        factors: Mapping[str, str],
-        trees: Sequence[str],
-    ) -> Operator:
-        """The records of this query, by its number, from the entries of shared aggregates."""
-        return self._groups(
-            self._own("reconstruct"),
-            "all",
-            names,
-            takes=RECORDS,
-            gives=RECORDS,
-            kind="reconstruct",
-            implementation="Basic",
-            more={"query": str(number), "factors": factors or None, "trees": trees},
-        )
+    @property
+    def waits_of_panes(self) -> int:
+        """How long a window of several panes waits for what comes up a tree: more where each level has a timeout."""
+        algorithm = algorithm_named(self._settings.algorithm or "")
+        return 4 if algorithm is not None and isinstance(algorithm.timing, WaitFor) else 2
 
     @property
     def _tree(self) -> dict[str, Given]:
@@ -181,9 +185,8 @@ class GroupPlanner:
         """A groupby, or another operator that reads records as it does."""
         grouping = self._grouping
         aggregates: dict[str, Expression] = {
-            f"{GROUP}.value{number}": Call(
-                ufl_function(grouping, number),
-                () if aggregate.item is None else (Field(self._query.select[aggregate.item].name),),
+            f"{GROUP}.value{number}": _call(
+                grouping, number, () if aggregate.item is None else (Field(self._query.select[aggregate.item].name),)
             )
             for number, aggregate in enumerate(grouping.aggregates)
         }
@@ -240,8 +243,7 @@ class GroupPlanner:
 
     def _answer(self, add: Callable[[str, Sequence[Operator]], None], names: Mapping[str, Expression]) -> None:
         grouping = self._grouping
-        takes = RECORDS if self._has_records else TUPLES
-        windows = self._groups("windows", "in.groups", names, takes=takes, gives=WINDOWS)
+        windows = self._groups("windows", "in.groups", names, takes=RECORDS, gives=WINDOWS)
         operators, once, sorts, ids = self._selected([self._scan("groups"), windows], {})
         if grouping.limit is None:
             add("groups", [*operators, self._result("select", once)])

@@ -566,11 +566,9 @@ def check_query(query: JoinQuery, streams: Mapping[str, StreamTypes], settings: 
             )
     if query.grouping is not None and isinstance(query.grouping.window, Changes):
         raise SqlError("PIER answers groups of output windows, without EMIT CHANGES; use TUMBLE(...) in GROUP BY")
-    if query.grouping is not None and settings.aggregation is not None:
-        if any(aggregate.distinct for aggregate in query.grouping.aggregates):
-            raise SqlError("count(DISTINCT) has no records to combine in an aggregation tree; leave out aggregation")
-        if any(item.name == NODES_COLUMN for item in query.output):
-            raise SqlError(f"answers get a column {NODES_COLUMN}; give yours another name by AS")
+    counts_nodes = query.grouping is not None and settings.aggregation is not None
+    if counts_nodes and any(item.name == NODES_COLUMN for item in query.output):
+        raise SqlError(f"answers get a column {NODES_COLUMN}; give yours another name by AS")
     if settings.computation_nodes is not None and settings.transport is not Transport.IP:
         raise SqlError("tuples are sent to computation nodes by their addresses; take transport ip")
     names = [item.name for item in query.output]

@@ -6,10 +6,8 @@ aggregation trees each entry has a tree of its own, and one coordinator gets wha
 reconstructed, and its answers go to the node that asked it.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import gcd
 
 import numpy as np
 import pyarrow as pa
@@ -19,11 +17,19 @@ from watersmeet.program.aggregate.functions import Rule
 from watersmeet.program.pier.expressions import compiled
 from watersmeet.program.pier.graph import Call, Constant, Expression, Field, Operator, UflQuery
 from watersmeet.program.pier.operators.share import QUERIES, basis_entry, bits_of, set_entry
-from watersmeet.program.pier.operators.windows import RECORDS, TUPLES, function_of_values
+from watersmeet.program.pier.operators.windows import NODES, PANE, RECORDS, TUPLES, aggregate_of_values
 from watersmeet.program.pier.runtime import Receiver
 from watersmeet.program.pier.sql.build import Given, operator
 from watersmeet.program.pier.sql.expressions import plain_name, predicate_of, ufl_expression
-from watersmeet.program.pier.sql.groups import GroupPlanner, GroupSettings, GroupTypes, group_types, ufl_function
+from watersmeet.program.pier.sql.families import Algebra, Family, chosen_families
+from watersmeet.program.pier.sql.groups import (
+    ROWS,
+    GroupPlanner,
+    GroupSettings,
+    GroupTypes,
+    aggregate_call,
+    group_types,
+)
 from watersmeet.program.pier.sql.plan import (
     Planner,
     PlanSettings,
@@ -32,12 +38,11 @@ from watersmeet.program.pier.sql.plan import (
     flat_schema,
     group_settings,
 )
+from watersmeet.program.pier.tuples import Schema
 from watersmeet.program.pier.values import DOUBLE, INTEGER, STRING
-from watersmeet.query import model
-from watersmeet.query.model import TIME, JoinQuery, key_of_group
+from watersmeet.query.model import GROUP, TIME, JoinQuery, key_of_group
 from watersmeet.query.sql.simple import Kind, fits
 from watersmeet.query.sql.simple import predicate_of as simple_predicate
-from watersmeet.query.windows import Changes
 from watersmeet.sharing.basic import basic_decomposition
 from watersmeet.sharing.bits import Bools
 from watersmeet.sharing.classify import Classifier
@@ -50,6 +55,7 @@ from watersmeet.sharing.predicates import And, Predicate
 _MOST_COMBINATIONS = 1 << 14  # of values that predicates tell apart, from which F is listed before a query is sent
 _MOST_CELLS = 1 << 20  # of F, for which a decomposition is searched
 _MOST_FACTOR = 127
+_INSENSITIVE = {Rule.MIN, Rule.MAX, Rule.UNION, Rule.BOTTOM}  # a row may count twice: nothing changes
 _KINDS = {INTEGER: Kind.WHOLE, DOUBLE: Kind.DOUBLE, STRING: Kind.TEXT}
 _ARROW = {Kind.WHOLE: pa.int64(), Kind.DOUBLE: pa.float64(), Kind.TEXT: pa.string()}
 
@@ -61,7 +67,7 @@ class Sharing:
     """How the records of fragments become entries; without sets and factors each node decomposes its own."""
 
     queries: int
-    overlaps: bool = False  # whether a row may count twice: for MIN and MAX it may
+    overlaps: bool = False  # whether a row may count twice: for duplicate-insensitive aggregates it may
     sets: tuple[int, ...] = ()
     factors: tuple[tuple[int, Terms], ...] = ()  # Linear: an independent query, and its factors in queries
     fragments: int | None = None  # of F as the predicates allow; None: they are not simple enough to say
@@ -92,12 +98,15 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True)
 class SharedQueries:
-    """Queries that are answered together; all have the same aliases."""
+    """Queries that are answered together, and how."""
 
-    names: tuple[str, ...]
-    queries: tuple[JoinQuery, ...]
-    start_us: int | None
+    family: Family
     sharing: Sharing
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Their names, as they were given."""
+        return self.family.names
 
     def graphs(
         self, streams: Mapping[str, StreamTypes], settings: PlanSettings, receivers: Sequence[Receiver]
@@ -109,9 +118,7 @@ class SharedQueries:
     def once(self) -> tuple[tuple[str, ...], ...]:
         """The columns by which answers of each query are known."""
         return tuple(
-            tuple(sorted(["#start", *(f"#key{number}" for number in range(query.grouping.keys))]))
-            for query in self.queries
-            if query.grouping is not None
+            tuple(sorted(["#start", *(f"#key{number}" for number in range(len(keys)))])) for keys in self.family.keys
         )
 
 
@@ -126,97 +133,47 @@ def shared_queries(
 
     Where nodes may fail nothing is subtracted: the trees of two entries may then have lost different nodes.
     """
-    families: dict[object, list[str]] = defaultdict(list)
-    canonical: dict[str, JoinQuery] = {}
-    for name, (query, start_us) in queries.items():
-        grouping = query.grouping
-        if grouping is None or isinstance(grouping.window, Changes) or query.outer is not None or query.distinct:
-            continue
-        if any(aggregate.distinct for aggregate in grouping.aggregates):
-            continue
-        canonical[name] = one = _with_aliases(query)
-        families[_shape(one), start_us].append(name)
-    found = []
-    for (_, start_us), names in families.items():  # type: ignore[misc]
-        members = tuple(canonical[name] for name in names)
-        if len({frozenset(each.filters) for each in members}) < 2:
-            continue
-        for each in members:
-            check_query(each, streams, settings)
-        sharing = _chosen(members, streams, may_subtract)
-        if sharing is not None:
-            found.append(SharedQueries(tuple(names), members, start_us, sharing))
-    return found
 
+    def algebra_of(query: JoinQuery) -> Algebra:
+        check_query(query, streams, settings)
+        rules = _rules(query, streams)
+        if rules <= _INSENSITIVE:
+            return Algebra.INSENSITIVE
+        return Algebra.LINEAR if may_subtract and rules == {Rule.SUM} else Algebra.GENERAL
 
-# Which queries share.
-
-
-def _with_aliases(query: JoinQuery) -> JoinQuery:
-    """The query with aliases by their place in FROM."""
-    aliases = {source.alias: f"s{number}" for number, source in enumerate(query.sources)}
-
-    def renamed(expression: model.Expression) -> model.Expression:
-        columns = {
-            column: replace(column, alias=aliases.get(column.alias, column.alias)) for column in expression.columns
-        }
-        sql = expression.sql
-        for number, column in enumerate(columns):  # in two steps, since s0 may be the old name of another
-            sql = sql.replace(column.sql, f"`\0{number}`")
-        for number, column in enumerate(columns.values()):
-            sql = sql.replace(f"`\0{number}`", column.sql)
-        return model.Expression(sql, tuple(columns.values()), expression.type)
-
-    grouping = query.grouping
-    assert grouping is not None, "a query with groups"
-    return replace(
-        query,
-        sources=tuple(replace(source, alias=aliases[source.alias]) for source in query.sources),
-        equalities=tuple(model.Equality(renamed(one.left), renamed(one.right)) for one in query.equalities),
-        filters=tuple(map(renamed, query.filters)),
-        residuals=tuple(map(renamed, query.residuals)),
-        select=tuple(replace(item, expression=renamed(item.expression)) for item in query.select),
-        grouping=replace(grouping, aggregates=tuple(replace(one, sql="") for one in grouping.aggregates)),
-    )
-
-
-def _shape(query: JoinQuery) -> object:
-    """What queries that are answered together have in common: not filters, lengths of windows and what is answered."""
-    grouping = query.grouping
-    assert grouping is not None, "a query with groups"
-    window = grouping.output_window
-    items = tuple(item.expression.sql for item in query.select)
-    pane_us = gcd(window.length_us, window.slide_us)
-    equalities = frozenset((one.left.sql, one.right.sql) for one in query.equalities)
-    residuals = frozenset(one.sql for one in query.residuals)
-    return query.sources, equalities, residuals, items, grouping.keys, grouping.aggregates, pane_us
+    found = chosen_families(queries, algebra_of, lambda family: _chosen(family, streams))
+    return [SharedQueries(family, sharing) for family, sharing in found]
 
 
 # What they share.
 
 
-def _chosen(members: Sequence[JoinQuery], streams: Mapping[str, StreamTypes], may_subtract: bool) -> Sharing | None:
-    """The decomposition with the fewest entries; None where there are no fewer than queries."""
-    rules = _rules(members[0], streams)
-    overlaps = rules <= {Rule.MIN, Rule.MAX}
+def _chosen(family: Family, streams: Mapping[str, StreamTypes]) -> Sharing | None:
+    """The decomposition with the fewest entries; None where it does not pay.
+
+    It pays if records of entries have fewer columns than those of the queries that have the groups and panes of the
+    whole; what the others would send by themselves is not known, so it counts as nothing.
+    """
+    members = family.queries
+    overlaps = family.algebra is Algebra.INSENSITIVE
     fragments = _static_fragments(members, streams)
-    if fragments is None:
-        return Sharing(len(members), overlaps)
+    if fragments is None or fragments.size > _MOST_CELLS:
+        count = None if fragments is None else len(fragments)
+        return Sharing(len(members), overlaps, fragments=count) if family.is_uniform else None
     count, queries = fragments.shape
-    if fragments.size > _MOST_CELLS:
-        return Sharing(len(members), overlaps, fragments=count)
     found = []
     combination = (rectangle_cover if overlaps else basic_decomposition)(fragments).combination
     assert isinstance(combination, SetCombination), "a decomposition into sets"
     sets = tuple(sorted(bits_of(np.flatnonzero(one).tolist()) for one in combination.basis))
     found.append(Sharing(queries, overlaps, sets=sets, fragments=count))
-    if may_subtract and rules == {Rule.SUM}:
+    if family.algebra is Algebra.LINEAR:
         basis = linear_basis(fragments)
         factors = _factors(basis.columns.tolist(), basis.combination)
         if factors is not None:
             found.append(Sharing(queries, factors=factors, fragments=count))
     best = min(found, key=lambda one: len(one.entries))
-    return best if 0 < len(best.entries) < queries else None
+    pays = len(best.entries) < queries and len(best.entries) * family.together < family.alone
+    return best if best.entries and pays else None
 
 
 def _factors(columns: Sequence[int], combination: object) -> tuple[tuple[int, Terms], ...] | None:
@@ -239,7 +196,7 @@ def _rules(query: JoinQuery, streams: Mapping[str, StreamTypes]) -> set[Rule]:
         kind = INTEGER
         if aggregate.item is not None:
             kind = compiled(ufl_expression(query.select[aggregate.item].expression), schema)[1]
-        rules |= set(function_of_values(ufl_function(grouping, number), kind).rules.values())
+        rules |= set(aggregate_of_values(aggregate_call(grouping, number), kind).function.rules.values())
     return rules
 
 
@@ -275,10 +232,10 @@ class _SharedPlanner(Planner):
         settings: PlanSettings,
         receivers: Sequence[Receiver],
     ) -> None:
-        first = shared.queries[0]
-        filters = {column for query in shared.queries for one in query.filters for column in one.columns}
-        joined = replace(first, filters=(), also_kept=tuple(sorted(filters)))
-        super().__init__(joined, streams, replace(settings, roots=1), shared.start_us)
+        family = shared.family
+        filters = {column for query in family.queries for one in query.filters for column in one.columns}
+        joined = replace(family.whole, also_kept=tuple(sorted(filters)))
+        super().__init__(joined, streams, replace(settings, roots=1), family.start_us)
         self._shared, self._receivers, self._types_of = shared, receivers, streams
 
     def _filters(self, alias: str) -> list[Expression]:
@@ -286,7 +243,7 @@ class _SharedPlanner(Planner):
         if len(self._query.sources) == 1:
             return []  # `fragment` is at the same node
         terms = []
-        for query in self._shared.queries:
+        for query in self._shared.family.queries:
             own = [each for each in query.filters if each.aliases == (alias,)]
             if not own or any(simple_predicate(each) is None for each in own):
                 return []
@@ -296,19 +253,21 @@ class _SharedPlanner(Planner):
 
     def _grouped(self, source: str, time: str) -> list[Operator]:
         schema, settings = flat_schema(self._query, self._types_of), group_settings(self._settings)
-        types = []
-        for query in self._shared.queries:
-            assert query.grouping is not None, "a query with groups"
-            types.append(group_types(query, query.grouping, schema))
+        family, sharing = self._shared.family, self._shared.sharing
         members = [
-            GroupPlanner(query, own, settings, f".{number}", receiver, counts_rows=bool(self._shared.sharing.factors))
-            for number, (query, own, receiver) in enumerate(
-                zip(self._shared.queries, types, self._receivers, strict=True)
+            GroupPlanner(
+                *(query, _types(query, schema), settings, f".{number}", receiver), counts_rows=bool(sharing.factors)
             )
+            for number, (query, receiver) in enumerate(zip(family.queries, self._receivers, strict=True))
         ]
-        conditions = [_all_of([ufl_expression(each) for each in query.filters]) for query in self._shared.queries]
-        planner = _SharedGroups(self._query, types[0], settings, self._shared.sharing, members)
+        conditions = [_all_of([ufl_expression(each) for each in query.filters]) for query in family.queries]
+        planner = _SharedGroups(self._query, _types(self._query, schema), settings, self._shared, members)
         return planner.shared(source, time, conditions, self._add)
+
+
+def _types(query: JoinQuery, schema: Schema) -> GroupTypes:
+    assert query.grouping is not None, "a query with groups"
+    return group_types(query, query.grouping, schema)
 
 
 class _SharedGroups(GroupPlanner):
@@ -319,12 +278,12 @@ class _SharedGroups(GroupPlanner):
         query: JoinQuery,
         types: GroupTypes,
         settings: GroupSettings,
-        sharing: Sharing,
+        shared: SharedQueries,
         members: Sequence[GroupPlanner],
     ) -> None:
+        self._family, self._sharing, self._members = shared.family, shared.sharing, members
         further = {QUERIES: Field(QUERIES)}
-        super().__init__(query, types, settings, counts_rows=bool(sharing.factors), further=further)
-        self._sharing, self._members = sharing, members
+        super().__init__(query, types, settings, counts_rows=bool(shared.sharing.factors), further=further)
 
     def shared(
         self,
@@ -366,8 +325,7 @@ class _SharedGroups(GroupPlanner):
             more=how,
         )
         made = [fragment, take, records, entries]
-        has_trees = self._settings.algorithm is not None
-        if has_trees:
+        if self._settings.algorithm is not None:
             which: dict[str, Given] = {"column": QUERIES, "entries": [entry.hex() for entry in sharing.entries]}
             tree = self._groups(
                 *("tree", "entries", names),
@@ -376,32 +334,88 @@ class _SharedGroups(GroupPlanner):
                 implementation="Tree",
                 more={**self._tree, **which},
             )
-            made += [tree, self._send("groups", "tree", [])]
-        else:
-            key = self.routing_key(keys)
-            made.append(self._send("entries", "entries", [Field(QUERIES), *key]))
-            whole = self._groups("whole", "in.entries", names, takes=RECORDS, gives=RECORDS)
-            add("entries", [self._scan("entries"), whole, self._send("groups", "whole", key)])
-        # One probe for all queries: else each of them would ask for all records, and all would get them.
-        answers = [self._scan("groups"), operator("all", "flowcontrol", None, ["in.groups"])]
-        later: list[tuple[str, Sequence[Operator]]] = []
-        for number, member in enumerate(self._members):
-            one = member.reconstructed(
-                number,
-                names,
-                factors={str(basis): str(factor) for basis, factor in sharing.factors_of(number).items()},
-                trees=[str(tree) for tree in sharing.trees_of(number)] if has_trees else [],
-            )
-            answers += member.answers_of(
-                [one],
-                lambda name, operators: later.append((name, operators)),
-                counts_nodes=has_trees,
-                waits=3 if has_trees else 2,
-            )
-        add("groups", answers)
-        for name, operators in later:
-            add(name, operators)
+            self._answers("groups", range(len(self._members)), names, add)
+            return [*made, tree, self._send("groups", "tree", [])]
+        made.append(self._send("entries", "entries", [Field(QUERIES), *self.routing_key(keys)]))
+        self._at_owners(keys, names, add)
         return made
+
+    def _at_owners(
+        self,
+        keys: Sequence[str],
+        names: Mapping[str, Expression],
+        add: Callable[[str, Sequence[Operator]], None],
+    ) -> None:
+        """Entries meet at their owner, which sends them to that of the group of each grouping."""
+        by_keys: dict[tuple[int, ...], list[int]] = {}
+        for number, own in enumerate(self._family.keys):
+            by_keys.setdefault(tuple(sorted(own)), []).append(number)
+        whole = self._groups("whole", "in.entries", names, takes=RECORDS, gives=RECORDS)
+        combined = [self._scan("entries"), whole]
+        last = "whole"
+        if len(by_keys) > 1:  # one probe for all: else each would ask, and all would get what each has asked for
+            last = "each"
+            combined.append(operator(last, "flowcontrol", None, ["whole"]))
+        routing = self.routing_key(keys)
+        for place, (own, numbers) in enumerate(by_keys.items()):
+            name = f"groups{place or ''}"
+            combined.append(self._send(name, last, [routing[each] for each in own]))
+            self._answers(name, numbers, names, add)
+        add("entries", combined)
+
+    def _answers(
+        self,
+        name: str,
+        numbers: Sequence[int],
+        names: Mapping[str, Expression],
+        add: Callable[[str, Sequence[Operator]], None],
+    ) -> None:
+        """From entries to the answers of some queries."""
+        sharing, has_trees = self._sharing, self._settings.algorithm is not None
+        # One probe for all queries: else each of them would ask for all records, and all would get them.
+        answers = [self._scan(name), operator("all", "flowcontrol", None, [f"in.{name}"])]
+        later: list[tuple[str, Sequence[Operator]]] = []
+        for number in numbers:
+            one = self._groups(
+                f"reconstruct.{number}",
+                "all",
+                names,
+                takes=RECORDS,
+                gives=RECORDS,
+                kind="reconstruct",
+                implementation="Basic",
+                more={
+                    "query": str(number),
+                    "factors": {str(basis): str(factor) for basis, factor in sharing.factors_of(number).items()}
+                    or None,
+                    "trees": [str(tree) for tree in sharing.trees_of(number)] if has_trees else [],
+                },
+            )
+            answers += self._members[number].answers_of(
+                [one] if self._family.is_whole(number) else [one, self._rolled_up(number, one.name)],
+                lambda behind, operators: later.append((behind, operators)),
+                counts_nodes=has_trees,
+                waits=1 + self.waits_of_panes if has_trees else 2,
+            )
+        add(name, answers)
+        for behind, operators in later:
+            add(behind, operators)
+
+    def _rolled_up(self, number: int, source: str) -> Operator:
+        """Records of the whole as those of one query, whose keys and aggregates are some of them."""
+        columns = {
+            key_of_group(own).flat: Field(key_of_group(place).flat)
+            for own, place in enumerate(self._family.keys[number])
+        }
+        for own, place in enumerate(self._family.aggregates[number]):
+            states = self._types.states[place]
+            columns |= {f"{GROUP}.value{own}.{part}": Field(f"{GROUP}.value{place}.{part}") for part in states}
+        if self._counts_rows:
+            columns[f"{ROWS}.n"] = Field(f"{ROWS}.n")
+        columns[PANE] = Field(PANE)
+        if self._settings.algorithm is not None:
+            columns[NODES] = Field(NODES)
+        return operator(f"rolled.{number}", "projection", "Generate", [source], table="records", columns=columns)
 
 
 def _all_of(conditions: Sequence[Expression]) -> Expression:

@@ -70,30 +70,40 @@ def batch_of(stream: str, rows: pa.Table, node: int) -> Batch:
 def answers_table(names: Sequence[str], like: pa.Schema | None, batches: Sequence[Batch]) -> pa.Table:
     """Answers as a table with these columns, of the types of `like` where it is given.
 
-    Where answers of op-graphs have different types in a column, it has what all can be brought to, else text.
+    Where answers of op-graphs have different types in a column, it has what all can be brought to, else text; so have
+    objects, unless their type is given.
     """
     columns = {}
     for name in names:
         placed = [(batch, batch.schema.place(name)) for batch in batches]
         kind = values.common_type({batch.schema.types[place] for batch, place in placed if place is not None})
+        if kind == values.OBJECT and like is None:
+            kind = None
         column: list[Any] = []
         for batch, place in placed:
             if place is None:
                 column += [None] * len(batch.rows)
             else:
                 column += _brought_to(kind, batch.schema.types[place], [row[place] for row in batch.rows])
-        array = pa.array(column, _ARROW.get(kind or values.STRING))
+        array = pa.array(column, _arrow_type(kind or values.STRING, None if like is None else like.field(name).type))
         if like is not None and array.type != like.field(name).type:
             array = array.cast(like.field(name).type)
         columns[name] = array
     return pa.table(columns)
 
 
+def _arrow_type(kind: str, wanted: pa.DataType | None) -> pa.DataType | None:
+    element = values.element_of(kind)
+    if element is not None:
+        return pa.list_(_ARROW.get(element))
+    return wanted if kind == values.OBJECT else _ARROW.get(kind)
+
+
 def _brought_to(kind: str | None, own: str, column: Sequence[Any]) -> Sequence[Any]:
     """Values of a type as those of another; without one that all answers have in common, as text."""
     write: Callable[[Any], Any]
     if kind is None:
-        write = values.TYPES[own].write
+        write = values.TYPES[own].write if own in values.TYPES else str
     elif kind == values.DOUBLE:
         write = float
     elif kind == values.DECIMAL:

@@ -103,7 +103,7 @@ def simulate_pier(
         for query in alone:
             pier.kernel.at(run.begins_us(query.start_us), run.ask, query, priority=-1)
         for group in shared:
-            pier.kernel.at(run.begins_us(group.start_us), run.ask_together, group, priority=-1)
+            pier.kernel.at(run.begins_us(group.family.start_us), run.ask_together, group, priority=-1)
     for stream, ts_us, rows in feed.parts():
         published = load.streams[stream]
         if not is_snapshot:
