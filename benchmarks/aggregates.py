@@ -24,7 +24,7 @@ from watersmeet.program.operators import Purpose
 from watersmeet.query.bags import bag_of
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
-from watersmeet.sim.sites.site import SimulatedSites
+from watersmeet.sim.sites.simulated import SimulatedSites
 from watersmeet.spark.session import start_session
 
 STAMP = pa.timestamp("us", "UTC")

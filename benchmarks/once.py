@@ -27,7 +27,7 @@ from watersmeet.planners.sited import central
 from watersmeet.query.bags import bag_of
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.sites.rows import typed
-from watersmeet.sim.sites.site import SimulatedSites
+from watersmeet.sim.sites.simulated import SimulatedSites
 
 SCHEMA = pa.schema([("k", pa.int64()), ("id", pa.int64()), ("note", pa.string()), ("ts", pa.timestamp("us", "UTC"))])
 HOMES = {"s": "east", "t": "west", "u": "north"}

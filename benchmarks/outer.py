@@ -20,7 +20,7 @@ from watersmeet.planners.local import local
 from watersmeet.query.outer import branches_of
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.sites.rows import typed
-from watersmeet.sim.sites.site import SimulatedSites
+from watersmeet.sim.sites.simulated import SimulatedSites
 
 SECOND_US = 1_000_000
 SPAN_S = 600

@@ -40,7 +40,7 @@ from watersmeet.reproduce.semijoin.table3 import ATTRIBUTES, FACTORS, RATES, WIN
 from watersmeet.reproduce.workloads import between, different_shares
 from watersmeet.sim.internet.links import LinkModel
 from watersmeet.sim.sites.rows import typed
-from watersmeet.sim.sites.site import SimulatedSites
+from watersmeet.sim.sites.simulated import SimulatedSites
 from watersmeet.sim.sites.trial import TOPOLOGIES, edges_of
 from watersmeet.stats.model import Bin, ColumnStats, Histogram, Number, Stats, StreamStats
 from watersmeet.stats.packed_sizes import Sizes

@@ -38,7 +38,7 @@ from watersmeet.planners.sited import central, connected, explicit
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.sites.rows import typed
-from watersmeet.sim.sites.site import SimulatedSites
+from watersmeet.sim.sites.simulated import SimulatedSites
 from watersmeet.testing import bag
 
 STREAMS = "abcde"

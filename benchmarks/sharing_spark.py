@@ -30,7 +30,7 @@ from watersmeet.planners.local import local
 from watersmeet.program.operators import Purpose
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.sites.rows import typed
-from watersmeet.sim.sites.site import SimulatedSites
+from watersmeet.sim.sites.simulated import SimulatedSites
 
 SECOND_US = 1_000_000
 SPAN_US, WINDOW_US = 60 * SECOND_US, 10 * SECOND_US

@@ -22,7 +22,7 @@ from watersmeet.planners.sited import explicit
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.sites import site as sites_module
 from watersmeet.sim.sites.rows import lay_out, typed
-from watersmeet.sim.sites.site import SimulatedSites
+from watersmeet.sim.sites.simulated import SimulatedSites
 from watersmeet.stats.model import ColumnStats, Number, Stats, StreamStats
 from watersmeet.topology.model import Site, Topology
 

@@ -12,7 +12,7 @@ from watersmeet.plan.nodes import Hop, JoinPlan, Method, OuterJoin, Plan, join_p
 from watersmeet.plan.shape import matching_of
 from watersmeet.planners.local import local, symmetric
 from watersmeet.planners.sited import central, explicit
-from watersmeet.program.site.versions import Change, QueryPlan
+from watersmeet.program.site.changes import Change, QueryPlan
 from watersmeet.query.bags import Bag, bag_of
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.oracle import answer, versioned
@@ -21,7 +21,8 @@ from watersmeet.query.sql import parse_query
 from watersmeet.query.windows import AsOf, Range, Rows, Tumble
 from watersmeet.sim.internet.links import LinkModel
 from watersmeet.sim.sites.rows import typed
-from watersmeet.sim.sites.site import SimulatedSites, TableSource
+from watersmeet.sim.sites.simulated import SimulatedSites
+from watersmeet.sim.sites.site import TableSource
 
 SCHEMA = pa.schema(
     [("k", pa.int64()), ("m", pa.int32()), ("s", pa.string()), ("id", pa.int64()), ("ts", pa.timestamp("us", "UTC"))]

@@ -22,7 +22,8 @@ from watersmeet.query.model import EVENT_TIME, Output
 from watersmeet.query.sql import parse_script
 from watersmeet.query.windows import AsOf
 from watersmeet.sim.sites.rows import typed_outputs
-from watersmeet.sim.sites.site import SimulatedSites, TableSource
+from watersmeet.sim.sites.simulated import SimulatedSites
+from watersmeet.sim.sites.site import TableSource
 
 STREAMS = ("s0", "s1")
 SCHEMAS = {**dict.fromkeys(STREAMS, SCHEMA), "t0": TABLE}

@@ -21,7 +21,7 @@ from watersmeet.plan.nodes import Plan
 from watersmeet.planners.choose import choose
 from watersmeet.sim.internet.links import LinkModel
 from watersmeet.sim.sites.rows import typed
-from watersmeet.sim.sites.site import SimulatedSites
+from watersmeet.sim.sites.simulated import SimulatedSites
 
 SECOND_US = 1_000_000
 _MAX_EVENTS = 300_000

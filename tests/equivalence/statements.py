@@ -27,7 +27,8 @@ from watersmeet.query.sql import parse_script
 from watersmeet.query.windows import AsOf
 from watersmeet.sim.internet.links import LinkModel
 from watersmeet.sim.sites.rows import typed_outputs
-from watersmeet.sim.sites.site import SimulatedSites, TableSource
+from watersmeet.sim.sites.simulated import SimulatedSites
+from watersmeet.sim.sites.site import TableSource
 
 STREAMS = ("s0", "s1", "s2")
 SCHEMAS = {**dict.fromkeys(STREAMS, SCHEMA), "t0": TABLE}

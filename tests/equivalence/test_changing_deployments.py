@@ -13,14 +13,15 @@ from equivalence.test_outer_views import plan_of
 
 import watersmeet as wm
 from watersmeet.plan.nodes import Plan
+from watersmeet.program.site.changes import Change, QueryPlan
 from watersmeet.program.site.ledger import SiteLedger
-from watersmeet.program.site.versions import Change, QueryPlan
 from watersmeet.query.bags import Bag
 from watersmeet.query.model import EVENT_TIME, Output
 from watersmeet.query.oracle import answer_outputs
 from watersmeet.sim.internet.links import LinkModel
 from watersmeet.sim.sites.rows import typed_outputs
-from watersmeet.sim.sites.site import CommitCrash, CrashNow, SimulatedSite, SimulatedSites, TableSource
+from watersmeet.sim.sites.simulated import SimulatedSites
+from watersmeet.sim.sites.site import CommitCrash, CrashNow, SimulatedSite, TableSource
 from watersmeet.topology.difference import Differences, differences
 from watersmeet.topology.views import outputs_of
 

@@ -14,7 +14,7 @@ from watersmeet.query.model import EVENT_TIME
 from watersmeet.query.oracle import answer_outputs
 from watersmeet.sim.internet.links import LinkModel
 from watersmeet.sim.sites.rows import typed_outputs
-from watersmeet.sim.sites.site import SimulatedSites
+from watersmeet.sim.sites.simulated import SimulatedSites
 from watersmeet.topology.views import outputs_of
 
 TIMES = dict.fromkeys(STREAMS, "ts")

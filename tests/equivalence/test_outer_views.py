@@ -18,7 +18,7 @@ from watersmeet.query.outer import branches_of
 from watersmeet.query.sql import parse_script
 from watersmeet.sim.internet.links import LinkModel
 from watersmeet.sim.sites.rows import typed_outputs
-from watersmeet.sim.sites.site import SimulatedSites
+from watersmeet.sim.sites.simulated import SimulatedSites
 
 STREAMS = ("s0", "s1", "s2")
 COLUMNS = dict.fromkeys(STREAMS, SCHEMA.names)

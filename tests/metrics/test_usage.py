@@ -7,7 +7,7 @@ from watersmeet.metrics.usage import Usage, usage_of
 from watersmeet.query.model import EVENT_TIME
 from watersmeet.query.sql import parse_script
 from watersmeet.sim.sites.rows import typed_outputs
-from watersmeet.sim.sites.site import SimulatedSites
+from watersmeet.sim.sites.simulated import SimulatedSites
 from watersmeet.sim.sites.trial import SCHEMA
 
 QUERIES = {

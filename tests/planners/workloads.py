@@ -12,7 +12,7 @@ from watersmeet.query.model import JoinQuery
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.internet.links import LinkModel
 from watersmeet.sim.sites.rows import typed
-from watersmeet.sim.sites.site import SimulatedSites
+from watersmeet.sim.sites.simulated import SimulatedSites
 from watersmeet.sim.sites.trial import edges_of
 from watersmeet.stats.model import Bin, ColumnStats, Histogram, Number, Stats, StreamStats
 from watersmeet.stats.packed_sizes import Sizes

@@ -20,7 +20,7 @@ from watersmeet.metrics.events import MicroBatchCompleted
 from watersmeet.planners.local import local
 from watersmeet.program.finish.failed import failed_sink
 from watersmeet.sim.sites.rows import typed
-from watersmeet.sim.sites.site import SimulatedSites
+from watersmeet.sim.sites.simulated import SimulatedSites
 from watersmeet.spark.deliver.delivery import Delivery
 from watersmeet.testing import bag
 

@@ -21,7 +21,7 @@ import watersmeet as wm
 from watersmeet.metrics.events import PlanDecision, PlanInForce
 from watersmeet.program.operators import Purpose
 from watersmeet.program.site.agreement import Versions
-from watersmeet.program.site.versions import QueryPlan
+from watersmeet.program.site.changes import QueryPlan
 from watersmeet.query.bags import Bag, bag_of
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query

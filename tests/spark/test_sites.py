@@ -37,7 +37,7 @@ from watersmeet.plan.nodes import Method
 from watersmeet.program.site.ledger import SiteLedger
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
-from watersmeet.sim.sites.site import SimulatedSites
+from watersmeet.sim.sites.simulated import SimulatedSites
 from watersmeet.spark.links.directory import DirectoryLinks
 from watersmeet.spark.links.protocol import Fenced, Link, LinkUnreadable, Role, Sealed
 from watersmeet.spark.links.site_links import SiteLinks

@@ -18,8 +18,8 @@ from watersmeet.metrics.events import Event, PlanDecision
 from watersmeet.plan.nodes import JoinPlan
 from watersmeet.planners.choose import problem_for
 from watersmeet.planners.problem import NoPlan, Objective, Problem
+from watersmeet.program.site.changes import Expected
 from watersmeet.program.site.matches import Matched
-from watersmeet.program.site.versions import Expected
 from watersmeet.query.model import JoinQuery
 from watersmeet.stats.model import Number, Stats
 from watersmeet.stats.observe import filter_shares

@@ -112,7 +112,7 @@ def _with_plans(
     """The differences with those of plans, and what Spark finds wrong with new queries."""
     rows = list(found.rows)
     with spark_session(options, topology) as spark:
-        from watersmeet.program.site.versions import QueryPlan, plan_changes
+        from watersmeet.program.site.changes import QueryPlan, plan_changes
         from watersmeet.spark.planning import check_query
 
         again: dict[str, QueryPlan] = {}  # with views and SELECTs, which have plans of their own

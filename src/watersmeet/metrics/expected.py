@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from watersmeet.cost.costs import Cost
 from watersmeet.planners.choose import Chosen
-from watersmeet.program.site.program import JoinPart, SiteProgram
+from watersmeet.program.site.part import JoinPart
+from watersmeet.program.site.program import SiteProgram
 from watersmeet.topology.model import Topology
 
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass, fields
 from watersmeet.program.finish.outer import definition_of
 from watersmeet.program.operators import ROWLESS
 from watersmeet.program.site.ledger import SiteLedger
-from watersmeet.program.site.program import JoinPart, SiteProgram, stored_inputs
+from watersmeet.program.site.part import JoinPart
+from watersmeet.program.site.program import SiteProgram
+from watersmeet.program.site.roles import stored_inputs
 from watersmeet.program.site.streams import clock_flow
 
 

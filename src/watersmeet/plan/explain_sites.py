@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping
 
 from watersmeet.program.operators import Operator
 from watersmeet.program.site.classified import possible_fragments
+from watersmeet.program.site.part import JoinPart
 from watersmeet.program.site.probe_groups import probe_groups
-from watersmeet.program.site.program import JoinPart, SiteProgram
+from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.site.streams import StreamScan
 from watersmeet.program.site.travelling import most_records
 from watersmeet.sharing.gains import total_gain

@@ -21,7 +21,7 @@ from watersmeet.program.site.ledger import Traffic
 from watersmeet.query.sql import parse_query
 from watersmeet.reproduce.counting import RowsByValue, shipped_per_s
 from watersmeet.sim.sites.rows import typed
-from watersmeet.sim.sites.site import SimulatedSites
+from watersmeet.sim.sites.simulated import SimulatedSites
 
 EVENT_TIME = "ts"
 MOST_PAIRS = 3_000_000.0  # combinations that one run may have to make; a plan that needs more is not run

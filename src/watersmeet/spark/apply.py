@@ -21,7 +21,7 @@ from watersmeet.metrics.bus import EventBus
 from watersmeet.metrics.events import Event, PlanChangeProposed, PlanInForce, QueryAdded, QueryRemoved, RunEnded
 from watersmeet.planners.choose import Chosen, choose
 from watersmeet.program.site.agreement import Versions
-from watersmeet.program.site.versions import Change, QueryPlan, check_change, plan_changes
+from watersmeet.program.site.changes import Change, QueryPlan, check_change, plan_changes
 from watersmeet.spark.binding import Bound
 from watersmeet.spark.catalogue import Catalogue, definitions_of
 from watersmeet.spark.definitions import read_topology

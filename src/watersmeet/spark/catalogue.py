@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from watersmeet.errors import InputError
 from watersmeet.program.finish.model import definition_name
 from watersmeet.program.site.agreement import Versions
-from watersmeet.program.site.versions import Change
+from watersmeet.program.site.changes import Change
 from watersmeet.spark.binding import Bound
 from watersmeet.spark.definitions import Definition, query_text, read_definition, read_stream, stream_text
 from watersmeet.spark.outputs import bind_outputs

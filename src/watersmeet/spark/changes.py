@@ -13,10 +13,10 @@ from watersmeet.plan.explain import explain_text
 from watersmeet.plan.nodes import join_plan_of, join_plans_of
 from watersmeet.program.finish.model import Finish
 from watersmeet.program.site.agreement import Takeover, Versions
+from watersmeet.program.site.changes import Change
 from watersmeet.program.site.deployment import Deployment
 from watersmeet.program.site.ledger import FORMAT
 from watersmeet.program.site.program import SiteProgram
-from watersmeet.program.site.versions import Change
 from watersmeet.program.storage.wire import VERSION
 from watersmeet.query.model import TIME, Column, JoinQuery, Target
 from watersmeet.query.sql import canonical_sql

@@ -27,9 +27,9 @@ from watersmeet.metrics.usage import Usage, usage_of
 from watersmeet.plan.nodes import Plan, join_plans_of
 from watersmeet.planners.choose import Chosen, choose, estimate
 from watersmeet.program.site.agreement import Takeover
+from watersmeet.program.site.changes import Change, Expected, QueryPlan, plan_changes
 from watersmeet.program.site.ledger import SiteLedger
 from watersmeet.program.site.program import SiteProgram
-from watersmeet.program.site.versions import Change, Expected, QueryPlan, plan_changes
 from watersmeet.spark.apply import Applier
 from watersmeet.spark.notebook import LiveView, RunEvents, RunningPlan
 from watersmeet.spark.site.query import SiteQuery

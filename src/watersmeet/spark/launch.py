@@ -27,9 +27,9 @@ from watersmeet.plan.nodes import has_groups, is_outer, join_plan_of, with_join
 from watersmeet.planners.choose import Chosen
 from watersmeet.program.site.adoption import first_ledger, program_of, with_finishes
 from watersmeet.program.site.agreement import Versions, proposer_of
+from watersmeet.program.site.changes import Change, QueryPlan, plan_changes
 from watersmeet.program.site.deployment import Deployment, first_joins, programs_of
 from watersmeet.program.site.engine import read_versions
-from watersmeet.program.site.versions import Change, QueryPlan, plan_changes
 from watersmeet.program.storage.wire import VERSION
 from watersmeet.spark.adapting import Observations, PlanAdapter, SitePlanAdapter
 from watersmeet.spark.apply import Applier

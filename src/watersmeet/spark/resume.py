@@ -7,8 +7,8 @@ from pathlib import Path
 
 from watersmeet.errors import CheckpointDamaged, CheckpointMismatch, InputError
 from watersmeet.program.site.agreement import Takeover, Versions, proposer_of
+from watersmeet.program.site.changes import Change
 from watersmeet.program.site.engine import read_versions
-from watersmeet.program.site.versions import Change
 from watersmeet.spark.checkpoint import LEDGER, Checkpoint, check_files, read_ledger
 from watersmeet.spark.definitions import (
     Definition,

@@ -7,12 +7,12 @@ from pathlib import Path
 from watersmeet.plan.explain import explain_text
 from watersmeet.program.site.adoption import program_of
 from watersmeet.program.site.agreement import Versions
+from watersmeet.program.site.changes import Change
 from watersmeet.program.site.deployment import Joined
 from watersmeet.program.site.engine import read_versions
 from watersmeet.program.site.ledger import SiteLedger
 from watersmeet.program.site.outbox import bytes_sent
 from watersmeet.program.site.savings import SiteCounts, savings
-from watersmeet.program.site.versions import Change
 from watersmeet.query.windows import END_US
 from watersmeet.spark.checkpoint import read_ledger
 from watersmeet.spark.requests import requests_in

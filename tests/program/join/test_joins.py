@@ -20,7 +20,8 @@ from watersmeet.query.model import JoinQuery
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.sites.rows import HASH, typed
-from watersmeet.sim.sites.site import SimulatedSite, SimulatedSites
+from watersmeet.sim.sites.simulated import SimulatedSites
+from watersmeet.sim.sites.site import SimulatedSite
 from watersmeet.sim.sites.trial import answered_before
 from watersmeet.testing import split
 

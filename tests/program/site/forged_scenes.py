@@ -11,7 +11,7 @@ from watersmeet.errors import SqlError
 from watersmeet.planners.local import local
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.sites.rows import typed
-from watersmeet.sim.sites.site import SimulatedSites
+from watersmeet.sim.sites.simulated import SimulatedSites
 from watersmeet.sim.sites.trials.draw import draw, draw_changing
 from watersmeet.sim.sites.trials.model import Trial
 from watersmeet.sim.sites.trials.run import run

@@ -25,7 +25,8 @@ from watersmeet.program.storage.wire import Message, Parcel, index_parcel, pack_
 from watersmeet.query.bags import Bag
 from watersmeet.query.model import JoinQuery
 from watersmeet.sim.sites.rows import DuckEvaluator, lay_out
-from watersmeet.sim.sites.site import SimulatedSites, run_here
+from watersmeet.sim.sites.simulated import SimulatedSites
+from watersmeet.sim.sites.site import run_here
 from watersmeet.sim.sites.trial import SCHEMA
 
 

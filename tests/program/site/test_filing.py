@@ -22,7 +22,8 @@ from watersmeet.program.site.filing import (
     with_selected,
 )
 from watersmeet.program.site.ingest import Ingest
-from watersmeet.program.site.program import Route, SiteProgram, Stored
+from watersmeet.program.site.part import Route
+from watersmeet.program.site.program import SiteProgram, Stored
 from watersmeet.program.site.streams import StreamScan
 from watersmeet.program.storage.segments import KEY, TS, class_column, column, selected_column, sort_key
 from watersmeet.program.storage.shelf import MemoryShelf

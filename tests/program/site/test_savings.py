@@ -3,8 +3,8 @@
 from typing import Any
 
 from watersmeet.program.site.agreement import Takeover
+from watersmeet.program.site.changes import Change, Expected, QueryPlan
 from watersmeet.program.site.savings import SiteCounts, savings
-from watersmeet.program.site.versions import Change, Expected, QueryPlan
 
 SECOND = 1_000_000
 NO_PLAN: Any = None  # plans are not looked at

@@ -9,9 +9,9 @@ from sim.sites.streams import SECOND, answers_of, expected, parsed, planned, ste
 from watersmeet.plan.nodes import Hop, Method, Plan
 from watersmeet.program.operators import Purpose
 from watersmeet.program.site.agreement import Form
-from watersmeet.program.site.versions import Change, QueryPlan
+from watersmeet.program.site.changes import Change, QueryPlan
 from watersmeet.sim.internet.links import LinkModel
-from watersmeet.sim.sites.site import SimulatedSites
+from watersmeet.sim.sites.simulated import SimulatedSites
 from watersmeet.sim.sites.trial import Size, draw_changing, run
 
 SQL = "SELECT a.id AS a, b.id AS b, c.id AS c FROM a [RANGE 4 SECONDS], b [RANGE 4 SECONDS], c [RANGE 4 SECONDS] "

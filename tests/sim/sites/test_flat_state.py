@@ -12,7 +12,8 @@ from watersmeet.query.model import EVENT_TIME
 from watersmeet.query.sql import parse_script
 from watersmeet.query.windows import AsOf
 from watersmeet.sim.sites.rows import typed_outputs
-from watersmeet.sim.sites.site import SimulatedSite, SimulatedSites, TableSource
+from watersmeet.sim.sites.simulated import SimulatedSites
+from watersmeet.sim.sites.site import SimulatedSite, TableSource
 from watersmeet.sim.sites.trial import SCHEMA
 
 R = "[RANGE 4 SECONDS]"

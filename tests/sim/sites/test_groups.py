@@ -9,13 +9,13 @@ from watersmeet.plan.nodes import Hop, Method, Plan
 from watersmeet.planners.local import local
 from watersmeet.planners.sited import explicit
 from watersmeet.program.operators import Purpose
-from watersmeet.program.site.versions import Change, QueryPlan
+from watersmeet.program.site.changes import Change, QueryPlan
 from watersmeet.query.bags import Bag, bag_of
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.sites.rows import typed
-from watersmeet.sim.sites.site import SimulatedSites
+from watersmeet.sim.sites.simulated import SimulatedSites
 
 SECOND_US = 1_000_000
 STAMP = pa.timestamp("us", "UTC")

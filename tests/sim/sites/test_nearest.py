@@ -14,11 +14,11 @@ from watersmeet.planners.local import symmetric
 from watersmeet.program.operators import Purpose
 from watersmeet.program.site import versions
 from watersmeet.program.site.agreement import Form
+from watersmeet.program.site.changes import Change, QueryPlan
 from watersmeet.program.site.ledger import Traffic
-from watersmeet.program.site.versions import Change, QueryPlan
 from watersmeet.query.bags import Bag
 from watersmeet.sim.internet.links import LinkModel
-from watersmeet.sim.sites.site import SimulatedSites
+from watersmeet.sim.sites.simulated import SimulatedSites
 from watersmeet.topology.links import Link
 
 WINDOWED = (

@@ -27,7 +27,7 @@ from watersmeet.plan.nodes import (
 from watersmeet.planners.sited import central
 from watersmeet.program.compile import compile_sites
 from watersmeet.program.operators import Form, Gather, Semijoin
-from watersmeet.sim.sites.site import SimulatedSites
+from watersmeet.sim.sites.simulated import SimulatedSites
 from watersmeet.sim.sites.trial import SCHEMA
 
 HOMES = {"s": "east", "t": "west", "u": "north"}

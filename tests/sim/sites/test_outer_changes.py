@@ -10,14 +10,14 @@ from watersmeet.errors import InputError
 from watersmeet.plan.nodes import Hop, Method, OuterJoin, Plan
 from watersmeet.plan.shape import matching_of
 from watersmeet.planners.local import local
+from watersmeet.program.site.changes import Change, QueryPlan, check_change, plan_changes
 from watersmeet.program.site.deployment import deployed, shared_joins
-from watersmeet.program.site.versions import Change, QueryPlan, check_change, plan_changes
 from watersmeet.query.bags import Bag, bag_of
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.oracle import answer
 from watersmeet.query.outer import branches_of
 from watersmeet.sim.internet.links import LinkModel
-from watersmeet.sim.sites.site import SimulatedSites
+from watersmeet.sim.sites.simulated import SimulatedSites
 from watersmeet.sim.sites.trial import SCHEMA
 
 HOMES = {"a": "n1", "b": "n2", "c": "n3"}

@@ -12,14 +12,14 @@ from seeds import FreshSeeds
 
 from watersmeet.planners.local import local
 from watersmeet.program.operators import Purpose
+from watersmeet.program.site.changes import Change, QueryPlan
 from watersmeet.program.site.families import LEAST_SHARED
-from watersmeet.program.site.versions import Change, QueryPlan
 from watersmeet.query.bags import bag_of
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.sites.rows import typed
-from watersmeet.sim.sites.site import SimulatedSites
+from watersmeet.sim.sites.simulated import SimulatedSites
 
 SECOND = 1_000_000
 END_US = 7_200 * SECOND

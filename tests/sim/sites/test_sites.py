@@ -35,7 +35,7 @@ from watersmeet.query.model import JoinQuery
 from watersmeet.sim.internet.links import LinkModel, Network
 from watersmeet.sim.sites import site as sites_module
 from watersmeet.sim.sites.rows import lay_out
-from watersmeet.sim.sites.site import SimulatedSites
+from watersmeet.sim.sites.simulated import SimulatedSites
 from watersmeet.sim.sites.trial import SCHEMA, Trial, TrialQuery, answered_before, draw, edges_of, run
 
 

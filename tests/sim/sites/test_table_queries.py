@@ -9,15 +9,16 @@ from sim.sites.test_tables import COLUMNS, LAST_S, SCHEMAS, SECOND, Source, _fee
 from watersmeet.errors import InputError
 from watersmeet.planners.local import local
 from watersmeet.planners.sited import central
+from watersmeet.program.site.changes import Change, QueryPlan, check_change
 from watersmeet.program.site.deployment import deployed, shared_joins
-from watersmeet.program.site.versions import Change, QueryPlan, check_change
 from watersmeet.query.bags import Bag, bag_of
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
 from watersmeet.query.windows import AsOf
 from watersmeet.sim.internet.links import LinkModel
 from watersmeet.sim.sites.rows import typed
-from watersmeet.sim.sites.site import SimulatedSites, TableSource
+from watersmeet.sim.sites.simulated import SimulatedSites
+from watersmeet.sim.sites.site import TableSource
 
 BEFORE = "SELECT a.id, u.name FROM a, u WHERE a.k = u.k"
 BEGUN = (

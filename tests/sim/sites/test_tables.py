@@ -20,7 +20,8 @@ from watersmeet.query.windows import AsOf, Rows
 from watersmeet.sim.internet.links import LinkModel
 from watersmeet.sim.sites import trial
 from watersmeet.sim.sites.rows import typed
-from watersmeet.sim.sites.site import SimulatedSites, TableSource
+from watersmeet.sim.sites.simulated import SimulatedSites
+from watersmeet.sim.sites.site import TableSource
 from watersmeet.sim.sites.trials.plans import mixed_plan
 
 SECOND = 1_000_000

@@ -13,7 +13,7 @@ from sim.sites.test_views import CHAINS, STREAMS, TIMES, plans_of, stream
 from watersmeet.errors import InputError
 from watersmeet.plan.nodes import Into, Plan, join_plan_of, with_join
 from watersmeet.planners.sited import central
-from watersmeet.program.site.versions import Change, QueryPlan, check_change
+from watersmeet.program.site.changes import Change, QueryPlan, check_change
 from watersmeet.query.bags import Bag, bag_of
 from watersmeet.query.model import EVENT_TIME
 from watersmeet.query.oracle import answer_outputs
@@ -22,7 +22,8 @@ from watersmeet.query.windows import AsOf
 from watersmeet.sim.internet.links import LinkModel
 from watersmeet.sim.sites import trial
 from watersmeet.sim.sites.rows import typed_outputs
-from watersmeet.sim.sites.site import SimulatedSites, TableSource
+from watersmeet.sim.sites.simulated import SimulatedSites
+from watersmeet.sim.sites.site import TableSource
 from watersmeet.sim.sites.trials.plans import mixed_plan
 
 SCHEMAS = {**dict.fromkeys(STREAMS, trial.SCHEMA), "u": TABLE, "r": TABLE}

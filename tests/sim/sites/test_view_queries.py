@@ -7,14 +7,14 @@ import pytest
 from sim.sites.streams import SECOND
 from sim.sites.test_views import CHAINS, STREAMS, TIMES, plans_of, stream
 
-from watersmeet.program.site.versions import Change, QueryPlan
+from watersmeet.program.site.changes import Change, QueryPlan
 from watersmeet.query.bags import Bag, bag_of
 from watersmeet.query.model import EVENT_TIME
 from watersmeet.query.oracle import answer_outputs
 from watersmeet.query.sql import parse_script
 from watersmeet.sim.internet.links import LinkModel
 from watersmeet.sim.sites.rows import typed_outputs
-from watersmeet.sim.sites.site import SimulatedSites
+from watersmeet.sim.sites.simulated import SimulatedSites
 from watersmeet.sim.sites.trial import SCHEMA
 
 # What runs before: a view of all streams, and a query that reads it.

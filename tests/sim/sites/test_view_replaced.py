@@ -10,15 +10,15 @@ from sim.sites.test_views import STREAMS, TIMES, plans_of, stream
 
 from watersmeet.errors import InputError
 from watersmeet.plan.nodes import Plan
+from watersmeet.program.site.changes import Change, QueryPlan, check_change
 from watersmeet.program.site.deployment import deployed, shared_joins
-from watersmeet.program.site.versions import Change, QueryPlan, check_change
 from watersmeet.query.bags import Bag, bag_of
 from watersmeet.query.model import EVENT_TIME, Output
 from watersmeet.query.oracle import answer_outputs
 from watersmeet.query.sql import parse_script
 from watersmeet.sim.internet.links import LinkModel
 from watersmeet.sim.sites.rows import typed_outputs
-from watersmeet.sim.sites.site import SimulatedSites
+from watersmeet.sim.sites.simulated import SimulatedSites
 from watersmeet.sim.sites.trial import SCHEMA
 
 JOIN = "SELECT a.k, a.id AS ai, b.m FROM a [RANGE 3 SECONDS], b [RANGE 2 SECONDS] WHERE a.k = b.k"

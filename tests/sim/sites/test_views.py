@@ -16,7 +16,7 @@ from watersmeet.query.oracle import answer_outputs
 from watersmeet.query.sql import parse_script
 from watersmeet.sim.internet.links import LinkModel
 from watersmeet.sim.sites.rows import typed_outputs
-from watersmeet.sim.sites.site import SimulatedSites
+from watersmeet.sim.sites.simulated import SimulatedSites
 from watersmeet.sim.sites.trial import SCHEMA
 
 STREAMS = ("a", "b", "c")

@@ -31,10 +31,12 @@ from watersmeet.program.site.filing import (
 )
 from watersmeet.program.site.ledger import SiteLedger, Traffic
 from watersmeet.program.site.outbox import bytes_sent
-from watersmeet.program.site.program import Index, JoinPart, Shipment, SiteProgram
+from watersmeet.program.site.part import JoinPart
+from watersmeet.program.site.program import Index, Shipment, SiteProgram
+from watersmeet.program.site.reuse import windows_needed
 from watersmeet.program.site.shared_groups import shared_states
 from watersmeet.program.site.streams import clock_flow
-from watersmeet.program.site.versions import next_deployment, windows_needed
+from watersmeet.program.site.versions import next_deployment
 from watersmeet.program.storage.segments import KEY, ORDINAL, TS, column
 from watersmeet.program.storage.shelf import Segment, Shelf
 from watersmeet.program.storage.wire import UNKNOWN

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import assert_never
 
+from watersmeet.program.site.changes import Change
 from watersmeet.program.site.deployment import Deployment
 from watersmeet.program.site.nearest import Holding
-from watersmeet.program.site.versions import Change
 from watersmeet.program.storage.codec import fits, from_json, to_json
 from watersmeet.program.storage.wire import UNKNOWN
 from watersmeet.query.windows import END_US, FIRST_US

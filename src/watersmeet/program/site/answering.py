@@ -13,32 +13,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from watersmeet.errors import ExpressionFailed
-from watersmeet.program.finish.changes import Values, changed_rows
-from watersmeet.program.finish.distinct import Held, KeepUnseen
+from watersmeet.program.finish.changes import Values
 from watersmeet.program.finish.failed import failed_sink, refuse_failed
-from watersmeet.program.finish.groups import first_of_windows
 from watersmeet.program.finish.model import Evaluated, Evaluator, Finish, answer_column
-from watersmeet.program.finish.outer import MatchRows, columns_or_nulls, select_columns
-from watersmeet.program.finish.shared import Shape, split_by_member
+from watersmeet.program.finish.outer import MatchRows
+from watersmeet.program.finish.shared import Shape
 from watersmeet.program.join.axis import Clock
 from watersmeet.program.operators import Form
 from watersmeet.program.site.filing import Made, pack_for_others
+from watersmeet.program.site.finishing import Finishing
 from watersmeet.program.site.grouping import GroupRecords
 from watersmeet.program.site.inputs import read_clock
 from watersmeet.program.site.ledger import Answers, SiteLedger
-from watersmeet.program.site.program import JoinPart, SiteProgram
-from watersmeet.program.site.shared_groups import (
-    MEMBER_ITEM,
-    SharedGroups,
-    SharedQuery,
-    detached,
-    regrouped,
-    shared_query,
-)
+from watersmeet.program.site.part import JoinPart
+from watersmeet.program.site.program import SiteProgram
+from watersmeet.program.site.shared_groups import SharedGroups, SharedQuery, detached, regrouped, shared_query
 from watersmeet.program.site.tasks import RunTasks
 from watersmeet.program.storage.shelf import Segment, Shelf
 from watersmeet.program.storage.wire import UNKNOWN
-from watersmeet.query.model import MEMBER, Grouping
+from watersmeet.query.model import Grouping
 from watersmeet.query.outer import WHERE_HOLDS
 from watersmeet.query.windows import Changes
 
@@ -56,9 +49,7 @@ class Answering:
     ) -> None:
         self._program = program
         self._shelf = shelf
-        self._run_tasks = run_tasks
-        self._evaluate = evaluate
-        self._buckets_for = buckets_for  # into how many buckets so many rows are cut
+        self._finishing = Finishing(shelf, run_tasks, evaluate, buckets_for)
         self._records = GroupRecords(shelf, run_tasks)
         self._shared = SharedGroups(program, shelf, self._records)
 
@@ -188,7 +179,7 @@ class Answering:
         results = [one for one in made if not is_shared and one.results is not None and _is_result_of(part, one.flow)]
         rows = sum(one.rows for one in results)
         paths = tuple(one.results for one in results if one.results is not None)
-        return self._finished(finish, paths, rows, ledger) if rows else (None, Evaluated(()))
+        return self._finishing.rows(finish, paths, rows, ledger) if rows else (None, Evaluated(()))
 
     def answer(
         self,
@@ -224,7 +215,7 @@ class Answering:
                     closed[name] = max(closed.get(name, UNKNOWN), until_us)
                     if finish.matching.is_distinct:
                         finish = finish.of_matched
-                        pieces = self._compared(finish, pieces, ledger)
+                        pieces = self._finishing.compared(finish, pieces, ledger)
                 if finish.grouping is not None:
                     parts = [part for part, _ in versions]
                     before = ledger.closed.get(name, UNKNOWN)
@@ -240,13 +231,15 @@ class Answering:
                     groups[name], ended = self._ended_groups(query, finish.grouping, state, before, now, clock_of, more)
                     closed[name], pieces = now, list(answered.get(name, ()))
                     if ended:
-                        found, evaluated = self._finished_groups(finish, ended, ledger)
+                        found, evaluated = self._finishing.groups(finish, ended, ledger)
                         self._note_failed(query, evaluated, failed, failed_paths)
                         pieces += [] if found is None else [found]
                 if finish.time_column is not None:
-                    groups[name], pieces = self._first_answers(finish, pieces, groups.get(name, ()), until_us, ledger)
+                    groups[name], pieces = self._finishing.first_answers(
+                        finish, pieces, groups.get(name, ()), until_us, ledger
+                    )
                 if finish.distinct:
-                    unseen = (self._kept_distinct(one, finish, seen) for one in pieces)
+                    unseen = (self._finishing.kept_distinct(one, finish, seen) for one in pieces)
                     pieces = [one for one in unseen if one is not None]
                 if pieces:
                     target = finish.target.name
@@ -262,7 +255,7 @@ class Answering:
         """Put answers where sinks take them from, and what expressions fail for where queries keep it."""
         undelivered = dict(ledger.undelivered)
         for target, pieces in given.items():
-            undelivered[target] = (*undelivered.get(target, ()), self._together(pieces))
+            undelivered[target] = (*undelivered.get(target, ()), self._finishing.together(pieces))
         for query, answers in self._kept_failed(ledger.number, failed_paths):
             undelivered[failed_sink(query)] = (*undelivered.get(failed_sink(query), ()), answers)
         return replace(ledger, undelivered=undelivered)
@@ -311,66 +304,10 @@ class Answering:
                 tables = self._shared.ended(queries, groups, before, now)
             except ExpressionFailed:  # of whose groups, each finds out by itself
                 continue
-            found = self._finished_together(queries, tables, ledger) if tables else {}
+            found = self._finishing.groups_together(queries, tables, ledger) if tables else {}
             if found is not None:
                 answered |= {one.finish.definition: found.get(place, []) for place, one in enumerate(queries)}
         return answered
-
-    def _finished_together(
-        self, queries: Sequence[SharedQuery], tables: Sequence[pa.Table], ledger: SiteLedger
-    ) -> dict[int, list[Answers]] | None:
-        """By place of a query, its groups through HAVING and the select list; None where an expression fails."""
-        finish = queries[0].finish.of_groups
-        if finish.plain is not None and queries[0].grouping.limit is None:
-            columns, groups = finish.plain, pa.concat_tables(tables)
-            groups = groups.select(list(dict.fromkeys([*(name for name, _ in columns), MEMBER.flat])))
-            by_member = split_by_member(groups, MEMBER.flat)
-        else:
-            together = replace(
-                finish, columns=(*finish.columns, MEMBER.flat), select=(*finish.select, MEMBER_ITEM), errors="fail"
-            )
-            paths = tuple(self._shelf.put("groups", table).path for table in tables)
-            evaluated = self._evaluate(together, paths, sum(table.num_rows for table in tables))
-            if evaluated.failed:
-                return None
-            columns = finish.evaluated_columns
-            names = [name for name, _ in columns]
-            rows = pa.concat_tables(self._shelf.get(path) for path in evaluated.paths)
-            by_member = split_by_member(rows.select([*names, answer_column(len(names))]), answer_column(len(names)))
-        if queries[0].grouping.limit is not None:
-            by_member = {place: first_of_windows(queries[place].grouping, rows) for place, rows in by_member.items()}
-        return {place: [answers] for place, answers in self._in_one_file(queries, by_member, columns, ledger)}
-
-    def _in_one_file(
-        self,
-        queries: Sequence[SharedQuery],
-        tables: Mapping[int, pa.Table],
-        columns: tuple[tuple[str, str], ...],
-        ledger: SiteLedger,
-    ) -> Iterator[tuple[int, Answers]]:
-        """Answers by place of a query: in one file where they go to sinks, alone where they are rows of streams."""
-        columns = columns[: len(queries[0].grouping.select)]
-        together = [place for place in tables if not queries[place].finish.target.is_stream]
-        if together:
-            path, first = self._shelf.put("groups", pa.concat_tables(tables[place] for place in together)).path, 0
-            for place in together:
-                yield place, Answers(ledger.number, (path,), columns, tables[place].num_rows, first)
-                first += tables[place].num_rows
-        for place in tables.keys() - together:
-            path = self._shelf.put("groups", tables[place]).path
-            yield place, Answers(ledger.number, (path,), columns, tables[place].num_rows)
-
-    def _first_answers(
-        self, finish: Finish, pieces: Sequence[Answers], held: tuple[Segment, ...], until_us: int, ledger: SiteLedger
-    ) -> tuple[tuple[Segment, ...], list[Answers]]:
-        """Answers of a DISTINCT that is a stream wait for the watermark: each is given at the first time it has."""
-        assert finish.time_column is not None
-        paths = [path for one in pieces for path in one.paths]
-        held, due = Held(self._shelf, finish.time_column).released(held, paths, until_us)
-        if due is None:
-            return held, []
-        path = self._shelf.put("evaluated", due).path
-        return held, [Answers(ledger.number, (path,), finish.evaluated_columns, due.num_rows)]
 
     def _clocks(self, parts: Sequence[JoinPart], ledger: SiteLedger) -> Callable[[str], Clock]:
         """The row clock of each alias of a join."""
@@ -412,57 +349,6 @@ class Answering:
             given.append(Answers(ledger.number, paths, columns, sum(table.num_rows for table in matched.rows)))
         return given, matched.complete_to
 
-    def _compared(self, finish: Finish, pieces: Sequence[Answers], ledger: SiteLedger) -> list[Answers]:
-        """Answers of an outer join with what DISTINCT finds equal ones by."""
-        tables = [
-            self._shelf.get(path).select([name for name, _ in one.columns]) for one in pieces for path in one.paths
-        ]
-        paths = tuple(self._shelf.put("answers", table.rename_columns(list(finish.columns))).path for table in tables)
-        rows = sum(one.rows for one in pieces)
-        found, _ = self._finished(finish, paths, rows, ledger) if rows else (None, Evaluated(()))
-        return [] if found is None else [found]
-
-    def _kept_distinct(self, answers: Answers, finish: Finish, seen: dict[str, tuple[Segment, ...]]) -> Answers | None:
-        """Answers that were never given before, which are remembered."""
-        fresh = tuple(self._unseen(finish, answers.paths, answers.rows, seen.get(finish.definition, ())))
-        if not fresh:
-            return None
-        seen[finish.definition] = (*seen.get(finish.definition, ()), *fresh)
-        given = tuple(one.path for segment in fresh for one in segment.parts)
-        return replace(answers, paths=given, rows=sum(segment.rows for segment in fresh))
-
-    def _together(self, pieces: Sequence[Answers]) -> Answers:
-        """The answers of several versions of a query as those of one micro-batch: sinks know them by its number."""
-        first, *others = pieces
-        if not others:
-            return first
-        if all(one.columns == first.columns and one.first is None for one in pieces):
-            paths = tuple(path for one in pieces for path in one.paths)
-            return replace(first, paths=paths, rows=sum(one.rows for one in pieces))
-        columns = tuple((answer_column(number), name) for number, (_, name) in enumerate(first.columns))
-        given = []
-        for one in pieces:
-            for table in one.tables(self._shelf):
-                table = table.select([name for name, _ in one.columns]).rename_columns([name for name, _ in columns])
-                given.append(self._shelf.put("answers", table).path)
-        return Answers(first.batch, tuple(given), columns, sum(one.rows for one in pieces))
-
-    def _finished(
-        self, finish: Finish, paths: tuple[str, ...], rows: int, ledger: SiteLedger
-    ) -> tuple[Answers | None, Evaluated]:
-        if finish.plain is not None:
-            return Answers(ledger.number, paths, finish.plain, rows), Evaluated(paths)
-        if finish.matching is not None and (columns := columns_or_nulls(finish)) is not None:
-            given = tuple(
-                self._shelf.put("evaluated", select_columns(self._shelf.get(path), columns)).path for path in paths
-            )
-            names = tuple((answer_column(number), item.name) for number, item in enumerate(finish.select))
-            return Answers(ledger.number, given, names, rows), Evaluated(given)
-        evaluated = self._evaluate(finish, paths, rows)
-        left = sum(self._shelf.get(path).num_rows for path in evaluated.paths)
-        answers = Answers(ledger.number, evaluated.paths, finish.evaluated_columns, left)
-        return answers if left else None, evaluated
-
     def _answered_until(self, parts: Sequence[JoinPart], query: str, ledger: SiteLedger) -> int:
         """The instant before which no more combinations come about here or arrive, of any version of a join."""
         reached, ends = [], [UNKNOWN]
@@ -492,32 +378,6 @@ class Answering:
         flows = {flow for part in parts for flow in self._record_flows(part, query)}
         return [one.results for one in made if one.flow in flows and one.results is not None]
 
-    def _finished_groups(
-        self, finish: Finish, ended: Sequence[pa.Table] | Values, ledger: SiteLedger
-    ) -> tuple[Answers | None, Evaluated]:
-        """Groups through HAVING and the select list; with LIMIT the first of each window, or where they changed."""
-        assert finish.grouping is not None
-        tables = [ended.groups] if isinstance(ended, Values) else ended
-        paths = tuple(self._shelf.put("groups", table).path for table in tables)
-        rows = sum(table.num_rows for table in tables)
-        answers, evaluated = self._finished(finish.of_groups, paths, rows, ledger) if rows else (None, Evaluated(()))
-        if answers is None:
-            return None, evaluated
-        if isinstance(ended, Values) or finish.grouping.limit is not None:
-            stored = [name for name, _ in answers.columns]
-            names = [answer_column(number) for number in range(len(stored))]
-            table = pa.concat_tables(self._shelf.get(path).select(stored) for path in answers.paths)
-            table = table.rename_columns(names)
-            if isinstance(ended, Values):
-                left = changed_rows(finish.grouping, ended, table)
-            else:
-                left = first_of_windows(finish.grouping, table)
-            columns = tuple(zip(names, finish.names, strict=False))
-            if not left.num_rows:
-                return None, evaluated
-            return Answers(ledger.number, (self._shelf.put("groups", left).path,), columns, left.num_rows), evaluated
-        return answers, evaluated
-
     def refuse_failed(self, query: str, count: int, paths: Sequence[str | None], cause: str = "") -> None:
         """End the run for what expressions of a query fail for, where the query wants that."""
         if self._program.errors[query] == "fail":
@@ -539,14 +399,6 @@ class Answering:
     def _tables(self, paths: Sequence[str | None]) -> list[pa.Table]:
         return [self._shelf.get(path) for path in paths if path is not None]
 
-    def _unseen(self, finish: Finish, paths: tuple[str, ...], rows: int, seen: tuple[Segment, ...]) -> list[Segment]:
-        buckets = self._buckets_for(rows)
-        names = self._shelf.get(paths[0]).column_names
-        time = finish.time_column
-        others = {*_replaced_columns(names), *([time] if time is not None else [])}
-        compared = tuple(name for name in names if not name.startswith("#") and name not in others)
-        return self._run_tasks(KeepUnseen(self._shelf, buckets, paths, seen, compared, time), buckets, rows)
-
 
 def _by_definition(finishes: Sequence[tuple[JoinPart, Finish]]) -> dict[str, list[tuple[JoinPart, Finish]]]:
     """What follows the versions of a query's join, apart where the query was replaced by another of its name."""
@@ -562,8 +414,3 @@ def _arriving_results(part: JoinPart) -> list[str]:
 
 def _is_result_of(part: JoinPart, flow: str) -> bool:
     return flow.startswith(f"{part.name}:") and not flow.startswith(f"{part.name}:records of ")
-
-
-def _replaced_columns(names: Sequence[str]) -> set[str]:
-    """Columns in whose place another one is compared: a text with a collation by its key."""
-    return {f"c{name.removeprefix('k')}" for name in names if name.startswith("k") and name[1:].isdigit()}

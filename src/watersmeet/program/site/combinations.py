@@ -19,7 +19,9 @@ from watersmeet.program.operators import (
 from watersmeet.program.site.filing import (
     Mask,
 )
-from watersmeet.program.site.program import JoinPart, Span, Stored
+from watersmeet.program.site.part import JoinPart
+from watersmeet.program.site.program import Stored
+from watersmeet.program.site.spans import Span
 from watersmeet.program.storage.segments import (
     I64,
     SELECTED,

@@ -19,16 +19,10 @@ from watersmeet.program.operators import (
 )
 from watersmeet.program.site.families import member_of, shape_of_finish, shared_shapes
 from watersmeet.program.site.nearest import Holder
-from watersmeet.program.site.program import (
-    ALL_TIMES,
-    JoinPart,
-    Route,
-    Shipment,
-    SiteProgram,
-    Span,
-    Stored,
-    reads_window,
-)
+from watersmeet.program.site.part import JoinPart, Route
+from watersmeet.program.site.program import Shipment, SiteProgram, Stored
+from watersmeet.program.site.roles import reads_window
+from watersmeet.program.site.spans import ALL_TIMES, Span
 from watersmeet.program.site.streams import StreamScan, stream_tables
 from watersmeet.program.storage.segments import ORDINAL, TS
 from watersmeet.query.comparisons import Condition

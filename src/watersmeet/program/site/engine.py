@@ -5,18 +5,12 @@ leaves parcels in the outbox and answers to be delivered. The ledger that it ret
 it durable first and delivers after that.
 """
 
-from collections import ChainMap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import Any, TypeAlias
+from typing import Any
 
-import pyarrow as pa
-
-from watersmeet.errors import CheckpointMismatch
 from watersmeet.program.finish.model import Evaluator
-from watersmeet.program.join.axis import Clock
-from watersmeet.program.operators import Form, Gather, Operator
 from watersmeet.program.site.agreement import (
     NOTHING_HELD,
     Judge,
@@ -28,51 +22,30 @@ from watersmeet.program.site.agreement import (
     insist,
     pack_notes,
     step,
-    unpack_notes,
 )
 from watersmeet.program.site.answering import Answering
-from watersmeet.program.site.arrivals import Packed, Release, Unpack
+from watersmeet.program.site.arrivals import Release, Unpack
+from watersmeet.program.site.changes import Change, cause_against, replanned_tables
 from watersmeet.program.site.deployment import Deployment
 from watersmeet.program.site.derived import DeriveRows, no_derived_rows
-from watersmeet.program.site.filing import Made, shelve
-from watersmeet.program.site.inbound import TypeOf, check_columns, no_types
-from watersmeet.program.site.inputs import Segments, low_watermark, read_clock
-from watersmeet.program.site.ledger import (
-    Answers,
-    Ingested,
-    LinkState,
-    SiteLedger,
-    StreamState,
-    Traffic,
-    watermark,
-)
+from watersmeet.program.site.filing import Made
+from watersmeet.program.site.inbound import TypeOf, no_types
+from watersmeet.program.site.ledger import Answers, Ingested, LinkState, SiteLedger, StreamState, Traffic, watermark
 from watersmeet.program.site.matches import counted, matched_flows
-from watersmeet.program.site.merge import Merge
 from watersmeet.program.site.nearest import Distance, Holding, with_past
 from watersmeet.program.site.outbox import send
-from watersmeet.program.site.probe_groups import ProbeGroup, probe_groups
-from watersmeet.program.site.program import Shipment, SiteProgram
-from watersmeet.program.site.retention import axes_of, axis_for, kept_ticks, merging, need_of, readers_of
+from watersmeet.program.site.program import SiteProgram
+from watersmeet.program.site.receiving import receive
+from watersmeet.program.site.retention import readers_of
 from watersmeet.program.site.round import Round
-from watersmeet.program.site.streams import StreamScan, clock_flow, ordered_flow
+from watersmeet.program.site.rounds import Rounds, rounds_of, segments_made
+from watersmeet.program.site.streams import StreamScan, clock_flow
 from watersmeet.program.site.tasks import RunTasks
-from watersmeet.program.site.versions import Change, cause_against, replanned_tables
-from watersmeet.program.storage.merging import choose_merges, merged_segment
-from watersmeet.program.storage.segments import TS
-from watersmeet.program.storage.shelf import Part, Segment, Shelf
-from watersmeet.program.storage.wire import (
-    UNKNOWN,
-    Entry,
-    ParcelIndex,
-    naming_damage,
-    unpack_schema,
-)
+from watersmeet.program.site.tidying import tidy
+from watersmeet.program.site.watermarks import paced, spread
+from watersmeet.program.storage.shelf import Shelf
+from watersmeet.program.storage.wire import UNKNOWN, ParcelIndex
 from watersmeet.query.windows import END_US, TABLE_US
-
-Rounds: TypeAlias = Sequence[tuple[tuple[ProbeGroup, ...], tuple[tuple[str, Operator], ...]]]
-
-_SEEN = "#seen "  # in front of a definition, the name under which its answers are merged
-_MANY_TICKS = 16  # segments of a clock from which it is written anew as one
 
 
 @dataclass(frozen=True)
@@ -115,7 +88,7 @@ class SiteEngine:
         self._evaluate = evaluate
         self._derive = derive
         self._answering = Answering(program, shelf, run_tasks, evaluate, self._buckets_for)
-        self._rounds = [_rounds(program, level) for level in program.strata]
+        self._rounds = [rounds_of(program, level) for level in program.strata]
         self._readers = readers_of(program)
         self._matched = matched_flows(program) if program.history else {}  # where plans may change
         self._local_tables = frozenset(scan.stream for scan in program.streams if scan.is_table)
@@ -287,7 +260,7 @@ class SiteEngine:
 
     def run(self, before: SiteLedger, arrivals: Arrivals) -> SiteLedger:
         """Join what was ingested and what has come over the links; the next ledger."""
-        ledger, reported, messages, notes = self._take(before, arrivals.parcels)
+        ledger, reported, messages, notes = receive(self.program, before, arrivals.parcels, self.type_of)
         if notes:
             ledger = self._agree(ledger, notes)
         ledger = self._declare(ledger, arrivals.declared)
@@ -307,7 +280,7 @@ class SiteEngine:
         marks = with_past(self.program.awaited, marks)
         ledger, released = self._release(ledger, before.watermarks, marks)
         made += released
-        marks = self._spread(marks)
+        marks = spread(self.program, marks)
         if not made and marks == before.watermarks and not before.ingested:
             has_notes = any(link.notes for link in ledger.links.values())
             return send(self.program, self.shelf, ledger, ()) if has_notes else ledger
@@ -345,11 +318,12 @@ class SiteEngine:
             if starting and found:
                 rounds = self._rounds  # joins that have run before read these rows too
         matched = counted(ledger.matched, self._matched, made)
-        ledger = replace(ledger, watermarks=self._paced(ledger.watermarks, made), matched=matched)
+        ledger = replace(ledger, watermarks=paced(self.program, ledger.watermarks, made), matched=matched)
         ledger, records, more = self._answering.partial_records(ledger, made)
         ledger = send(self.program, self.shelf, ledger, [*history, *made, *records])
         ledger = self._answering.to_deliver(ledger, given, [*failed, *more])
-        return self._tidy(ledger, _segments_made(made))
+        new = segments_made(made)
+        return tidy(self.program, self.shelf, self._readers, self._run_tasks, self._buckets_for, ledger, new)
 
     def _derived(
         self, ledger: SiteLedger, due: Collection[str], given: dict[str, list[Answers]], filed: dict[str, int]
@@ -366,76 +340,13 @@ class SiteEngine:
                 filed[stream] = filed.get(stream, 0) + sum(len(one.paths) for one in answers)
         if marks == ledger.watermarks and not found:
             return ledger, []
-        return replace(self._noted(ledger, found), watermarks=self._spread(marks)), found
+        return replace(self._noted(ledger, found), watermarks=spread(self.program, marks)), found
 
     def begin(self, ledger: SiteLedger, history: Sequence[Made], starting: frozenset[str]) -> SiteLedger:
         """Let joins run for the first time, over the rows that are there; `history` is what others get of them."""
-        after = replace(ledger, number=ledger.number + 1, watermarks=self._spread(ledger.watermarks))
-        rounds = [_rounds(self.program, level & starting) for level in self.program.strata]
+        after = replace(ledger, number=ledger.number + 1, watermarks=spread(self.program, ledger.watermarks))
+        rounds = [rounds_of(self.program, level & starting) for level in self.program.strata]
         return self._joined(ledger, after, [], [], rounds, starting, history)
-
-    def _take(
-        self, ledger: SiteLedger, parcels: Iterable[tuple[str, str, ParcelIndex]]
-    ) -> tuple[SiteLedger, dict[str, int], list[Packed], list[tuple[str, Note]]]:
-        """Note what has come over the links; second deliveries and what is behind a gap are left alone.
-
-        So is what a site has sent that has gone over to the next revision before this one.
-        """
-        received, checksums, schemas = dict(ledger.received), dict(ledger.checksums), dict(ledger.schemas)
-        reported: dict[str, int] = {}
-        watermarks = ChainMap(reported, dict(ledger.watermarks))
-        messages: list[Packed] = []
-        notes: list[tuple[str, Note]] = []
-        for sender, path, parcel in sorted(parcels, key=lambda found: (found[0], found[2].number)):
-            if parcel.number != received.get(sender, 0) + 1 or parcel.revision > self.program.revision:
-                continue
-            if parcel.previous != checksums.get(sender, 0):
-                raise CheckpointMismatch(
-                    f"link {sender} -> {self.program.site}: parcel {parcel.number} does not follow the one that was "
-                    f"taken before it, so {sender} has gone on from an older copy of its checkpoint; restore the "
-                    f"checkpoints of all sites from copies of one moment, or remove them and the links to begin anew"
-                )
-            received[sender], checksums[sender] = parcel.number, parcel.checksum
-            names = self.program.flow_names(sender, parcel.revision)
-            with naming_damage(sender, self.program.site, parcel.number):
-                if parcel.notes:
-                    if not ledger.versions:
-                        raise ValueError("it has notes about plans, which do not change here")
-                    notes += [(sender, note) for note in unpack_notes(parcel.notes)]
-            for entry in parcel.entries:
-                with naming_damage(sender, self.program.site, parcel.number):
-                    if entry.flow >= len(names):
-                        raise ValueError(f"it has flow {entry.flow} of {len(names)}")
-                    shipment = self.program.shipments_in.get((sender, names[entry.flow]))
-                    if shipment is None:  # of a join that is over here
-                        continue
-                    self._check(shipment, entry, schemas, watermarks)
-                flow = shipment.arrives_as
-                if entry.schema:
-                    schemas[flow] = entry.schema.hex()
-                if entry.rows:
-                    place = (path, entry.start, entry.size)
-                    messages.append(Packed(sender, parcel.number, shipment, *place, schemas[flow], entry.rows))
-                is_pace = shipment.form is Form.PACE
-                reported[flow] = max(entry.watermark, watermarks.get(flow, UNKNOWN)) if is_pace else entry.watermark
-        after = replace(ledger, received=received, checksums=checksums, schemas=schemas)
-        return after, reported, messages, notes
-
-    def _check(self, shipment: Shipment, entry: Entry, schemas: Mapping[str, str], marks: Mapping[str, int]) -> None:
-        """Refuse a message that cannot be one of a shipment, by a ValueError."""
-        flow = shipment.arrives_as
-        if entry.schema:
-            if flow in schemas:
-                raise ValueError(f"the schema of {flow} comes a second time")
-            check_columns(self.program, shipment, unpack_schema(entry.schema), self.type_of)
-        elif entry.rows and flow not in schemas:
-            raise ValueError(f"rows of {flow} come before their schema")
-        if (entry.rows > 0) != (entry.size > 0):
-            raise ValueError(f"{entry.rows} rows of {flow} have {entry.size} bytes")
-        if entry.watermark > END_US:
-            raise ValueError(f"the watermark of {flow} is beyond the end of time")
-        if entry.watermark < marks.get(flow, UNKNOWN) and shipment.form is not Form.PACE:  # which may have two sources
-            raise ValueError(f"the watermark of {flow} goes back")
 
     def _declare(self, ledger: SiteLedger, declared: Mapping[str, int]) -> SiteLedger:
         streams = dict(ledger.streams)
@@ -476,34 +387,6 @@ class SiteEngine:
                 clocks[one.flow] = (*clocks.get(one.flow, ()), ticks)
         return replace(ledger, clocks=clocks, ordinals=counts)
 
-    def _spread(self, marks: Mapping[str, int]) -> dict[str, int]:
-        """The watermark of every flow, from those that arrive here."""
-        spread = dict(marks)
-        for stream in self.program.ordered:
-            if stream in spread:
-                spread[clock_flow(stream)] = spread[ordered_flow(stream)] = spread[stream]
-        for part, operator in self.program.every_operator:
-            made = [(operator, operator.out)]
-            if isinstance(operator, Gather):
-                made += zip(operator.semijoins, operator.reached, strict=True)
-            for one, flow in made:
-                reached, out = low_watermark(part, one, spread), part.flow(flow)
-                if reached > spread.get(out, UNKNOWN):
-                    spread[out] = reached
-        return spread
-
-    def _paced(self, marks: Mapping[str, int], made: Sequence[Made]) -> dict[str, int]:
-        """Watermarks with the latest tuple of each flow that sets a pace."""
-        paced = dict(marks)
-        for part in self.program.parts:
-            for pace, flow in part.program.paces:
-                name = part.flow(flow)
-                latest = [s.max_ts for one in made if one.flow == name for s in one.segments.values()]
-                if flow.form is Form.INTERMEDIATE:  # where its windows end on their axis, which may be never
-                    latest = [min(place // len(part.join.scans), END_US) for place in latest]
-                paced[part.flow(pace)] = max((*latest, paced.get(part.flow(pace), UNKNOWN)))
-        return paced
-
     def _buckets_for(self, rows: int) -> int:
         """Into how many buckets so many rows are worth cutting: every one makes messages of its own."""
         return min(self.buckets, 1 + rows // self._rows_a_bucket)
@@ -526,7 +409,7 @@ class SiteEngine:
                 operators,
                 buckets,
                 old=before.relations,
-                new=_segments_made(made),
+                new=segments_made(made),
                 clocks=ledger.clocks,
                 before=before.watermarks,
                 now=ledger.watermarks,
@@ -534,90 +417,6 @@ class SiteEngine:
             )
             made = [*made, *self._run_tasks(task, buckets, rows)]
         return made
-
-    def _tidy(self, ledger: SiteLedger, new: Segments) -> SiteLedger:
-        """Keep of old and new rows what can still meet something, and merge what has become many."""
-        times: dict[str, Clock] = {}
-
-        def clock(name: str) -> Clock:
-            if name not in times:
-                times[name] = read_clock(self.shelf, ledger.clocks.get(name, ()))
-            return times[name]
-
-        axes = axes_of(self.program, clock)
-        relations: dict[str, tuple[Segment, ...]] = {}
-        groups: list[tuple[tuple[Segment, ...], str, int | None]] = []
-        names: list[str] = []
-        for name, readers in self._readers.items():
-            needs = [need_of(reader, axis_for(reader, axes), ledger.watermarks) for reader in readers]
-            segments = (*ledger.relations.get(name, ()), *new.get(name, ()))
-            relations[name] = tuple(one for one in segments if any(need.keeps(one) for need in needs))
-            if not readers[0][2].bloom:
-                extent, axis, alive = merging(readers, needs)
-                for group in choose_merges(relations[name], extent, axis, alive):
-                    groups.append((group, axis, alive))
-                    names.append(name)
-        for definition, answered in ledger.seen.items():
-            relations[_SEEN + definition] = answered
-            for group in choose_merges(answered, None, TS, None):
-                groups.append((group, TS, None))
-                names.append(_SEEN + definition)
-        if groups:
-            parts: dict[int, list[Part]] = {}
-            rows = sum(segment.rows for group, _, _ in groups for segment in group)
-            buckets = self._buckets_for(rows)
-            for number, part in self._run_tasks(Merge(self.shelf, buckets, tuple(groups)), buckets, rows):
-                parts.setdefault(number, []).append(part)
-            for number, (name, (group, axis, alive)) in enumerate(zip(names, groups, strict=True)):
-                merged = merged_segment(group, parts.get(number, ()), axis, alive)
-                rest = tuple(one for one in relations[name] if one not in group)
-                relations[name] = rest if merged is None else (merged, *rest)
-        clocks = {
-            name: self._united(kept_ticks(self.program, name, ticks, clock(name), ledger.watermarks))
-            for name, ticks in ledger.clocks.items()
-        }
-        seen = {definition: relations.pop(_SEEN + definition) for definition in ledger.seen}
-        kept = {name: segments for name, segments in relations.items() if segments}
-        return replace(ledger, relations=kept, clocks=clocks, seen=seen)
-
-    def _united(self, ticks: tuple[Segment, ...]) -> tuple[Segment, ...]:
-        """A clock in one segment if it has become many."""
-        if len(ticks) < _MANY_TICKS:
-            return ticks
-        whole = shelve(self.shelf, "clock", pa.concat_tables(self.shelf.get(one.parts[0].path) for one in ticks))
-        return (replace(whole, min_ordinal=ticks[0].min_ordinal, max_ordinal=ticks[-1].max_ordinal),)
-
-
-def _rounds(program: SiteProgram, names: frozenset[str]) -> Rounds:
-    """The operators of some joins in order, cut where rows must move to the bucket of another key.
-
-    Probes that are done together are apart from the others.
-    """
-    made: dict[str, tuple[int, str]] = {}
-    rounds: list[list[tuple[str, Operator]]] = []
-    for part, operator in program.operators:
-        if part.name not in names:
-            continue
-        number, key = 0, f"{part.name} {operator.key}"
-        for flow in operator.inputs:
-            name = part.flow(flow)
-            if name in made:
-                before, made_by = made[name]
-                number = max(number, before + (made_by != key))
-        made[part.flow(operator.out)] = (number, key)
-        while len(rounds) <= number:
-            rounds.append([])
-        rounds[number].append((part.name, operator))
-    grouped = [probe_groups(program, operators) for operators in rounds]
-    return [(tuple(groups), tuple(rest)) for groups, rest in grouped]
-
-
-def _segments_made(made: Sequence[Made]) -> dict[str, tuple[Segment, ...]]:
-    new: dict[str, tuple[Segment, ...]] = {}
-    for one in made:
-        for relation, segment in one.segments.items():
-            new[relation] = (*new.get(relation, ()), segment)
-    return new
 
 
 def read_versions(shelf: Shelf, ledger: SiteLedger) -> Versions:

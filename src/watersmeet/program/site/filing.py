@@ -14,7 +14,9 @@ from watersmeet.plan.partition import sub_plans_of
 from watersmeet.program.finish.combine import output_columns
 from watersmeet.program.join.probe import LATEST, LIMIT
 from watersmeet.program.operators import Copy, Form
-from watersmeet.program.site.program import Index, JoinPart, Route, Shipment, SiteProgram, Span, Stored
+from watersmeet.program.site.part import JoinPart, Route
+from watersmeet.program.site.program import Index, Shipment, SiteProgram, Stored
+from watersmeet.program.site.spans import Span
 from watersmeet.program.storage import bloom
 from watersmeet.program.storage.packing import pack_rows
 from watersmeet.program.storage.segments import (

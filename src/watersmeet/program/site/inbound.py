@@ -13,7 +13,8 @@ from watersmeet.program.finish.combine import ROW, output_columns
 from watersmeet.program.finish.groups import check_records, layout_of
 from watersmeet.program.operators import Form, Join, Pair
 from watersmeet.program.site.filing import derived_classes, stored_of, stream_of
-from watersmeet.program.site.program import JoinPart, Shipment, SiteProgram, counting_of, ordinal_name
+from watersmeet.program.site.part import JoinPart, counting_of, ordinal_name
+from watersmeet.program.site.program import Shipment, SiteProgram
 from watersmeet.program.site.travelling import check_shared
 from watersmeet.program.storage import bloom
 from watersmeet.program.storage.segments import (

@@ -24,7 +24,8 @@ from watersmeet.program.operators import (
     Semijoin,
 )
 from watersmeet.program.site.filing import where
-from watersmeet.program.site.program import JoinPart, SiteProgram, counting_of, ordinal_name
+from watersmeet.program.site.part import JoinPart, counting_of, ordinal_name
+from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.site.streams import View
 from watersmeet.program.storage.segments import (
     HIGH,

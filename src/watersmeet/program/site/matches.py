@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from watersmeet.program.operators import Join, Operator, Pair, Probe, SubPlans
 from watersmeet.program.site.filing import Made
-from watersmeet.program.site.program import JoinPart, SiteProgram
+from watersmeet.program.site.part import JoinPart
+from watersmeet.program.site.program import SiteProgram
 
 
 @dataclass(frozen=True, slots=True, order=True)

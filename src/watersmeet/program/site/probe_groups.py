@@ -10,7 +10,8 @@ from watersmeet.program.operators import (
     Operator,
     Probe,
 )
-from watersmeet.program.site.program import JoinPart, SiteProgram, needs_rows
+from watersmeet.program.site.part import JoinPart, needs_rows
+from watersmeet.program.site.program import SiteProgram
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,9 @@ import numpy as np
 from watersmeet.program.join.axis import Axis, Clock
 from watersmeet.program.operators import Announce, Flow, Form, Gather, Join, Operator, Pair, Probe, Semijoin, rows_of
 from watersmeet.program.site.inputs import Watermarks, axis_of, low_watermark
-from watersmeet.program.site.program import (
-    JoinPart,
-    SiteProgram,
-    axis_alias,
-    counting_of,
-    history_relation,
-    needs_rows,
-    role,
-    stored_inputs,
-)
+from watersmeet.program.site.part import JoinPart, counting_of, needs_rows
+from watersmeet.program.site.program import SiteProgram, history_relation
+from watersmeet.program.site.roles import axis_alias, role, stored_inputs
 from watersmeet.program.storage.segments import ORDINAL, TS
 from watersmeet.program.storage.shelf import Segment
 from watersmeet.program.storage.wire import UNKNOWN

@@ -25,7 +25,8 @@ from watersmeet.program.site.filing import Made, pack_for_others
 from watersmeet.program.site.grouping import GroupRecords, State
 from watersmeet.program.site.independent import of_all_queries
 from watersmeet.program.site.ledger import SiteLedger
-from watersmeet.program.site.program import JoinPart, SiteProgram
+from watersmeet.program.site.part import JoinPart
+from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.site.travelling import decomposed, numbered, unnumbered
 from watersmeet.program.storage.segments import TS
 from watersmeet.program.storage.shelf import Part, Segment, Shelf

@@ -23,15 +23,16 @@ from watersmeet.plan.nodes import Plan, join_plan_of, with_join
 from watersmeet.planners.local import symmetric
 from watersmeet.planners.sited import central
 from watersmeet.program.operators import Purpose
+from watersmeet.program.site.changes import Change, QueryPlan
 from watersmeet.program.site.ledger import SiteLedger
-from watersmeet.program.site.versions import Change, QueryPlan
 from watersmeet.query.sql import parse_query
 from watersmeet.reproduce import plots
 from watersmeet.reproduce.adaptive.runs import QUICK_RUNS, column, spread
 from watersmeet.reproduce.experiment import Experiment, Row, finding
 from watersmeet.sim.internet.links import LinkModel
 from watersmeet.sim.sites.rows import typed
-from watersmeet.sim.sites.site import SimulatedSite, SimulatedSites
+from watersmeet.sim.sites.simulated import SimulatedSites
+from watersmeet.sim.sites.site import SimulatedSite
 
 SECOND_US = 1_000_000
 WAYS = ("not at all", "event time", "filling", "pausing")

@@ -22,7 +22,7 @@ from watersmeet.reproduce.semijoin.fig7 import one_way_join
 from watersmeet.reproduce.semijoin.runs import Setting, StreamSpec, draw_tables, problem_for
 from watersmeet.reproduce.workloads import EVENT_TIME, between
 from watersmeet.sim.internet.links import LinkModel
-from watersmeet.sim.sites.site import SimulatedSites
+from watersmeet.sim.sites.simulated import SimulatedSites
 
 DELTA_MS = (80, 320)  # the paper's, and four times that
 JITTERS_MS = (0, 50, 100, 200, 400, 800)

@@ -19,13 +19,15 @@ from watersmeet.planners.problem import Objective, Problem, problem_of
 from watersmeet.program.finish.model import Evaluated, Finish
 from watersmeet.program.operators import Announce, Flow, Form, Join, Operator, Ship
 from watersmeet.program.site.engine import SiteEngine
-from watersmeet.program.site.program import JoinPart, SiteProgram
+from watersmeet.program.site.part import JoinPart
+from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.site.round import Round
 from watersmeet.query.sql import parse_query
 from watersmeet.reproduce.workloads import EVENT_TIME, between
 from watersmeet.sim.internet.links import LinkModel
 from watersmeet.sim.sites.rows import typed
-from watersmeet.sim.sites.site import SimulatedSites, run_here
+from watersmeet.sim.sites.simulated import SimulatedSites
+from watersmeet.sim.sites.site import run_here
 from watersmeet.stats.model import ColumnStats, Number, Stats, StreamStats
 from watersmeet.topology.model import Link, Site, Source, Stream, Topology
 

@@ -40,11 +40,11 @@ from watersmeet.planners.choose import Chosen
 from watersmeet.planners.problem import Problem
 from watersmeet.program.rjoin.arrays import Longs
 from watersmeet.program.site.agreement import Form
+from watersmeet.program.site.changes import Change, QueryPlan
 from watersmeet.program.site.deployment import first_joins
 from watersmeet.program.site.ledger import SiteLedger, failed_counts
 from watersmeet.program.site.matches import matches_since
 from watersmeet.program.site.program import SiteProgram
-from watersmeet.program.site.versions import Change, QueryPlan
 from watersmeet.query.model import Output
 from watersmeet.sim.internet.links import LinkModel
 from watersmeet.sim.scenario.model import SitesScenario
@@ -52,7 +52,8 @@ from watersmeet.sim.scenario.sites_oracle import StreamRows, compare, compare_ba
 from watersmeet.sim.scenario.sites_outcome import AnswerDelays, QueryFigures, SiteFigures, SitesOutcome, SitesSummary
 from watersmeet.sim.scenario.sites_plans import PlannedQueries, PlannedQuery, plan_queries
 from watersmeet.sim.scenario.sources import check_source, first_part, read_arrivals, read_table
-from watersmeet.sim.sites.site import RETRY_US, SimulatedSite, SimulatedSites
+from watersmeet.sim.sites.simulated import SimulatedSites
+from watersmeet.sim.sites.site import RETRY_US, SimulatedSite
 from watersmeet.stats.sketches import StreamSketch
 from watersmeet.topology.model import Table, Topology
 

@@ -1,4 +1,4 @@
-"""Sites as simulated peers: the very programs that Spark runs, on a virtual clock, over links that misbehave.
+"""A site as a simulated peer: the very program that Spark runs, on a virtual clock, over links that misbehave.
 
 A site has a disk, which survives a crash (its ledger and what the ledger names), and a memory, which does not (parcels
 that arrived and wait for the next micro-batch). Sources can be read again from any batch, as on Spark.
@@ -13,28 +13,20 @@ from typing import Any, NoReturn, Protocol, TypeAlias
 import pyarrow as pa
 
 from watersmeet.errors import WatersmeetError
-from watersmeet.plan.nodes import Plan
 from watersmeet.program.operators import Purpose
-from watersmeet.program.site.adoption import adopt, drop, finished, first_ledger, program_of
-from watersmeet.program.site.agreement import Form, Judge, Takeover, accept
-from watersmeet.program.site.deployment import deployed, programs_of, shared_joins
+from watersmeet.program.site.adoption import adopt, drop, finished, program_of
+from watersmeet.program.site.changes import Change
 from watersmeet.program.site.engine import Arrivals, SiteEngine
 from watersmeet.program.site.ingest import Ingest, first_row_id, has_event_time
 from watersmeet.program.site.ledger import Answers, Ingested, LinkState, SiteLedger, Traffic, watermark
-from watersmeet.program.site.nearest import Distance
-from watersmeet.program.site.outbox import traffic_by_purpose
-from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.site.streams import StreamScan
-from watersmeet.program.site.versions import Change
 from watersmeet.program.storage.shelf import MemoryShelf, Shelf
 from watersmeet.program.storage.wire import index_parcel
 from watersmeet.query.windows import END_US
-from watersmeet.sim.internet.links import LinkModel, Network
+from watersmeet.sim.internet.links import Network
 from watersmeet.sim.kernel import Kernel
-from watersmeet.sim.sites.rows import HASH, DuckDerivation, DuckEvaluator, lay_out, spark_type
 from watersmeet.stats.observe import observe
 from watersmeet.stats.sketches import StreamSketch
-from watersmeet.topology.links import Link
 
 
 @dataclass(frozen=True)
@@ -49,10 +41,6 @@ class TableSource:
         """When it is read after now; the end of time if not again."""
         again = END_US if self.refresh_us is None else now_us + self.refresh_us
         return again if again < self.until_us else END_US
-
-
-def _always(rows: pa.Table) -> Callable[[int], pa.Table]:
-    return lambda now_us: rows
 
 
 BATCH_INTERVAL_US = 100_000  # between micro-batches of a site, if nobody says
@@ -312,7 +300,7 @@ class SimulatedSite:
                     self.network.send(self.name, to, parcel.number, data, parcel.bytes)
         for query, waiting in self.ledger.undelivered.items():
             for answers in waiting:
-                self.answers.setdefault(query, {})[answers.batch] = _read_answers(self.engine.shelf, answers)
+                self.answers.setdefault(query, {})[answers.batch] = read_answers(self.engine.shelf, answers)
             if waiting:
                 self.ledger = self.engine.delivered(self.ledger, query, waiting[-1].batch)
 
@@ -388,200 +376,11 @@ CommitCrash: TypeAlias = Callable[[SimulatedSite, SiteLedger], CrashNow | None] 
 Completed: TypeAlias = Callable[[SimulatedSite, SiteLedger], None]  # the site, and its ledger before it joined
 
 
-def _distance(model: LinkModel) -> Distance:
-    return Link(latency_us=model.latency_us, bandwidth_bps=model.bandwidth_bps).distance
-
-
 def _stored(ledger: SiteLedger) -> SiteLedger:
     """What is on disk must be enough: the ledger goes through JSON, as it does on a real one."""
     return SiteLedger.from_json(ledger.to_json())
 
 
-def _read_answers(shelf: Shelf, answers: Answers) -> pa.Table:
+def read_answers(shelf: Shelf, answers: Answers) -> pa.Table:
     tables = [table.select([name for name, _ in answers.columns]) for table in answers.tables(shelf)]
     return pa.concat_tables(tables).rename_columns([name for _, name in answers.columns])
-
-
-class SimulatedSites:
-    """All sites of one or more queries on one kernel."""
-
-    def __init__(
-        self,
-        plans: Plan | Mapping[str, Plan],
-        event_times: Mapping[str, str],
-        *,
-        seed: int = 0,
-        model_of: Callable[[str, str], LinkModel] = lambda a, b: LinkModel(latency_us=25_000),
-        delays_us: Mapping[str, int] | None = None,
-        interval_us: int | Mapping[str, int] = BATCH_INTERVAL_US,
-        aligned: bool = False,
-        completed: Completed | None = None,
-        buckets: int = 1,
-        start_us: int | Mapping[str, int | None] | None = None,
-        hash_sql: str = HASH,
-        retry_us: int | None = RETRY_US,
-        answers: bool = True,
-        errors: Mapping[str, str] | None = None,
-        homes: Mapping[str, str] | None = None,
-        sites: Sequence[str] = (),
-        changes: bool = False,
-        history: bool = True,
-        form: Form = Form.POINT_TO_POINT,
-        slack_us: int = 0,
-        judge: Judge = accept,
-        observer: Observer | None = None,
-        tables: "Mapping[str, TableSource | pa.Table] | None" = None,
-        insist_us: int | None = None,
-        shares: bool = True,
-        crashes: CommitCrash | None = None,
-        disks: Callable[[str], Disk] | None = None,
-        distance_of: Callable[[str, str], Distance] | None = None,
-    ) -> None:
-        """`changes` lets plans and queries change, at these sites and streams too; `history` without waiting.
-
-        Without `shares` every query with groups has partial records of its own. How near sites are to each other
-        follows from the models of links if `distance_of` does not say.
-        """
-        self.kernel = Kernel(seed)
-        self.network = Network(self.kernel, model_of, retry_us)
-        if observer is not None:
-            self.network.observer = lambda sender, receiver, size, delay_us: observer.transferred(
-                sender, receiver, size, delay_us / 1e6, self.kernel.now_us
-            )
-        by_query: Mapping[str, Plan] = plans if isinstance(plans, Mapping) else {"q": plans}
-        starts = start_us if isinstance(start_us, Mapping) else dict.fromkeys(by_query, start_us)
-        joins = shared_joins(by_query, starts, errors)
-        deployment = deployed(joins, sites, history=history and changes, answers=answers, shares=shares)
-        programs = programs_of(deployment, answers=answers)
-        local = {scan.stream: site for site, program in programs.items() for scan in program.sources}
-        self.homes = {**(homes or {}), **local}
-        delays = {stream: (delays_us or {}).get(stream, 0) for stream in self.homes}
-
-        def laid_out(scan: StreamScan, rows: pa.Table) -> pa.Table:
-            return lay_out(scan, rows, "" if scan.is_table else event_times[scan.stream], hash_sql)
-
-        self._schemas: dict[str, pa.Schema] = {}  # of streams, as far as rows have come to them
-
-        def type_of(stream: str, name: str) -> str:
-            schema = self._schemas.get(stream)
-            return "" if schema is None or name not in schema.names else spark_type(schema.field(name).type)
-
-        sources = {
-            name: TableSource(_always(one)) if isinstance(one, pa.Table) else one
-            for name, one in (tables or {}).items()
-            if name in self.homes
-        }
-
-        self.queries = tuple(by_query)
-        self.sites: dict[str, SimulatedSite] = {}
-        for name, program in programs.items():
-            interval = interval_us if isinstance(interval_us, int) else interval_us[name]
-            disk = None if disks is None else disks(name)
-            shelf = MemoryShelf() if disk is None else disk.shelf
-            engine = SiteEngine(
-                *(program, delays, shelf, run_here, DuckEvaluator(shelf), buckets),
-                rows_a_bucket=1,
-                derive=DuckDerivation(shelf, hash_sql),
-                slack_us=slack_us,
-                judge=judge,
-                distances={
-                    other: distance_of(name, other) if distance_of else _distance(model_of(name, other))
-                    for other in programs
-                    if other != name
-                },
-                type_of=type_of,
-            )
-            own = {table: source for table, source in sources.items() if self.homes[table] == name}
-            site = SimulatedSite(
-                *(engine, self.kernel, self.network, laid_out, delays, interval, own, aligned, completed),
-                observer,
-                insist_us,
-                crashes,
-                disk,
-            )
-            self.sites[name] = site
-            if changes:
-                site.ledger = first_ledger(shelf, deployment, form)
-                if disk is not None:
-                    disk.commit(site, site.ledger)
-        for site in self.sites.values():
-            site.start()
-
-    def feed(self, time_us: int, tables: Mapping[str, pa.Table]) -> None:
-        """Let rows of streams come to their homes at a time."""
-        by_site: dict[str, dict[str, pa.Table]] = {}
-        for stream, table in tables.items():
-            self._schemas[stream] = table.schema
-            by_site.setdefault(self.homes[stream], {})[stream] = table
-        for site, batch in sorted(by_site.items()):
-            self.kernel.at(time_us, self.sites[site].feed, batch)
-
-    def crash(self, site: str, time_us: int, down_us: int) -> None:
-        """Let a site crash at a time and come back later."""
-
-        def down() -> None:
-            if self.sites[site].is_up:
-                self.sites[site].crash()
-                self.kernel.after(down_us, self.sites[site].start)
-
-        self.kernel.at(time_us, down)
-
-    def change(self, time_us: int, change: Change, site: str | None = None) -> None:
-        """Ask for a change at a time, at a site."""
-        self.kernel.at(time_us, self.sites[site or min(self.sites)].change, change)
-
-    def run(self, max_events: int = 2_000_000) -> int:
-        """Run until nothing is left to do; returns the number of events."""
-        return self.kernel.run(max_events=max_events)
-
-    def drain(self) -> None:
-        """Take the end of the input for the end of time, and run until nothing is left to do."""
-        for _, site in sorted(self.sites.items()):
-            site.end()
-        self.run()
-
-    def answers(self, query: str | None = None) -> list[pa.Table]:
-        """The answers of a query, or of the only one, as its sinks have them."""
-        name = self.queries[0] if query is None else query
-        return [
-            table for _, site in sorted(self.sites.items()) for _, table in sorted(site.answers.get(name, {}).items())
-        ]
-
-    @property
-    def takeovers(self) -> tuple[Takeover, ...]:
-        """What became of changes, by the site that knows most of them."""
-        known = [site.engine.versions(site.ledger) for site in self.sites.values() if site.ledger.versions]
-        return max((one.log for one in known), key=len, default=())
-
-    @property
-    def programs(self) -> dict[str, SiteProgram]:
-        """What every site does."""
-        return {name: site.engine.program for name, site in self.sites.items()}
-
-    @property
-    def traffic(self) -> dict[tuple[str, str], dict[Purpose, Traffic]]:
-        """What was shipped over each link, by purpose."""
-        return {
-            (name, to): purposes
-            for name, site in sorted(self.sites.items())
-            for to, purposes in traffic_by_purpose(site.engine.program, site.ledger).items()
-        }
-
-    @property
-    def flows(self) -> dict[tuple[str, str, str], Traffic]:
-        """What was shipped over each link, by flow."""
-        return {
-            (name, to, flow): traffic
-            for name, site in sorted(self.sites.items())
-            for to, link in sorted(site.ledger.links.items())
-            for flow, traffic in sorted(link.traffic.items())
-        }
-
-    @property
-    def bytes_shipped(self) -> int:
-        return sum(count.bytes for purposes in self.traffic.values() for count in purposes.values())
-
-    @property
-    def bytes_central(self) -> int:
-        """What shipping every stream whole to the query's site would have taken, by a sample of each batch."""
-        return sum(count.bytes for site in self.sites.values() for count in site.ledger.central.values())

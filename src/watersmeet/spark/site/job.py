@@ -17,9 +17,9 @@ from watersmeet.metrics.describe import program_event
 from watersmeet.metrics.events import MicroBatchCompleted
 from watersmeet.program.finish.failed import failed_sink
 from watersmeet.program.site.agreement import Versions
+from watersmeet.program.site.changes import Change
 from watersmeet.program.site.ledger import SiteLedger
 from watersmeet.program.site.program import SiteProgram
-from watersmeet.program.site.versions import Change
 from watersmeet.spark.deliver.writer import Writer
 from watersmeet.spark.resume import note_topology
 from watersmeet.spark.site.idle import IdleStreams

@@ -12,11 +12,11 @@ from watersmeet.errors import WatersmeetError
 from watersmeet.metrics.bus import Warnings
 from watersmeet.metrics.events import ParcelsRefused
 from watersmeet.program.site.agreement import Versions
+from watersmeet.program.site.changes import Change
 from watersmeet.program.site.deployment import Deployment
 from watersmeet.program.site.engine import SiteEngine, read_versions
 from watersmeet.program.site.ledger import SiteLedger
 from watersmeet.program.site.program import SiteProgram
-from watersmeet.program.site.versions import Change
 from watersmeet.spark.changes import check_here, identity_of
 from watersmeet.spark.deliver.claims import Start
 from watersmeet.spark.deliver.deliveries import Deliveries

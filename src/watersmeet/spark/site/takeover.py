@@ -8,9 +8,9 @@ from watersmeet.metrics.events import QueryEnded, VersionDropped
 from watersmeet.program.finish.failed import failed_sink
 from watersmeet.program.site.adoption import adopt, drop, finished
 from watersmeet.program.site.agreement import proposer_of
+from watersmeet.program.site.changes import Change, check_change
 from watersmeet.program.site.ledger import SiteLedger
 from watersmeet.program.site.program import SiteProgram
-from watersmeet.program.site.versions import Change, check_change
 from watersmeet.spark.changes import change_events
 from watersmeet.spark.site.idle import IdleStreams
 from watersmeet.spark.site.joining import SiteJoin

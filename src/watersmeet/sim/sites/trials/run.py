@@ -10,13 +10,14 @@ from watersmeet.plan.nodes import (
     Symmetric,
     join_plan_of,
 )
+from watersmeet.program.site.changes import Change, QueryPlan
 from watersmeet.program.site.ledger import SiteLedger, watermark
-from watersmeet.program.site.versions import Change, QueryPlan
 from watersmeet.query.bags import Bag, bag_of
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.oracle import answer
 from watersmeet.query.windows import Rows
-from watersmeet.sim.sites.site import CommitCrash, CrashNow, Disk, SimulatedSite, SimulatedSites
+from watersmeet.sim.sites.simulated import SimulatedSites
+from watersmeet.sim.sites.site import CommitCrash, CrashNow, Disk, SimulatedSite
 from watersmeet.sim.sites.trials.model import EVENT_TIME, Trial, TrialChange, TrialQuery
 from watersmeet.sim.sites.trials.sql import MINUTE_US, SECOND_US
 
