@@ -99,7 +99,7 @@ def test_every_figure_of_a_cost() -> None:
     assert set(cost.cpu) == {"x", "y", "z"} and all(share > 0 for share in cost.cpu.values())
     assert cost.state_rows["x"] > cost.state_rows["z"] > 0
     assert cost.delay_s > 2 * 0.025
-    assert cost.messages_s > 0 and cost.tuples_s > 0
+    assert cost.messages_s > 0
 
 
 def test_a_plan_costs_more_where_rates_are_higher() -> None:

@@ -70,10 +70,6 @@ class Modification:
     moves: tuple[WindowMove, ...] = ()
     groups: tuple[frozenset[str], ...] = ()
 
-    @property
-    def affected(self) -> frozenset[str]:
-        return frozenset().union(*self.groups)
-
     def count(self, phase: Phase) -> int:
         """Messages of a phase; table 3's migration is ours and synchronisation together."""
         return sum(one.kind.phase is phase for one in self.messages)

@@ -93,11 +93,6 @@ class Cost:
         return sum(parcels for _, parcels in self.overhead.values())
 
     @property
-    def tuples_s(self) -> float:
-        """Rows and combinations a second on all links; keys and filters not counted."""
-        return sum(flow.rows_s for flow in self.flows if flow.purpose in (Purpose.TUPLES, Purpose.RESULTS))
-
-    @property
     def money_s(self) -> float:
         return sum(self.prices.get(pair, 0.0) * size for pair, size in self.link_bytes.items())
 

@@ -47,7 +47,6 @@ class Source:
     sites: tuple[str, ...] = ()
     ended: RunEnded | None = None
     started_at: float = 0.0
-    ended_at: float = 0.0
 
 
 class Answer(NamedTuple):
@@ -73,7 +72,6 @@ class RunModel:
     waits_since: dict[tuple[str, str], float] = field(default_factory=dict)  # by link
     first_at: float = math.inf
     last_at: float = 0.0
-    read_events: int = 0
     notes_ever: int = 0
     answers_ever: int = 0
     _sent: dict[Key, int] = field(default_factory=dict)  # by link and by flow, the total last said
@@ -89,11 +87,9 @@ class RunModel:
         if len(known) > MAX_RECENT:
             del known[next(iter(known))]
         self.first_at, self.last_at = min(self.first_at, at), max(self.last_at, at)
-        if not again:
-            self.read_events += 1
-            if before is None or not (isinstance(event, RunStarted) and before[1] == at):
-                for note in notes_of(at, event, None if before is None else before[2]):
-                    self.note(note)
+        if not again and (before is None or not (isinstance(event, RunStarted) and before[1] == at)):
+            for note in notes_of(at, event, None if before is None else before[2]):
+                self.note(note)
         self._follow(source, at, event, again=again)
 
     def note(self, note: Note) -> None:
@@ -115,7 +111,7 @@ class RunModel:
             case RunEnded():
                 known = self.sources.setdefault(source, Source())
                 if at >= known.started_at:
-                    known.ended, known.ended_at = event, at
+                    known.ended = event
             case MicroBatchCompleted():
                 self.seen[event.site] = at
                 self._batches[event.site] = self._batches.get(event.site, (event.batch, 0))[0], event.batch

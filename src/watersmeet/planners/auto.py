@@ -338,6 +338,3 @@ def sub_plan_shares(partition: Partition, workload: Workload) -> list[float]:
     mass = (domain.shares * workload.rate[:, None]).sum(axis=0)
     sub_plans = sub_plans_of(partition, domain.low)
     return [float(mass[sub_plans == sub_plan].sum() / mass.sum()) for sub_plan in range(int(sub_plans.max()) + 1)]
-
-
-ways_used = sub_plan_shares  # its former name

@@ -53,13 +53,6 @@ def _two_digits(value: float) -> str:
     return f"{float(f'{value:.2g}'):,.0f}" if value >= 10 else f"{value:.2g}"
 
 
-def markdown(experiment: Experiment, rows: Sequence[Row]) -> str:
-    """The table of means in Markdown."""
-    head, *lines = table(experiment, rows)
-    rule = ["---" if name in experiment.keys else "---:" for name in head]
-    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *lines))
-
-
 def shown(value: object) -> str:
     """A value as it stands in a table.
 

@@ -13,11 +13,6 @@ def total_gain(aggregates: int, queries: int) -> float:
     return 1 - aggregates / queries if queries else 0.0
 
 
-def fragment_gain(aggregates: int, fragments: int) -> float:
-    """The same against an aggregate for every fragment."""
-    return 1 - aggregates / fragments if fragments else 0.0
-
-
 def effectiveness(queries: int, aggregates: int, least: int) -> float:
     """How much of the possible improvement was attained: 1 is the least possible number of aggregates, 0 no sharing.
 
@@ -25,20 +20,6 @@ def effectiveness(queries: int, aggregates: int, least: int) -> float:
     0.8
     """
     return (queries - aggregates) / (queries - least) if queries > least else 1.0
-
-
-def duplicate_insensitive_gain(base: int) -> float:
-    """The gain of 5.7.1: all disjunctions of base queries.
-
-    >>> round(duplicate_insensitive_gain(10), 4)
-    0.9902
-    """
-    return 1 - base / ((1 << base) - 1)
-
-
-def duplicate_sensitive_gain(overlapping: int, apart: int) -> float:
-    """The gain of 5.7.2: all disjunctions of queries that do not overlap, with at most one of those that do."""
-    return 1 - (overlapping + apart) / ((1 << apart) - 1 + overlapping * (1 << apart))
 
 
 @dataclass(frozen=True, slots=True)

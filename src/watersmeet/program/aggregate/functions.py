@@ -69,7 +69,6 @@ _LISTS = ("max_k", "min_k", "percentile_disc", *_FILTERS)
 _COMPARING = ("count", "min", "max", "approx_count_distinct", "approx_percentile", "approx_top_k", *_LISTS)
 
 SMALLEST = 1_024  # hashes that approx_count_distinct keeps: a standard error of 3 %
-ACCURACY = 10_000.0  # values that approx_percentile keeps
 TOP, TRACKED = 5.0, 10_000.0  # values that approx_top_k has, and keeps
 
 

@@ -25,7 +25,6 @@ from watersmeet.query.windows import END_US, Range, Rows, Tumble, Window
 
 END = "#end"  # int64, the last instant at which a row is visible
 _NEVER = 1 << 62
-_ROW_NUMBER = "#row_number"
 _MANY_SEGMENTS = 24  # from which the rows of a relation are written anew as one
 
 State = Mapping[str, tuple[Segment, ...]]

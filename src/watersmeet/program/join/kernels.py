@@ -14,7 +14,6 @@ from typing import Any
 
 import numba
 import numpy as np
-import numpy.typing as npt
 from numba import types
 
 FIXED, TUMBLE, NEVER_ENDS, EXPLICIT, COUNTED = range(5)
@@ -23,9 +22,6 @@ NEVER = int(np.iinfo(np.int64).max)
 LONG_AGO = int(np.iinfo(np.int64).min)
 _NEAR = 8  # places looked at one by one before a search with growing steps
 _LONG_RUN = 8  # rows of one key in one run from which it pays to narrow them by time first
-
-I64 = npt.NDArray[np.int64]
-U64 = npt.NDArray[np.uint64]
 
 # Read-only arrays take writable ones too: one compiled form each, which is in the cache after the first import.
 _TIMES = types.Array(types.int64, 1, "C", readonly=True)

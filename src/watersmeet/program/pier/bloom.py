@@ -1,7 +1,6 @@
 """Bloom filters as bytes in a column: a bit array and, in its first byte, the number of hash functions."""
 
 from hashlib import blake2b
-from math import log
 from typing import Any
 
 from watersmeet.program.pier.values import key_text
@@ -40,15 +39,6 @@ def merged(first: bytes, second: bytes) -> bytes:
         raise ValueError("two Bloom filters differ in size or hash functions")
     body = int.from_bytes(first[1:], "big") | int.from_bytes(second[1:], "big")
     return first[:1] + body.to_bytes(len(first) - 1, "big")
-
-
-def best_hashes(bits: int, keys: int) -> int:
-    """How many hash functions let the fewest keys pass by mistake.
-
-    >>> best_hashes(1000, 100)
-    7
-    """
-    return max(1, min(16, round(bits / max(1, keys) * log(2))))
 
 
 def _places(text: str, hashes: int, bits: int) -> list[int]:

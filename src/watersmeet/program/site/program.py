@@ -321,10 +321,6 @@ class SiteProgram:
         """The flows that go to another site."""
         return sorted((one for one in self.shipments if one.to == to), key=lambda one: one.arrives_as)
 
-    def flows_from(self, sender: str) -> list[Shipment]:
-        """The flows that come from another site."""
-        return sorted((one for origin, one in self.inbound if origin == sender), key=lambda one: one.arrives_as)
-
     @cached_property
     def shipments_in(self) -> dict[tuple[str, str], Shipment]:
         """By sender and name, what comes from other sites."""

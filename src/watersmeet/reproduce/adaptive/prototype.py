@@ -139,7 +139,6 @@ class Switch:
     messages: list[Sent] = field(default_factory=list)
     moves: list[WindowMove] = field(default_factory=list)
     seconds: dict[Phase, float] = field(default_factory=lambda: dict.fromkeys(Phase, 0.0))
-    window_bytes: float = 0.0
     done_ms: float | None = None
 
     def count(self, phase: Phase) -> int:
@@ -303,7 +302,6 @@ class Prototype:
                 rows = self.rows.histogram(move.stream, now_ms - self.experiment.window_ms, now_ms).sum()
                 size = float(rows) * self.experiment.row_bytes
                 seconds = self.setting.transfer_s(move.origin, move.to, size)
-                switch.window_bytes += size
                 switch.seconds[Phase.MIGRATION] += seconds
                 self.extra_s += seconds
                 longest = max(longest, seconds)

@@ -7,7 +7,7 @@ since the acknowledgement of the first may be what was lost.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -142,12 +142,6 @@ class Network:
     def traffic(self, sender: str, receiver: str) -> LinkTraffic:
         """The counters of one direction of a link."""
         return self._link(sender, receiver).traffic
-
-    def all_traffic(self) -> Iterator[tuple[str, str, LinkTraffic]]:
-        """Sender, receiver and counters of every directed link used so far, senders and their links by first use."""
-        for links in self._links.values():
-            for link in links.values():
-                yield link.sender, link.receiver, link.traffic
 
     def _link(self, sender: str, receiver: str) -> _Link:
         try:

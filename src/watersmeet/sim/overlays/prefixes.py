@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from watersmeet.sim.internet.latency import Latency
 from watersmeet.sim.overlays.identifiers import ID_BITS, SPACE
-from watersmeet.sim.overlays.router import Address, Arc
+from watersmeet.sim.overlays.router import Arc
 
 DIGIT_BITS = 4
 BASE = 1 << DIGIT_BITS
@@ -378,7 +378,3 @@ class Prefixes:
         """The nodes in the routing table of one, row by row."""
         known = self._table[self._rows_from[at] * BASE : self._rows_from[at + 1] * BASE]
         return [int(position) for position in known[known != _NOBODY]]
-
-    def address_of(self, at: int) -> Address:
-        """Where a node is on the simulated Internet."""
-        return int(self.addresses[at])

@@ -5,7 +5,7 @@ the network can be looked at after any tuple, and looking changes nothing. Befor
 so that nodes have rates to tell; they are not counted.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -128,11 +128,6 @@ def _settle(kernel: Kernel) -> None:
 def ranked(loads: Longs) -> Longs:
     """Loads from the highest down."""
     return np.sort(loads)[::-1]
-
-
-def at_ranks(loads: Longs, ranks: Sequence[int]) -> list[int]:
-    """The loads at some ranks, from 1 on."""
-    return [int(ranked(loads)[rank - 1]) for rank in ranks]
 
 
 def _look(network: StaticRJoin, number: int) -> Measurement:

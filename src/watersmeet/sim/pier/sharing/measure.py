@@ -47,7 +47,6 @@ class SharingMeasured:
     latency_s: float  # of the last answer
     right: int  # answers that are the direct ones
     queries: int
-    most_inbound_kilobytes: float
 
 
 def measure_sharing(run: SharingRun) -> SharingMeasured:
@@ -89,5 +88,4 @@ def _measured(run: SharingRun) -> SharingMeasured:
         latency_s=max((at_us for _, at_us in answers.values()), default=0) / 1e6,
         right=sum(answers.get(query, (0, 0))[0] == value for query, value in enumerate(expected)),
         queries=queries,
-        most_inbound_kilobytes=max(net.bytes_received) / 1e3,
     )
