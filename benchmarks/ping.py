@@ -26,7 +26,7 @@ from time import process_time
 from typing import Any
 
 from watersmeet.sim.internet.hosts import Internet
-from watersmeet.sim.internet.latency import Constant, King, Latency
+from watersmeet.sim.internet.latency import ConstantLatency, King, Latency
 from watersmeet.sim.internet.links import LinkModel, Network
 from watersmeet.sim.kernel import Kernel
 
@@ -89,7 +89,7 @@ def bare(pings: Pings) -> int:
 def internet(pings: Pings, latency: Latency | None = None) -> int:
     """Hosts 2i and 2i + 1 are pair i; a latency model for all replaces the latencies of the pairs."""
     kernel = Kernel(seed=1)
-    net = Internet(kernel, latency or Constant(LATENCY_US), access_bps=None)
+    net = Internet(kernel, latency or ConstantLatency(LATENCY_US), access_bps=None)
     send = net.send
 
     def receiver(own: int) -> Callable[[int, object], None]:

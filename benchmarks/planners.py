@@ -35,7 +35,7 @@ from watersmeet.program.operators import Purpose
 from watersmeet.program.storage.wire import overhead_bytes
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
-from watersmeet.reproduce.semijoin.runs import ATTRIBUTE_BYTES, Setting, StreamSpec, problem_for
+from watersmeet.reproduce.semijoin.runs import ATTRIBUTE_BYTES, RunSetting, StreamSpec, problem_for
 from watersmeet.reproduce.semijoin.table3 import ATTRIBUTES, FACTORS, RATES, WINDOWS_S
 from watersmeet.reproduce.workloads import between, different_shares
 from watersmeet.sim.internet.links import LinkModel
@@ -71,7 +71,7 @@ def drawn(graph: str, streams: int, seed: Sequence[int]) -> Problem:
     )
     numbers = {f"s{number}": number for number in range(streams)}
     edges = tuple((numbers[one], numbers[other]) for one, other in edges_of(graph, list(numbers)))
-    return problem_for(Setting(specs, edges))
+    return problem_for(RunSetting(specs, edges))
 
 
 def cpu_s(planner: Callable[[Problem], Any], problem: Problem) -> float:

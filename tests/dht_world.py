@@ -6,7 +6,7 @@ from random import Random
 from watersmeet.sim.dht.node import Dht
 from watersmeet.sim.dht.settings import DhtSettings
 from watersmeet.sim.internet.hosts import Internet
-from watersmeet.sim.internet.latency import Constant, King, Latency, Star, TransitStub
+from watersmeet.sim.internet.latency import ConstantLatency, King, Latency, Star, TransitStub
 from watersmeet.sim.kernel import Kernel
 from watersmeet.sim.overlays import bamboo, chord
 from watersmeet.sim.overlays.ideal import Directory, IdealRouter
@@ -19,7 +19,7 @@ SECOND_US = 1_000_000
 HOUR_US = 3_600 * SECOND_US
 OVERLAYS = ("chord", "bamboo", "ideal")
 LATENCIES: dict[str, Callable[[int, int], Latency]] = {
-    "constant": lambda nodes, seed: Constant(40_000),
+    "constant": lambda nodes, seed: ConstantLatency(40_000),
     "star": lambda nodes, seed: Star(nodes, spread_us=30_000, seed=seed),
     "transit-stub": lambda nodes, seed: TransitStub(nodes, seed=seed),
     "king": lambda nodes, seed: King(nodes, seed=seed),

@@ -11,11 +11,11 @@ from watersmeet.program.site.ledger import SiteLedger
 from watersmeet.program.storage.wire import UNKNOWN, Message, Parcel, index_parcel
 from watersmeet.spark.links.directory import DirectoryLinks
 from watersmeet.spark.links.objects import StoreLinks
-from watersmeet.spark.links.protocol import Link, LinkEnd, Links, Role, Sealed, open_links
+from watersmeet.spark.links.protocol import LinkDirection, LinkEnd, Links, Role, Sealed, open_links
 from watersmeet.spark.links.seal import OPEN, Seal, parcel_context
 from watersmeet.spark.store.object_store import open_store
 
-LINK = Link("fra", "nyc")
+LINK = LinkDirection("fra", "nyc")
 
 
 class Place(Protocol):

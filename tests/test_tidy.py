@@ -2,6 +2,7 @@
 
 import ast
 import runpy
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -66,6 +67,8 @@ LAYERS = [
 SQLGLOT_USERS = {
     ("query", name) for name in ("sql", "comparisons.py", "dialect.py", "nulls.py", "substitute.py", "tree.py")
 }
+# Class names that modules share: experiments have points, overlays their own messages; the last two are in files.
+SHARED_NAMES = {"Point", "Peer", "Ping", "Probe", "Hop"}
 OUTSIDE = {"__init__", "__main__", "testing"}  # entry points and the test kit
 
 
@@ -171,6 +174,12 @@ def test_everything_public_has_a_docstring() -> None:
             if not ast.get_docstring(node) and "Protocol" not in ast.dump(node):
                 missing.append(f"{path.relative_to(SOURCE)}: {node.name}")
     assert missing == []
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    classes = [node.name for path in MODULES for node in tree_of(path).body if isinstance(node, ast.ClassDef)]
+    twice = {name for name, count in Counter(classes).items() if count > 1 and not name.startswith("_")}
+    assert twice == SHARED_NAMES
 
 
 def test_make_soak_knows_where_long_tests_are() -> None:

@@ -4,10 +4,10 @@ from random import Random
 
 import pytest
 
-from watersmeet.adapt.election import Ballot, Member, announce, become_ready, hear, members, wait_over
+from watersmeet.adapt.election import Ballot, GroupMember, announce, become_ready, hear, members, wait_over
 from watersmeet.adapt.messages import Phase
-from watersmeet.reproduce.adaptive.prototype import Experiment, run
-from watersmeet.reproduce.adaptive.switching import Crash, counted
+from watersmeet.reproduce.adaptive.prototype import PrototypeSetup, run
+from watersmeet.reproduce.adaptive.switching import NodeCrash, counted
 
 
 def test_nobody_switches_before_all_are_ready_and_all_do_whatever_is_lost() -> None:
@@ -17,7 +17,7 @@ def test_nobody_switches_before_all_are_ready_and_all_do_whatever_is_lost() -> N
         nodes = members("abcde"[: random.randint(2, 5)])
         waiting: list[Ballot] = []
 
-        def take(step: "tuple[Member, list[Ballot]]", nodes: dict[str, Member] = nodes) -> None:
+        def take(step: "tuple[GroupMember, list[Ballot]]", nodes: dict[str, GroupMember] = nodes) -> None:
             nodes[step[0].name] = step[0]
             waiting.extend(step[1])  # noqa: B023
 
@@ -48,22 +48,22 @@ def test_nobody_switches_before_all_are_ready_and_all_do_whatever_is_lost() -> N
 
 @pytest.mark.parametrize("ways", [4, 8])
 def test_without_crashes_a_switch_takes_five_messages_a_node(ways: int) -> None:
-    found = run(Experiment(ways=ways, by_coordinator=True, end_ms=2_500), "CNU", 0)
+    found = run(PrototypeSetup(ways=ways, by_coordinator=True, end_ms=2_500), "CNU", 0)
     (switch,) = found.switches
     sent = counted(one for one in switch.messages if one.kind.phase is Phase.SYNCHRONISATION)
     others = ways - 1
     assert sent == {"election": others, "local-ready": 2 * others, "global-ready": 2 * others}
-    assert found.answers == run(Experiment(ways=ways, end_ms=2_500), "CNU", 0).answers
+    assert found.answers == run(PrototypeSetup(ways=ways, end_ms=2_500), "CNU", 0).answers
 
 
 def test_another_node_takes_over_from_a_coordinator_that_crashes() -> None:
     """At any time of the switch; those that ask again send more messages, and the new plan comes later."""
-    usual = run(Experiment(by_coordinator=True, end_ms=2_500), "CNU", 0).switches[0]
+    usual = run(PrototypeSetup(by_coordinator=True, end_ms=2_500), "CNU", 0).switches[0]
     assert usual.done_ms is not None
     elections = set()
     for after_ms in range(0, 35, 5):
-        crashes = (Crash("s1", after_ms, 300),)
-        found = run(Experiment(by_coordinator=True, crashes=crashes, end_ms=3_300), "CNU", 0)
+        crashes = (NodeCrash("s1", after_ms, 300),)
+        found = run(PrototypeSetup(by_coordinator=True, crashes=crashes, end_ms=3_300), "CNU", 0)
         switch = found.switches[0]
         assert switch.done_ms is not None, f"after {after_ms} ms"
         elections.add(counted(switch.messages)["election"])

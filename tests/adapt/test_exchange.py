@@ -19,17 +19,17 @@ from watersmeet.adapt.controller import Controller, GoOver, adaptive_query
 from watersmeet.adapt.decide import Mode
 from watersmeet.adapt.decisions import HALF_LIFE_TRIGGERS, Decisions
 from watersmeet.adapt.exchange import (
+    FiguresReply,
+    FiguresWanted,
     InForce,
     Look,
     Message,
-    Reply,
     SiteDecisions,
-    Wanted,
     pack_message,
     unpack_message,
 )
 from watersmeet.adapt.monitor import MonitorState, StreamObserved, TransferObserved, observe
-from watersmeet.adapt.reports import Heard, SiteFigures, figures_of_site, pack_figures, unpack_figures
+from watersmeet.adapt.reports import Heard, ObservedFigures, figures_of_site, pack_figures, unpack_figures
 from watersmeet.plan.nodes import JoinPlan
 from watersmeet.stats.model import Number, Stats, StreamStats
 from watersmeet.stats.sketches import StreamSketch
@@ -122,8 +122,8 @@ class Network:
             self.changes.append((self.now_s, name, change))
             self._asked.append((self.now_s + self.agree * STEP_S, change))
 
-    def replies(self, since: int = 0) -> list[Reply]:
-        return [message for _, _, message in self.said[since:] if isinstance(message, Reply)]
+    def replies(self, since: int = 0) -> list[FiguresReply]:
+        return [message for _, _, message in self.said[since:] if isinstance(message, FiguresReply)]
 
 
 @pytest.mark.parametrize("mode", ["cnu", "dnu", "planner"])
@@ -138,7 +138,7 @@ def test_sites_decide_as_one_that_sees_everything(mode: Mode, late: int) -> None
     assert quiet <= 30, "hardly anything is said while nothing changes"
     net.see(10, 100, 600, seconds=60)
     assert net.changes and net.changes[-1][0] < 160 and {site for _, site, _ in net.changes} == {"n0"}
-    assert ("n2", "n0", Wanted()) in net.said[before + quiet :]
+    assert ("n2", "n0", FiguresWanted()) in net.said[before + quiet :]
     whole = Decisions(net.controller, net.controller.start(0.0), TRIGGER_US)
     for step in range(240):
         for name, rate in zip(("a", "b", "c"), (10, 100, 20 if step < 120 else 600), strict=True):
@@ -243,7 +243,9 @@ def test_damaged_messages_are_refused(text: str) -> None:
 
 def reported(change: Callable[[dict[str, Any]], object], tail: bytes = b"") -> str:
     """A report that says something else than any site does."""
-    figures = SiteFigures(3.0, {"s": StreamStats(rate=Number(2.0))}, {"k > 3": Number(0.5)}, (("a", "b", 0.1, None),))
+    figures = ObservedFigures(
+        3.0, {"s": StreamStats(rate=Number(2.0))}, {"k > 3": Number(0.5)}, (("a", "b", 0.1, None),)
+    )
     data = zlib.decompress(base64.b85decode(pack_figures(figures)))
     head = json.loads(data[4:])
     change(head["figures"])

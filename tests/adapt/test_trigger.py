@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from watersmeet.adapt.trigger import (
-    Offer,
+    PlanOffer,
     Policy,
     TriggerState,
     decided,
@@ -40,7 +40,7 @@ def followed(
             continue
         other = {"A": OTHERS, "B": rate}[plan]
         current = {"A": rate, "B": OTHERS}[plan]
-        verdict = judge(state, policy, Offer(current + 50.0, other + 50.0, other * WINDOW_S), now_s)
+        verdict = judge(state, policy, PlanOffer(current + 50.0, other + 50.0, other * WINDOW_S), now_s)
         state = decided(state, verdict, watched, now_s)
         if verdict.accepted:
             plan = "B" if plan == "A" else "A"
@@ -95,7 +95,7 @@ def test_a_plan_is_considered_once_more_when_averages_have_followed() -> None:
         state, change = watch(state, policy, {"a": 2.0}, float(second))
         if change is not None:
             considered.append(second)
-            state = decided(state, judge(state, policy, Offer(1.0, 1.0, 0.0), second), {"a": 2.0}, second)
+            state = decided(state, judge(state, policy, PlanOffer(1.0, 1.0, 0.0), second), {"a": 2.0}, second)
     assert considered == [100, 150]
 
 
@@ -112,7 +112,7 @@ def test_small_changes_wait_longer_each_time_that_nothing_better_is_found() -> N
         state, change = watch(state, policy, {"a": 1.0 + 0.15 * (second % 2)}, float(second))
         if change is not None:
             considered.append(second)
-            state = decided(state, judge(state, policy, Offer(1.0, 1.0, 0.0), second), {"a": change.now}, second)
+            state = decided(state, judge(state, policy, PlanOffer(1.0, 1.0, 0.0), second), {"a": change.now}, second)
     waits = [later - sooner for sooner, later in pairwise(considered)]
     assert waits == sorted(waits) and waits[0] <= 21 and waits[-1] >= 159
     state, change = watch(state, policy, {"a": 3.0}, considered[-1] + 11.0)  # a large one does not

@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from watersmeet.adapt.centralised import update_centrally
-from watersmeet.adapt.distributed import Change, change_of, update_distributed
+from watersmeet.adapt.distributed import CostDirection, change_of, update_distributed
 from watersmeet.adapt.messages import Phase
-from watersmeet.adapt.node_operators import Flow, Join, Ship, Update, operator_sets, windows_of
+from watersmeet.adapt.node_operators import HeadFlow, JoinStep, ShipStep, Update, operator_sets, windows_of
 from watersmeet.adapt.sequences import (
     ExecutionPlan,
     Setting,
     StreamFigures,
     StreamPlan,
-    Transfer,
+    TransferTime,
     UnitCosts,
     clique,
     generate,
@@ -37,47 +37,47 @@ EXAMPLE_1 = ExecutionPlan(
 HOMES = {"s1": "n1", "s2": "n2", "s3": "n3"}
 
 
-def flow(head: str, stream: str | None = None) -> Flow:
-    return Flow(head, stream or head)
+def flow(head: str, stream: str | None = None) -> HeadFlow:
+    return HeadFlow(head, stream or head)
 
 
 def test_operator_sets_of_the_papers_example_2() -> None:
     sets = operator_sets(EXAMPLE_1, HOMES, "n0")
     all_of = {node: frozenset().union(*each.values()) for node, each in sets.items()}
-    assert all_of["n1"] == {Ship(flow("s1"), "n2"), Ship(flow("s1"), "n3")}
+    assert all_of["n1"] == {ShipStep(flow("s1"), "n2"), ShipStep(flow("s1"), "n3")}
     assert all_of["n2"] == {
-        Join(flow("s1"), "s2"),
+        JoinStep(flow("s1"), "s2"),
         Update("s2"),
-        Ship(flow("s1", "s2"), "n3"),
+        ShipStep(flow("s1", "s2"), "n3"),
         Update("s1"),
-        Join(flow("s2"), "s1"),
-        Ship(flow("s2", "s1"), "n3"),
-        Ship(flow("s2"), "n3"),
+        JoinStep(flow("s2"), "s1"),
+        ShipStep(flow("s2", "s1"), "n3"),
+        ShipStep(flow("s2"), "n3"),
     }
     assert all_of["n3"] == {
-        Join(flow("s1", "s2"), "s3"),
+        JoinStep(flow("s1", "s2"), "s3"),
         Update("s3"),
-        Ship(flow("s1", "s3"), "n0"),
-        Join(flow("s2", "s1"), "s3"),
-        Ship(flow("s2", "s3"), "n0"),
-        Join(flow("s3"), "s1"),
-        Join(flow("s3", "s1"), "s2"),
+        ShipStep(flow("s1", "s3"), "n0"),
+        JoinStep(flow("s2", "s1"), "s3"),
+        ShipStep(flow("s2", "s3"), "n0"),
+        JoinStep(flow("s3"), "s1"),
+        JoinStep(flow("s3", "s1"), "s2"),
         Update("s1"),
         Update("s2"),
-        Ship(flow("s3", "s2"), "n0"),
+        ShipStep(flow("s3", "s2"), "n0"),
     }
 
 
 def test_operator_sets_of_the_papers_example_3() -> None:
     after = ExecutionPlan((StreamPlan("s1", ("s3", "s2"), (False, True)), *EXAMPLE_1.sequences[1:]))
     sets = operator_sets(after, HOMES, "n0")
-    assert sets["n1"]["s1"] == {Join(flow("s1"), "s3"), Update("s3"), Ship(flow("s1", "s3"), "n2")}
-    assert sets["n2"]["s1"] == {Join(flow("s1", "s3"), "s2"), Update("s2"), Ship(flow("s1", "s2"), "n0")}
-    assert sets["n3"]["s1"] == {Ship(flow("s3"), "n1")}
+    assert sets["n1"]["s1"] == {JoinStep(flow("s1"), "s3"), Update("s3"), ShipStep(flow("s1", "s3"), "n2")}
+    assert sets["n2"]["s1"] == {JoinStep(flow("s1", "s3"), "s2"), Update("s2"), ShipStep(flow("s1", "s2"), "n0")}
+    assert sets["n3"]["s1"] == {ShipStep(flow("s3"), "n1")}
 
 
 def test_cost_of_one_way_joins_is_that_of_equations_1_and_2() -> None:
-    setting = Setting({"a": "a", "b": "b"}, clique("ab"), UnitCosts(0.5, 0.25), Transfer(2.0, 100.0))
+    setting = Setting({"a": "a", "b": "b"}, clique("ab"), UnitCosts(0.5, 0.25), TransferTime(2.0, 100.0))
     figures = {"a": StreamFigures(10, 0.1, 40, 5), "b": StreamFigures(20, 0.2, 30, 8)}
     common = 20 * 0.25 + 10 * 0.5 * 8
     source, destination = 2 + 20 * 30 / 100 + common, 2 + 10 * 40 / 100 + common
@@ -144,13 +144,15 @@ def settings_of(draw: st.DrawFn) -> Setting:
     links = {}
     if draw(st.booleans()):
         links = {
-            frozenset((one, other)): Transfer(0.001 * draw(st.integers(1, 50)), draw(st.sampled_from([1e4, 1e5, 1e6])))
+            frozenset((one, other)): TransferTime(
+                0.001 * draw(st.integers(1, 50)), draw(st.sampled_from([1e4, 1e5, 1e6]))
+            )
             for one in nodes
             for other in nodes
             if one < other
         }
     unit = draw(st.sampled_from([1e-7, 1e-6, 1e-5, 1e-4]))
-    return Setting(homes, ties, UnitCosts(unit, unit), Transfer(), links)
+    return Setting(homes, ties, UnitCosts(unit, unit), TransferTime(), links)
 
 
 @st.composite
@@ -210,10 +212,10 @@ def test_the_better_placement_never_costs_more(case: tuple[Setting, list[dict[st
 def test_direction_of_a_change() -> None:
     base: Mapping[str, float] = {"rate": 10, "selectivity": 0.1, "row_bytes": 20, "window_rows": 30}
 
-    def changed(**figures: float) -> Change:
+    def changed(**figures: float) -> CostDirection:
         return change_of(StreamFigures(**base), StreamFigures(**(dict(base) | figures)))
 
-    assert changed(rate=11) is Change.RISEN
-    assert changed(rate=9, window_rows=27) is Change.FALLEN
-    assert changed(rate=9, row_bytes=21) is Change.MIXED
-    assert changed(selectivity=0.2) is Change.MIXED
+    assert changed(rate=11) is CostDirection.RISEN
+    assert changed(rate=9, window_rows=27) is CostDirection.FALLEN
+    assert changed(rate=9, row_bytes=21) is CostDirection.MIXED
+    assert changed(selectivity=0.2) is CostDirection.MIXED

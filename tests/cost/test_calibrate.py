@@ -20,7 +20,7 @@ from watersmeet.errors import InputError
 from watersmeet.plan.nodes import Hop, Method, join_plan_of
 from watersmeet.planners.sited import explicit
 from watersmeet.query.sql import parse_query
-from watersmeet.sim.sites import site as sites_module
+from watersmeet.sim.sites import simulated as sites_module
 from watersmeet.sim.sites.rows import lay_out, typed
 from watersmeet.sim.sites.simulated import SimulatedSites
 from watersmeet.stats.model import ColumnStats, Number, Stats, StreamStats

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from watersmeet.cost.comparing import BAND, INEQUALITY, Known, share_left
+from watersmeet.cost.comparing import BAND, INEQUALITY, KnownColumn, share_left
 from watersmeet.query.comparisons import Condition
 from watersmeet.query.model import EVENT_TIME_KIND, Column, Expression
 from watersmeet.stats.model import Bin, Histogram
@@ -33,7 +33,7 @@ def test_times_differ_by_anything_that_windows_allow(text: str, holds: Callable[
     difference = b[None, :] - a[:, None]
     met = (difference <= 20) & (difference >= -10)  # rows of a are seen for 20 s, of b for 10 s
     drawn = np.mean(holds(a[:, None], b[None, :])[met])
-    known = {A.flat: Known(20e6, None), B.flat: Known(10e6, None)}
+    known = {A.flat: KnownColumn(20e6, None), B.flat: KnownColumn(10e6, None)}
     assert share_left([condition(text, EVENT_TIME_KIND)], known.__getitem__) == pytest.approx(drawn, abs=0.02)
 
 
@@ -50,18 +50,18 @@ def test_values_are_compared_as_histograms_say(text: str, holds: Callable[..., n
     a = random.integers(0, 100, 3_000)
     b = np.where(random.random(3_000) < 0.5, random.integers(0, 10, 3_000), random.integers(10, 100, 3_000))
     drawn = np.mean(holds(a[:, None], b[None, :]))
-    known = {A.flat: Known(1e6, EVEN), B.flat: Known(1e6, LOW)}
+    known = {A.flat: KnownColumn(1e6, EVEN), B.flat: KnownColumn(1e6, LOW)}
     assert share_left([condition(text, "bigint")], known.__getitem__) == pytest.approx(drawn, abs=0.02)
 
 
 def test_two_bounds_of_one_difference_are_taken_together() -> None:
-    known = {A.flat: Known(1e6, EVEN), B.flat: Known(1e6, EVEN)}
+    known = {A.flat: KnownColumn(1e6, EVEN), B.flat: KnownColumn(1e6, EVEN)}
     both = [condition("a.x <= b.x + 5", "bigint"), condition("b.x <= a.x + 5", "bigint")]
     together = share_left([condition("abs(a.x - b.x) <= 5", "bigint")], known.__getitem__)
     assert share_left(both, known.__getitem__) == pytest.approx(together)
 
 
 def test_nothing_known_leaves_half_or_a_quarter() -> None:
-    known = {A.flat: Known(1e6, None), B.flat: Known(1e6, None)}
+    known = {A.flat: KnownColumn(1e6, None), B.flat: KnownColumn(1e6, None)}
     assert share_left([condition("a.x < b.x", "double")], known.__getitem__) == INEQUALITY
     assert share_left([condition("abs(a.x - b.x) < 2", "double")], known.__getitem__) == BAND

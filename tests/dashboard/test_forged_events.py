@@ -11,7 +11,7 @@ from seeds import FreshSeeds
 
 from watersmeet.dashboard import view
 from watersmeet.dashboard.model import RunModel
-from watersmeet.dashboard.store import Store
+from watersmeet.dashboard.store import DashboardStore
 from watersmeet.dashboard.tail import Tail
 from watersmeet.dashboard.watcher import Watcher
 from watersmeet.errors import RunError
@@ -60,7 +60,7 @@ def check_forged(lines: Lines, directory: Path, seed: int, count: int) -> int:
         model.read("run", at, event)
     for now in (model.last_at, every[-1]["at"]):
         json.dumps([view.snapshot(model, now), view.timeline(model), view.answers(model)], allow_nan=False).encode()
-    with contextlib.closing(Store(directory / "store.sqlite")) as store:
+    with contextlib.closing(DashboardStore(directory / "store.sqlite")) as store:
         store.save(model, {})
         store.load(RunModel())
     return count - tail.damaged
@@ -99,7 +99,7 @@ def test_a_damaged_store_is_a_sentence(recorded: Lines, tmp_path: Path) -> None:
     path, model = tmp_path / "store.sqlite", RunModel()
     for line in recorded[:200]:
         model.read("run", *from_json(json.dumps(line)))
-    with contextlib.closing(Store(path)) as store:
+    with contextlib.closing(DashboardStore(path)) as store:
         store.save(model, {})
     whole, refused = path.read_bytes(), list[str]()
     for seed in range(30):
@@ -107,7 +107,7 @@ def test_a_damaged_store_is_a_sentence(recorded: Lines, tmp_path: Path) -> None:
         at = chance.randrange(100, len(whole) - 500)
         path.write_bytes(whole[:at] + chance.randbytes(500) + whole[at + 500 :])
         try:
-            with contextlib.closing(Store(path)) as store:
+            with contextlib.closing(DashboardStore(path)) as store:
                 store.load(RunModel())
         except RunError as error:
             refused.append(str(error))

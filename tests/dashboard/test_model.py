@@ -11,7 +11,7 @@ from watersmeet.dashboard import view
 from watersmeet.dashboard.model import MOST_NOTES, RunModel
 from watersmeet.dashboard.redact import redacted, redacted_plan, redacted_sql
 from watersmeet.dashboard.series import TIERS, Series, grid_over
-from watersmeet.dashboard.store import Store
+from watersmeet.dashboard.store import DashboardStore
 from watersmeet.dashboard.tail import Position, Tail
 from watersmeet.metrics.bus import EventBus
 from watersmeet.metrics.events import (
@@ -224,13 +224,13 @@ def test_the_time_line_is_bounded() -> None:
 def test_a_store_gives_everything_back(recorded: Lines, tmp_path: Path) -> None:
     half = len(recorded) // 2
     model = read(recorded[:half])
-    store = Store(tmp_path / "history.sqlite")
+    store = DashboardStore(tmp_path / "history.sqlite")
     store.save(model, {"run": Position(7, 99)})
     read(recorded[half:], model)
     store.save(model, {"run": Position(7, 1234)})
     store.close()
     again = RunModel()
-    assert Store(tmp_path / "history.sqlite").load(again) == {"run": Position(7, 1234)}
+    assert DashboardStore(tmp_path / "history.sqlite").load(again) == {"run": Position(7, 1234)}
     now = recorded[-1]["at"]
     assert view.snapshot(again, now) == view.snapshot(model, now)
     assert view.timeline(again) == view.timeline(model)

@@ -12,7 +12,7 @@ from watersmeet.adapt.messages import Phase
 from watersmeet.adapt.sequences import generate, plan_cost
 from watersmeet.reproduce import experiment_named, report, runner
 from watersmeet.reproduce.adaptive import table3
-from watersmeet.reproduce.adaptive.prototype import SYSTEMS, Experiment, Rows, draw_rows, run
+from watersmeet.reproduce.adaptive.prototype import SYSTEMS, PrototypeSetup, RunRows, draw_rows, run
 
 NAMES = ("adaptive-fig4", "adaptive-fig5", "adaptive-table3", "adaptive-sensitivity", "adaptive-cutover")
 
@@ -65,7 +65,9 @@ def test_figure_4_compares_draws_with_the_same_tuples() -> None:
     assert said((1.01,)).startswith("agrees")
 
 
-def _answers(rows: Rows, names: tuple[str, ...], window_ms: float, since_ms: float, end_ms: float, step_ms: int) -> int:
+def _answers(
+    rows: RunRows, names: tuple[str, ...], window_ms: float, since_ms: float, end_ms: float, step_ms: int
+) -> int:
     """Combinations of one key whose head came within some time, by their definition, tuple by tuple."""
     stamped = [
         [
@@ -93,7 +95,7 @@ def _answers(rows: Rows, names: tuple[str, ...], window_ms: float, since_ms: flo
 
 
 def test_every_system_gives_the_answers_of_the_definition() -> None:
-    settings = Experiment(ways=3, end_ms=2_100, values=20)
+    settings = PrototypeSetup(ways=3, end_ms=2_100, values=20)
     rows = draw_rows(settings, 5)
     expected = _answers(rows, settings.names, settings.window_ms, 100, 2_100, settings.interval_ms)
     for system in SYSTEMS:
@@ -104,7 +106,7 @@ def test_every_system_gives_the_answers_of_the_definition() -> None:
 
 def test_plans_in_force_are_those_of_the_rates_and_their_cost_is_as_expected() -> None:
     """Where rates are steady, what is spent is what equations 1 to 3 say, with five shipments a second for one."""
-    settings = Experiment(changing=2)
+    settings = PrototypeSetup(changing=2)
     found = run(settings, "CNU", 3)
     assert [switch.rate for switch in found.switches] == [200.0, 50.0, 200.0, 50.0]
     a_second = replace(settings.setting, default_link=replace(settings.setting.default_link, latency_s=0.0))
@@ -117,7 +119,7 @@ def test_plans_in_force_are_those_of_the_rates_and_their_cost_is_as_expected() -
 
 
 def test_a_switch_takes_the_time_of_its_messages() -> None:
-    settings = Experiment(end_ms=2_500)
+    settings = PrototypeSetup(end_ms=2_500)
     (switch,) = run(settings, "CNU", 0).switches
     assert switch.count(Phase.SYNCHRONISATION) == 24
     assert switch.done_ms is not None

@@ -28,7 +28,7 @@ from watersmeet.reproduce.pmjoin import fig11 as pmjoin_fig11
 from watersmeet.reproduce.workloads import (
     EVENT_TIME,
     Measured,
-    Source,
+    WorkloadSource,
     different_shares,
     draw_rows,
     measure,
@@ -95,11 +95,11 @@ def test_plans_are_in_order(experiment: Experiment, point: object, worst: str, b
     assert row[better[-1]] <= NOISE * row[better[0]]
 
 
-def six_streams(draw: int) -> list[Source]:
+def six_streams(draw: int) -> list[WorkloadSource]:
     """Three streams on each of two keys, of which one each is on a third key too."""
     rng = np.random.default_rng(draw)
     return [
-        Source(
+        WorkloadSource(
             f"n{rng.integers(4)}",
             rng.uniform(20, 60),
             rng.uniform(1, 2),
@@ -147,15 +147,15 @@ def test_the_same_seed_gives_the_same_row() -> None:
     assert first != other | {"draw": 0}
 
 
-def three_streams() -> list[Source]:
-    return [Source(f"n{i}", 40.0 + 10 * i, 2.0 + i, {0: zipf(20, 0.5)}) for i in range(3)]
+def three_streams() -> list[WorkloadSource]:
+    return [WorkloadSource(f"n{i}", 40.0 + 10 * i, 2.0 + i, {0: zipf(20, 0.5)}) for i in range(3)]
 
 
 @pytest.mark.parametrize("draw", range(3))
 def test_counting_over_the_rows_gives_what_running_the_plan_gives(draw: int) -> None:
     rng = np.random.default_rng(draw)
     sources = [
-        Source(f"n{rng.integers(4)}", rng.uniform(20, 60), rng.uniform(2, 5), {0: different_shares(rng, 30)})
+        WorkloadSource(f"n{rng.integers(4)}", rng.uniform(20, 60), rng.uniform(2, 5), {0: different_shares(rng, 30)})
         for _ in range(5)
     ]
     workload = workload_of_sources(sources)
@@ -197,7 +197,9 @@ def test_what_is_counted_is_what_the_model_expects() -> None:
 
 def test_a_plan_on_several_keys_that_explodes_is_not_run() -> None:
     few = uniform(2)
-    sources = [Source(f"n{i}", 1_000.0, 1_000.0, {0: few, 1: few} if i == 2 else {i: few, 0: few}) for i in range(3)]
+    sources = [
+        WorkloadSource(f"n{i}", 1_000.0, 1_000.0, {0: few, 1: few} if i == 2 else {i: few, 0: few}) for i in range(3)
+    ]
     tree = JoinNode("n2", (Input(Leaf("s2")), Input(JoinNode("n0", (Input(Leaf("s0")), Input(Leaf("s1")))))))
     assert pairs_per_s(workload_of_sources(sources), unpartitioned(tree)) == pytest.approx(1e9)
     sources = [replace(one, window_s=100.0) for one in sources]
@@ -205,7 +207,7 @@ def test_a_plan_on_several_keys_that_explodes_is_not_run() -> None:
 
 
 def test_a_plan_on_one_key_that_explodes_is_counted_all_the_same() -> None:
-    sources = [Source(f"n{i}", 1_000.0, 100.0, {0: uniform(2)}) for i in range(3)]
+    sources = [WorkloadSource(f"n{i}", 1_000.0, 100.0, {0: uniform(2)}) for i in range(3)]
     tree = JoinNode("n2", (Input(Leaf("s2")), Input(JoinNode("n0", (Input(Leaf("s0")), Input(Leaf("s1")))))))
     (shipped,) = ship_rates(sources, {"fat": unpartitioned(tree)}, 1.0, 1).values()
     assert shipped == pytest.approx(1e8, rel=0.05)

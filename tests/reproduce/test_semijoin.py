@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from watersmeet.cost.estimates import Rows, announced, asked, fetched, met
+from watersmeet.cost.estimates import HeadRows, announced, asked, fetched, met
 from watersmeet.errors import InputError
 from watersmeet.plan.nodes import Method
 from watersmeet.program.operators import Form, Join
@@ -24,12 +24,12 @@ from watersmeet.reproduce.semijoin import fixed_delta
 from watersmeet.reproduce.semijoin import logs as semijoin_logs
 from watersmeet.reproduce.semijoin import table3 as semijoin_table3
 from watersmeet.reproduce.semijoin import table3_as_written as semijoin_as_written
-from watersmeet.reproduce.semijoin.appendix_b import COUNTER_BYTES, Costs, Network, Side, one_way_join_s
+from watersmeet.reproduce.semijoin.appendix_b import COUNTER_BYTES, Costs, JoinSide, NetworkFigures, one_way_join_s
 from watersmeet.reproduce.semijoin.as_written import State, best_cost, best_plan, by_appendix_b, greedy_plan
 from watersmeet.reproduce.semijoin.fig7 import PAPER, one_way_join
 from watersmeet.reproduce.semijoin.runs import (
     Counts,
-    Setting,
+    RunSetting,
     StreamSpec,
     draw_tables,
     only_for,
@@ -38,16 +38,16 @@ from watersmeet.reproduce.semijoin.runs import (
 )
 
 FREE = Costs()  # transmission only
-SMALL = Setting((StreamSpec(600, 10, 100.0, 0.6), StreamSpec(600, 10, 100.0, 0.6)))
+SMALL = RunSetting((StreamSpec(600, 10, 100.0, 0.6), StreamSpec(600, 10, 100.0, 0.6)))
 
 
-def taken_by(method: str, setting: Setting, *, bloom: bool = False, seconds: float = 0.6) -> float:
+def taken_by(method: str, setting: RunSetting, *, bloom: bool = False, seconds: float = 0.6) -> float:
     tables = draw_tables(setting, setting.window_s + seconds, 1)
     sub_plan = one_way_join(Method(method), bloom=bloom)
     return spent(setting, problem_for(setting), sub_plan, tables, seconds, head="s1").total
 
 
-def with_second(**changes: float) -> Setting:
+def with_second(**changes: float) -> RunSetting:
     one, other = SMALL.streams
     return replace(SMALL, streams=(one, replace(other, **changes)))  # type: ignore[arg-type]
 
@@ -204,8 +204,8 @@ def test_every_panel_has_its_values() -> None:
 
 def test_formulas_of_the_paper_by_hand() -> None:
     """Two streams of 10 tuples a second, 100 bytes, 10 values, 1 s: in an interval one tuple of each."""
-    side = Side(rate=10.0, window_s=1.0, distinct=10.0, tuple_bytes=100.0, key_bytes=5.0)
-    network = Network(latency_s=0.01, bandwidth_bps=8e3, interval_s=0.1)  # 1 ms a byte
+    side = JoinSide(rate=10.0, window_s=1.0, distinct=10.0, tuple_bytes=100.0, key_bytes=5.0)
+    network = NetworkFigures(latency_s=0.01, bandwidth_bps=8e3, interval_s=0.1)  # 1 ms a byte
 
     def cost(method: str, forward: float = 1.0, costs: Costs = FREE) -> float:
         return one_way_join_s(Method(method), side, side, forward, network, costs)
@@ -226,13 +226,15 @@ def test_appendix_b_is_our_pricing_where_all_values_are_in_the_windows(values: t
     What is announced differs by design: the paper tells new values at every interval, we a value once a window.
     """
     one, other = (StreamSpec(1250, count, rate, 3.0) for count, rate in zip(values, (300.0, 200.0), strict=True))
-    workload = problem_for(Setting((one, other))).workload
-    head, tau_s, key_bytes = Rows(0b01, one.rate, 0), 0.1, 5.0
+    workload = problem_for(RunSetting((one, other))).workload
+    head, tau_s, key_bytes = HeadRows(0b01, one.rate, 0), 0.1, 5.0
     forward = min(1.0, other.distinct / one.distinct)
 
     def paper(method: Method, key_bytes: float) -> float:
-        first, second = (Side(side.rate, 3.0, float(side.distinct), 1250.0, key_bytes) for side in (one, other))
-        return one_way_join_s(method, first, second, forward, Network(0.0, 8.0, tau_s), FREE)  # one second a byte
+        first, second = (JoinSide(side.rate, 3.0, float(side.distinct), 1250.0, key_bytes) for side in (one, other))
+        return one_way_join_s(
+            method, first, second, forward, NetworkFigures(0.0, 8.0, tau_s), FREE
+        )  # one second a byte
 
     fetched_bytes = other.rate * fetched(workload, 0b10, head, spans=False) * 1250
     met_bytes = one.rate * met(workload, 0b01, 0b10, 0.0) * 1250

@@ -6,7 +6,7 @@ import pytest
 
 from watersmeet.errors import InputError
 from watersmeet.reproduce import experiment_named
-from watersmeet.reproduce.systems.comparison import BASE, SYSTEMS, WORKLOADS, Workload
+from watersmeet.reproduce.systems.comparison import BASE, SYSTEMS, WORKLOADS, ComparedWorkload
 from watersmeet.sim.scenario.compare_systems import topology_of
 from watersmeet.sim.scenario.workload import UserLoad
 
@@ -15,7 +15,7 @@ TWO, THREE = replace(BASE, nodes=24, keys=20), replace(BASE, nodes=16, ways=3, k
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("workload", [TWO, THREE])
-def test_all_systems_have_the_answers_of_the_oracle(workload: Workload) -> None:
+def test_all_systems_have_the_answers_of_the_oracle(workload: ComparedWorkload) -> None:
     given = workload.scenario(seed=2, seconds=3)
     found = {name: run(given) for name, run in SYSTEMS.items() if workload is TWO or "100 ms" not in name}
     expected = {figures.expected for figures in found.values()}

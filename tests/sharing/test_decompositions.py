@@ -26,7 +26,7 @@ from watersmeet.sharing.decomposition import (
     shared_sums,
 )
 from watersmeet.sharing.factors import METHODS, Factors, factorise
-from watersmeet.sharing.gains import Deployment, effectiveness, total_gain
+from watersmeet.sharing.gains import SharingFigures, effectiveness, total_gain
 from watersmeet.sharing.linear import exact_linear, linear_basis
 from watersmeet.sharing.workloads import duplicate_sensitive
 
@@ -200,7 +200,7 @@ def test_the_algebra_decides() -> None:
 
 
 def test_break_even_decides_whether_work_is_shared() -> None:
-    deployment = Deployment(nodes=1024, queries=5, record_bits=64)
+    deployment = SharingFigures(nodes=1024, queries=5, record_bits=64)
     assert deployment.break_even_epochs(0.5) == pytest.approx(2 / (0.5 * 64))
     assert deployment.break_even_epochs(0.5, rows=3) == pytest.approx(6 / (0.5 * 64))
     assert deployment.break_even_epochs(0.5, everywhere=False) < deployment.break_even_epochs(0.5)

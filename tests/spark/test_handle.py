@@ -18,7 +18,7 @@ from scenes import PATIENCE_S, Bag, Scene, by_arrow, make_batches, wait_for
 import watersmeet as wm
 from watersmeet.metrics.events import RunEnded
 from watersmeet.program.site.round import Round
-from watersmeet.spark.links.protocol import Link, Sealed
+from watersmeet.spark.links.protocol import LinkDirection, Sealed
 from watersmeet.spark.site.ingesting import MAX_UNDELIVERED
 from watersmeet.spark.site.job import SiteJob
 from watersmeet.spark.site.state import SiteState
@@ -252,10 +252,10 @@ def test_a_parcel_that_is_damaged_again_and_again_in_continuous_mode_ends_the_ru
     spark: Any, tmp_path: Path, begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = make_scene(tmp_path, homes=APART, site="nyc", plan=PLAN)
-    link = Link("ams", "nyc")
+    link = LinkDirection("ams", "nyc")
     read = Sealed.read
 
-    def damage(parcel: Sealed, over: Link) -> bytes:
+    def damage(parcel: Sealed, over: LinkDirection) -> bytes:
         data = read(parcel, over)
         return b"something else" if (over, parcel.number) == (link, 2) else data
 

@@ -16,7 +16,7 @@ from watersmeet.program.storage.wire import index_parcel, unpack_schema
 from watersmeet.spark.checkpoint import IDENTITY, LEDGER, read_identity, read_ledger
 from watersmeet.spark.files import FileShelf
 from watersmeet.spark.links.ends import unpack_end
-from watersmeet.spark.links.protocol import Link, Role
+from watersmeet.spark.links.protocol import LinkDirection, Role
 from watersmeet.spark.links.seal import OPEN
 from watersmeet.spark.resume import known_versions
 from watersmeet.spark.tasks import read_program
@@ -66,7 +66,7 @@ READERS: dict[str, Callable[[Path, bytes], object]] = {
     "parcel": of_bytes(index_parcel),
     "columns of a parcel": of_bytes(unpack_schema),
     "rows of a parcel": of_bytes(lambda data: unpack_rows(data, pa.schema([("a", pa.int64())]))),
-    "end of a link": of_bytes(lambda data: unpack_end(data, Link("fra", "nyc"), Role.SENDER, 1, OPEN)),
+    "end of a link": of_bytes(lambda data: unpack_end(data, LinkDirection("fra", "nyc"), Role.SENDER, 1, OPEN)),
 }
 
 

@@ -39,7 +39,7 @@ from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.sites.simulated import SimulatedSites
 from watersmeet.spark.links.directory import DirectoryLinks
-from watersmeet.spark.links.protocol import Fenced, Link, LinkUnreadable, Role, Sealed
+from watersmeet.spark.links.protocol import Fenced, LinkDirection, LinkUnreadable, Role, Sealed
 from watersmeet.spark.links.site_links import SiteLinks
 from watersmeet.spark.planning import plan_query
 from watersmeet.spark.site.job import SiteJob
@@ -252,7 +252,7 @@ def test_a_second_run_goes_on_where_the_first_one_ended(
     assert scene.parcels == []
     for job in jobs(again):
         links = DirectoryLinks(scene.links, job.site)
-        ends = {to: links.end(Link(job.site, to), Role.READER) for to in job.ledger.links}
+        ends = {to: links.end(LinkDirection(job.site, to), Role.READER) for to in job.ledger.links}
         taken = {to: end and end.number for to, end in ends.items()}
         assert taken == {to: link.number for to, link in job.ledger.links.items()}
         assert job.ledger.outbox_bytes == 0
@@ -472,7 +472,7 @@ def test_a_site_that_lost_its_checkpoint_or_has_an_older_one_is_refused(spark: A
 def test_of_two_processes_of_one_site_the_older_stops(spark: Any, tmp_path: Path, site: str, role: Role) -> None:
     scene = small_scene(tmp_path, way=("SP-D", False)).write()
     scene.run(spark)
-    link = Link("ams", "nyc")
+    link = LinkDirection("ams", "nyc")
     older = wm.start_site(scene.topology, site, spark=spark, checkpoint=scene.checkpoint, warn=None)
     try:
         links = DirectoryLinks(scene.links, site)  # as another process has them, which Spark lets not run here

@@ -10,7 +10,7 @@ from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.storage.segments import TS, class_column, keep_column
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.sites.rows import typed
-from watersmeet.stats.observe import SAMPLE_ROWS, Observer, observe
+from watersmeet.stats.observe import SAMPLE_ROWS, StreamObserver, observe
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.float64()), ("w", pa.int64()), ("ts", pa.timestamp("us", "UTC"))])
 SQL = (
@@ -41,12 +41,12 @@ def batch(rows: int, start: int) -> pa.Table:
 
 
 def test_all_rows_count_and_a_sample_is_sketched() -> None:
-    observer = Observer(program())
+    observer = StreamObserver(program())
     for start in range(0, 50_000, 10_000):
         sketch = observe(program().streams[0], batch(10_000, start))
         assert (sketch.rows, sketch.sketched) == (10_000, SAMPLE_ROWS)
         observer.take("s", sketch.to_data())
-    stats = Observer.from_json(program(), observer.to_json()).stats(7.0).stream("s")
+    stats = StreamObserver.from_json(program(), observer.to_json()).stats(7.0).stream("s")
     assert stats.rate is not None and stats.rate.value == pytest.approx(1_000.0)
     assert stats.rate.taken_at == 7.0
     column = stats.columns["k"]
@@ -57,7 +57,7 @@ def test_all_rows_count_and_a_sample_is_sketched() -> None:
 
 
 def test_filters_share_what_they_let_through_together() -> None:
-    observer = Observer(program())
+    observer = StreamObserver(program())
     observer.take("s", observe(program().streams[0], batch(4_000, 0)).to_data())
     stats = observer.stats(None)
     assert {sql: number.value for sql, number in stats.selectivities.items()} == {"`a.w` > 1": 0.5, "`a.v` < 5": 0.5}
@@ -66,5 +66,5 @@ def test_filters_share_what_they_let_through_together() -> None:
 
 
 def test_without_rows_there_are_no_statistics() -> None:
-    assert Observer(program()).stats(1.0).streams == {}
-    assert not Observer(program()).has_seen
+    assert StreamObserver(program()).stats(1.0).streams == {}
+    assert not StreamObserver(program()).has_seen

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from watersmeet.adapt.messages import Kind, Modification, Sent, WindowMove, over_links
+from watersmeet.adapt.messages import MessageKind, Modification, Sent, WindowMove, over_links
 from watersmeet.adapt.node_operators import operator_sets, windows_of
 from watersmeet.adapt.sequences import ExecutionPlan, Setting, StreamFigures, generate
 
@@ -19,8 +19,8 @@ def update_centrally(
     plan = generate(setting, figures)
     old, new = (operator_sets(one, setting.homes, coordinator) for one in (current, plan))
     affected = frozenset(node for node in new if new[node] != old[node])
-    messages = [Sent(Kind.REPORT, setting.homes[changed], coordinator)]
-    messages += [Sent(Kind.OPERATORS, coordinator, node) for node in sorted(affected)]
+    messages = [Sent(MessageKind.REPORT, setting.homes[changed], coordinator)]
+    messages += [Sent(MessageKind.OPERATORS, coordinator, node) for node in sorted(affected)]
     had = {node: windows_of(old[node]) for node in old}
     moves = []
     for node in sorted(affected):
@@ -28,7 +28,7 @@ def update_centrally(
             if stream not in had[node]:
                 holder = holder_of(stream, had, setting.homes[stream])
                 # The coordinator names the holder with the operators; table 3 counts one request a window that moves.
-                messages.append(Sent(Kind.WINDOW_REQUEST, node, holder))
+                messages.append(Sent(MessageKind.WINDOW_REQUEST, node, holder))
                 moves.append(WindowMove(stream, holder, node))
     groups = (affected,) if affected else ()
     return Modification(plan, over_links(messages), tuple(moves), groups)

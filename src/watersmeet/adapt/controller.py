@@ -7,7 +7,7 @@ All state is one value, so that another site can take over with it, or with what
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from watersmeet.adapt.decide import Mode, Running, consider, first_plan, watched_costs
+from watersmeet.adapt.decide import Mode, RunningQuery, consider, first_plan, watched_costs
 from watersmeet.adapt.monitor import MonitorState, Observation, observe, statistics, with_links
 from watersmeet.adapt.reports import Report, gathered
 from watersmeet.adapt.translate import figures_of, sequences_of
@@ -72,7 +72,7 @@ def adaptive_query(query: Query, parsed: JoinQuery, adapt: Adapt, half_life_s: f
 class QueryState:
     """The plan in force, its version, and what the trigger remembers; no trigger before figures are known."""
 
-    running: Running
+    running: RunningQuery
     version: int = 1
     trigger: TriggerState | None = None
 
@@ -111,7 +111,7 @@ class Controller:
     queries: tuple[AdaptiveQuery, ...]
     half_life_s: float = 30.0
 
-    def start(self, now_s: float, running: Mapping[str, Running] | None = None) -> ControllerState:
+    def start(self, now_s: float, running: Mapping[str, RunningQuery] | None = None) -> ControllerState:
         """The state as plans begin: those that run already, or those for the statistics of the topology."""
         known = running or {}
         queries = {}
@@ -123,17 +123,17 @@ class Controller:
             queries[name] = QueryState(plan)
         return ControllerState(MonitorState(self.half_life_s), queries)
 
-    def going_on(self, name: str, join: JoinPlan) -> Running | None:
+    def going_on(self, name: str, join: JoinPlan) -> RunningQuery | None:
         """A query that has a plan already; None if the procedure that decides cannot go on from it."""
         one = next(one for one in self.queries if one.query.name == name)
         if one.mode == "planner":
-            return Running(join, one.planner)
+            return RunningQuery(join, one.planner)
         sequences = sequences_of(join)
         if sequences is None:
             return None
         # Nobody knows for which figures the sequences were made: without a setting, every one begins anew.
         figures = figures_of(self._problem(one, self.topology).workload)
-        return Running(join, one.mode, sequences, figures)
+        return RunningQuery(join, one.mode, sequences, figures)
 
     def observe(self, state: ControllerState, observations: Iterable[Observation], now_s: float) -> ControllerState:
         """The state after observations."""

@@ -21,7 +21,7 @@ from watersmeet.adapt.sequences import (
 )
 from watersmeet.adapt.synchronise import point_to_point
 from watersmeet.adapt.translate import figures_of, linear_of, setting_of
-from watersmeet.adapt.trigger import Offer
+from watersmeet.adapt.trigger import PlanOffer
 from watersmeet.plan.nodes import JoinPlan
 from watersmeet.planners.auto import auto, plan_with
 from watersmeet.planners.problem import NoPlan, Problem
@@ -34,7 +34,7 @@ _KEPT = (Form.ROW, Form.INTERMEDIATE, Form.SPAN)  # what is kept where it arrive
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningQuery:
     """The plan of a query in force; for the paper's procedures also its sequences, and what they are greedy for."""
 
     join: JoinPlan
@@ -48,24 +48,24 @@ class Running:
 class Considered:
     """A plan beside the running one."""
 
-    next: Running
-    offer: Offer
+    next: RunningQuery
+    offer: PlanOffer
     modification: Modification | None = None
 
 
-def first_plan(problem: Problem, mode: Mode, planner: str = "auto") -> Running:
+def first_plan(problem: Problem, mode: Mode, planner: str = "auto") -> RunningQuery:
     """The plan to begin with."""
     match mode:
         case "cnu" | "dnu":
             setting, figures = setting_of(problem), figures_of(problem.workload)
             return _linear(problem, mode, generate(setting, figures), figures)
         case "planner":
-            return Running(_planned(problem, planner), planner)
+            return RunningQuery(_planned(problem, planner), planner)
         case _:
             assert_never(mode)
 
 
-def watched_costs(problem: Problem, mode: Mode, running: Running) -> dict[str, float]:
+def watched_costs(problem: Problem, mode: Mode, running: RunningQuery) -> dict[str, float]:
     """The costs that the trigger watches: of every one-way join, or of every flow over a link and the rest."""
     match mode:
         case "cnu" | "dnu":
@@ -91,20 +91,24 @@ def watched_costs(problem: Problem, mode: Mode, running: Running) -> dict[str, f
             assert_never(mode)
 
 
-def consider(problem: Problem, mode: Mode, running: Running, *, planner: str = "auto", coordinator: str) -> Considered:
+def consider(
+    problem: Problem, mode: Mode, running: RunningQuery, *, planner: str = "auto", coordinator: str
+) -> Considered:
     """The plan for the figures of now."""
     match mode:
         case "cnu" | "dnu":
             return _by_sequences(problem, mode, running, coordinator)
         case "planner":
             join = _planned(problem, planner)
-            offer = Offer(problem.value(running.join), problem.value(join), moved_value(problem, running.join, join))
-            return Considered(Running(join, planner), offer)
+            offer = PlanOffer(
+                problem.value(running.join), problem.value(join), moved_value(problem, running.join, join)
+            )
+            return Considered(RunningQuery(join, planner), offer)
         case _:
             assert_never(mode)
 
 
-def _by_sequences(problem: Problem, mode: Literal["cnu", "dnu"], running: Running, coordinator: str) -> Considered:
+def _by_sequences(problem: Problem, mode: Literal["cnu", "dnu"], running: RunningQuery, coordinator: str) -> Considered:
     assert running.sequences is not None and running.figures is not None, "the paper's procedures have sequences"
     setting, figures = setting_of(problem), figures_of(problem.workload)
     if mode == "cnu":
@@ -113,7 +117,7 @@ def _by_sequences(problem: Problem, mode: Literal["cnu", "dnu"], running: Runnin
     else:
         anew = running.setting != setting  # links have changed, not streams: every sequence begins anew
         found = update_distributed(setting, running.figures, figures, running.sequences, anew=anew)
-    offer = Offer(
+    offer = PlanOffer(
         plan_cost(setting, figures, running.sequences),
         plan_cost(setting, figures, found.plan),
         _migration_s(setting, figures, found),
@@ -121,9 +125,9 @@ def _by_sequences(problem: Problem, mode: Literal["cnu", "dnu"], running: Runnin
     return Considered(_linear(problem, mode, found.plan, figures), offer, found)
 
 
-def _linear(problem: Problem, mode: str, plan: ExecutionPlan, figures: Mapping[str, StreamFigures]) -> Running:
+def _linear(problem: Problem, mode: str, plan: ExecutionPlan, figures: Mapping[str, StreamFigures]) -> RunningQuery:
     linear = linear_of(plan, problem.aliases, problem.homes)
-    return Running(problem.join((linear,)), mode, plan, figures, setting_of(problem))
+    return RunningQuery(problem.join((linear,)), mode, plan, figures, setting_of(problem))
 
 
 def _migration_s(setting: Setting, figures: Mapping[str, StreamFigures], found: Modification) -> float:

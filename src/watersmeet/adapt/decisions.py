@@ -15,7 +15,7 @@ from watersmeet.adapt.controller import (
     QueryState,
     adaptive_query,
 )
-from watersmeet.adapt.decide import Running
+from watersmeet.adapt.decide import RunningQuery
 from watersmeet.adapt.monitor import MatchesObserved, StreamObserved, TransferObserved
 from watersmeet.adapt.reports import Heard
 from watersmeet.cost.from_statistics import MissingStatistic
@@ -279,7 +279,7 @@ def decisions_of(
 
 def _watched(
     topology: Topology, query: Query, parsed: JoinQuery, plan: Plan, half_life_s: float
-) -> tuple[AdaptiveQuery, Running | None] | None:
+) -> tuple[AdaptiveQuery, RunningQuery | None] | None:
     """A query whose plan may change, and its plan if a planner goes on from it; None if its plan stays."""
     join, planned = join_plan_of(plan), planned_join(parsed)
     found = adaptive_query(query, planned, topology.adapt_of(query), half_life_s) if planned is not None else None
@@ -288,4 +288,4 @@ def _watched(
     is_fixed = any(scan.stream in unknown for scan in join.scans)
     if found is None or is_fixed or len(set(join.homes)) == 1:
         return None
-    return found, Running(join, found.planner) if found.mode == "planner" else None
+    return found, RunningQuery(join, found.planner) if found.mode == "planner" else None

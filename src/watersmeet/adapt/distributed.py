@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias, assert_never
 
-from watersmeet.adapt.messages import Kind, Modification, Sent, WindowMove, over_links
+from watersmeet.adapt.messages import MessageKind, Modification, Sent, WindowMove, over_links
 from watersmeet.adapt.sequences import (
     ExecutionPlan,
     Partial,
@@ -34,7 +34,7 @@ from watersmeet.adapt.sequences import (
 )
 
 
-class Change(Enum):
+class CostDirection(Enum):
     """How the cost of every one-way join to a stream has moved; mixed where it may differ from join to join."""
 
     RISEN = "risen"
@@ -42,7 +42,7 @@ class Change(Enum):
     MIXED = "mixed"
 
 
-def change_of(before: StreamFigures, after: StreamFigures) -> Change:
+def change_of(before: StreamFigures, after: StreamFigures) -> CostDirection:
     """The direction in which costs of joins to a stream go: all grow with its rate, its rows' size and its window.
 
     >>> old = StreamFigures(50, 0.01, 150, 25)
@@ -51,14 +51,14 @@ def change_of(before: StreamFigures, after: StreamFigures) -> Change:
     """
     pairs = [(before.rate, after.rate), (before.row_bytes, after.row_bytes), (before.window_rows, after.window_rows)]
     if all(old <= new for old, new in pairs) and any(old < new for old, new in pairs):
-        return Change.RISEN
+        return CostDirection.RISEN
     if all(old >= new for old, new in pairs) and any(old > new for old, new in pairs):
-        return Change.FALLEN
-    return Change.MIXED
+        return CostDirection.FALLEN
+    return CostDirection.MIXED
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class SequencePosition:
     """What a node knows of its stream's position in a sequence."""
 
     previous: str
@@ -74,13 +74,13 @@ class Node:
     stream: str
     figures: StreamFigures
     first: str  # of its own sequence
-    positions: Mapping[str, Position]  # by head
+    positions: Mapping[str, SequencePosition]  # by head
     holders: Mapping[str, str]  # by head: where its window is kept
     touched: Mapping[str, frozenset[str]] = field(default_factory=dict)  # by head: streams it knows to be affected
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartAgain:
     """To a head: begin anew at your first position."""
 
 
@@ -113,14 +113,14 @@ class Inform:
 class Swap:
     """Take this position and give me yours."""
 
-    position: Position
+    position: SequencePosition
 
 
 @dataclass(frozen=True, slots=True)
 class SwapReply:
     """The position that you take."""
 
-    position: Position
+    position: SequencePosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,9 @@ class WindowRequest:
     to: str
 
 
-Body: TypeAlias = Start | Seek | Relay | Inform | Swap | SwapReply | Neighbour | Placement | Continue | WindowRequest
+Body: TypeAlias = (
+    StartAgain | Seek | Relay | Inform | Swap | SwapReply | Neighbour | Placement | Continue | WindowRequest
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,24 +170,24 @@ class Letter:
     body: Body
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> MessageKind:
         match self.body:
-            case Start() | Continue():
-                return Kind.CONTINUE
+            case StartAgain() | Continue():
+                return MessageKind.CONTINUE
             case Seek():
-                return Kind.SEEK
+                return MessageKind.SEEK
             case Relay():
-                return Kind.RELAY
+                return MessageKind.RELAY
             case Inform():
-                return Kind.INFORM
+                return MessageKind.INFORM
             case Swap() | SwapReply():
-                return Kind.SWAP
+                return MessageKind.SWAP
             case Neighbour():
-                return Kind.NEIGHBOUR
+                return MessageKind.NEIGHBOUR
             case Placement():
-                return Kind.PLACEMENT
+                return MessageKind.PLACEMENT
             case WindowRequest():
-                return Kind.WINDOW_REQUEST
+                return MessageKind.WINDOW_REQUEST
             case _:
                 assert_never(self.body)
 
@@ -195,12 +197,14 @@ Step: TypeAlias = tuple[Node, list[Letter]]
 
 def nodes_of(setting: Setting, figures: Mapping[str, StreamFigures], plan: ExecutionPlan) -> dict[str, Node]:
     """The nodes of a plan that was made with these figures."""
-    positions: dict[str, dict[str, Position]] = {stream: {} for stream in setting.streams}
+    positions: dict[str, dict[str, SequencePosition]] = {stream: {} for stream in setting.streams}
     for one in plan.sequences:
         chain = (one.head, *one.order)
         for place, rows in enumerate(inputs_of(setting, figures, one)[:-1]):
             following = chain[place + 2] if place + 2 < len(chain) else None
-            positions[chain[place + 1]][one.head] = Position(chain[place], following, rows, one.at_destination[place])
+            positions[chain[place + 1]][one.head] = SequencePosition(
+                chain[place], following, rows, one.at_destination[place]
+            )
     return {
         stream: Node(
             stream,
@@ -213,7 +217,7 @@ def nodes_of(setting: Setting, figures: Mapping[str, StreamFigures], plan: Execu
     }
 
 
-def _holder(setting: Setting, stream: str, position: Position) -> str:
+def _holder(setting: Setting, stream: str, position: SequencePosition) -> str:
     return setting.homes[stream] if position.at_destination else position.rows.at
 
 
@@ -224,13 +228,13 @@ def changed(node: Node, setting: Setting, figures: StreamFigures) -> Step:
     letters = [_continue(node.stream, node.first, node.stream, head_rows(setting, node.stream, figures))]
     for head, position in sorted(node.positions.items()):
         match change:
-            case Change.RISEN:
+            case CostDirection.RISEN:
                 node, more = _begin_round(node, setting, head, position.rows)
                 letters += more
-            case Change.FALLEN:
+            case CostDirection.FALLEN:
                 letters.append(Letter(head, node.stream, head, Seek(node.stream, figures)))
-            case Change.MIXED:
-                letters.append(Letter(head, node.stream, head, Start()))
+            case CostDirection.MIXED:
+                letters.append(Letter(head, node.stream, head, StartAgain()))
             case _:
                 assert_never(change)
     return node, letters
@@ -240,7 +244,7 @@ def handle(node: Node, setting: Setting, letter: Letter) -> Step:
     """What a node does with a message, and what it sends in turn."""
     head, own = letter.head, node.stream
     match letter.body:
-        case Start():
+        case StartAgain():
             return node, [_continue(head, node.first, own, head_rows(setting, own, node.figures))]
         case Seek() as seek:
             return _seek(node, setting, head, seek)
@@ -317,7 +321,7 @@ def _seek(node: Node, setting: Setting, head: str, seek: Seek) -> Step:
     return node, [Letter(head, node.stream, position.following, seek)]
 
 
-def _take(node: Node, setting: Setting, head: str, position: Position, partner: str) -> Step:
+def _take(node: Node, setting: Setting, head: str, position: SequencePosition, partner: str) -> Step:
     """Take over a position with its operators, tell the neighbours, and ask for the window where it is kept now."""
     neighbours = [(position.previous, False)]
     if position.following is not None:
@@ -332,7 +336,7 @@ def _take(node: Node, setting: Setting, head: str, position: Position, partner: 
     return node, [*letters, *more]
 
 
-def _settle(node: Node, setting: Setting, head: str, position: Position) -> Step:
+def _settle(node: Node, setting: Setting, head: str, position: SequencePosition) -> Step:
     """Decide on the placement at a position that a node keeps, and hand over to the next position."""
     rows = position.rows
     at_destination = one_way_cost(setting, rows, node.stream, node.figures).at_destination
@@ -363,7 +367,7 @@ def _continue(head: str, to: str, sender: str, rows: Partial) -> Letter:
     return Letter(head, sender, to, Continue(rows, sender))
 
 
-def _at(node: Node, head: str, position: Position) -> Node:
+def _at(node: Node, head: str, position: SequencePosition) -> Node:
     return replace(node, positions={**node.positions, head: position})
 
 
@@ -409,7 +413,7 @@ def update_distributed(
     if anew:
         nodes = {stream: replace(node, figures=figures[stream]) for stream, node in nodes.items()}
         for head in setting.streams:
-            sent += exchange(nodes, setting, [Letter(head, head, head, Start())])
+            sent += exchange(nodes, setting, [Letter(head, head, head, StartAgain())])
     for stream in setting.streams if not anew else ():
         if figures[stream] != before[stream]:
             nodes[stream], letters = changed(nodes[stream], setting, figures[stream])

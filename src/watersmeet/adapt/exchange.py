@@ -1,10 +1,11 @@
 """Deciding on plans where every site runs by itself: what a site observes, and what sites tell each other about it.
 
-The first site that is up decides. A site whose figures have moved says so (`Wanted`); whoever decides asks all sites
-(`Look`), which answer with their figures (`Reply`), and decides when it has them. So averages and sketches stay where
-they are made, and nothing is sent while nothing changes. A site that takes no messages for a while is passed over: the
-next one decides, by the plans in force, which its ledger has, and by what sites report from then on. Nothing here is
-needed to recover: what is lost in a crash is asked for again, and how sites go over to a plan is agreed on elsewhere.
+The first site that is up decides. A site whose figures have moved says so (`FiguresWanted`); whoever decides asks all
+sites (`Look`), which answer with their figures (`FiguresReply`), and decides when it has them. So averages and sketches
+stay where they are made, and nothing is sent while nothing changes. A site that takes no messages for a while is passed
+over: the next one decides, by the plans in force, which its ledger has, and by what sites report from then on. Nothing
+here is needed to recover: what is lost in a crash is asked for again, and how sites go over to a plan is agreed on
+elsewhere.
 """
 
 import json
@@ -14,7 +15,7 @@ from typing import TypeAlias, assert_never
 
 from watersmeet.adapt.controller import HOLD_STEPS, GoOver
 from watersmeet.adapt.decisions import Decisions
-from watersmeet.adapt.reports import Heard, Report, SiteFigures, figures_of_site, pack_figures, unpack_figures
+from watersmeet.adapt.reports import Heard, ObservedFigures, Report, figures_of_site, pack_figures, unpack_figures
 from watersmeet.metrics.events import Event
 from watersmeet.plan.nodes import JoinPlan
 
@@ -26,7 +27,7 @@ _OUTCOME_TRIGGERS = 100  # after which a change that was asked for and that nobo
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class FiguresWanted:
     """A site's figures have moved: costs are to be computed again."""
 
 
@@ -39,14 +40,14 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class FiguresReply:
     """The figures of a site."""
 
     number: int
-    figures: SiteFigures
+    figures: ObservedFigures
 
 
-Message: TypeAlias = Wanted | Look | Reply
+Message: TypeAlias = FiguresWanted | Look | FiguresReply
 
 
 def pack_message(message: Message) -> str:
@@ -56,11 +57,11 @@ def pack_message(message: Message) -> str:
     Look(number=3, token='x')
     """
     match message:
-        case Wanted():
+        case FiguresWanted():
             return json.dumps(["wanted"])
         case Look(number, token):
             return json.dumps(["look", number, token])
-        case Reply(number, figures):
+        case FiguresReply(number, figures):
             return json.dumps(["reply", number, pack_figures(figures)])
         case _:
             assert_never(message)
@@ -70,11 +71,11 @@ def unpack_message(text: str) -> Message:
     """A message as it came; ValueError where it is none."""
     match json.loads(text):
         case ["wanted"]:
-            return Wanted()
+            return FiguresWanted()
         case ["look", int(number), str(token)]:
             return Look(number, token)
         case ["reply", int(number), str(packed)]:
-            return Reply(number, unpack_figures(packed))
+            return FiguresReply(number, unpack_figures(packed))
         case _:
             raise ValueError("not a message about what sites observe")
 
@@ -89,7 +90,7 @@ class InForce:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Exchanged:
     """Messages for other sites, plans to go over to, and what was decided and why."""
 
     messages: tuple[tuple[str, Message], ...] = ()
@@ -152,13 +153,13 @@ class SiteDecisions:
     def hear(self, sender: str, message: Message) -> None:
         """Take what another site says."""
         match message:
-            case Wanted():
+            case FiguresWanted():
                 self._wanted, self._paused_s = True, 0.0
                 if self._gathering is not None and sender in self._gathering.missing:
                     self._again.add(sender)  # it was asked before it started, perhaps
             case Look():
                 self._looks[sender] = message
-            case Reply(number, figures):
+            case FiguresReply(number, figures):
                 self.heard = self.heard.with_figures(sender, figures)
                 if self._gathering is not None and self._gathering.number == number:
                     left = self._gathering.missing - {sender}
@@ -166,7 +167,7 @@ class SiteDecisions:
             case _:
                 assert_never(message)
 
-    def decide(self, now_us: int, clock_s: float, silent: Collection[str], in_force: InForce) -> Outcome:
+    def decide(self, now_us: int, clock_s: float, silent: Collection[str], in_force: InForce) -> Exchanged:
         """What to say and do now; `silent` are sites that take no messages."""
         decider = next(site for site in self.sites if site == self.site or site not in silent)
         messages: list[tuple[str, Message]] = []
@@ -179,8 +180,8 @@ class SiteDecisions:
             self._is_deciding, self._gathering = False, None
             if (has_moved or self._wanted) and self._informed != decider:  # perhaps one that finds it silent already
                 self._informed, self._wanted = decider, False
-                messages.append((decider, Wanted()))
-            return Outcome(tuple(messages))
+                messages.append((decider, FiguresWanted()))
+            return Exchanged(tuple(messages))
         if not self._is_deciding:
             self._take_over()
         self._wanted |= has_moved
@@ -189,7 +190,7 @@ class SiteDecisions:
             if self._missing_of(silent) and clock_s < self._gathering.until_s:
                 again = [(site, Look(self._gathering.number, self.token)) for site in sorted(self._again)]
                 self._again.clear()
-                return Outcome((*messages, *again))
+                return Exchanged((*messages, *again))
             outcome = self._decided(now_us, clock_s, in_force)
             return replace(outcome, messages=(*messages, *outcome.messages))
         if self._is_to_look(now_us, clock_s, in_force):
@@ -197,7 +198,7 @@ class SiteDecisions:
             if not self._missing_of(silent):
                 outcome = self._decided(now_us, clock_s, in_force)
                 return replace(outcome, messages=(*messages, *outcome.messages))
-        return Outcome(tuple(messages))
+        return Exchanged(tuple(messages))
 
     # -- what every site does
 
@@ -216,13 +217,13 @@ class SiteDecisions:
             token, known = self._known.get(asker, ("", {}))
             figures, reports = self._own_figures(known if token == look.token else {}, now_us)
             self._known[asker] = (look.token, reports)
-            found.append((asker, Reply(look.number, figures)))
+            found.append((asker, FiguresReply(look.number, figures)))
         if found:
             self._looks.clear()
             self._figures, self._informed = self.own.figures, ""
         return found
 
-    def _own_figures(self, known: Mapping[str, Report], now_us: int) -> tuple[SiteFigures, dict[str, Report]]:
+    def _own_figures(self, known: Mapping[str, Report], now_us: int) -> tuple[ObservedFigures, dict[str, Report]]:
         return figures_of_site(self.own.state.monitor, known, self.own.controller.topology, now_us / 1e6)
 
     # -- what the one does that decides
@@ -260,7 +261,7 @@ class SiteDecisions:
         self._gathering = _Gathering(self._number, frozenset(asked), clock_s + self._patience_s)
         return [(site, Look(self._number, self.token)) for site in asked]
 
-    def _decided(self, now_us: int, clock_s: float, in_force: InForce) -> Outcome:
+    def _decided(self, now_us: int, clock_s: float, in_force: InForce) -> Exchanged:
         self._gathering = None
         self._again.clear()
         token, known = self._known.get(self.site, ("", {}))
@@ -270,8 +271,8 @@ class SiteDecisions:
         self._figures = self.own.figures
         if not self._homes <= self.heard.links.keys():  # some site has said nothing yet: no change could be agreed on
             self._wanted, self._paused_s = True, clock_s + self._patience_s
-            return Outcome()
+            return Exchanged()
         changes, events = self.own.decide_for(self.heard, now_us)
         if changes:
             self._asked_for = (in_force.changes, clock_s + _OUTCOME_TRIGGERS * self.trigger_s)
-        return Outcome((), changes, events)
+        return Exchanged((), changes, events)

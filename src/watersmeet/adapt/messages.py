@@ -15,7 +15,7 @@ class Phase(StrEnum):
     SYNCHRONISATION = "synchronisation"
 
 
-class Kind(StrEnum):
+class MessageKind(StrEnum):
     """The messages of section 4."""
 
     REPORT = "report"  # figures have changed, to the coordinator
@@ -35,9 +35,9 @@ class Kind(StrEnum):
     @property
     def phase(self) -> Phase:
         match self:
-            case Kind.WINDOW_REQUEST:
+            case MessageKind.WINDOW_REQUEST:
                 return Phase.MIGRATION
-            case Kind.ELECTION | Kind.LOCAL_READY | Kind.GLOBAL_READY:
+            case MessageKind.ELECTION | MessageKind.LOCAL_READY | MessageKind.GLOBAL_READY:
                 return Phase.SYNCHRONISATION
             case _:
                 return Phase.MODIFICATION
@@ -47,7 +47,7 @@ class Kind(StrEnum):
 class Sent:
     """A message over a link: nodes at one site tell each other for nothing."""
 
-    kind: Kind
+    kind: MessageKind
     sender: str
     to: str
 

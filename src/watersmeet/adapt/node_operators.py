@@ -8,7 +8,7 @@ from watersmeet.adapt.sequences import ExecutionPlan, StreamPlan
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Flow:
+class HeadFlow:
     """Rows of a head joined as far as a stream; the head's own rows if that is the head."""
 
     head: str
@@ -19,10 +19,10 @@ class Flow:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Join:
+class JoinStep:
     """Join new rows of a flow with the window of a stream."""
 
-    rows: Flow
+    rows: HeadFlow
     window: str
 
 
@@ -34,32 +34,32 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Ship:
+class ShipStep:
     """Send rows of a flow to a node."""
 
-    rows: Flow
+    rows: HeadFlow
     to: str
 
 
-Operator: TypeAlias = Join | Update | Ship
+Operator: TypeAlias = JoinStep | Update | ShipStep
 OperatorSets: TypeAlias = dict[str, dict[str, frozenset[Operator]]]  # by node and head
 
 
 def sequence_operators(plan: StreamPlan, homes: Mapping[str, str], site: str) -> dict[str, frozenset[Operator]]:
     """What each node does for one sequence; answers go to a site."""
     found: dict[str, set[Operator]] = {homes[stream]: set() for stream in (plan.head, *plan.order)}
-    at, rows = homes[plan.head], Flow(plan.head, plan.head)
+    at, rows = homes[plan.head], HeadFlow(plan.head, plan.head)
     for stream, at_destination in zip(plan.order, plan.at_destination, strict=True):
         home = homes[stream]
         if at_destination:
             if at != home:
-                found[at].add(Ship(rows, home))
+                found[at].add(ShipStep(rows, home))
             at = home
         elif at != home:
-            found[home].add(Ship(Flow(stream, stream), at))
-        found[at] |= {Join(rows, stream), Update(stream)}
-        rows = Flow(plan.head, stream)
-    found[at].add(Ship(rows, site))
+            found[home].add(ShipStep(HeadFlow(stream, stream), at))
+        found[at] |= {JoinStep(rows, stream), Update(stream)}
+        rows = HeadFlow(plan.head, stream)
+    found[at].add(ShipStep(rows, site))
     return {node: frozenset(operators) for node, operators in found.items()}
 
 

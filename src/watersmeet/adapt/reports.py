@@ -110,7 +110,7 @@ def _unpacked_bins(packed: bytes, first: int, count: int) -> tuple[Bin, ...]:
 
 
 @dataclass(frozen=True)
-class SiteFigures:
+class ObservedFigures:
     """What a site has observed, as it tells whoever decides: rates always, values where that one knows others."""
 
     at_s: float
@@ -121,17 +121,17 @@ class SiteFigures:
 
 def figures_of_site(
     monitor: MonitorState, known: Mapping[str, Report], topology: Topology, now_s: float
-) -> tuple[SiteFigures, dict[str, Report]]:
+) -> tuple[ObservedFigures, dict[str, Report]]:
     """What a site tells somebody who knows some reports, and what that one knows then."""
     reports, _ = gathered(monitor, known, topology, now_s)
     values = {stream: StreamStats() for stream in monitor.sketches}
     new = {stream: one.values for stream, one in reports.items() if one is not known.get(stream)}
     found = statistics(monitor, Stats(), now_s, {**values, **new})
     links = tuple((min(pair), max(pair), *one) for pair, one in fitted_links(monitor, topology).items())
-    return SiteFigures(now_s, found.streams, found.selectivities, links), reports
+    return ObservedFigures(now_s, found.streams, found.selectivities, links), reports
 
 
-def pack_figures(figures: SiteFigures) -> str:
+def pack_figures(figures: ObservedFigures) -> str:
     """Figures as text: histograms packed as rows on links are, the rest as JSON, compressed."""
     packed: list[bytes] = []
     places: list[tuple[str, str, int, int, int]] = []  # stream, column, first value, bins, bytes
@@ -149,7 +149,7 @@ def pack_figures(figures: SiteFigures) -> str:
     return base64.b85encode(zlib.compress(len(head).to_bytes(4, "little") + head + b"".join(packed))).decode()
 
 
-def unpack_figures(text: str) -> SiteFigures:
+def unpack_figures(text: str) -> ObservedFigures:
     """The figures that `pack_figures` wrote; ValueError where they are damaged."""
     try:
         data = zlib.decompressobj().decompress(base64.b85decode(text), _MOST_BYTES)
@@ -169,7 +169,7 @@ def unpack_figures(text: str) -> SiteFigures:
         figures = replace(found.figures, streams=streams)
     except (zlib.error, TypeError, KeyError, AttributeError, AssertionError, OverflowError, RecursionError) as error:
         raise ValueError(f"a report of a site is damaged: {error}") from None
-    if not fits(SiteFigures, figures) or not _is_finite(figures):
+    if not fits(ObservedFigures, figures) or not _is_finite(figures):
         raise ValueError("a report of a site is damaged: it has a figure that is none")
     return figures
 
@@ -192,7 +192,7 @@ def _is_finite(value: object) -> bool:
 class _Packed:
     """Figures without bins, and where those are."""
 
-    figures: SiteFigures
+    figures: ObservedFigures
     places: tuple[tuple[str, str, int, int, int], ...]
 
 
@@ -204,7 +204,7 @@ class Heard:
     shares: Mapping[str, Number] = field(default_factory=dict)
     links: Mapping[str, tuple[tuple[str, str, float, float | None], ...]] = field(default_factory=dict)  # by site
 
-    def with_figures(self, site: str, figures: SiteFigures) -> "Heard":
+    def with_figures(self, site: str, figures: ObservedFigures) -> "Heard":
         """With what a site tells; what it has left out is as it was."""
         streams = dict(self.streams)
         for stream, stats in figures.streams.items():

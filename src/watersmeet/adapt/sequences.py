@@ -21,7 +21,7 @@ class StreamFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class TransferTime:
     """A link: T(x) = latency + x / bytes a second."""
 
     latency_s: float = 0.005
@@ -46,8 +46,8 @@ class Setting:
     homes: Mapping[str, str]  # the site of each stream
     ties: frozenset[frozenset[str]]
     units: UnitCosts = UnitCosts()
-    default_link: Transfer = Transfer()
-    links: Mapping[frozenset[str], Transfer] = field(default_factory=dict)
+    default_link: TransferTime = TransferTime()
+    links: Mapping[frozenset[str], TransferTime] = field(default_factory=dict)
     keeps_ties: bool = False  # whether streams that cost the same stay in the order in which they are (DNU)
 
     @property

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from watersmeet.adapt.election import announce, become_ready, hear, members
-from watersmeet.adapt.messages import Kind, Sent
+from watersmeet.adapt.messages import MessageKind, Sent
 
 
 def point_to_point(groups: Iterable[frozenset[str]]) -> tuple[Sent, ...]:
@@ -20,7 +20,7 @@ def point_to_point(groups: Iterable[frozenset[str]]) -> tuple[Sent, ...]:
     return tuple(
         Sent(kind, sender, to)
         for group in groups
-        for kind in (Kind.LOCAL_READY, Kind.GLOBAL_READY)
+        for kind in (MessageKind.LOCAL_READY, MessageKind.GLOBAL_READY)
         for sender in sorted(group)
         for to in sorted(group)
         if sender != to

@@ -9,7 +9,7 @@ from watersmeet.adapt.sequences import (
     Setting,
     StreamFigures,
     StreamPlan,
-    Transfer,
+    TransferTime,
     UnitCosts,
 )
 from watersmeet.cost.workload import Workload
@@ -26,7 +26,7 @@ def setting_of(problem: Problem) -> Setting:
     for number, one in enumerate(sites):
         for other in sites[number + 1 :]:
             link = problem.topology.link(one, other)
-            links[frozenset((one, other))] = Transfer(
+            links[frozenset((one, other))] = TransferTime(
                 link.latency_us / 1e6, inf if link.bandwidth_bps is None else link.bandwidth_bps / 8
             )
     ties = frozenset(
@@ -36,7 +36,7 @@ def setting_of(problem: Problem) -> Setting:
         if number < place and workload.shared(1 << number, 1 << place)
     )
     units = UnitCosts(problem.units.probe_s + problem.units.match_s, problem.units.row_s)
-    return Setting(dict(zip(problem.aliases, problem.homes, strict=True)), ties, units, Transfer(0.0, inf), links)
+    return Setting(dict(zip(problem.aliases, problem.homes, strict=True)), ties, units, TransferTime(0.0, inf), links)
 
 
 def figures_of(workload: Workload) -> dict[str, StreamFigures]:

@@ -74,7 +74,7 @@ class TriggerState:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class PlanOffer:
     """Another plan: what either costs a second, and what it costs to go over, in one unit."""
 
     current: float
@@ -167,7 +167,7 @@ def expected_rest_s(state: TriggerState, policy: Policy, now_s: float) -> float:
     return max(rest_s - 2 * policy.reaction_s, 0.0)
 
 
-def judge(state: TriggerState, policy: Policy, offer: Offer, now_s: float) -> Verdict:
+def judge(state: TriggerState, policy: Policy, offer: PlanOffer, now_s: float) -> Verdict:
     """Whether an offer is worth it.
 
     >>> judge(TriggerState(), Policy(), Offer(current=100.0, proposed=95.0, migration=0.0), 0.0).reason

@@ -20,7 +20,7 @@ from watersmeet.topology.difference import Difference, Differences, differences
 from watersmeet.topology.model import Topology
 
 if TYPE_CHECKING:
-    from watersmeet.spark.requests import Request
+    from watersmeet.spark.requests import TopologyRequest
     from watersmeet.spark.resume import Deployed
 
 _POLL_S = 0.1
@@ -140,7 +140,7 @@ def _ask(options: argparse.Namespace) -> None:
         raise InputError("nothing was changed")
 
 
-def _await(deployed: "Deployed", request: "Request", console: Console) -> None:
+def _await(deployed: "Deployed", request: "TopologyRequest", console: Console) -> None:
     """Wait until all sites have gone over, and say from which instant on; InputError if they have not."""
     from watersmeet.spark.apply import NOTHING
     from watersmeet.spark.requests import is_waiting, take_answer

@@ -37,7 +37,7 @@ _POINTS = 200  # a histogram is looked at in so many places
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownColumn:
     """What is known of a column that is compared."""
 
     window_us: float
@@ -54,12 +54,12 @@ class _Difference:
     high: float
 
 
-def share_left(conditions: Sequence[Condition], known: Callable[[str], Known]) -> float:
+def share_left(conditions: Sequence[Condition], known: Callable[[str], KnownColumn]) -> float:
     """The share of combinations of the same aliases that some conditions leave; columns are known by flat name."""
     return _share(Every(tuple(condition.test for condition in conditions)), known)
 
 
-def _share(test: Test, known: Callable[[str], Known]) -> float:
+def _share(test: Test, known: Callable[[str], KnownColumn]) -> float:
     match test:
         case Compare(operator):
             found = _difference(test)
@@ -81,7 +81,7 @@ def _flat(tests: Sequence[Test]) -> list[Test]:
     return [part for one in tests for part in (_flat(one.tests) if isinstance(one, Every) else [one])]
 
 
-def _share_of_all(tests: Sequence[Test], known: Callable[[str], Known]) -> float:
+def _share_of_all(tests: Sequence[Test], known: Callable[[str], KnownColumn]) -> float:
     """Bounds of one difference are taken together; all else is independent."""
     bounds: dict[tuple[Field, Field], list[_Difference]] = {}
     share = 1.0
@@ -142,7 +142,7 @@ def _column_and_offset(term: Term) -> tuple[Field, float] | None:
             return None
 
 
-def _share_between(bounds: _Difference, known: Callable[[str], Known]) -> float:
+def _share_between(bounds: _Difference, known: Callable[[str], KnownColumn]) -> float:
     one, other = known(bounds.first.name), known(bounds.second.name)
     if bounds.first.kind == bounds.second.kind == EVENT_TIME_KIND:
         # The first is later by as long as the second is seen, or earlier by as long as the first is.

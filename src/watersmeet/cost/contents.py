@@ -7,7 +7,7 @@ from typing import assert_never
 import numpy as np
 
 from watersmeet.cost.estimates import (
-    Rows,
+    HeadRows,
     announced,
     asked,
     fetched,
@@ -55,7 +55,7 @@ class Announced:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedKeys:
     """As many as distinct keys that rows ask a partner about, batch by batch."""
 
     rows: "Content"
@@ -114,7 +114,7 @@ class Nothing:
     """No rows at all."""
 
 
-Rate = OfStream | OfHead | OfTree | Announced | Asked | Wanted | Met | Overlapping | Fetched | Gathered | Nothing
+Rate = OfStream | OfHead | OfTree | Announced | AskedKeys | Wanted | Met | Overlapping | Fetched | Gathered | Nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ def rate_of(content: Content, workload: Workload) -> float:
             return workload.combination_rate(mask)
         case Announced(mask, key):
             return announced(workload, mask, key)
-        case Asked(rows, partner, batch_interval_s):
+        case AskedKeys(rows, partner, batch_interval_s):
             return asked(workload, _rows(rows, workload), partner, batch_interval_s)
         case Wanted(mask, by):
             return wanted(workload, mask, _rows(by, workload))
@@ -195,5 +195,5 @@ def _counted(found: Sequence[Fetched | Met | Overlapping], workload: Workload) -
     return float(with_false_positives(np.asarray(share), max(others, default=0.0)))
 
 
-def _rows(content: Content, workload: Workload) -> Rows:
-    return Rows(content.mask, rate_of(content, workload), content.head)
+def _rows(content: Content, workload: Workload) -> HeadRows:
+    return HeadRows(content.mask, rate_of(content, workload), content.head)

@@ -24,7 +24,7 @@ from watersmeet.cost.workload import F64, Workload, members_of
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class HeadRows:
     """Rows or partial combinations that look for others: of which aliases, how many a second, led by which head."""
 
     mask: int
@@ -112,7 +112,7 @@ def _announced(workload: Workload, mask: int, key: tuple[int, ...]) -> float:
     return float((often * size).sum())
 
 
-def _visits(workload: Workload, rows: Rows, bound: Tie) -> F64:
+def _visits(workload: Workload, rows: HeadRows, bound: Tie) -> F64:
     """How often a second a value is visited by partial combinations: those of one head row count once."""
     rate = rows.rate
     if rows.head is not None and rows.mask != 1 << rows.head:
@@ -171,7 +171,7 @@ def overlapping_by_cell(workload: Workload, mask: int, other: int, slack_s: floa
     return bound.share, there
 
 
-def fetched(workload: Workload, mask: int, left: Rows, *, spans: bool, slack_s: float = 0.0) -> float:
+def fetched(workload: Workload, mask: int, left: HeadRows, *, spans: bool, slack_s: float = 0.0) -> float:
     """The share of a window's rows that are asked for while they are seen."""
     share = float(sum_cells(*fetched_by_cell(workload, mask, left, spans=spans, slack_s=slack_s)))
     if _is_sampled(workload, mask, left.mask):
@@ -181,7 +181,9 @@ def fetched(workload: Workload, mask: int, left: Rows, *, spans: bool, slack_s: 
     return share
 
 
-def fetched_by_cell(workload: Workload, mask: int, left: Rows, *, spans: bool, slack_s: float = 0.0) -> tuple[F64, F64]:
+def fetched_by_cell(
+    workload: Workload, mask: int, left: HeadRows, *, spans: bool, slack_s: float = 0.0
+) -> tuple[F64, F64]:
     """The shares of a window's rows over the cells of a key, and the chance to be asked for, by cell."""
     bound = tie(workload, left.mask, mask)
     visits = _visits(workload, left, bound) * bound.agree
@@ -201,7 +203,7 @@ def wanted_by_any(chances: Sequence[tuple[F64, F64]]) -> float:
     return float(sum_cells(shares, 1 - left))
 
 
-def wanted(workload: Workload, mask: int, left: Rows) -> float:
+def wanted(workload: Workload, mask: int, left: HeadRows) -> float:
     """Announcements a second that partial combinations ask for."""
     key = workload.shared(left.mask, mask)
     if _is_sampled(workload, mask, left.mask):
@@ -213,7 +215,7 @@ def wanted(workload: Workload, mask: int, left: Rows) -> float:
     return _wanted(workload, mask, left)
 
 
-def _wanted(workload: Workload, mask: int, left: Rows) -> float:
+def _wanted(workload: Workload, mask: int, left: HeadRows) -> float:
     key = workload.shared(left.mask, mask)
     per_value, size = _rate_per_value(workload, mask, key)
     often, length = announced_per_value(per_value, workload.lifetime_s(mask))
@@ -224,7 +226,7 @@ def _wanted(workload: Workload, mask: int, left: Rows) -> float:
     return float(sum_cells(often * size, chance))
 
 
-def asked(workload: Workload, rows: Rows, partner: int, batch_interval_s: float) -> float:
+def asked(workload: Workload, rows: HeadRows, partner: int, batch_interval_s: float) -> float:
     """Distinct keys a second that rows ask for, batch by batch."""
     estimated = _asked(workload, rows, partner, batch_interval_s)
     if not _is_sampled(workload, rows.mask, partner):
@@ -235,7 +237,7 @@ def asked(workload: Workload, rows: Rows, partner: int, batch_interval_s: float)
     return rows.rate * each
 
 
-def _asked(workload: Workload, rows: Rows, partner: int, batch_interval_s: float) -> float:
+def _asked(workload: Workload, rows: HeadRows, partner: int, batch_interval_s: float) -> float:
     bound = tie(workload, rows.mask, partner)
     key = workload.shared(rows.mask, partner)
     many = _values_of(workload, rows.mask, key[1:])

@@ -6,7 +6,7 @@ from math import log
 import numpy as np
 from numpy.typing import NDArray
 
-from watersmeet.cost.comparing import Known, share_left
+from watersmeet.cost.comparing import KnownColumn, share_left
 from watersmeet.cost.records import records_of
 from watersmeet.cost.sizes import HASH_SIZES, TIMESTAMP_SIZES, size_at
 from watersmeet.cost.workload import Domain, Workload
@@ -115,9 +115,9 @@ def _left(
     numbers = {scan.alias: number for number, scan in enumerate(scans)}
     columns = {column.flat: column for one in conditions for column in one.expression.columns}
 
-    def known(name: str) -> Known:
+    def known(name: str) -> KnownColumn:
         number = numbers[columns[name].alias]
-        return Known(windows[number] * 1e6, gather.histogram(scans[number], columns[name].name))
+        return KnownColumn(windows[number] * 1e6, gather.histogram(scans[number], columns[name].name))
 
     by_set: dict[int, list[Condition]] = {}
     for one in conditions:

@@ -12,7 +12,7 @@ import numpy as np
 
 from watersmeet.cost.contents import (
     Announced,
-    Asked,
+    AskedKeys,
     Content,
     Fetched,
     Gathered,
@@ -53,7 +53,7 @@ from watersmeet.program.operators import (
     Operator,
     Pair,
     Probe,
-    Project,
+    ProjectKeys,
     Purpose,
     Semijoin,
     Ship,
@@ -231,9 +231,9 @@ class _Pricing:
             case Announce():
                 rows = self.content(operator.rows)
                 return Content(Form.SPAN, 0, Announced(rows.mask, operator.key), of=rows.mask)
-            case Project():
+            case ProjectKeys():
                 rows = self.content(operator.rows)
-                rate = Asked(rows, self._partner(operator.out), self._batch_interval_s[site])
+                rate = AskedKeys(rows, self._partner(operator.out), self._batch_interval_s[site])
                 return Content(operator.out.form, 0, rate, of=rows.mask)
             case Semijoin():
                 return self._reduced(operator)
@@ -390,7 +390,7 @@ class _Pricing:
         kept = 0.0
         seen_before = set()
         for operator in program.operators:
-            for flow in operator.inputs if not isinstance(operator, Project) else ():
+            for flow in operator.inputs if not isinstance(operator, ProjectKeys) else ():
                 slot = (flow.name, operator.key, operator.sub_plans)
                 if slot not in seen_before:
                     seen_before.add(slot)

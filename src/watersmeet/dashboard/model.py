@@ -41,7 +41,7 @@ _LEVELS = frozenset({"state_bytes", "state_rows", "backlog", "latency", "undeliv
 
 
 @dataclass
-class Source:
+class EventSource:
     """One event file: the process that writes it runs, or has ended."""
 
     sites: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class Source:
     started_at: float = 0.0
 
 
-class Answer(NamedTuple):
+class SampledAnswer(NamedTuple):
     """A row that was delivered, in the sample of a number."""
 
     sample: int
@@ -66,8 +66,8 @@ class RunModel:
     series: dict[Key, Series] = field(default_factory=dict)
     recent: dict[type[Event], dict[About, tuple[str, float, Event]]] = field(default_factory=dict)  # the latest
     notes: deque[Note] = field(default_factory=lambda: deque(maxlen=MOST_NOTES))
-    answers: dict[str, deque[Answer]] = field(default_factory=dict)
-    sources: dict[str, Source] = field(default_factory=dict)
+    answers: dict[str, deque[SampledAnswer]] = field(default_factory=dict)
+    sources: dict[str, EventSource] = field(default_factory=dict)
     seen: dict[str, float] = field(default_factory=dict)  # by site, the last sign of life
     waits_since: dict[tuple[str, str], float] = field(default_factory=dict)  # by link
     first_at: float = math.inf
@@ -107,9 +107,9 @@ class RunModel:
                 known = self.sources.get(source)
                 if known is None or at >= known.started_at:
                     ended = known.ended if known is not None and known.started_at == at else None
-                    self.sources[source] = Source(event.sites, ended, at)
+                    self.sources[source] = EventSource(event.sites, ended, at)
             case RunEnded():
-                known = self.sources.setdefault(source, Source())
+                known = self.sources.setdefault(source, EventSource())
                 if at >= known.started_at:
                     known.ended = event
             case MicroBatchCompleted():
@@ -131,7 +131,7 @@ class RunModel:
             case AnswerSample():
                 kept = self.answers.setdefault(event.query, deque(maxlen=MOST_ANSWERS))
                 self.answers_ever += 1
-                kept.extend(Answer(self.answers_ever, at, event.columns, row) for row in event.rows)
+                kept.extend(SampledAnswer(self.answers_ever, at, event.columns, row) for row in event.rows)
             case _:
                 pass  # what is needed of them is in `recent` and in the notes
 
@@ -270,7 +270,7 @@ class RunModel:
         """Whether anything may still come."""
         return any(source.ended is None for source in self.sources.values())
 
-    def source_of(self, site: str) -> Source | None:
+    def source_of(self, site: str) -> EventSource | None:
         """The process that runs a site now, or ran it last."""
         found = [source for source in self.sources.values() if site in source.sites]
         return max(found, key=lambda source: source.started_at, default=None)

@@ -28,7 +28,7 @@ CREATE TABLE IF NOT EXISTS times(name TEXT PRIMARY KEY, at REAL) WITHOUT ROWID;
 """
 
 
-class Store:
+class DashboardStore:
     """Writes what has changed since the last time, in one transaction with how far the event files were read."""
 
     def __init__(self, path: Path | None) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from watersmeet.dashboard.model import ELSEWHERE, SILENT_AFTER_S, RunModel
 from watersmeet.dashboard.peers import is_trace
-from watersmeet.dashboard.store import NAME, Store
+from watersmeet.dashboard.store import NAME, DashboardStore
 from watersmeet.dashboard.tail import Tail
 from watersmeet.errors import InputError
 from watersmeet.metrics.jsonl import KEPT, WATCHED
@@ -172,11 +172,11 @@ class Watcher:
         self._store.close()
 
 
-def _opened(directory: Path | None) -> Store:
+def _opened(directory: Path | None) -> DashboardStore:
     """The store beside a checkpoint; in memory where there is none, or nothing can be written."""
     if directory is None:
-        return Store(None)
+        return DashboardStore(None)
     try:
-        return Store(directory / NAME)
+        return DashboardStore(directory / NAME)
     except sqlite3.OperationalError:
-        return Store(None)
+        return DashboardStore(None)

@@ -13,7 +13,7 @@ from watersmeet.metrics.events import (
 )
 from watersmeet.metrics.traffic import expected_flows
 from watersmeet.plan.nodes import Plan, join_plans_of
-from watersmeet.program.operators import Announce, Gather, Join, Operator, Pair, Probe, Project, Semijoin
+from watersmeet.program.operators import Announce, Gather, Join, Operator, Pair, Probe, ProjectKeys, Semijoin
 from watersmeet.program.site.ledger import SiteLedger
 from watersmeet.program.site.outbox import flow_purposes, traffic_by_purpose
 from watersmeet.program.site.program import Shipment, SiteProgram
@@ -73,7 +73,7 @@ def _text(operator: Operator) -> str:
             return f"gather rows of {operator.alias} for {len(operator.semijoins)} semijoins"
         case Announce():
             return f"announce keys of {operator.alias}"
-        case Project():
+        case ProjectKeys():
             return f"project keys of {operator.rows}"
         case _:
             assert_never(operator)

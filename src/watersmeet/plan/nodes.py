@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from watersmeet.query.comparisons import Condition
 from watersmeet.query.model import Expression, Grouping, SelectItem, Target
-from watersmeet.query.outer import Relation
+from watersmeet.query.outer import OuterRelation
 from watersmeet.query.windows import Window
 
 # Spark types whose values fit 64 bits one to one: as keys they need no second comparison after a hit.
@@ -326,7 +326,7 @@ class Into:
 class Matching:
     """Which combinations of several inner joins are the rows of an outer join (see query.outer)."""
 
-    relations: tuple[Relation, ...]
+    relations: tuple[OuterRelation, ...]
     windows: tuple[tuple[str, Window], ...]  # by alias
     answer_columns: tuple[int, ...]  # by branch: how many of its first items are answers
     names: tuple[str, ...]  # of the answer columns

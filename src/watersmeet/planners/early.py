@@ -28,7 +28,7 @@ class Shipped:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparedGroups:
     """A query over its rows, beside the same over groups of them."""
 
     rows: Shipped
@@ -78,7 +78,7 @@ def _fails_alike(asked: Asked) -> bool:
     return True
 
 
-def compare_early(topology: Topology, query: Query, plans_of: PlansOf) -> Compared | None:
+def compare_early(topology: Topology, query: Query, plans_of: PlansOf) -> ComparedGroups | None:
     """What a query is expected to cost over rows and over groups; None if it has no groups, or it is not known."""
     views = tuple(view for view in topology.views if view.name != query.name)
     shipped = []
@@ -90,7 +90,7 @@ def compare_early(topology: Topology, query: Query, plans_of: PlansOf) -> Compar
     except InputError:
         return None
     rows, groups = shipped
-    return None if rows is None or groups is None or not rows.bytes_s else Compared(rows, groups)
+    return None if rows is None or groups is None or not rows.bytes_s else ComparedGroups(rows, groups)
 
 
 def _shipped(plans: Iterable[Chosen]) -> Shipped | None:

@@ -48,7 +48,7 @@ Order = tuple[int, ...]  # aliases by number, as they are joined
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class BestOrder:
     """The best order of a group, how each of its steps is done, and what that is worth."""
 
     order: Order
@@ -161,7 +161,7 @@ class ByValue:
         sets = [[which for which in range(1, 1 << self.count) if not which >> alias & 1] for alias in range(self.count)]
         return [(own, self.steps(own, alias)) for alias, own in enumerate(sets)]
 
-    def best(self, groups: F64 | None = None) -> list[Found]:
+    def best(self, groups: F64 | None = None) -> list[BestOrder]:
         """The best order of each group, [cell, group] zeros and ones; or of each cell, if messages took nothing."""
         many = len(self.size) if groups is None else groups.shape[1]
         tables: dict[tuple[int, int], tuple[F64, I64]] = {}
@@ -192,7 +192,7 @@ class ByValue:
                 order.append(alias)
                 how.append(int(tables[which, alias][1][group]))
             order.append(members_of(which)[0])
-            found.append(Found(tuple(order[::-1]), tuple(how[::-1]), float(least[-1, group])))
+            found.append(BestOrder(tuple(order[::-1]), tuple(how[::-1]), float(least[-1, group])))
         return found
 
     def rows_of(self, order: Order, methods: Sequence[int] | None = None) -> F64:
@@ -241,7 +241,7 @@ def groupings(problem: Problem, number: int, most: int) -> Iterator[tuple[I64, l
     values = ByValue(problem, number, domain.size @ cells, domain.shares @ cells, range(1, 1 << count))
     group = _first_groups(values, min(most, _MOST_GROUPS))
     parts = [tuple(np.flatnonzero(group == label).tolist()) for label in range(group.max() + 1)]
-    known: dict[tuple[int, ...], Found] = {}
+    known: dict[tuple[int, ...], BestOrder] = {}
 
     def learn(wanted: Iterable[tuple[int, ...]]) -> None:
         new = [part for part in dict.fromkeys(wanted) if part not in known]
@@ -292,7 +292,7 @@ def _first_groups(values: ByValue, most: int) -> I64:
     return _numbered(np.argmin(costs, axis=0))
 
 
-def _settled(values: ByValue, found: list[Found]) -> list[Found]:
+def _settled(values: ByValue, found: list[BestOrder]) -> list[BestOrder]:
     """Groups whose orders and cells suit each other."""
     before = None
     for _ in range(_ROUNDS):
@@ -308,7 +308,7 @@ def _numbered(group: I64) -> I64:
     return np.unique(group, return_inverse=True)[1].reshape(-1)
 
 
-def _of_all(problem: Problem, number: int, found: Sequence[Found]) -> tuple[I64, list[Order]]:
+def _of_all(problem: Problem, number: int, found: Sequence[BestOrder]) -> tuple[I64, list[Order]]:
     """Every cell with the group whose order suits it best."""
     domain = problem.workload.domains[number]
     singles = [1 << alias for alias in range(len(problem.aliases))]

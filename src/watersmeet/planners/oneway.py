@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 
-from watersmeet.cost.estimates import Rows, announced, asked, fetched, met, wanted
+from watersmeet.cost.estimates import HeadRows, announced, asked, fetched, met, wanted
 from watersmeet.cost.formulas import false_positives, messages_per_s
 from watersmeet.plan.nodes import HeadPlan, Hop, Linear, Method
 from watersmeet.planners.problem import NoPlan, Problem
@@ -200,7 +200,7 @@ class OneWay:
     def _step_bytes_of(self, head: int, mask: int, alias: int) -> _StepBytes:
         workload, sizes, batch_interval_s, window = self._workload, self._sizes, self._batch_interval_s, 1 << alias
         key, rate, row_rate = workload.shared(mask, window), workload.head_rate(head, mask), float(workload.rate[alias])
-        left = Rows(mask, rate, head)
+        left = HeadRows(mask, rate, head)
         asks, found = asked(workload, left, window, batch_interval_s), wanted(workload, window, left)
         false = false_positives(float(workload.window_s[alias]), batch_interval_s)
         share, loose = met(workload, mask, window, 0.0), met(workload, mask, window, false, batch_interval_s)

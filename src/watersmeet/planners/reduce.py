@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import cache
 
-from watersmeet.cost.estimates import Rows, announced, asked, overlapping, wanted
+from watersmeet.cost.estimates import HeadRows, announced, asked, overlapping, wanted
 from watersmeet.cost.formulas import false_positives
 from watersmeet.cost.workload import Workload
 from watersmeet.plan.nodes import Input, JoinNode, Leaf, Reduction, Tree, leaves_of
@@ -88,7 +88,7 @@ class Carrier:
         """For every reduction: bytes and messages there, and back."""
         workload = self._workload
         key = workload.shared(mask, partner)
-        rows = Rows(mask, workload.combination_rate(mask))
+        rows = HeadRows(mask, workload.combination_rate(mask))
         window_s = min(
             float(workload.window_s[alias]) for alias in range(len(workload.aliases)) if partner >> alias & 1
         )

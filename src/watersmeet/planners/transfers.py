@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from watersmeet.cost.estimates import Rows, announced, asked, overlapping, wanted
+from watersmeet.cost.estimates import HeadRows, announced, asked, overlapping, wanted
 from watersmeet.cost.formulas import (
     announced_per_value,
     clumped_rate,
@@ -195,7 +195,7 @@ class TransferTable:
     def _note_counted(self, found: Reduced, own: int, other: int, place: int) -> None:
         """What it takes to reduce one side by the other, as it was counted in a sample."""
         workload, interval_s = self._workload, self._batch_interval_s
-        rows = Rows(own, workload.combination_rate(own))
+        rows = HeadRows(own, workload.combination_rate(own))
         shortest = min(float(workload.window_s[alias]) for alias in members_of(other))
         false = false_positives(shortest, interval_s)
         found.matched[place] = overlapping(workload, own, other, 0.0)

@@ -69,7 +69,7 @@ BYTES = Shipping(_bytes)  # a combination is as large as its rows together
 
 
 @dataclass(frozen=True, slots=True)
-class Shipment:
+class StreamTransfer:
     """A stream or result, as a set of aliases, on its way from one site to another."""
 
     mask: int
@@ -82,23 +82,23 @@ def site_of(tree: Tree, workload: Workload) -> str:
     return tree.at if isinstance(tree, JoinNode) else workload.homes[workload.number(tree.alias)]
 
 
-def shipments_of(tree: Tree, workload: Workload, *, deliver: bool = False) -> tuple[Shipment, ...]:
+def shipments_of(tree: Tree, workload: Workload, *, deliver: bool = False) -> tuple[StreamTransfer, ...]:
     """Everything that a tree sends from one site to another, and if asked for the answers on their way."""
     found = [*_inner_shipments(tree, workload)]
     origin = site_of(tree, workload)
     if deliver and workload.site is not None and origin != workload.site:
-        found.append(Shipment(workload.mask(leaves_of(tree)), origin, workload.site))
+        found.append(StreamTransfer(workload.mask(leaves_of(tree)), origin, workload.site))
     return tuple(found)
 
 
-def _inner_shipments(tree: Tree, workload: Workload) -> Iterator[Shipment]:
+def _inner_shipments(tree: Tree, workload: Workload) -> Iterator[StreamTransfer]:
     if isinstance(tree, Leaf):
         return
     for item in tree.inputs:
         yield from _inner_shipments(item.node, workload)
         origin = site_of(item.node, workload)
         if origin != tree.at:
-            yield Shipment(workload.mask(leaves_of(item.node)), origin, tree.at)
+            yield StreamTransfer(workload.mask(leaves_of(item.node)), origin, tree.at)
 
 
 def cost_of(tree: Tree, workload: Workload, weigh: Shipping = TUPLES, *, deliver: bool = False) -> float:

@@ -28,7 +28,7 @@ from watersmeet.program.operators import (
     Operator,
     Pair,
     Probe,
-    Project,
+    ProjectKeys,
     Purpose,
     Semijoin,
     Ship,
@@ -301,7 +301,7 @@ class _Builder:
                 if one.reduction is Reduction.TWO_STEP:
                     name = self._name(f"asks({right},{left})", origin, right, key, Form.SPAN)
                     asks = Flow(name, Form.SPAN, Purpose.KEYS)
-                    self._add(origin, Project(right, key, asks, other))
+                    self._add(origin, ProjectKeys(right, key, asks, other))
                     asks = self._ship(origin, asks, at, bloom=one.bloom)
                     found = Flow(self._name(f"found({right},{left})", at, keys, asks), Form.SPAN, Purpose.KEYS)
                     self._add(at, Semijoin("", alias, keys, asks, key, found))
@@ -367,7 +367,7 @@ class _Builder:
     def _project(self, site: str, left: Flow, key: Key, head: str, alias: str) -> Flow:
         name = self._name(f"asks({_of(left, head)},{alias})", site, left, key, Form.ASK)
         asks = Flow(name, Form.ASK, Purpose.KEYS)
-        self._add(site, Project(left, key, asks))
+        self._add(site, ProjectKeys(left, key, asks))
         return asks
 
     def _reduce(self, site: str, head: str, alias: str, key: Key, left: Flow, witness: Flow) -> Flow:

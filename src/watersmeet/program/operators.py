@@ -260,7 +260,7 @@ class Announce:
 
 
 @dataclass(frozen=True, slots=True)
-class Project:
+class ProjectKeys:
     """The keys of new partial combinations; those of a tree's input with the intervals that it stands for."""
 
     rows: Flow
@@ -274,7 +274,7 @@ class Project:
         return (self.rows,)
 
 
-Operator = Probe | Join | Pair | Semijoin | Gather | Announce | Project
+Operator = Probe | Join | Pair | Semijoin | Gather | Announce | ProjectKeys
 ROWLESS = (Form.PACE, Form.REACHED)  # like watermarks, they are not worth a line
 
 
@@ -369,7 +369,7 @@ def node_operators(program: JoinProgram) -> Iterator[str]:
                 yield f"{several} -> {operator.out}{_for(operator.sub_plans)}"
             case Announce():
                 yield f"announce({operator.rows}) -> {operator.out}{_for(operator.sub_plans)}"
-            case Project():
+            case ProjectKeys():
                 yield f"project({operator.rows}) -> {operator.out}{_for(operator.sub_plans)}"
     for ship in program.ships:
         if ship.flow.form not in ROWLESS:

@@ -59,7 +59,7 @@ class Matcher:
 
 
 @dataclass(frozen=True, slots=True)
-class Relation:
+class OuterRelation:
     """Rows of an outer join with one pattern, at one node of FROM."""
 
     kind: RelationKind
@@ -84,7 +84,7 @@ class Branches:
     """The inner joins that an outer join is made of, and what becomes of their rows; relations come after their own."""
 
     branches: tuple[Branch, ...]
-    relations: tuple[Relation, ...]
+    relations: tuple[OuterRelation, ...]
     main: int  # the branch with the most aliases
     windows: tuple[tuple[str, Window], ...]  # by alias
 
@@ -207,7 +207,7 @@ class _Expansion:
         for old in needed:
             made = self._made[old]
             relations.append(
-                Relation(
+                OuterRelation(
                     made.kind,
                     places.index(made.aliases),
                     tuple(alias for alias in order if alias in made.aliases),
@@ -347,7 +347,7 @@ class _Expansion:
                 )
             self._check_refreshed(side)
 
-    def _check_bounded(self, relations: Iterable[Relation]) -> None:
+    def _check_bounded(self, relations: Iterable[OuterRelation]) -> None:
         for relation in relations:
             windows = [self._query.source(alias).window for alias in relation.aliases]
             if relation.kind not in JUDGING or relation.is_at_once:
@@ -369,7 +369,7 @@ class _Expansion:
 
     # -- branches
 
-    def _branch(self, aliases: frozenset[str], number: int, relations: Iterable[Relation]) -> Branch:
+    def _branch(self, aliases: frozenset[str], number: int, relations: Iterable[OuterRelation]) -> Branch:
         query = self._query
         absent = frozenset(query.aliases) - aliases
         predicates = self._joins[aliases]
@@ -406,7 +406,7 @@ class _Expansion:
         )
         return Branch(inner, len(items))
 
-    def _identified(self, branch: int, relations: tuple[Relation, ...]) -> list[str]:
+    def _identified(self, branch: int, relations: tuple[OuterRelation, ...]) -> list[str]:
         """The aliases of a branch whose rows are told apart."""
         found: set[str] = set()
         for relation in relations:

@@ -78,7 +78,7 @@ def different_shares(rng: np.random.Generator, values: int) -> F64:
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class WorkloadSource:
     """One stream: its home, rows a second, window, and the shares of the values of each key class that it has."""
 
     home: str
@@ -87,7 +87,7 @@ class Source:
     shares: Mapping[int, F64]
 
 
-def workload_of_sources(sources: Sequence[Source]) -> Workload:
+def workload_of_sources(sources: Sequence[WorkloadSource]) -> Workload:
     """The exact figures of the join of all sources on all keys that they share."""
     domains = []
     for number in sorted({number for source in sources for number in source.shares}):
@@ -108,12 +108,12 @@ def workload_of_sources(sources: Sequence[Source]) -> Workload:
     )
 
 
-def names_of(sources: Sequence[Source]) -> list[str]:
+def names_of(sources: Sequence[WorkloadSource]) -> list[str]:
     """The names of the streams, which are their aliases too."""
     return [f"s{number}" for number in range(len(sources))]
 
 
-def sql_of(sources: Sequence[Source]) -> str:
+def sql_of(sources: Sequence[WorkloadSource]) -> str:
     """The query: all sources, each key class made equal along a chain of its members."""
     windows = [
         f"{name} [RANGE {round(source.window_s * _SECOND)} MICROSECONDS] AS {name}" for name, source in _named(sources)
@@ -125,11 +125,11 @@ def sql_of(sources: Sequence[Source]) -> str:
     return f"SELECT s0.id AS id FROM {', '.join(windows)} WHERE {' AND '.join(where)}"
 
 
-def _named(sources: Sequence[Source]) -> Iterator[tuple[str, Source]]:
+def _named(sources: Sequence[WorkloadSource]) -> Iterator[tuple[str, WorkloadSource]]:
     return zip(names_of(sources), sources, strict=True)
 
 
-def draw_rows(sources: Sequence[Source], seconds: float, seed: int) -> tuple[dict[str, pa.Table], int]:
+def draw_rows(sources: Sequence[WorkloadSource], seconds: float, seed: int) -> tuple[dict[str, pa.Table], int]:
     """Rows of all streams, and the instant in microseconds at which all windows have filled.
 
     After that instant rows come for so many seconds; before it, those that are still in a window then.
@@ -177,7 +177,7 @@ class Measured:
 
 
 def measure(
-    sources: Sequence[Source],
+    sources: Sequence[WorkloadSource],
     sub_plans: SubPlans,
     tables: Mapping[str, pa.Table],
     full_us: int,
@@ -208,7 +208,7 @@ def measure(
 
 
 def ship_rates(
-    sources: Sequence[Source], plans: Mapping[str, SubPlans], seconds: float, seed: int
+    sources: Sequence[WorkloadSource], plans: Mapping[str, SubPlans], seconds: float, seed: int
 ) -> dict[str, float | None]:
     """Tuples a second that each plan ships of the same rows.
 
@@ -236,7 +236,7 @@ def unpartitioned(tree: JoinNode) -> SubPlans:
     return (tree,), None
 
 
-def plan_of(sources: Sequence[Source], sub_plans: SubPlans, tables: Mapping[str, pa.Table]) -> Plan:
+def plan_of(sources: Sequence[WorkloadSource], sub_plans: SubPlans, tables: Mapping[str, pa.Table]) -> Plan:
     """The plan that runs the query over all sources by the given sub-plans, and leaves answers where they are made."""
     schemas = {name: table.schema for name, table in tables.items()}
     columns = {name: schema.names for name, schema in schemas.items()}

@@ -9,7 +9,7 @@ from watersmeet.sharing.basic import basic_decomposition
 from watersmeet.sharing.bits import Bools
 from watersmeet.sharing.cover import rectangle_cover
 from watersmeet.sharing.decomposition import Decomposition, identity
-from watersmeet.sharing.gains import Deployment, total_gain
+from watersmeet.sharing.gains import SharingFigures, total_gain
 from watersmeet.sharing.linear import exact_linear
 
 
@@ -75,7 +75,11 @@ def decompose_all(fragments: Bools, functions: Iterable[str]) -> dict[Algebra, D
 
 
 def shared_if_worthwhile(
-    fragments: Bools, algebra: Algebra, deployment: Deployment, new_rows_per_epoch: float, overhead_bits: float = 0.0
+    fragments: Bools,
+    algebra: Algebra,
+    deployment: SharingFigures,
+    new_rows_per_epoch: float,
+    overhead_bits: float = 0.0,
 ) -> Decomposition:
     """The decomposition where it saves more bits than keeping F the same everywhere costs, else no sharing (5.6.1)."""
     found = decompose(fragments, algebra)

@@ -23,7 +23,7 @@ def effectiveness(queries: int, aggregates: int, least: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Deployment:
+class SharingFigures:
     """What decides whether sharing pays: nodes that aggregate, queries, and the bits of a partial state record."""
 
     nodes: int

@@ -27,14 +27,14 @@ class Analyser:
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
-        self._rows: dict[str, Rows] = {}
+        self._rows: dict[str, TypedRows] = {}
         backend_of(spark).define_functions(collation_keys=False)
 
-    def rows(self, schema: StructType) -> "Rows":
+    def rows(self, schema: StructType) -> "TypedRows":
         """Rows of a type, to ask about expressions over them."""
         text = schema.json()
         if text not in self._rows:
-            self._rows[text] = Rows(empty_frame(self.spark, schema))
+            self._rows[text] = TypedRows(empty_frame(self.spark, schema))
         return self._rows[text]
 
     def define_collation_key(self) -> None:
@@ -42,7 +42,7 @@ class Analyser:
         backend_of(self.spark).define_functions(collation_keys=True)
 
 
-class Rows:
+class TypedRows:
     """Rows of one type: what expressions over them are."""
 
     def __init__(self, frame: DataFrame) -> None:

@@ -27,7 +27,7 @@ from watersmeet.query.model import (
 from watersmeet.query.outer import OWN_COLUMNS
 from watersmeet.query.sql import parse_query
 from watersmeet.query.windows import Changes
-from watersmeet.spark.analyser import DATE_TYPES, Analyser, Rows, readable, type_of
+from watersmeet.spark.analyser import DATE_TYPES, Analyser, TypedRows, readable, type_of
 from watersmeet.spark.session import empty_frame
 from watersmeet.topology.model import Query, Stream, Topology
 
@@ -85,7 +85,7 @@ def bind(spark: SparkSession, topology: Topology, query: Query) -> Bound:
 
 def expect_queries(analyser: Analyser, topology: Topology, queries: Iterable[JoinQuery]) -> None:
     """Have the expressions of many queries analysed at once, before each of them is bound."""
-    texts: dict[Rows, list[str]] = {}
+    texts: dict[TypedRows, list[str]] = {}
     known = topology.columns
     for query in queries:
         if all(source.stream in known for source in query.sources):
@@ -99,7 +99,7 @@ def _schemas_of(analyser: Analyser, topology: Topology, query: JoinQuery) -> dic
     return {one.stream: stream_schema(analyser.spark, topology.stream(one.stream)) for one in query.sources}
 
 
-def _rows_of(analyser: Analyser, query: JoinQuery, schemas: Mapping[str, StructType]) -> Rows:
+def _rows_of(analyser: Analyser, query: JoinQuery, schemas: Mapping[str, StructType]) -> TypedRows:
     """Rows of all streams of a query, by flat names."""
     flat = StructType(
         [
@@ -153,7 +153,7 @@ def _column_types(query: JoinQuery, schemas: Mapping[str, StructType]) -> tuple[
     )
 
 
-def _bound_grouping(analyser: Analyser, rows: Rows, query: JoinQuery, grouping: Grouping) -> Grouping:
+def _bound_grouping(analyser: Analyser, rows: TypedRows, query: JoinQuery, grouping: Grouping) -> Grouping:
     """Aggregates and what is made of them with the types that Spark gives them."""
     for item in query.select[: grouping.keys]:
         kind = item.expression.type
@@ -228,11 +228,11 @@ def _expressions(query: JoinQuery) -> list[Expression]:
     return [*sides, *query.filters, *query.residuals, *(item.expression for item in query.select)]
 
 
-def _types(rows: Rows, expressions: Iterable[Expression]) -> dict[str, str]:
+def _types(rows: TypedRows, expressions: Iterable[Expression]) -> dict[str, str]:
     return rows.types(expression.sql for expression in expressions)
 
 
-def _check_functions(rows: Rows, query: JoinQuery) -> None:
+def _check_functions(rows: TypedRows, query: JoinQuery) -> None:
     """Refuse functions that are not supported, or not where they are."""
     exact = [(expression, "WHERE or ON") for expression in _expressions(replace(query, select=()))]
     clause = "SELECT DISTINCT" if query.distinct else ""
@@ -272,7 +272,7 @@ def _check_kept(query: JoinQuery, schemas: dict[str, StructType], topology: Topo
                     ) from None
 
 
-def _typed_equality(rows: Rows, equality: Equality, types: dict[str, str]) -> Equality:
+def _typed_equality(rows: TypedRows, equality: Equality, types: dict[str, str]) -> Equality:
     left, right = _typed(equality.left, types), _typed(equality.right, types)
     common = _common_type(rows, left, right)
     return Equality(_key_value(left, common), _key_value(right, common))
@@ -293,7 +293,7 @@ def is_collated(kind: str) -> bool:
     return _COLLATED.match(kind) is not None
 
 
-def _merged_type(rows: Rows, left: Expression, right: Expression) -> str:
+def _merged_type(rows: TypedRows, left: Expression, right: Expression) -> str:
     """The type in which Spark itself compares two sides."""
     kind = rows.merged_type(left.sql, right.sql)
     if _NESTED_COLLATION.search(kind):
@@ -302,7 +302,7 @@ def _merged_type(rows: Rows, left: Expression, right: Expression) -> str:
     return kind
 
 
-def _common_type(rows: Rows, left: Expression, right: Expression) -> str:
+def _common_type(rows: TypedRows, left: Expression, right: Expression) -> str:
     kinds = (left.type, right.type)
     text = f"{left.sql} = {right.sql}".replace("`", "")
     for kind in kinds:

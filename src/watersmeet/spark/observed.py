@@ -16,7 +16,7 @@ from watersmeet.spark.adapting import Observations
 from watersmeet.spark.checkpoint import Checkpoint
 from watersmeet.spark.durable import UNFLUSHED
 from watersmeet.stats.model import Stats
-from watersmeet.stats.observe import Observer
+from watersmeet.stats.observe import StreamObserver
 
 _FILE = "observed.json"
 _WRITE_S = 30.0  # how often they are written
@@ -32,11 +32,11 @@ class ObservedStatistics:
         self._observer = self._written_before(program)
         self._written_at = time.monotonic()
 
-    def _written_before(self, program: SiteProgram) -> Observer:
+    def _written_before(self, program: SiteProgram) -> StreamObserver:
         try:
-            return Observer.from_json(program, (self._checkpoint.directory / _FILE).read_text("utf-8"))
+            return StreamObserver.from_json(program, (self._checkpoint.directory / _FILE).read_text("utf-8"))
         except (OSError, ValueError, KeyError, TypeError):
-            return Observer(program)  # nothing there, or of another version: it can be observed anew
+            return StreamObserver(program)  # nothing there, or of another version: it can be observed anew
 
     @property
     def stats(self) -> Stats:

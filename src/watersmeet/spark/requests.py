@@ -18,7 +18,7 @@ _KEPT_S = 86_400  # how long an answer waits for whoever asked
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class TopologyRequest:
     """A topology that somebody asks for."""
 
     id: str
@@ -26,12 +26,12 @@ class Request:
     reason: str = ""
 
 
-def new_request(topology: str, reason: str = "") -> Request:
+def new_request(topology: str, reason: str = "") -> TopologyRequest:
     """A request of its own."""
-    return Request(uuid.uuid4().hex[:12], topology, reason)
+    return TopologyRequest(uuid.uuid4().hex[:12], topology, reason)
 
 
-def put_request(checkpoint: Path, request: Request) -> None:
+def put_request(checkpoint: Path, request: TopologyRequest) -> None:
     """Put a request into the checkpoint of a site."""
     place = checkpoint / _REQUESTS
     FLUSHED.make(str(place))
@@ -42,12 +42,14 @@ def put_request(checkpoint: Path, request: Request) -> None:
                 old.unlink()
 
 
-def requests_in(checkpoint: Path) -> list[Request]:
+def requests_in(checkpoint: Path) -> list[TopologyRequest]:
     """The requests that wait in the checkpoint of a site, the oldest first; what is damaged is left alone."""
     found = []
     for path in (checkpoint / _REQUESTS).glob("*.json"):
         with contextlib.suppress(OSError, ValueError, TypeError):
-            found.append((path.stat().st_mtime_ns, Request(**json.loads(unsealed(path.read_text(encoding="utf-8"))))))
+            found.append(
+                (path.stat().st_mtime_ns, TopologyRequest(**json.loads(unsealed(path.read_text(encoding="utf-8")))))
+            )
     return [request for _, request in sorted(found, key=lambda one: (one[0], one[1].id))]
 
 

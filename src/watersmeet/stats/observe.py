@@ -110,7 +110,7 @@ def filter_shares(scan: Scan, shares: Mapping[str, Number]) -> dict[str, Number]
     return {expression.sql: each for expression in scan.filters}
 
 
-class Observer:
+class StreamObserver:
     """All that a site has seen of its own streams."""
 
     def __init__(self, program: SiteProgram, sketches: Mapping[str, StreamSketch] | None = None) -> None:
@@ -154,7 +154,7 @@ class Observer:
         return json.dumps({stream: sketch.to_data() for stream, sketch in self._sketches.items()})
 
     @staticmethod
-    def from_json(program: SiteProgram, text: str) -> "Observer":
+    def from_json(program: SiteProgram, text: str) -> "StreamObserver":
         """The observer that `to_json` wrote."""
         data: dict[str, Any] = json.loads(text)
-        return Observer(program, {stream: StreamSketch.from_data(one) for stream, one in data.items()})
+        return StreamObserver(program, {stream: StreamSketch.from_data(one) for stream, one in data.items()})

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from watersmeet.program.join import kernels, order, probe
-from watersmeet.program.join.probe import Lookup, Relation, Run, Visibility, intervals, join
+from watersmeet.program.join.probe import Relation, RelationLookup, Run, Visibility, intervals, join
 from watersmeet.program.storage.segments import class_column, key_order
 
 many = settings(max_examples=60, deadline=None)
@@ -74,7 +74,7 @@ def test_combinations_are_those_of_trying_all(
         made = [relation_of(*one) for one in zip(runs, lengths, bits, strict=True)]
         checks = ((1, 1),) if is_checked else ()  # the last one's class is compared with that of the one before it
         found: list[tuple[object, ...]] = []
-        for combinations in join(made[0], [Lookup(made[1]), Lookup(made[2], checks)]):
+        for combinations in join(made[0], [RelationLookup(made[1]), RelationLookup(made[2], checks)]):
             texts = [
                 relation.gather(rows, ["text"])[0].to_pylist()
                 for relation, rows in zip(made, combinations.rows, strict=True)
@@ -129,7 +129,7 @@ def test_numbers_with_and_without_nulls_are_gathered_alike(kind: pa.DataType) ->
 def test_a_relation_leaves_out_empty_runs() -> None:
     relation = relation_of([[], [(1, 2, 0, 0)], []], 1, 0)
     assert len(relation.runs) == 1 and len(relation) == 1
-    assert list(join(relation_of([[]], 1, 0), [Lookup(relation)])) == []
+    assert list(join(relation_of([[]], 1, 0), [RelationLookup(relation)])) == []
 
 
 @pytest.mark.parametrize("finds_few", [1, 2])

@@ -10,15 +10,15 @@ from watersmeet.program.pier.graph import (
     QUERY_TIME,
     Array,
     Call,
-    Constant,
+    ConstantArgument,
     Expression,
-    Field,
+    NamedValues,
     Operator,
     OpGraph,
     Predicate,
     Setting,
     Settings,
-    Table,
+    TupleField,
     UflQuery,
     expanded,
 )
@@ -59,13 +59,13 @@ def test_the_example_of_every_form() -> None:
     assert [operator.line for operator in graph.operators] == [7, 8, 17]
     (either,) = graph.operators[1].predicates
     left, right = either.predicates
-    assert left.settings.get("rightexpression") == Constant("30", "integer")
-    assert right.settings.get("leftexpression") == Call("lower", (Field("the room"),))
-    assert right.settings.get("rightexpression") == Constant('r"1\\', "string")
+    assert left.settings.get("rightexpression") == ConstantArgument("30", "integer")
+    assert right.settings.get("leftexpression") == Call("lower", (TupleField("the room"),))
+    assert right.settings.get("rightexpression") == ConstantArgument('r"1\\', "string")
     out = graph.operators[2].settings
-    assert out.get("options") == Table((("FE", "100"), ("FW", "20")))
+    assert out.get("options") == NamedValues((("FE", "100"), ("FW", "20")))
     assert out.get("renamelist") == Array(((0, "Column1"), (2, "Column3"), (40, "Column2"), (41, "Column4")))
-    assert out.get("numbers") == Table((("7", QUERY_ID), ("8", f"A{QUERY_TIME}$")))
+    assert out.get("numbers") == NamedValues((("7", QUERY_ID), ("8", f"A{QUERY_TIME}$")))
 
 
 def test_elements_without_a_number_follow_all_that_have_one() -> None:
@@ -75,7 +75,7 @@ def test_elements_without_a_number_follow_all_that_have_one() -> None:
 
 def test_identifier_and_time_are_expanded() -> None:
     (graph,) = expanded(parse_ufl(EXAMPLE), "q7", 12).graphs
-    assert graph.operators[2].settings.get("numbers") == Table((("7", "q7"), ("8", "A12$")))
+    assert graph.operators[2].settings.get("numbers") == NamedValues((("7", "q7"), ("8", "A12$")))
 
 
 @pytest.mark.parametrize(
@@ -114,11 +114,11 @@ names = st.text("abcXYZ019.*-_/", min_size=1, max_size=6)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8).filter(
     lambda text: not any("\ufdd0" <= character <= "\ufdd1" for character in text)
 ) | st.sampled_from([QUERY_ID, f"a{QUERY_TIME}$b", "$", "\\$", '"$"'])
-constants = st.builds(Constant, texts, st.just("string")) | st.builds(
-    Constant, st.integers(-(1 << 63), (1 << 63) - 1).map(str), st.sampled_from(["integer", "double", "decimal"])
+constants = st.builds(ConstantArgument, texts, st.just("string")) | st.builds(
+    ConstantArgument, st.integers(-(1 << 63), (1 << 63) - 1).map(str), st.sampled_from(["integer", "double", "decimal"])
 )
 expressions: st.SearchStrategy[Expression] = st.recursive(
-    constants | st.builds(Field, texts),
+    constants | st.builds(TupleField, texts),
     lambda inner: st.builds(Call, texts, st.lists(inner, max_size=3).map(tuple)),
     max_leaves=6,
 )
@@ -127,7 +127,7 @@ arrays = st.dictionaries(st.integers(0, 50), values, min_size=1, max_size=4).map
     lambda items: Array(tuple(sorted(items.items(), key=lambda item: item[0])))
 )
 tables = st.dictionaries((names | texts).filter(lambda name: name not in ("*", "")), values, max_size=4).map(
-    lambda entries: Table(tuple(entries.items()))
+    lambda entries: NamedValues(tuple(entries.items()))
 )
 settings_: st.SearchStrategy[Settings] = st.lists(
     st.tuples(names, st.one_of(values, arrays, tables)), max_size=4, unique_by=lambda entry: entry[0].casefold()

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from watersmeet.program.rjoin import matching
-from watersmeet.program.rjoin.arrays import CLASSES, DONE, MASK, NONE, UNBOUND, WAITS, Ints, Keys
+from watersmeet.program.rjoin.arrays import CLASSES, DONE, MASK, NONE, UNBOUND, WAITS, Ints, KnownKeys
 from watersmeet.program.rjoin.candidates import candidate_keys
 from watersmeet.program.rjoin.rewriting import Key, Rewritten, candidates, rewrite
 from watersmeet.program.rjoin.tables import Catalog, Known, Widths
@@ -67,7 +67,7 @@ class Both:
 
     def keys_of_row(self, pairs: bool = True) -> list[tuple[str, Key]]:
         """The candidates of the row, in the words of the other side."""
-        keys = Keys(
+        keys = KnownKeys(
             slots=np.full(256, NONE, np.int64),
             number=np.zeros(256, np.int32),
             packed=np.zeros(128, np.int64),

@@ -11,7 +11,7 @@ from watersmeet.errors import InputError
 from watersmeet.program.rjoin import alike
 from watersmeet.program.rjoin.arrays import COUNT, MASK, NONE, QUERY, Ints
 from watersmeet.program.rjoin.mail import Out, TupleMail
-from watersmeet.program.rjoin.settings import Settings, Strategy
+from watersmeet.program.rjoin.settings import NodeSettings, Strategy
 from watersmeet.program.rjoin.shard import Shard
 from watersmeet.program.rjoin.tables import Catalog, Known, Widths, needs_pairs, reach_us
 from watersmeet.query.sql import parse_query
@@ -36,7 +36,7 @@ class Desk:
         catalog = Catalog(dict.fromkeys(STREAMS, SCHEMA), dict.fromkeys(STREAMS, "ts"))
         self.known = Known(catalog, Widths(aliases=3, slots=6, classes=3), judge)
         self.hosts: list[str] = []
-        self.shard = Shard(self.known, replace(Settings(), **settings), self._hosts, NODES)  # type: ignore[arg-type]
+        self.shard = Shard(self.known, replace(NodeSettings(), **settings), self._hosts, NODES)  # type: ignore[arg-type]
 
     def _hosts(self, names: Sequence[str]) -> Ints:
         first = len(self.hosts)

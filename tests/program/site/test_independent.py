@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from watersmeet.program.finish.shared import SET, Shape, matrix_of, set_of
-from watersmeet.program.site.independent import Entry, is_entry, of_all_queries
+from watersmeet.program.finish.shared import SET, RecordShape, matrix_of, set_of
+from watersmeet.program.site.independent import QueryRecord, is_entry, of_all_queries
 from watersmeet.program.site.travelling import decomposed, numbered, unnumbered
 from watersmeet.program.storage.segments import TS
 from watersmeet.query.model import Aggregate
 
-SHAPE = Shape("a", "hub", 10, ("k",), ("v",), (Aggregate("count", None), Aggregate("sum", 0)))
+SHAPE = RecordShape("a", "hub", 10, ("k",), ("v",), (Aggregate("count", None), Aggregate("sum", 0)))
 
 
 def fragments_of(chance: np.random.Generator, queries: int, base: int, fragments: int) -> np.ndarray:
@@ -96,7 +96,7 @@ def test_as_many_records_travel_as_f_has_ranks() -> None:
 
 @pytest.mark.parametrize("length", [0, 5, 7, 9, 10, 11, 12, 14, 15, 16])
 def test_an_entry_that_is_cut_within_a_factor_is_refused(length: int) -> None:
-    written = Entry(b"name", 3, ((-1, b"\x01\x02"), (2, b"\x07"))).to_bytes()
-    assert Entry.from_bytes(written).to_bytes() == written
+    written = QueryRecord(b"name", 3, ((-1, b"\x01\x02"), (2, b"\x07"))).to_bytes()
+    assert QueryRecord.from_bytes(written).to_bytes() == written
     with pytest.raises(ValueError, match="entry of shared records"):
-        Entry.from_bytes(written[:length] + b"\0")
+        QueryRecord.from_bytes(written[:length] + b"\0")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from watersmeet.program.site.filing import Made, Payload
+from watersmeet.program.site.filing import Made, PackedRows
 from watersmeet.program.site.ledger import (
     Answers,
     Ingested,
@@ -28,7 +28,7 @@ segments = st.builds(
     Segment, st.lists(parts, max_size=2).map(tuple), whole, whole, whole, whole, level=st.integers(0, 9)
 )
 several = st.lists(segments, max_size=2).map(tuple)
-payloads = st.builds(Payload, names, small, small, names)
+payloads = st.builds(PackedRows, names, small, small, names)
 
 
 def by_name(values: st.SearchStrategy[object]) -> st.SearchStrategy[dict[str, object]]:

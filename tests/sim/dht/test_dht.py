@@ -11,7 +11,7 @@ from watersmeet.sim.dht.messages import VALUE_BYTES, Get, Instance, Item, Put, R
 from watersmeet.sim.dht.node import Dht
 from watersmeet.sim.dht.settings import DhtSettings
 from watersmeet.sim.internet.hosts import Internet
-from watersmeet.sim.internet.latency import Constant
+from watersmeet.sim.internet.latency import ConstantLatency
 from watersmeet.sim.kernel import Kernel
 from watersmeet.sim.overlays import bamboo, chord
 from watersmeet.sim.overlays.identifiers import SPACE, identifier_of
@@ -40,7 +40,7 @@ class World:
     ) -> None:
         self.overlay, self.settings = overlay, settings
         self.kernel, self.random = Kernel(seed), Random(seed)
-        self.internet = Internet(self.kernel, Constant(LATENCY_US), access_bps=None)
+        self.internet = Internet(self.kernel, ConstantLatency(LATENCY_US), access_bps=None)
         self.map: Ring | Prefixes
         routers: Sequence[chord.Chord | bamboo.Bamboo]
         if overlay == "chord":
@@ -388,7 +388,7 @@ class Nowhere:
 
 def test_requests_without_an_answer_end_after_all_tries() -> None:
     kernel = Kernel(seed=1)
-    internet = Internet(kernel, Constant(LATENCY_US))
+    internet = Internet(kernel, ConstantLatency(LATENCY_US))
     settings = DhtSettings(timeout_us=2 * SECOND_US, tries=3)
     dht = Dht(kernel, OverlayNode(kernel, internet, Nowhere(1)), settings)
     ends: list[tuple[int, object]] = []

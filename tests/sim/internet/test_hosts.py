@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from watersmeet.sim.internet.hosts import Congestion, HostClock, Internet
-from watersmeet.sim.internet.latency import Constant, King, Latency
+from watersmeet.sim.internet.latency import ConstantLatency, King, Latency
 from watersmeet.sim.kernel import Kernel
 
 BYTE_A_US = 8_000_000.0  # bits a second: a byte takes a microsecond, and sizes are times
@@ -23,7 +23,7 @@ class World:
     def __init__(self, hosts: int = 5, seed: int = 1, latency: Latency | None = None, **settings: Any) -> None:
         self.kernel = Kernel(seed)
         settings.setdefault("access_bps", BYTE_A_US)
-        self.internet = Internet(self.kernel, latency or Constant(1_000), **settings)
+        self.internet = Internet(self.kernel, latency or ConstantLatency(1_000), **settings)
         self.trace: list[tuple[Any, ...]] = []
         for address in range(hosts):
             self.attach(address)
@@ -147,7 +147,7 @@ def shared_ends(transfers: list[tuple[int, int]]) -> dict[int, Fraction]:
 def test_fair_sharing_is_exact(seed: int) -> None:
     random = Random(seed)
     transfers = [(random.randrange(3_000), random.randrange(1, 400)) for _ in range(40)]
-    world = World(hosts=42, congestion=Congestion.FAIR, latency=Constant(0))
+    world = World(hosts=42, congestion=Congestion.FAIR, latency=ConstantLatency(0))
     for number, (start_us, size_bytes) in enumerate(transfers):
         world.send(start_us, 0, number + 1, size_bytes)  # a receiver of its own: its downlink is idle
     delivered = {receiver - 1: time_us for time_us, receiver, *_ in world.run()}

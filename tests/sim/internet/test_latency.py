@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from watersmeet.sim.internet.latency import Constant, King, Latency, Star, TransitStub
+from watersmeet.sim.internet.latency import ConstantLatency, King, Latency, Star, TransitStub
 
 MODELS = [
-    Constant(30_000),
+    ConstantLatency(30_000),
     Star(200),
     Star(200, delay_us=80_000, spread_us=30_000, seed=2),
     TransitStub(200, seed=3),
@@ -117,7 +117,7 @@ def test_no_hosts_is_an_error(make: Callable[..., Latency]) -> None:
 
 def test_bad_delays_are_errors() -> None:
     with pytest.raises(ValueError, match="negative"):
-        Constant(-1)
+        ConstantLatency(-1)
     with pytest.raises(ValueError, match="spread_us"):
         Star(3, delay_us=100, spread_us=51)
     with pytest.raises(ValueError, match="at least one member"):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from watersmeet.sim.internet.links import LinkModel, LinkTraffic, Network
+from watersmeet.sim.internet.links import DirectionCounts, LinkModel, Network
 from watersmeet.sim.kernel import Kernel
 
 
@@ -55,7 +55,7 @@ class Pair:
         return [number for _, number in self.arrivals]
 
     @property
-    def traffic(self) -> LinkTraffic:
+    def traffic(self) -> DirectionCounts:
         return self.network.traffic("a", "b")
 
 
@@ -65,7 +65,7 @@ def test_latency_alone() -> None:
     pair.kernel.run()
     assert pair.arrivals == [(1_250, 0)]
     assert pair.kernel.now_us == 1_500  # the acknowledgement is back, and no timer is left
-    assert pair.traffic == LinkTraffic(sent=1, bytes_first=100, bytes_all=100)
+    assert pair.traffic == DirectionCounts(sent=1, bytes_first=100, bytes_all=100)
     assert pair.network.acknowledged("a", "b") == 0
 
 
@@ -115,7 +115,7 @@ def test_default_retry_follows_the_transmission() -> None:
     pair.kernel.run(until_us=7_000)
     # On the wire at 1 000; 4 x 200 + 1 000 later it is sent again, which takes 1 000 once more.
     assert [time_us for time_us, _ in pair.arrivals] == [1_200, 4_000, 6_800]
-    assert pair.traffic == LinkTraffic(sent=1, retransmitted=2, bytes_first=1_000, bytes_all=3_000)
+    assert pair.traffic == DirectionCounts(sent=1, retransmitted=2, bytes_first=1_000, bytes_all=3_000)
 
 
 def test_a_long_queue_is_not_retransmitted_before_it_has_left() -> None:
@@ -123,7 +123,7 @@ def test_a_long_queue_is_not_retransmitted_before_it_has_left() -> None:
     for number in range(50):
         pair.send(number, 1_000)
     pair.kernel.run()
-    assert pair.traffic == LinkTraffic(sent=50, bytes_first=50_000, bytes_all=50_000)
+    assert pair.traffic == DirectionCounts(sent=50, bytes_first=50_000, bytes_all=50_000)
     assert pair.arrivals[-1] == (50_010, 49)
 
 
@@ -239,7 +239,7 @@ def test_a_crashed_receiver_gets_it_after_it_is_back() -> None:
     pair.kernel.at(2_500, pair.network.connect, "b", pair.receive)
     pair.kernel.run()
     assert pair.arrivals == [(3_100, 0)]
-    assert pair.traffic == LinkTraffic(sent=1, retransmitted=3, lost=3, bytes_first=100, bytes_all=400)
+    assert pair.traffic == DirectionCounts(sent=1, retransmitted=3, lost=3, bytes_first=100, bytes_all=400)
 
 
 def test_an_acknowledgement_to_a_crashed_sender_is_lost() -> None:

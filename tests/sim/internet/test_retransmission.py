@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from watersmeet.sim.internet.hosts import Congestion, Internet
-from watersmeet.sim.internet.latency import Constant, King
+from watersmeet.sim.internet.latency import ConstantLatency, King
 from watersmeet.sim.internet.retransmission import Retransmission, RoundTrips
 from watersmeet.sim.kernel import Kernel
 
@@ -88,7 +88,7 @@ def test_ideal_timeouts_show_nothing_of_it() -> None:
 def test_a_dead_host_is_given_up_after_all_tries_with_longer_and_longer_timeouts() -> None:
     kernel = Kernel(1)
     settings = Retransmission(first_timeout_us=100_000, timeout_min_us=100_000, timeout_max_us=400_000, tries=4)
-    internet = Internet(kernel, Constant(LATENCY_US), retransmission=settings)
+    internet = Internet(kernel, ConstantLatency(LATENCY_US), retransmission=settings)
     internet.attach(1, lambda sender, message: None)
     failed_us: list[int] = []
     internet.send(1, 2, "x", 100, lambda: failed_us.append(kernel.now_us))
@@ -102,7 +102,7 @@ def test_a_dead_host_is_given_up_after_all_tries_with_longer_and_longer_timeouts
 def test_a_message_may_arrive_and_its_sender_be_told_of_a_failure() -> None:
     kernel, got, failed = Kernel(1), [], []
     settings = Retransmission(first_timeout_us=10_000, timeout_min_us=10_000, timeout_max_us=10_000, tries=2)
-    internet = Internet(kernel, Constant(LATENCY_US), retransmission=settings)
+    internet = Internet(kernel, ConstantLatency(LATENCY_US), retransmission=settings)
     internet.attach(1, lambda sender, message: None)
     internet.attach(2, lambda sender, message: got.append(message))
     internet.send(1, 2, "x", 100, lambda: failed.append("x"))
@@ -152,7 +152,7 @@ def test_a_timeout_that_was_long_enough_stays_until_a_round_trip_is_measured() -
 def test_senders_to_a_slow_receiver_do_not_send_every_message_twice() -> None:
     kernel = Kernel(1)
     internet = Internet(
-        kernel, Constant(50_000), access_bps=100_000, congestion=Congestion.FIFO, retransmission=Retransmission()
+        kernel, ConstantLatency(50_000), access_bps=100_000, congestion=Congestion.FIFO, retransmission=Retransmission()
     )
     for host in range(100):
         internet.attach(host, lambda sender, message: None)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from watersmeet.sim.internet.hosts import Congestion, Internet
-from watersmeet.sim.internet.latency import Constant, King
+from watersmeet.sim.internet.latency import ConstantLatency, King
 from watersmeet.sim.kernel import Kernel
 from watersmeet.sim.overlays.bamboo import Bamboo, BambooSettings, Exchange, Peer, converged
 from watersmeet.sim.overlays.identifiers import SPACE, is_between
@@ -332,7 +332,7 @@ def test_a_run_is_a_function_of_its_seed() -> None:
 
 def test_one_node_alone_owns_everything_and_says_nothing() -> None:
     kernel = Kernel(20)
-    internet = Internet(kernel, Constant(10_000))
+    internet = Internet(kernel, ConstantLatency(10_000))
     node: Router = Bamboo(kernel, internet, 0, 42)
     internet.attach(0, lambda sender, message: None)
     node.start(None)

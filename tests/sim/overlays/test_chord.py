@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from watersmeet.sim.internet.hosts import Internet
-from watersmeet.sim.internet.latency import Constant
+from watersmeet.sim.internet.latency import ConstantLatency
 from watersmeet.sim.kernel import Kernel
 from watersmeet.sim.overlays.chord import Chord, ChordSettings, Neighbours, Peer, Ping, converged
 from watersmeet.sim.overlays.identifiers import ID_BITS, SPACE, is_between
@@ -22,7 +22,7 @@ class World:
 
     def __init__(self, nodes: int, seed: int, loss: float = 0.0, identifiers: list[int] | None = None) -> None:
         self.kernel = Kernel(seed)
-        self.internet = Internet(self.kernel, Constant(40_000), loss=loss)
+        self.internet = Internet(self.kernel, ConstantLatency(40_000), loss=loss)
         self.random = Random(seed)
         points = identifiers or [self.random.getrandbits(ID_BITS) for _ in range(nodes)]
         self.chords = [Chord(self.kernel, self.internet, address, point) for address, point in enumerate(points)]
@@ -274,7 +274,7 @@ def test_a_converged_ring_stays_converged() -> None:
 
 def test_without_timers_nothing_is_sent() -> None:
     kernel = Kernel(seed=13)
-    internet = Internet(kernel, Constant(40_000))
+    internet = Internet(kernel, ConstantLatency(40_000))
     chords = converged(kernel, internet, Ring.random(50, seed=13))
     assert all(chord.is_ready for chord in chords) and kernel.pending == 0
     assert converged(kernel, internet, Ring([5]))[0].next_hop(77) is None
@@ -283,7 +283,7 @@ def test_without_timers_nothing_is_sent() -> None:
 def test_a_suspect_is_not_named_until_it_calls() -> None:
     ring = Ring.random(30, seed=14)
     kernel = Kernel(seed=14)
-    internet = Internet(kernel, Constant(40_000))
+    internet = Internet(kernel, ConstantLatency(40_000))
     first, *others = converged(kernel, internet, ring, timers=True)
     for chord in (first, *others):
         OverlayNode(kernel, internet, chord)
@@ -323,6 +323,6 @@ def test_settings_that_cannot_work_are_refused() -> None:
         ChordSettings(successors=16)
     kernel = Kernel(seed=1)
     with pytest.raises(ValueError, match="64 bits"):
-        Chord(kernel, Internet(kernel, Constant(1)), 0, SPACE)
-    router: Router = Chord(kernel, Internet(kernel, Constant(1)), 0, 5)
+        Chord(kernel, Internet(kernel, ConstantLatency(1)), 0, SPACE)
+    router: Router = Chord(kernel, Internet(kernel, ConstantLatency(1)), 0, 5)
     assert router.receive(1, "something else") is False

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from watersmeet.sim.internet.hosts import Internet
-from watersmeet.sim.internet.latency import Constant, King, Latency
+from watersmeet.sim.internet.latency import ConstantLatency, King, Latency
 from watersmeet.sim.kernel import Kernel
 from watersmeet.sim.overlays.flooding import FORGET_US, FloodingNode, Hits, random_graph
 
@@ -15,7 +15,7 @@ class Network:
 
     def __init__(self, nodes: int, degree: int, seed: int, latency: Latency | None = None) -> None:
         self.kernel, self.random = Kernel(seed), Random(seed)
-        self.internet = Internet(self.kernel, latency or Constant(20_000), access_bps=None)
+        self.internet = Internet(self.kernel, latency or ConstantLatency(20_000), access_bps=None)
         self.graph = random_graph(nodes, degree, seed)
         self.words: dict[int, set[str]] = {}
         self.nodes = [self.add(address, neighbours) for address, neighbours in enumerate(self.graph)]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from watersmeet.sim.internet.hosts import Internet
-from watersmeet.sim.internet.latency import Constant
+from watersmeet.sim.internet.latency import ConstantLatency
 from watersmeet.sim.kernel import Kernel
 from watersmeet.sim.overlays.chord import converged
 from watersmeet.sim.overlays.identifiers import SPACE
@@ -23,7 +23,7 @@ class Converged:
 
     def __init__(self, nodes: int, seed: int, *, timers: bool = False) -> None:
         self.kernel = Kernel(seed)
-        self.internet = Internet(self.kernel, Constant(LATENCY_US), access_bps=None)
+        self.internet = Internet(self.kernel, ConstantLatency(LATENCY_US), access_bps=None)
         self.ring = Ring.random(nodes, seed)
         routers = converged(self.kernel, self.internet, self.ring, timers=timers)
         self.nodes = [OverlayNode(self.kernel, self.internet, router) for router in routers]
@@ -73,7 +73,7 @@ class Fixed:
 
 def fixed_nodes(*hops: int | None) -> tuple[Kernel, list[OverlayNode], list[Fixed]]:
     kernel = Kernel(seed=1)
-    internet = Internet(kernel, Constant(LATENCY_US), access_bps=None)
+    internet = Internet(kernel, ConstantLatency(LATENCY_US), access_bps=None)
     routers = [Fixed(address, hop) for address, hop in enumerate(hops)]
     return kernel, [OverlayNode(kernel, internet, router) for router in routers], routers
 

@@ -13,7 +13,7 @@ from watersmeet.sim.internet.latency import Latency
 from watersmeet.sim.kernel import Kernel
 from watersmeet.sim.overlays.identifiers import identifier_of
 from watersmeet.sim.pier.aggregation.continuous import AggregationNode, start_everywhere
-from watersmeet.sim.pier.aggregation.query import AggregationQuery, Answer, Source, TableAlgebra
+from watersmeet.sim.pier.aggregation.query import AggregationQuery, EpochAnswer, Source, TableAlgebra
 
 ROOT = identifier_of("root of the aggregation")
 REQUESTER = 3
@@ -52,7 +52,7 @@ class AggregationWorld(DhtWorld):
             [[self.random.randrange(1_000) for _ in range(self.random.randrange(4))] for _ in range(epochs)]
             for _ in range(nodes)
         ]
-        self.answers: list[tuple[Answer, int]] = []  # with the time since the query began
+        self.answers: list[tuple[EpochAnswer, int]] = []  # with the time since the query began
         self.started_us = 0
         self.nodes: list[AggregationNode] = []
 
@@ -93,10 +93,10 @@ class AggregationWorld(DhtWorld):
         for node in self.nodes:
             node.stop()
 
-    def note(self, answer: Answer) -> None:
+    def note(self, answer: EpochAnswer) -> None:
         self.answers.append((answer, self.kernel.now_us - self.started_us))
 
-    def last(self, epoch: int) -> Answer:
+    def last(self, epoch: int) -> EpochAnswer:
         return [answer for answer, _ in self.answers if answer.epoch == epoch][-1]
 
     def expected(self, epochs: range) -> dict[object, tuple[object, ...]]:
@@ -108,7 +108,7 @@ class AggregationWorld(DhtWorld):
         return {group: tuple(aggregate(values) for aggregate in EXPECTED) for group, values in groups.items()}
 
 
-def values_of(answer: Answer) -> dict[object, tuple[object, ...]]:
+def values_of(answer: EpochAnswer) -> dict[object, tuple[object, ...]]:
     """The aggregates of each group."""
     results = [column.to_pylist() for column in GROUPED.results(answer.partial)]
     return dict(zip(answer.partial.column("g").to_pylist(), zip(*results, strict=True), strict=True))

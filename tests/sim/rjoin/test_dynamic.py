@@ -5,7 +5,7 @@ from typing import Literal
 
 import pytest
 
-from watersmeet.program.rjoin.settings import Settings
+from watersmeet.program.rjoin.settings import NodeSettings
 from watersmeet.sim.internet.hosts import Congestion
 from watersmeet.sim.rjoin.fault_tolerance import FaultTolerance
 from watersmeet.sim.rjoin.recall import SECOND_US, RecallExperiment, RecallResult, exponential, run
@@ -14,7 +14,7 @@ Overlay = Literal["chord", "bamboo"]
 OVERLAYS: tuple[Overlay, ...] = ("chord", "bamboo")
 STILL = RecallExperiment(nodes=25, stable_nodes=5, tuples=100, values=6)
 CHURN = replace(STILL, session=exponential(60))
-GUARDED = Settings(is_guarded=True)
+GUARDED = NodeSettings(is_guarded=True)
 
 
 @pytest.mark.few(2)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from watersmeet.program.rjoin.arrays import MASK, QUERY, WAITS
-from watersmeet.program.rjoin.settings import Settings, Strategy
+from watersmeet.program.rjoin.settings import NodeSettings, Strategy
 from watersmeet.program.rjoin.tables import Catalog, Known, Widths
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.internet.latency import King
@@ -17,7 +17,7 @@ from watersmeet.sim.overlays.chord import Chord
 from watersmeet.sim.overlays.node import OverlayNode
 from watersmeet.sim.overlays.prefixes import Prefixes
 from watersmeet.sim.overlays.ring import Ring
-from watersmeet.sim.rjoin.answers import Answers
+from watersmeet.sim.rjoin.answers import ReceivedAnswers
 from watersmeet.sim.rjoin.copies import Copies
 from watersmeet.sim.rjoin.dynamic_network import DynamicNetwork
 from watersmeet.sim.rjoin.expressions import judge
@@ -48,9 +48,9 @@ class World:
         catalog = Catalog(dict.fromkeys("ab", SCHEMA), dict.fromkeys("ab", "ts"))
         query = parse_query(sql, columns)
         self.known = Known(catalog, Widths.of([catalog.shape(query)]), judge)
-        self.answers = Answers(self.known)
+        self.answers = ReceivedAnswers(self.known)
         self.kernel = Kernel(5)
-        settings = Settings(delay_us=5 * SECOND_US, keep_us=keep_us, hold_us=keep_us, is_guarded=True, **choices)
+        settings = NodeSettings(delay_us=5 * SECOND_US, keep_us=keep_us, hold_us=keep_us, is_guarded=True, **choices)
         kind = Ring if overlay == "chord" else Prefixes
         self.network = DynamicNetwork(
             self.kernel,

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from watersmeet.program.rjoin.arrays import NONE, Ints, Longs
-from watersmeet.program.rjoin.settings import Settings, Strategy
+from watersmeet.program.rjoin.settings import NodeSettings, Strategy
 from watersmeet.program.rjoin.tables import Catalog, Known, Widths, table_of
 from watersmeet.query.bags import Bag, bag_of
 from watersmeet.query.oracle import answer
@@ -67,7 +67,7 @@ class World:
             self.kernel,
             Ring.random(nodes, seed),
             self.known,
-            replace(Settings(), **settings),  # type: ignore[arg-type]
+            replace(NodeSettings(), **settings),  # type: ignore[arg-type]
             delays=self._delays,
             answered=lambda number, rows: self.given.setdefault(number, []).append(rows),
         )

@@ -32,7 +32,7 @@ from watersmeet.metrics.events import (
 )
 from watersmeet.plan.nodes import join_plan_of
 from watersmeet.planners.choose import choose
-from watersmeet.program.site.agreement import Form
+from watersmeet.program.site.agreement import DecidedBy
 from watersmeet.query.bags import Bag, bag_of
 from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
@@ -41,7 +41,7 @@ from watersmeet.sim.scenario import sites as sites_module
 from watersmeet.sim.scenario.load import load_simulated
 from watersmeet.sim.scenario.model import Scenario, SitesScenario, System
 from watersmeet.sim.scenario.simulate import simulate
-from watersmeet.sim.scenario.sites import Crash, simulate_sites
+from watersmeet.sim.scenario.sites import SiteCrash, simulate_sites
 from watersmeet.sim.scenario.sites_outcome import AnswerDelays, AnswersChecked, SitesOutcome
 from watersmeet.sim.scenario.sources import read_arrivals, read_stream, schema_of
 from watersmeet.sim.sites.rows import typed
@@ -696,13 +696,13 @@ def test_a_group_is_due_when_all_watermarks_have_passed_its_window(tmp_path: Pat
 @pytest.mark.parametrize(
     ("mode", "form", "after_us", "down_us"),
     [
-        ("cnu", Form.COORDINATED, -2 * SECOND, 12 * SECOND),  # before it has decided: another site does
-        ("cnu", Form.COORDINATED, 3 * SECOND // 2, 12 * SECOND),  # others know of it, and decide by themselves
-        ("planner", Form.POINT_TO_POINT, SECOND // 10, 8 * SECOND),  # with the request on its disk
+        ("cnu", DecidedBy.COORDINATED, -2 * SECOND, 12 * SECOND),  # before it has decided: another site does
+        ("cnu", DecidedBy.COORDINATED, 3 * SECOND // 2, 12 * SECOND),  # others know of it, and decide by themselves
+        ("planner", DecidedBy.POINT_TO_POINT, SECOND // 10, 8 * SECOND),  # with the request on its disk
     ],
 )
 def test_another_site_takes_over_where_the_coordinator_crashes(
-    mode: str, form: Form, after_us: int, down_us: int, tmp_path: Path
+    mode: str, form: DecidedBy, after_us: int, down_us: int, tmp_path: Path
 ) -> None:
     scenario = routers(tmp_path, mode, 200)
     seen: list[tuple[float, Event]] = []
@@ -716,7 +716,7 @@ def test_another_site_takes_over_where_the_coordinator_crashes(
         seen.clear()
     else:
         decided_us = (CHANGE_S + 4) * SECOND
-    crash = Crash("ams", decided_us + after_us, down_us)
+    crash = SiteCrash("ams", decided_us + after_us, down_us)
     outcome = simulate_sites(scenario, events=take, form=form, crashes=[crash])
     assert outcome.summary.is_right
     accepted = [event for _, event in seen if isinstance(event, PlanDecision) and event.accepted]

@@ -18,7 +18,15 @@ from watersmeet.sim.sites.site import SimulatedSite
 from watersmeet.spark.checkpoint import IDENTITY, LEDGER, STATE, Checkpoint, read_ledger
 from watersmeet.spark.durable import UNFLUSHED
 from watersmeet.spark.links.directory import DirectoryLinks
-from watersmeet.spark.links.protocol import Link, LinkEnd, Role, check_reader, check_sender, open_links, with_reader
+from watersmeet.spark.links.protocol import (
+    LinkDirection,
+    LinkEnd,
+    Role,
+    check_reader,
+    check_sender,
+    open_links,
+    with_reader,
+)
 
 FAULTS = (
     *("torn ledger", "flipped ledger", "lost ledger", "older ledger", "flipped identity", "lost identity"),
@@ -102,7 +110,7 @@ class FaultyDisk:
     def _with_peers(self, ledger: SiteLedger) -> SiteLedger:
         """The ledger that knows who is at the other ends; refused if these are not who they were."""
         for peer in self._peers:
-            out, back = Link(self._name, peer), Link(peer, self._name)
+            out, back = LinkDirection(self._name, peer), LinkDirection(peer, self._name)
             if (reader := self._links.end(out, Role.READER)) is not None:
                 check_reader(out, reader, self._end, ledger)
                 ledger = with_reader(ledger, peer, reader)

@@ -8,7 +8,7 @@ from sim.sites.streams import SECOND, answers_of, expected, parsed, planned, ste
 
 from watersmeet.plan.nodes import Hop, Method, Plan
 from watersmeet.program.operators import Purpose
-from watersmeet.program.site.agreement import Form
+from watersmeet.program.site.agreement import DecidedBy
 from watersmeet.program.site.changes import Change, QueryPlan
 from watersmeet.sim.internet.links import LinkModel
 from watersmeet.sim.sites.simulated import SimulatedSites
@@ -83,7 +83,7 @@ def test_the_seeds_try_every_kind_of_change() -> None:
         "crashes": any(trial.crashes for trial in trials),
         "loss": any(model.loss for trial in trials for model in trial.links.values()),
         **{f"history {kept}": any(trial.history == kept for trial in trials) for kept in (True, False)},
-        **{form.value: any(trial.form is form for trial in trials) for form in Form},
+        **{form.value: any(trial.form is form for trial in trials) for form in DecidedBy},
         **{window: any(window in query.sql for trial in trials for query in trial.queries) for window in WINDOWS},
         "DISTINCT": any("DISTINCT" in query.sql for trial in trials for query in trial.queries),
         "GROUP BY": any("GROUP BY" in query.sql for trial in trials for query in trial.queries),
@@ -149,8 +149,8 @@ def test_without_kept_rows_both_versions_run_until_windows_are_full() -> None:
     assert moved(sites) == 0 and at_us > 6 * SECOND + WINDOW_US
 
 
-@pytest.mark.parametrize(("form", "messages"), [(Form.POINT_TO_POINT, 3 + 3 * 3), (Form.COORDINATED, 3 * 3)])
-def test_messages_of_an_agreement_are_counted_by_kind(form: Form, messages: int) -> None:
+@pytest.mark.parametrize(("form", "messages"), [(DecidedBy.POINT_TO_POINT, 3 + 3 * 3), (DecidedBy.COORDINATED, 3 * 3)])
+def test_messages_of_an_agreement_are_counted_by_kind(form: DecidedBy, messages: int) -> None:
     query = parsed(SQL, "abc")
     plan = planned(query, HOMES, "n0", None)
     sites = SimulatedSites(plan, dict.fromkeys("abc", "ts"), changes=True, form=form)
@@ -165,7 +165,7 @@ def test_messages_of_an_agreement_are_counted_by_kind(form: Form, messages: int)
 def test_a_site_that_hears_nothing_from_the_proposer_asks_the_others() -> None:
     query = parsed(SQL, "abc")
     plan = planned(query, HOMES, "n0", None)
-    sites = SimulatedSites(plan, dict.fromkeys("abc", "ts"), changes=True, form=Form.COORDINATED)
+    sites = SimulatedSites(plan, dict.fromkeys("abc", "ts"), changes=True, form=DecidedBy.COORDINATED)
     sites.change(0, Change((QueryPlan("q", plan),)))
     sites.kernel.at(190_000, sites.sites["n0"].crash)  # after it has proposed, and for good
     sites.kernel.at(5 * SECOND, sites.sites["n1"].insist)

@@ -13,7 +13,7 @@ from sim.sites import faulty_disks
 from sim.sites.faulty_disks import FAULTS, Disks, FoundOut
 
 from watersmeet.sim.sites.trials.draw import draw, draw_changing
-from watersmeet.sim.sites.trials.model import Crash, Trial
+from watersmeet.sim.sites.trials.model import Trial, TrialCrash
 from watersmeet.sim.sites.trials.run import run
 from watersmeet.spark import files
 from watersmeet.spark.links import protocol
@@ -29,7 +29,8 @@ def trial_of(seed: int, chance: random.Random) -> Trial:
     last_us = max((feed.time_us for feed in trial.feeds), default=0)
     sites = sorted(trial.intervals_us)
     crashes = (
-        Crash(chance.choice(sites), chance.randrange(last_us + 3_000_000), chance.choice(DOWN_US)) for _ in range(6)
+        TrialCrash(chance.choice(sites), chance.randrange(last_us + 3_000_000), chance.choice(DOWN_US))
+        for _ in range(6)
     )
     return replace(trial, crashes=tuple(crashes))
 

@@ -12,8 +12,8 @@ from sim.sites.streams import SECOND, answers_of, expected, parsed, planned, ste
 from watersmeet.plan.nodes import Plan, join_plan_of, with_join
 from watersmeet.planners.local import symmetric
 from watersmeet.program.operators import Purpose
-from watersmeet.program.site import versions
-from watersmeet.program.site.agreement import Form
+from watersmeet.program.site import reuse
+from watersmeet.program.site.agreement import DecidedBy
 from watersmeet.program.site.changes import Change, QueryPlan
 from watersmeet.program.site.ledger import Traffic
 from watersmeet.query.bags import Bag
@@ -56,7 +56,7 @@ def fed(sites: SimulatedSites) -> SimulatedSites:
 def sites_with(
     model_of: Callable[[str, str], LinkModel] = BEYOND,
     slack_us: int = SECOND // 5,
-    form: Form = Form.POINT_TO_POINT,
+    form: DecidedBy = DecidedBy.POINT_TO_POINT,
     seed: int = 0,
     buckets: int = 1,
 ) -> SimulatedSites:
@@ -113,7 +113,7 @@ def test_windows_move_from_the_site_beside_and_not_from_their_far_homes(monkeypa
     found = moved()
     from_home = sum(traffic.tuples for (sender, _), traffic in found.items() if sender != "n0")
     assert 0 < from_home < found["n0", "n4"].tuples / 2, "what was on its way to n0 when it promised"
-    monkeypatch.setattr(versions, "nearest", lambda *_: None)
+    monkeypatch.setattr(reuse, "nearest", lambda *_: None)
     before = moved()
     assert {sender for sender, _ in before} == {"n1", "n2", "n3"}
     assert weighted(found) < 0.4 * weighted(before)
@@ -155,7 +155,7 @@ def check_trial(seed: int) -> set[str]:
         model = BEYOND(sender, receiver)
         return replace(worst, bandwidth_bps=model.bandwidth_bps) if (sender, receiver) in bad else model
 
-    form, slack_us = random.choice(list(Form)), random.choice([0, SECOND, 3 * SECOND])
+    form, slack_us = random.choice(list(DecidedBy)), random.choice([0, SECOND, 3 * SECOND])
     sites = sites_with(model_of, seed=seed, form=form, slack_us=slack_us, buckets=random.choice([1, 2]))
     time_us = CHANGED_US - random.choice([0, 2 * SECOND])
     for site in random.sample(("n4", "n5", "n3", "n4"), 2):

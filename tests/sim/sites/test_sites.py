@@ -33,7 +33,7 @@ from watersmeet.program.storage.wire import index_parcel, unpack_schema
 from watersmeet.query.bags import Bag
 from watersmeet.query.model import JoinQuery
 from watersmeet.sim.internet.links import LinkModel, Network
-from watersmeet.sim.sites import site as sites_module
+from watersmeet.sim.sites import simulated as sites_module
 from watersmeet.sim.sites.rows import lay_out
 from watersmeet.sim.sites.simulated import SimulatedSites
 from watersmeet.sim.sites.trial import SCHEMA, Trial, TrialQuery, answered_before, draw, edges_of, run

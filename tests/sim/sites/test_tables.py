@@ -11,7 +11,7 @@ from watersmeet.plan.nodes import Plan, join_plan_of, with_join
 from watersmeet.planners.local import local
 from watersmeet.planners.sited import central
 from watersmeet.program.operators import Purpose
-from watersmeet.program.site.versions import Change, QueryPlan
+from watersmeet.program.site.changes import Change, QueryPlan
 from watersmeet.query.bags import Bag, bag_of
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.oracle import answer, versioned

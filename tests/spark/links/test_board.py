@@ -19,7 +19,7 @@ from watersmeet.spark.links.kafka_board import BoardLog, KafkaBoard, Reads, reco
 from watersmeet.spark.links.kafka_log import PART_BYTES
 from watersmeet.spark.links.kafka_topics import offsets_of
 from watersmeet.spark.links.protocol import LinkUnreadable, LinkUnwritable
-from watersmeet.spark.links.seal import OPEN, Keys, Seal, new_key
+from watersmeet.spark.links.seal import OPEN, Seal, SharedKeys, new_key
 from watersmeet.spark.store.object_store import open_store
 from watersmeet.topology.model import LinkTransport, Site, Source, Stream, Topology
 
@@ -259,7 +259,7 @@ def test_what_travels_is_sealed_where_links_are(tmp_path: Path) -> None:
     key = tmp_path / "keys"
     key.write_text(new_key("one") + "\n", encoding="utf-8")
     board = DirectoryBoard(tmp_path / "links" / ".watch")
-    scene = Scene(board, tmp_path, Keys(str(key), None), str(key))
+    scene = Scene(board, tmp_path, SharedKeys(str(key), None), str(key))
     dashboard = scene.dashboard()
     scene.step(dashboard)
     scene.step(dashboard)
@@ -279,7 +279,7 @@ def test_files_of_others_keep_nobody_from_being_seen(tmp_path: Path, name: str, 
     key = tmp_path / "keys"
     key.write_text(new_key("one") + "\n", encoding="utf-8")
     board = DirectoryBoard(tmp_path / "links" / ".watch")
-    scene = Scene(board, tmp_path, Keys(str(key), None), str(key)) if has_key else Scene(board, tmp_path)
+    scene = Scene(board, tmp_path, SharedKeys(str(key), None), str(key)) if has_key else Scene(board, tmp_path)
     board.put(f"events-nyc-{name}", b"what is this")
     (tmp_path / "links" / ".watch" / "asked-nothing").mkdir()
     dashboard = scene.dashboard()

@@ -24,12 +24,12 @@ from watersmeet.spark.links.kafka_log import (
     READER,
     EndLog,
     ParcelLog,
-    Part,
+    ParcelPart,
     parts_of,
     read_part,
 )
 from watersmeet.spark.links.protocol import Fenced, LinkEnd, LinkUnreadable, LinkUnwritable, Role
-from watersmeet.spark.links.seal import OPEN, Keys, new_key
+from watersmeet.spark.links.seal import OPEN, SharedKeys, new_key
 
 END = LinkEnd("run", "same", 1, "a")
 
@@ -95,15 +95,15 @@ def test_parcels_are_put_together_and_taken_once() -> None:
 
 def test_parcels_of_an_older_epoch_that_follow_a_newer_one_are_passed_over() -> None:
     newer = replace(END, epoch=2, token="b")
-    fence = (Part(0, 1, 1, 1, 2, "b").key, b"")
+    fence = (ParcelPart(0, 1, 1, 1, 2, "b").key, b"")
     assert parcels_log(*parts_of(1, 1, END, b"x"), fence, *parts_of(2, 1, END, b"y")).cached == {1: b"x"}
     assert parcels_log(fence, *parts_of(1, 1, newer, b"z")).cached == {1: b"z"}
 
 
 @pytest.mark.parametrize("numbers", [(1, 0, 1, 1), (1, 1, 0, 1), (1, 1, 2, 1), (1, 1, 1, MAX_PARTS + 1)])
 def test_parts_that_cannot_be_are_passed_over(numbers: tuple[int, int, int, int]) -> None:
-    assert read_part(Part(*numbers, 1, "a").key) is None
-    assert read_part(Part(1, 1, 1, MAX_PARTS, 1, "a").key) is not None
+    assert read_part(ParcelPart(*numbers, 1, "a").key) is None
+    assert read_part(ParcelPart(1, 1, 1, MAX_PARTS, 1, "a").key) is not None
 
 
 def test_what_does_not_fit_into_memory_is_only_noted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,7 +334,7 @@ def test_a_run_goes_on_while_its_broker_is_killed_and_started_again(spark: Any, 
 def test_ends_without_the_key_are_refused_with_a_sentence(kafka_broker: Broker, tmp_path: Path) -> None:
     (tmp_path / "keys").write_text(new_key("first"))
     prefix = f"t-{uuid.uuid4().hex[:12]}"
-    sealed = KafkaPlace(kafka_broker.servers, prefix, Keys(str(tmp_path / "keys"), None))
+    sealed = KafkaPlace(kafka_broker.servers, prefix, SharedKeys(str(tmp_path / "keys"), None))
     plain = KafkaPlace(kafka_broker.servers, prefix)
     start(sealed, "fra")
     nyc, _ = start(plain, "nyc")

@@ -36,7 +36,7 @@ from watersmeet.spark.links.protocol import (
     check_sender,
     with_reader,
 )
-from watersmeet.spark.links.seal import OPEN, Keys, Seal, new_key
+from watersmeet.spark.links.seal import OPEN, Seal, SharedKeys, new_key
 
 
 @pytest.fixture(params=["directory", "directory with keys", "object store with keys", "kafka with keys"])
@@ -49,7 +49,7 @@ def seal(transport: str, tmp_path: Path) -> Seal:
     if "keys" not in transport:
         return OPEN
     (tmp_path / "keys").write_text(new_key("first") + "\n")
-    return Keys(str(tmp_path / "keys"), None)
+    return SharedKeys(str(tmp_path / "keys"), None)
 
 
 @pytest.fixture

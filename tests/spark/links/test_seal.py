@@ -12,7 +12,16 @@ from scenes import Scene, make_batches
 from watersmeet.errors import InputError
 from watersmeet.metrics.bus import EventBus
 from watersmeet.metrics.events import ParcelsRefused, RunWarning
-from watersmeet.spark.links.seal import OPEN, Context, Keys, Refused, end_context, new_key, parcel_context, read_keys
+from watersmeet.spark.links.seal import (
+    OPEN,
+    Refused,
+    SealContext,
+    SharedKeys,
+    end_context,
+    new_key,
+    parcel_context,
+    read_keys,
+)
 
 PLACE = parcel_context("fra", "nyc", 7, 3)
 
@@ -23,8 +32,8 @@ def key_file(tmp_path: Path) -> Path:
     return tmp_path / "keys"
 
 
-def keys(path: Path) -> Keys:
-    return Keys(str(path), None)
+def keys(path: Path) -> SharedKeys:
+    return SharedKeys(str(path), None)
 
 
 @pytest.mark.parametrize("data", [b"", b"x", os.urandom(100_000)])
@@ -45,7 +54,7 @@ def test_what_is_sealed_opens_and_shows_nothing(key_file: Path, data: bytes) -> 
         end_context("fra", "nyc", "sender", 3),
     ],
 )
-def test_what_was_taken_from_another_place_is_refused(key_file: Path, elsewhere: Context) -> None:
+def test_what_was_taken_from_another_place_is_refused(key_file: Path, elsewhere: SealContext) -> None:
     with pytest.raises(Refused, match=r"altered, or belongs to another place"):
         keys(key_file).open(elsewhere, keys(key_file).seal(PLACE, b"rows"))
 
@@ -75,7 +84,7 @@ def test_every_altered_byte_is_noticed(key_file: Path) -> None:
 @given(st.binary(max_size=200))
 def test_no_bytes_are_more_than_refused(data: bytes) -> None:
     os.environ["WATERSMEET_TEST_KEYS"] = "k " + "ab" * 32
-    seal = Keys(None, "WATERSMEET_TEST_KEYS")
+    seal = SharedKeys(None, "WATERSMEET_TEST_KEYS")
     for attempt in (data, b"WMS1" + data, b"WMS1\x01k" + data):
         with pytest.raises(Refused):
             seal.open(PLACE, attempt)
@@ -133,7 +142,7 @@ def test_a_key_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"^link_transport: key_file .*/nothing cannot be read: No such file"):
         keys(tmp_path / "nothing")
     with pytest.raises(InputError, match=r"^link_transport: variable WATERSMEET_NOT_SET has no keys"):
-        Keys(None, "WATERSMEET_NOT_SET")
+        SharedKeys(None, "WATERSMEET_NOT_SET")
 
 
 JOIN = "SELECT a.id AS a_id, b.id AS b_id FROM a [RANGE 5 SECONDS], b [RANGE 5 SECONDS] WHERE a.k = b.k"

@@ -28,7 +28,7 @@ from watersmeet.program.operators import (
     Operator,
     Pair,
     Probe,
-    Project,
+    ProjectKeys,
     Purpose,
     Semijoin,
 )
@@ -143,5 +143,5 @@ def _kept_flows(operator: Operator) -> tuple[Flow, ...]:
             return operator.inputs
         case Announce():
             return (operator.rows,)
-        case Project():
+        case ProjectKeys():
             return ()

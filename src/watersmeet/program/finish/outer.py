@@ -20,7 +20,7 @@ from watersmeet.program.finish.model import Finish, answer_column
 from watersmeet.program.join.axis import Clock
 from watersmeet.program.storage.segments import I64, column
 from watersmeet.program.storage.shelf import Part, Segment, Shelf
-from watersmeet.query.outer import ROW_ID, ROW_ORDINAL, ROW_TIME, WHERE_HOLDS, Relation, RelationKind
+from watersmeet.query.outer import ROW_ID, ROW_ORDINAL, ROW_TIME, WHERE_HOLDS, OuterRelation, RelationKind
 from watersmeet.query.windows import END_US, Range, Rows, Tumble, Window
 
 END = "#end"  # int64, the last instant at which a row is visible
@@ -31,7 +31,7 @@ State = Mapping[str, tuple[Segment, ...]]
 
 
 @dataclass(frozen=True)
-class Matched:
+class OuterMatched:
     """The outcome of a micro-batch: the new state, rows that are answers, and how far answers are complete."""
 
     state: dict[str, tuple[Segment, ...]]
@@ -57,7 +57,7 @@ class MatchRows:
         self._windows: dict[str, Window] = dict(matching.windows)
         self._clock = clock  # by alias, of ROWS windows
 
-    def __call__(self, arrived: Mapping[int, Sequence[pa.Table]], state: State, watermark: int) -> Matched:
+    def __call__(self, arrived: Mapping[int, Sequence[pa.Table]], state: State, watermark: int) -> OuterMatched:
         """Take new combinations by branch; `watermark` is the instant before which none is still to come."""
         relations = self._matching.relations
         after: dict[str, tuple[Segment, ...]] = {}
@@ -77,20 +77,20 @@ class MatchRows:
                     self._answers(relation, table) for table in decided[-1].rows if not self._is_given(relation, table)
                 ]
         waiting = [self._earliest(number, after) for number in range(len(relations))]
-        return Matched(after, tuple(table for table in answers if table.num_rows), min([watermark, *waiting]))
+        return OuterMatched(after, tuple(table for table in answers if table.num_rows), min([watermark, *waiting]))
 
     def passes_through(self, branch: int) -> bool:
         """Whether all combinations of a branch are answers as they come."""
         return any(one.branch == branch and self._passes_through(one) for one in self._matching.relations)
 
-    def _passes_through(self, relation: Relation) -> bool:
+    def _passes_through(self, relation: OuterRelation) -> bool:
         return relation.is_output and relation.kind is RelationKind.ALL
 
-    def _is_given(self, relation: Relation, table: pa.Table) -> bool:
+    def _is_given(self, relation: OuterRelation, table: pa.Table) -> bool:
         """Whether rows are answers as they came, in the files in which they are."""
         return self._passes_through(relation) and WHERE_HOLDS not in table.column_names
 
-    def _answers(self, relation: Relation, table: pa.Table) -> pa.Table:
+    def _answers(self, relation: OuterRelation, table: pa.Table) -> pa.Table:
         if WHERE_HOLDS in table.column_names:
             table = table.filter(table.column(WHERE_HOLDS))
         return table.select(list(range(self._matching.answer_columns[relation.branch])))
@@ -100,7 +100,7 @@ class MatchRows:
     def _parts(
         self,
         number: int,
-        relation: Relation,
+        relation: OuterRelation,
         raw: Sequence[pa.Table],
         state: State,
         after: dict[str, tuple[Segment, ...]],
@@ -128,7 +128,7 @@ class MatchRows:
     def _judged(
         self,
         number: int,
-        relation: Relation,
+        relation: OuterRelation,
         arrived: Mapping[int, Sequence[pa.Table]],
         state: State,
         after: dict[str, tuple[Segment, ...]],
@@ -228,7 +228,7 @@ class MatchRows:
 
     # -- intervals
 
-    def _with_end(self, table: pa.Table, relation: Relation) -> pa.Table:
+    def _with_end(self, table: pa.Table, relation: OuterRelation) -> pa.Table:
         """Rows with the last instant at which they may find a partner: their own where it is a row of a table."""
         if relation.is_at_once:
             end = np.maximum.reduce([column(table, f"{alias}.{ROW_TIME}") for alias in relation.aliases])

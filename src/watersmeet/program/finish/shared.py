@@ -1,8 +1,9 @@
 """GROUP BY queries over one stream that differ in their filters, answered from shared records (pier.txt, chapter 5).
 
 A fragment is the rows that the same set of queries wants. Rows are aggregated once, by pane, set and group; the record
-of a set counts for every query in it, when a window ends. What queries must have in common is a `Shape`. Sets are bytes
-whose bits are selections of the stream, which keep their numbers while queries come and go, so that records stay right.
+of a set counts for every query in it, when a window ends. What queries must have in common is a `RecordShape`. Sets are
+bytes whose bits are selections of the stream, which keep their numbers while queries come and go, so that records stay
+right.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +29,7 @@ Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Shape:
+class RecordShape:
     """What GROUP BY queries have in common that are answered from shared records."""
 
     stream: str
@@ -62,12 +63,14 @@ class Shape:
         return tuple(self.aggregates.index(_canonical(one, arguments, self.columns)) for one in grouping.aggregates)
 
 
-def shape_of(grouping: Grouping, stream: str, site: str, stored: Sequence[str]) -> Shape:
+def shape_of(grouping: Grouping, stream: str, site: str, stored: Sequence[str]) -> RecordShape:
     """The shape of a query whose select items are such stored columns."""
     columns = tuple(sorted({stored[one.item] for one in grouping.aggregates if one.item is not None}))
     aggregates = {_canonical(one, stored, columns) for one in grouping.aggregates}
     pane_us = grouping.output_window.pane_us
-    return Shape(stream, site, pane_us, tuple(stored[: grouping.keys]), columns, tuple(sorted(aggregates, key=repr)))
+    return RecordShape(
+        stream, site, pane_us, tuple(stored[: grouping.keys]), columns, tuple(sorted(aggregates, key=repr))
+    )
 
 
 def _canonical(aggregate: Aggregate, stored: Sequence[str], columns: Sequence[str]) -> Aggregate:
@@ -76,7 +79,7 @@ def _canonical(aggregate: Aggregate, stored: Sequence[str], columns: Sequence[st
 
 
 def add_records(
-    shape: Shape, rows: pa.Table, codes: I64, sets: Sequence[bytes], cuts: Sequence[int]
+    shape: RecordShape, rows: pa.Table, codes: I64, sets: Sequence[bytes], cuts: Sequence[int]
 ) -> pa.Table | None:
     """The records of new rows, each with the number of its set; panes are cut where versions of queries begin or end.
 
@@ -129,7 +132,7 @@ class Member:
 
 def ended_shared(
     query: str,
-    shape: Shape,
+    shape: RecordShape,
     grouping: Grouping,
     places: Sequence[int],
     members: Sequence[Member],
@@ -170,7 +173,7 @@ def during(records: pa.Table, member: Member) -> pa.Table:
 
 
 def records_of_member(
-    shape: Shape, grouping: Grouping, places: Sequence[int], member: Member, records: Sequence[pa.Table]
+    shape: RecordShape, grouping: Grouping, places: Sequence[int], member: Member, records: Sequence[pa.Table]
 ) -> pa.Table | None:
     """The records of one query by itself, as it would have them without others."""
     tables = _in_panes(shape, [during(one, member) for one in records])
@@ -179,7 +182,7 @@ def records_of_member(
     return layout_of(grouping, tables[0].schema).combine(tables) if tables else None
 
 
-def as_shared(shape: Shape, places: Sequence[int], member: Member, records: pa.Table) -> pa.Table:
+def as_shared(shape: RecordShape, places: Sequence[int], member: Member, records: pa.Table) -> pa.Table:
     """The records of one query by itself as shared ones."""
     names = {f"s{place}.": f"s{own}." for own, place in enumerate(places)}
     columns: dict[str, pa.Array | pa.ChunkedArray] = {}
@@ -244,7 +247,7 @@ def _members_of(records: pa.Table, members: Sequence[Member]) -> Bools:
     return found
 
 
-def _in_panes(shape: Shape, records: Sequence[pa.Table]) -> list[pa.Table]:
+def _in_panes(shape: RecordShape, records: Sequence[pa.Table]) -> list[pa.Table]:
     """Records at the first instants of their panes, wherever these were cut."""
     found = []
     for one in records:

@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from watersmeet.program.join.probe import Lookup, Relation, Run, intervals, join
+from watersmeet.program.join.probe import Relation, RelationLookup, Run, intervals, join
 from watersmeet.program.storage.segments import HIGH, I64, KEY, LOW, U64, key_order
 
 Spans = tuple[U64, I64, I64]  # key, from, until
@@ -31,7 +31,7 @@ def _covered(keys: U64, places: I64, known: Relation) -> I64:
     """Which places are in a known span of their key."""
     if not len(known) or not len(keys):
         return np.empty(0, np.int64)
-    found = [met.rows[0] for met in join(_points(keys, places), [Lookup(known)])]
+    found = [met.rows[0] for met in join(_points(keys, places), [RelationLookup(known)])]
     return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
 
 
@@ -72,7 +72,7 @@ def continued(ended: tuple[U64, I64], known: Relation, rows: Relation) -> Spans:
         return np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64)
     until = np.full(len(keys), -1, np.int64)
     reached = np.zeros(len(keys), bool)
-    for met in join(_points(keys, next_place), [Lookup(rows)]):
+    for met in join(_points(keys, next_place), [RelationLookup(rows)]):
         which, where = met.rows
         run_of = np.searchsorted(rows.offsets, where, "right") - 1
         for number in np.unique(run_of):

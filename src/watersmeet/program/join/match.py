@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from watersmeet.program.join.probe import Lookup, Relation, Run, intervals, join
+from watersmeet.program.join.probe import Relation, RelationLookup, Run, intervals, join
 from watersmeet.program.storage.bloom import Filter
 from watersmeet.program.storage.segments import I64, U64
 
@@ -44,9 +44,9 @@ def pairs(left: Side, right: Side, checks: Sequence[int]) -> Iterator[Pairs]:
     """Every pair that meets and has a row of this micro-batch, once."""
     compared = tuple((number, 0) for number in checks)
     everything = right.both
-    for found in join(left.new, [Lookup(everything, compared)]):
+    for found in join(left.new, [RelationLookup(everything, compared)]):
         yield Pairs(left.new, everything, found.rows[0], found.rows[1], found.latest, found.limit)
-    for found in join(right.new, [Lookup(left.old, compared)]):
+    for found in join(right.new, [RelationLookup(left.old, compared)]):
         yield Pairs(left.old, right.new, found.rows[1], found.rows[0], found.latest, found.limit)
 
 
@@ -132,13 +132,13 @@ def _are_alive(candidates: Relation, alive_from: int | None) -> npt.NDArray[np.b
 
 def _met(subject: Relation, witnesses: Relation, filters: Sequence[Filter]) -> I64:
     """The numbers of subject rows that meet anything, by looking up each of them."""
-    found = [met.rows[0] for met in join(subject, [Lookup(witnesses)])] if len(witnesses) else []
+    found = [met.rows[0] for met in join(subject, [RelationLookup(witnesses)])] if len(witnesses) else []
     return _distinct([*found, *_in_filters(subject, filters)])
 
 
 def _met_by(subject: Relation, witnesses: Relation, filters: Sequence[Filter]) -> I64:
     """The same, by looking up each witness: there are fewer of them."""
-    found = [met.rows[1] for met in join(witnesses, [Lookup(subject)])] if len(subject) else []
+    found = [met.rows[1] for met in join(witnesses, [RelationLookup(subject)])] if len(subject) else []
     return _distinct([*found, *_in_filters(subject, filters)])
 
 

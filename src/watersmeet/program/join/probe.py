@@ -153,7 +153,7 @@ _VIEWS = {64: np.int64, 32: np.int32}
 
 
 @dataclass(frozen=True, slots=True)
-class Lookup:
+class RelationLookup:
     """One probe: the relation to look in, and for each class to compare, the bound relation that has it."""
 
     relation: Relation
@@ -188,7 +188,7 @@ def carried_run(rows: pa.Table) -> Run:
     return Run(column(rows, KEY), visible, rows, (LONG_AGO, NEVER))
 
 
-def join(carrier: Relation, lookups: Sequence[Lookup]) -> Iterator[Combinations]:
+def join(carrier: Relation, lookups: Sequence[RelationLookup]) -> Iterator[Combinations]:
     """All combinations of the carrier's rows with one row of each lookup, in chunks."""
     for run, offset in zip(carrier.runs, carrier.offsets, strict=False):
         accepted = run.accepted
@@ -204,15 +204,17 @@ def join(carrier: Relation, lookups: Sequence[Lookup]) -> Iterator[Combinations]
                 yield given_order(found, order)
 
 
-def _arranged(lookups: Sequence[Lookup], order: Sequence[int]) -> list[Lookup]:
+def _arranged(lookups: Sequence[RelationLookup], order: Sequence[int]) -> list[RelationLookup]:
     checks = reordered([[(number, owner, number) for number, owner in one.checks] for one in lookups], order)
     return [
-        Lookup(lookups[number - 1].relation, tuple((of, owner) for of, owner, _ in own))
+        RelationLookup(lookups[number - 1].relation, tuple((of, owner) for of, owner, _ in own))
         for number, own in zip(order, checks, strict=True)
     ]
 
 
-def _extend(partial: Combinations, lookups: Sequence[Lookup], bound: tuple[Relation, ...]) -> Iterator[Combinations]:
+def _extend(
+    partial: Combinations, lookups: Sequence[RelationLookup], bound: tuple[Relation, ...]
+) -> Iterator[Combinations]:
     if not len(partial):
         return
     if len(bound) > len(lookups):

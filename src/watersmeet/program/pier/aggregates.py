@@ -14,7 +14,7 @@ State = Any
 
 
 @dataclass(frozen=True, slots=True)
-class Aggregate:
+class AggregateFunction:
     """An aggregate function; NULLs are left out before `add`, except by those that take no argument."""
 
     result_type: Callable[[str], str | None]  # of the type of its argument; None: it does not take it
@@ -49,19 +49,21 @@ def _mean(state: State) -> float | None:
 
 _smaller, _greater = _or_none(lambda a, b: a < b), _or_none(lambda a, b: a > b)
 
-AGGREGATES: Mapping[str, Aggregate] = {
-    "count": Aggregate(lambda kind: INTEGER, 0, lambda s, _: s + 1, lambda a, b: a + b, _same, takes_argument=False),
-    "sum": Aggregate(lambda kind: kind if kind in NUMBERS else None, None, _sum, _either(_sum), _same),
-    "min": Aggregate(lambda kind: kind if kind in TYPES else None, None, _smaller, _either(_smaller), _same),
-    "max": Aggregate(lambda kind: kind if kind in TYPES else None, None, _greater, _either(_greater), _same),
-    "avg": Aggregate(
+AGGREGATES: Mapping[str, AggregateFunction] = {
+    "count": AggregateFunction(
+        lambda kind: INTEGER, 0, lambda s, _: s + 1, lambda a, b: a + b, _same, takes_argument=False
+    ),
+    "sum": AggregateFunction(lambda kind: kind if kind in NUMBERS else None, None, _sum, _either(_sum), _same),
+    "min": AggregateFunction(lambda kind: kind if kind in TYPES else None, None, _smaller, _either(_smaller), _same),
+    "max": AggregateFunction(lambda kind: kind if kind in TYPES else None, None, _greater, _either(_greater), _same),
+    "avg": AggregateFunction(
         lambda kind: DOUBLE if kind in NUMBERS or kind == NULL else None,
         (0.0, 0),
         lambda s, v: (s[0] + float(v), s[1] + 1),
         lambda a, b: (a[0] + b[0], a[1] + b[1]),
         _mean,
     ),
-    "bloomor": Aggregate(
+    "bloomor": AggregateFunction(
         lambda kind: BINARY if kind == BINARY else None, None, _either(merged), _either(merged), _same
     ),
 }

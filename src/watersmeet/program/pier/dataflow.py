@@ -14,7 +14,7 @@ from watersmeet.program.pier.operators.put import PUT
 from watersmeet.program.pier.operators.scan import SCAN
 from watersmeet.program.pier.operators.share import DECONSTRUCT, FRAGMENT, RECONSTRUCT
 from watersmeet.program.pier.operators.top import TOP
-from watersmeet.program.pier.runtime import Context, Implementation, Plan, Probe, ProbeKind, Running, Tag
+from watersmeet.program.pier.runtime import Context, DataProbe, Implementation, Plan, ProbeKind, RunningOperator, Tag
 from watersmeet.program.pier.settings import SettingsReader
 from watersmeet.program.pier.tuples import Batch
 from watersmeet.program.pier.ufl.format import format_ufl
@@ -153,7 +153,9 @@ class RunningGraph:
 
     def __init__(self, prepared: PreparedGraph, context: Context) -> None:
         self.prepared, self.context = prepared, context
-        self.operators: dict[str, Running] = {name: plan.make(plan, context) for name, plan in prepared.plans.items()}
+        self.operators: dict[str, RunningOperator] = {
+            name: plan.make(plan, context) for name, plan in prepared.plans.items()
+        }
         for name, operator in self.operators.items():
             for port, source in enumerate(prepared.plans[name].sources):
                 operator.sources.append(self.operators[source])
@@ -172,7 +174,7 @@ class RunningGraph:
         if not any(isinstance(operator, FlowControl) for operator in self.operators.values()):
             for operator in self.operators.values():
                 if not operator.targets and operator.sources and not isinstance(operator, EddyPut):
-                    operator.probe(Probe(ProbeKind.BOTH, self.context.new_tag()), None)
+                    operator.probe(DataProbe(ProbeKind.BOTH, self.context.new_tag()), None)
 
     def stop(self) -> None:
         """End: whatever comes from now on is not for this op-graph."""
@@ -182,7 +184,7 @@ class RunningGraph:
         self.context.cancels.clear()
 
 
-def _tap(operator: Running) -> None:
+def _tap(operator: RunningOperator) -> None:
     """Send copies of what an operator gets or gives to whoever asked."""
     name, reply, push, emit = operator.plan.operator.name, operator.context.reply, operator.push, operator.emit
 

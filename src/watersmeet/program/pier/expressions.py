@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, assert_never
 
 from watersmeet.errors import UflError, did_you_mean
 from watersmeet.program.pier.functions import FUNCTIONS, NAMESPACE
-from watersmeet.program.pier.graph import Call, Constant, Expression, Field, Predicate
+from watersmeet.program.pier.graph import Call, ConstantArgument, Expression, Predicate, TupleField
 from watersmeet.program.pier.tuples import Row, Schema
 from watersmeet.program.pier.ufl.parse import as_expression
 from watersmeet.program.pier.values import BOOLEAN, NULL, TYPES
@@ -39,7 +39,7 @@ def check_functions(expression: Expression, where: str) -> None:
                 raise UflError(f"{where}: unknown function {function!r}; {did_you_mean(function, FUNCTIONS)}")
             for argument in arguments:
                 check_functions(argument, where)
-        case Constant() | Field():
+        case ConstantArgument() | TupleField():
             pass
         case _:
             assert_never(expression)
@@ -66,7 +66,7 @@ def condition_of(predicate: Predicate, where: str) -> Expression:
             sides = []
             for side in ("leftexpression", "rightexpression"):
                 value = settings.get(side)
-                if not isinstance(value, str | Constant | Field | Call):
+                if not isinstance(value, str | ConstantArgument | TupleField | Call):
                     raise UflError(f"{where}: type atomic needs one {side}")
                 sides.append(as_expression(value))
             op = settings.get("op")
@@ -141,11 +141,11 @@ class _Writer:
     def text(self, expression: Expression) -> tuple[str, str, bool]:
         """Python text, type, and whether it can be NULL."""
         match expression:
-            case Constant(text, kind):
+            case ConstantArgument(text, kind):
                 name = self._name("c")
                 self._scope[name] = TYPES[kind].read(text)
                 return name, kind, kind == NULL
-            case Field(field):
+            case TupleField(field):
                 place = self._schema.place(field)
                 if place is None:
                     raise Malformed(f"{self._schema.table} has no column {field!r}")

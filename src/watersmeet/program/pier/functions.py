@@ -34,7 +34,7 @@ Codes = Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class ScalarFunction:
     """A function: the type of its result (None: it does not take arguments of these types) and its Python text."""
 
     result: Callable[[Types], str | None]
@@ -42,7 +42,7 @@ class Function:
     is_strict: bool = True  # NULL if an argument is
 
 
-def _comparison(symbol: str) -> Function:
+def _comparison(symbol: str) -> ScalarFunction:
     def code(codes: Codes, types: Types) -> str:
         a, b = codes
         if DOUBLE in types and DECIMAL in types:
@@ -65,10 +65,10 @@ def _comparison(symbol: str) -> Function:
             case _:
                 return f"({plain} or {left})"
 
-    return Function(lambda types: BOOLEAN if len(types) == 2 and common_type(types) else None, code)
+    return ScalarFunction(lambda types: BOOLEAN if len(types) == 2 and common_type(types) else None, code)
 
 
-def _arithmetic(symbol: str) -> Function:
+def _arithmetic(symbol: str) -> ScalarFunction:
     def result(types: Types) -> str | None:
         if len(types) != 2:
             return None
@@ -84,7 +84,7 @@ def _arithmetic(symbol: str) -> Function:
         plain = f"{a} {symbol} {b}"
         return f"({plain})" if common_type(types) in (DOUBLE, DECIMAL) else f"checked_integer({plain})"
 
-    return Function(result, code)
+    return ScalarFunction(result, code)
 
 
 def _numbers(codes: Codes, types: Types) -> list[str]:
@@ -95,35 +95,35 @@ def _numbers(codes: Codes, types: Types) -> list[str]:
     ]
 
 
-def _numeric(result: Callable[[str], str], code: Callable[[Codes, str], str]) -> Function:
+def _numeric(result: Callable[[str], str], code: Callable[[Codes, str], str]) -> ScalarFunction:
     """A function of two numbers."""
 
     def of_types(types: Types) -> str | None:
         common = common_type(types)
         return result(common) if len(types) == 2 and common in NUMBERS else None
 
-    return Function(of_types, lambda codes, types: code(_numbers(codes, types), common_type(types) or NULL))
+    return ScalarFunction(of_types, lambda codes, types: code(_numbers(codes, types), common_type(types) or NULL))
 
 
-def _of(kinds: Sequence[str], result: str | None, text: str) -> Function:
+def _of(kinds: Sequence[str], result: str | None, text: str) -> ScalarFunction:
     """A function of one argument of certain types; without a result type, that of its argument."""
-    return Function(
+    return ScalarFunction(
         lambda types: (result or types[0]) if len(types) == 1 and types[0] in (*kinds, NULL) else None,
         lambda codes, types: text.format(codes[0]),
     )
 
 
-def _signed(text: str) -> Function:
+def _signed(text: str) -> ScalarFunction:
     """A function of one number that may leave 64 bits: the least whole number has no opposite."""
-    return Function(
+    return ScalarFunction(
         lambda types: types[0] if len(types) == 1 and types[0] in (*NUMBERS, NULL) else None,
         lambda codes, types: f"{'checked_integer' if types[0] == INTEGER else ''}({text.format(codes[0])})",
     )
 
 
-def _like(kinds: Sequence[str], result: str, text: str) -> Function:
+def _like(kinds: Sequence[str], result: str, text: str) -> ScalarFunction:
     """A function of arguments with these very types."""
-    return Function(
+    return ScalarFunction(
         lambda types: (
             result
             if len(types) == len(kinds)
@@ -134,16 +134,16 @@ def _like(kinds: Sequence[str], result: str, text: str) -> Function:
     )
 
 
-def _logic(text: str) -> Function:
-    return Function(
+def _logic(text: str) -> ScalarFunction:
+    return ScalarFunction(
         lambda types: BOOLEAN if types and all(kind in (BOOLEAN, NULL) for kind in types) else None,
         lambda codes, types: f"{text}(({', '.join(f'lambda: {code}' for code in codes)},))",
         is_strict=False,
     )
 
 
-def _extreme(text: str) -> Function:
-    return Function(
+def _extreme(text: str) -> ScalarFunction:
+    return ScalarFunction(
         lambda types: common_type(types) if types else None,
         lambda codes, types: f"{text}(({', '.join(codes)},))",
         is_strict=False,
@@ -260,7 +260,7 @@ NAMESPACE: Mapping[str, Any] = {
     "Decimal": Decimal,
 }
 
-FUNCTIONS: Mapping[str, Function] = {
+FUNCTIONS: Mapping[str, ScalarFunction] = {
     "equals": _comparison("=="),
     "notequals": _comparison("!="),
     "lessthan": _comparison("<"),
@@ -270,8 +270,10 @@ FUNCTIONS: Mapping[str, Function] = {
     "and": _logic("all_of"),
     "or": _logic("any_of"),
     "not": _of((BOOLEAN,), BOOLEAN, "(not {})"),
-    "isnull": Function(lambda types: BOOLEAN if len(types) == 1 else None, lambda c, _: f"({c[0]} is None)", False),
-    "isnotnull": Function(
+    "isnull": ScalarFunction(
+        lambda types: BOOLEAN if len(types) == 1 else None, lambda c, _: f"({c[0]} is None)", False
+    ),
+    "isnotnull": ScalarFunction(
         lambda types: BOOLEAN if len(types) == 1 else None, lambda c, _: f"({c[0]} is not None)", False
     ),
     "add": _arithmetic("+"),
@@ -289,12 +291,12 @@ FUNCTIONS: Mapping[str, Function] = {
     "greatest": _extreme("greatest"),
     "least": _extreme("least"),
     "coalesce": _extreme("coalesce"),
-    "if": Function(_chosen, lambda c, _: f"({c[1]} if {c[0]} else {c[2]})", False),
+    "if": ScalarFunction(_chosen, lambda c, _: f"({c[1]} if {c[0]} else {c[2]})", False),
     "lower": _of((STRING,), STRING, "{}.lower()"),
     "upper": _of((STRING,), STRING, "{}.upper()"),
     "trim": _of((STRING,), STRING, "{}.strip(' ')"),
     "length": _of((STRING, BINARY), INTEGER, "len({})"),
-    "concat": Function(
+    "concat": ScalarFunction(
         lambda types: STRING if types and all(kind in (STRING, NULL) for kind in types) else None,
         lambda codes, types: f"''.join(({', '.join(codes)},))",
     ),
@@ -303,11 +305,11 @@ FUNCTIONS: Mapping[str, Function] = {
     "tointeger": _of((*NUMBERS, STRING, BOOLEAN), INTEGER, "as_integer({})"),
     "todouble": _of((*NUMBERS, STRING, BOOLEAN), DOUBLE, "float({})"),
     "tostring": _of((INTEGER, STRING, BOOLEAN), STRING, "as_text({})"),
-    "bucket": Function(
+    "bucket": ScalarFunction(
         lambda types: types[0] if len(types) == 2 and types[0] in (TIMESTAMP, DATE, INTEGER) else None,
         lambda codes, types: f"bucket({codes[0]}, {codes[1]})",
     ),
-    "mightcontain": Function(
+    "mightcontain": ScalarFunction(
         lambda types: BOOLEAN if len(types) > 1 and types[0] in (BINARY, NULL) else None,
         lambda codes, types: f"might_contain({codes[0]}, ({', '.join(codes[1:])},))",
     ),

@@ -13,7 +13,7 @@ QUERY_TIME, QUERY_ID = "\ufdd0", "\ufdd1"  # noncharacters stand for \qt and \qi
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class ConstantArgument:
     """A value as text, and its type."""
 
     text: str
@@ -25,7 +25,7 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class TupleField:
     """A column of the tuple at hand."""
 
     name: str
@@ -47,7 +47,7 @@ class Call:
         object.__setattr__(self, "depth", 1 + max((argument.depth for argument in self.arguments), default=0))
 
 
-Expression: TypeAlias = Constant | Field | Call
+Expression: TypeAlias = ConstantArgument | TupleField | Call
 
 
 def fields_of(expression: Expression) -> frozenset[str]:
@@ -57,11 +57,11 @@ def fields_of(expression: Expression) -> frozenset[str]:
     ['a', 'b']
     """
     match expression:
-        case Field(name):
+        case TupleField(name):
             return frozenset((name,))
         case Call(_, arguments):
             return frozenset().union(*map(fields_of, arguments))
-        case Constant():
+        case ConstantArgument():
             return frozenset()
 
 
@@ -81,13 +81,13 @@ class Array:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class NamedValues:
     """A setting with named values."""
 
     entries: tuple[tuple[str, Value], ...]
 
 
-Setting: TypeAlias = Value | Array | Table
+Setting: TypeAlias = Value | Array | NamedValues
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +173,8 @@ def _settings_with(settings: Settings, text: Callable[[str], str]) -> Settings:
         match setting:
             case Array(items):
                 return Array(tuple((index, _value_with(value, text)) for index, value in items))
-            case Table(entries):
-                return Table(tuple((name, _value_with(value, text)) for name, value in entries))
+            case NamedValues(entries):
+                return NamedValues(tuple((name, _value_with(value, text)) for name, value in entries))
             case _:
                 return _value_with(setting, text)
 
@@ -187,9 +187,9 @@ def _value_with(value: Value, text: Callable[[str], str]) -> Value:
 
 def _expression_with(value: Expression, text: Callable[[str], str]) -> Expression:
     match value:
-        case Constant(written, kind):
-            return Constant(text(written), kind)
-        case Field(name):
-            return Field(text(name))
+        case ConstantArgument(written, kind):
+            return ConstantArgument(text(written), kind)
+        case TupleField(name):
+            return TupleField(text(name))
         case Call(function, arguments):
             return Call(function, tuple(_expression_with(argument, text) for argument in arguments))

@@ -32,7 +32,7 @@ class ProbeKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class DataProbe:
     """A request for data.
 
     A set probe can be limited: by `key`, the values of a partitioning key, or by `condition`, a predicate of the
@@ -151,7 +151,7 @@ class Receiver(NamedTuple):
     query_id: str
 
 
-class Reply(Protocol):
+class ReplyPath(Protocol):
     """The way to whoever asked."""
 
     def __call__(self, kind: str, operator: str, batch: Batch, receiver: Receiver | None = None) -> None:
@@ -164,7 +164,7 @@ class Context:
 
     host: Host
     query_id: str
-    reply: Reply
+    reply: ReplyPath
     counters: Counters = field(default_factory=Counters)
     cancels: list[Cancel] = field(default_factory=list)
     is_stopped: bool = False
@@ -195,25 +195,25 @@ class Plan:
 
     operator: Operator
     settings: Any
-    make: Callable[["Plan", Context], "Running"]
+    make: Callable[["Plan", Context], "RunningOperator"]
     sends_errors: bool
     tap: str  # none, input, output or both
     sources: tuple[str, ...]
     kernels: dict[Any, Any] = field(default_factory=dict)
 
 
-class Running:
+class RunningOperator:
     """An operator at a node; it passes probes on to its sources and tuples on to those that named it."""
 
     def __init__(self, plan: Plan, context: Context) -> None:
         self.plan, self.context = plan, context
-        self.sources: list[Running] = []
-        self.targets: list[tuple[Running, int]] = []
+        self.sources: list[RunningOperator] = []
+        self.targets: list[tuple[RunningOperator, int]] = []
 
     def start(self) -> None:
         """The op-graph is complete and begins."""
 
-    def probe(self, probe: Probe, asker: "Running | None" = None) -> None:
+    def probe(self, probe: DataProbe, asker: "RunningOperator | None" = None) -> None:
         """A request from above."""
         for source in self.sources:
             source.probe(probe, self)
@@ -291,7 +291,7 @@ class Implementation:
     """One implementation of an operator: its settings, what runs, and how many sources it takes."""
 
     configure: Configure
-    make: Callable[[Plan, Context], Running]
+    make: Callable[[Plan, Context], RunningOperator]
     least_sources: int = 1
     most_sources: int | None = 1  # None: any number
 

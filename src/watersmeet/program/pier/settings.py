@@ -5,7 +5,7 @@ from re import fullmatch
 
 from watersmeet.errors import UflError, did_you_mean
 from watersmeet.program.pier.expressions import check_functions, condition_of
-from watersmeet.program.pier.graph import Array, Call, Expression, Operator, Settings, Table, Value
+from watersmeet.program.pier.graph import Array, Call, Expression, NamedValues, Operator, Settings, Value
 from watersmeet.program.pier.ufl.parse import as_expression
 
 COMMON = ("type", "implementation", "sources", "errors", "tap")
@@ -119,7 +119,7 @@ class SettingsReader:
         found = self._get(key)
         if found is None:
             return None
-        if isinstance(found, Array | Table):
+        if isinstance(found, Array | NamedValues):
             raise self.fail(f"{key} must be one expression")
         return self._checked(found)
 
@@ -159,7 +159,7 @@ class SettingsReader:
                 known = sorted(set(self._known) - set(COMMON)) or ["none of its own"]
                 raise self.fail(f"unknown setting {name!r}; {did_you_mean(name, known)}")
 
-    def _get(self, key: str) -> Value | Array | Table | None:
+    def _get(self, key: str) -> Value | Array | NamedValues | None:
         self._known.append(key)
         return self._settings.get(key)
 
@@ -170,7 +170,7 @@ class SettingsReader:
                 return ()
             case Array():
                 return found.values
-            case Table():
+            case NamedValues():
                 raise self.fail(f"{key} must be an array: {key}[] = ...")
             case _:
                 return (found,)
@@ -179,7 +179,7 @@ class SettingsReader:
         found = self._get(key)
         if found is None:
             return ()
-        if not isinstance(found, Table):
+        if not isinstance(found, NamedValues):
             raise self.fail(f"{key} must be a table: {key}[name] = ...")
         return found.entries
 

@@ -51,7 +51,7 @@ class Tuples(NamedTuple):
     passes: NDArray[np.bool_]  # each filter
 
 
-class Keys(NamedTuple):
+class KnownKeys(NamedTuple):
     """What is known of each key: an attribute, or an attribute with a value."""
 
     slots: Longs  # hash table: packed attribute and value, NONE where empty
@@ -65,7 +65,7 @@ class Keys(NamedTuple):
     epoch: Longs
 
 
-class Store(NamedTuple):
+class WaitingStore(NamedTuple):
     """Waiting rows and kept tuples, in lists by key."""
 
     row: Ints

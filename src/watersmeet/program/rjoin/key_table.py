@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from watersmeet.program.rjoin import candidates, keys
-from watersmeet.program.rjoin.arrays import NONE, Ints, Keys, Longs
+from watersmeet.program.rjoin.arrays import NONE, Ints, KnownKeys, Longs
 from watersmeet.program.rjoin.tables import Known, grown
 
 HostsOf = Callable[[Sequence[str]], Ints]  # who hosts keys, given by their names
@@ -16,7 +16,7 @@ class KeyTable:
 
     def __init__(self, known: Known, hosts_of: HostsOf) -> None:
         self.names: list[str] = []  # by number
-        self.arrays = Keys(
+        self.arrays = KnownKeys(
             slots=np.full(256, NONE, np.int64),
             number=np.zeros(256, np.int32),
             packed=np.zeros(128, np.int64),
@@ -71,7 +71,7 @@ class KeyTable:
     def _make_room(self, more: int) -> None:
         wanted = len(self.names) + more
         if wanted > len(self.arrays.packed):
-            by_number = Keys(*(grown(array, wanted, NONE) for array in self.arrays))
+            by_number = KnownKeys(*(grown(array, wanted, NONE) for array in self.arrays))
             by_number.seen[len(self.names) :] = by_number.seen_before[len(self.names) :] = 0
             self.arrays = by_number._replace(slots=self.arrays.slots, number=self.arrays.number)
         if 2 * wanted > len(self.arrays.slots):

@@ -24,7 +24,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredLoads:
     """What each node keeps: rewritten queries, one by one and by rows, and tuples at the value and attribute level."""
 
     queries: Longs

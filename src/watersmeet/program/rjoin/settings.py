@@ -16,7 +16,7 @@ class Strategy(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class NodeSettings:
     """What all nodes agree on."""
 
     strategy: Strategy = Strategy.RJOIN

@@ -24,14 +24,14 @@ from watersmeet.program.rjoin.arrays import (
     Ints,
     Longs,
     Queries,
-    Store,
+    WaitingStore,
 )
 from watersmeet.program.rjoin.candidate_table import CandidateTable
 from watersmeet.program.rjoin.key_table import HostsOf, KeyTable
 from watersmeet.program.rjoin.keys import rates_of
-from watersmeet.program.rjoin.loads import Load, Stored
+from watersmeet.program.rjoin.loads import Load, StoredLoads
 from watersmeet.program.rjoin.mail import AnswerMail, Ask, CheckMail, Hints, Out, QueryMail, Rates, TupleMail, joined
-from watersmeet.program.rjoin.settings import Settings, Strategy
+from watersmeet.program.rjoin.settings import NodeSettings, Strategy
 from watersmeet.program.rjoin.tables import Known, grown, table_of
 from watersmeet.query.windows import Rows, Unbounded
 
@@ -48,7 +48,7 @@ class Shard:
     """The state of RJoin at its hosts."""
 
     known: Known
-    settings: Settings
+    settings: NodeSettings
     hosts_of: HostsOf
     nodes: int  # hosts are numbered below this
 
@@ -58,7 +58,7 @@ class Shard:
         self._classes = max(1, self.known.widths.classes)
         self.width = CLASSES + self._classes + (self.known.widths.aliases if self.settings.members else 0)
         self._keys = KeyTable(self.known, self.hosts_of)
-        self._store = Store(
+        self._store = WaitingStore(
             row=np.zeros((64, self.width), np.int32),
             after=np.zeros(64, np.int32),
             alike=np.full(128, NONE, np.int32),
@@ -296,7 +296,7 @@ class Shard:
         self._table.forget_hosts(has_moved)
         return int(np.count_nonzero(has_moved))
 
-    def stored(self) -> Stored:
+    def stored(self) -> StoredLoads:
         """What each node keeps now."""
         rows, keys = self._store.row[: self._counts[0]], self._keys_of_rows[: self._counts[0]]
         is_rewritten = rows[:, MASK] != 0
@@ -308,7 +308,7 @@ class Shard:
         def counted(of: Ints, weights: Longs | Ints | None = None) -> Longs:
             return np.bincount(of, weights, self.nodes).astype(np.int64)
 
-        return Stored(
+        return StoredLoads(
             queries=counted(hosts, rows[is_rewritten, COUNT]),
             rows=counted(hosts),
             tuples=counted(key_hosts[has_value], kept[has_value]),
@@ -447,7 +447,7 @@ class Shard:
             store = self._with_alike(store, int(self._counts[2]) + rows)
         self._store = store
 
-    def _with_alike(self, store: Store, rows: int) -> Store:
+    def _with_alike(self, store: WaitingStore, rows: int) -> WaitingStore:
         """A store whose table of alike rows is new, with room for so many."""
         store = store._replace(alike=np.full(1 << (2 * rows + 1).bit_length(), NONE, np.int32))
         self._counts[2] = alike.enter_alike(

@@ -39,7 +39,7 @@ from watersmeet.query.windows import Range, Rows, Tumble, Unbounded
 Judge = Callable[[str, Sequence[Expression], pa.Table], NDArray[np.bool_]]
 
 
-class Values:
+class ValueCodes:
     """Codes of values, from 1 on; equal values of different types have one code."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class SlotShape:
     """A query as its slots and classes; a class with a constant has its value from the start."""
 
     streams: tuple[int, ...]
@@ -114,7 +114,7 @@ class Catalog:
         """The columns under which tuples can be found: all but the event time, and those that cannot be compared."""
         return self._indexed[stream]
 
-    def shape(self, query: JoinQuery) -> Shape:
+    def shape(self, query: JoinQuery) -> SlotShape:
         """Where a query can wait and what makes its attributes equal."""
         aliases = {source.alias: number for number, source in enumerate(query.sources)}
         stream_of = {source.alias: source.stream for source in query.sources}
@@ -145,7 +145,7 @@ class Catalog:
             for e in query.equalities
             if not all(side.is_plain and side.columns[0] in class_of for side in (e.left, e.right))
         ]
-        return Shape(
+        return SlotShape(
             streams=tuple(self.streams.index(source.stream) for source in query.sources),
             slots=tuple(slots),
             masks=tuple(sum(1 << alias for alias in {aliases[c.alias] for c in group}) for group in groups),
@@ -181,7 +181,7 @@ def reach_us(query: JoinQuery) -> int:
     return max(bounded) if len(bounded) == len(windows) else int(FOREVER)
 
 
-def needs_pairs(query: JoinQuery, shape: Shape) -> bool:
+def needs_pairs(query: JoinQuery, shape: SlotShape) -> bool:
     """Whether tuples held at the attribute level matter to more than an input query that is late.
 
     They do if a ROWS window has to be seen to, or if an alias shares no attribute with those bound before it.
@@ -205,7 +205,7 @@ class Widths:
     classes: int
 
     @classmethod
-    def of(cls, shapes: Sequence[Shape]) -> "Widths":
+    def of(cls, shapes: Sequence[SlotShape]) -> "Widths":
         """As wide as the widest."""
         return cls(
             max((len(shape.streams) for shape in shapes), default=1),
@@ -230,9 +230,9 @@ class Known:
     catalog: Catalog
     widths: Widths
     judge: Judge
-    values: Values = field(default_factory=Values)
+    values: ValueCodes = field(default_factory=ValueCodes)
     queries: list[JoinQuery] = field(default_factory=list)
-    shapes: list[Shape] = field(default_factory=list)
+    shapes: list[SlotShape] = field(default_factory=list)
     tables: list[pa.Table] = field(default_factory=list)  # tuples as they came
     place: list[tuple[int, int]] = field(default_factory=list)  # of each tuple: table and row
 
@@ -311,7 +311,7 @@ class Known:
             arrays.shown[number, : len(shown)] = shown
         return number
 
-    def _shown(self, query: JoinQuery, shape: Shape) -> list[int] | None:
+    def _shown(self, query: JoinQuery, shape: SlotShape) -> list[int] | None:
         """The columns of each alias that make DISTINCT answers differ, as bits; None if rows must be told apart."""
         if not query.distinct or not all(isinstance(source.window, Unbounded) for source in query.sources):
             return None

@@ -15,8 +15,7 @@ import pyarrow as pa
 from watersmeet.program.finish.model import Finish, definition_name
 from watersmeet.program.finish.outer import definition_of
 from watersmeet.program.operators import Form, Gather, Purpose
-from watersmeet.program.site.agreement import Form as AgreementForm
-from watersmeet.program.site.agreement import Proposal, Takeover, Versions
+from watersmeet.program.site.agreement import DecidedBy, Proposal, Takeover, Versions
 from watersmeet.program.site.deployment import Deployment, program_at
 from watersmeet.program.site.engine import SiteEngine, read_versions, write_versions
 from watersmeet.program.site.filing import (
@@ -48,7 +47,7 @@ Value = TypeVar("Value")
 def first_ledger(
     shelf: Shelf,
     deployment: Deployment,
-    form: AgreementForm = AgreementForm.POINT_TO_POINT,
+    form: DecidedBy = DecidedBy.POINT_TO_POINT,
     ledger: SiteLedger | None = None,
     origin: str = "",
     queries: Mapping[str, str] | None = None,

@@ -23,7 +23,7 @@ from watersmeet.query.windows import END_US, FIRST_US
 _LATEST_US = 2 * END_US  # of a change: the end of time and what may go by while sites agree
 
 
-class Form(StrEnum):
+class DecidedBy(StrEnum):
     """Who decides that all sites are ready."""
 
     POINT_TO_POINT = "point to point"
@@ -57,7 +57,7 @@ class Prepare:
 
     number: int
     change: Change
-    form: Form
+    form: DecidedBy
     promise: Ready
 
 
@@ -97,7 +97,7 @@ class Proposal:
     number: int
     change: Change
     proposer: str
-    form: Form
+    form: DecidedBy
     promises: Mapping[str, Ready]
     informed: tuple[str, ...] = ()  # sites that know our promise
     decision: Decided | None = None
@@ -124,7 +124,7 @@ class Versions:
     numbering: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)  # of flows, by revision
     number: int = 1  # of the last proposal that was decided
     origin: str = ""  # what tells deployments that began differently apart
-    form: Form = Form.POINT_TO_POINT
+    form: DecidedBy = DecidedBy.POINT_TO_POINT
     proposal: Proposal | None = None
     queue: tuple[Change, ...] = ()  # at the site that proposes
     early: tuple[tuple[str, Ready], ...] = ()  # promises about a proposal that has not come yet
@@ -273,7 +273,7 @@ def _take(versions: Versions, site: str, sender: str, note: Note) -> tuple[Versi
                 out: Outgoing = []
                 if sender not in known.informed and site in known.promises:  # it asks, since it does not hear otherwise
                     known = replace(known, informed=(*known.informed, sender))
-                    out = [(sender, known.promises[site])] if known.form is Form.COORDINATED else []
+                    out = [(sender, known.promises[site])] if known.form is DecidedBy.COORDINATED else []
                 return replace(versions, proposal=known), out
             if number > versions.number:
                 return replace(versions, early=(*versions.early, (sender, note))), []
@@ -304,7 +304,7 @@ def _promise(versions: Versions, site: str, bound: Bound, judge: Judge, holding:
     if proposal is None or site in proposal.promises:
         return versions, []
     promise = Ready(proposal.number, bound(proposal.change), versions.gone, judge(proposal.change), holding)
-    asked = versions.deployment.sites if proposal.form is Form.POINT_TO_POINT else (proposal.proposer,)
+    asked = versions.deployment.sites if proposal.form is DecidedBy.POINT_TO_POINT else (proposal.proposer,)
     others = tuple(one for one in asked if one != site)
     proposal = replace(proposal, promises={**proposal.promises, site: promise}, informed=(*proposal.informed, *others))
     return replace(versions, proposal=proposal), [(one, promise) for one in others]
@@ -326,7 +326,7 @@ def _decide(versions: Versions, site: str) -> tuple[Versions, Outgoing]:
     retired = tuple(sorted(set.intersection(*gone)))
     decided = Decided(proposal.number, at_us, retired, causes[0] if causes else "", {} if causes else holdings)
     others = [one for one in versions.deployment.sites if one != site]
-    tells = proposal.form is Form.COORDINATED
+    tells = proposal.form is DecidedBy.COORDINATED
     return _settled(versions, proposal, decided), [(one, decided) for one in others] if tells else []
 
 

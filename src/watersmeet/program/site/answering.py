@@ -17,7 +17,7 @@ from watersmeet.program.finish.changes import Values
 from watersmeet.program.finish.failed import failed_sink, refuse_failed
 from watersmeet.program.finish.model import Evaluated, Evaluator, Finish, answer_column
 from watersmeet.program.finish.outer import MatchRows
-from watersmeet.program.finish.shared import Shape
+from watersmeet.program.finish.shared import RecordShape
 from watersmeet.program.join.axis import Clock
 from watersmeet.program.operators import Form
 from watersmeet.program.site.filing import Made, pack_for_others
@@ -135,15 +135,15 @@ class Answering:
         return {(part.name, finish.query): one for part, finish, one in found if one is not None}
 
     @cached_property
-    def _shared_partials(self) -> dict[Shape, list[JoinPart]]:
+    def _shared_partials(self) -> dict[RecordShape, list[JoinPart]]:
         """Shapes of queries that are answered elsewhere, and the joins of these."""
-        found: dict[Shape, list[JoinPart]] = {}
+        found: dict[RecordShape, list[JoinPart]] = {}
         for part, finish in self._program.partials:
             if finish.query in part.shared:
                 found.setdefault(part.shapes[finish.query], []).append(part)
         return found
 
-    def _panes_ended(self, shape: Shape, parts: Sequence[JoinPart], ledger: SiteLedger) -> tuple[int, int]:
+    def _panes_ended(self, shape: RecordShape, parts: Sequence[JoinPart], ledger: SiteLedger) -> tuple[int, int]:
         """The first pane of a shape that has not ended, and the instant before which no more of its rows come.
 
         Where a version of a query ends, the pane goes in two parts: another version may be answered from elsewhere.
@@ -285,7 +285,7 @@ class Answering:
 
         Where an expression fails for a group of one of them, each is left to be answered by itself.
         """
-        alike: dict[tuple[Shape, Grouping, str, int, int], list[SharedQuery]] = {}
+        alike: dict[tuple[RecordShape, Grouping, str, int, int], list[SharedQuery]] = {}
         for query, finishes in due.items():
             for name, versions in _by_definition(finishes).items():
                 one = self._sharing(*versions[-1]) if len(versions) == 1 else None

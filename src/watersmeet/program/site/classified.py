@@ -18,7 +18,7 @@ from pyarrow import types as kinds
 from watersmeet.errors import InputError
 from watersmeet.program.site.streams import StreamScan
 from watersmeet.program.storage.segments import TS, column, keep_column
-from watersmeet.query.sql.simple import Kind, fits, predicate_of
+from watersmeet.query.sql.simple import ValueKind, fits, predicate_of
 from watersmeet.sharing.bits import Bools, pack, unpack
 from watersmeet.sharing.classify import Classifier
 from watersmeet.sharing.predicates import And, Predicate, columns_of, constants_of
@@ -32,7 +32,7 @@ I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 
-def classified_selections(scan: StreamScan, kind_of: Mapping[str, Kind]) -> tuple[int, ...]:
+def classified_selections(scan: StreamScan, kind_of: Mapping[str, ValueKind]) -> tuple[int, ...]:
     """The selections of a stream that rows are classified by, given the kinds of its columns by flat name."""
     found = [number for number, _ in enumerate(scan.selections) if _fits(_predicate(scan, number), kind_of)]
     predicates = [predicate for number in found if (predicate := _predicate(scan, number)) is not None]
@@ -52,13 +52,13 @@ def classified_columns(scan: StreamScan, selections: Sequence[int]) -> tuple[str
     return tuple(sorted({name for one in predicates if one is not None for name in columns_of(one)}))
 
 
-def kind_of_type(kind: pa.DataType) -> Kind:
+def kind_of_type(kind: pa.DataType) -> ValueKind:
     """What the values of an Arrow type are to predicates."""
     if kinds.is_signed_integer(kind):
-        return Kind.WHOLE
+        return ValueKind.WHOLE
     if kinds.is_float64(kind):
-        return Kind.DOUBLE
-    return Kind.TEXT if kinds.is_string(kind) or kinds.is_large_string(kind) else Kind.OTHER
+        return ValueKind.DOUBLE
+    return ValueKind.TEXT if kinds.is_string(kind) or kinds.is_large_string(kind) else ValueKind.OTHER
 
 
 def possible_fragments(scan: StreamScan, selections: Sequence[int]) -> Bools | None:
@@ -94,7 +94,7 @@ def _predicate(scan: StreamScan, number: int) -> Predicate | None:
     return And(known) if known and len(known) == len(parts) else None
 
 
-def _fits(predicate: Predicate | None, kind_of: Mapping[str, Kind]) -> bool:
+def _fits(predicate: Predicate | None, kind_of: Mapping[str, ValueKind]) -> bool:
     return predicate is not None and fits(predicate, kind_of)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from watersmeet.plan.nodes import JoinPlan
 from watersmeet.program.finish.model import Finish
-from watersmeet.program.finish.shared import Member, Shape, shape_of
+from watersmeet.program.finish.shared import Member, RecordShape, shape_of
 from watersmeet.program.operators import Form, JoinProgram, Probe
 from watersmeet.program.site.streams import StreamScan, View
 from watersmeet.program.storage.segments import TS
@@ -25,7 +25,7 @@ LEAST_SHARED = 4  # different filters; with fewer each query has records of its 
 class Family:
     """The queries of one shape at the home of their stream."""
 
-    shape: Shape
+    shape: RecordShape
     selections: tuple[int, ...]
     cuts: tuple[int, ...]  # instants at which versions of its queries begin or end
 
@@ -42,7 +42,7 @@ def is_probe_of_one(program: JoinProgram) -> bool:
     )
 
 
-def shape_of_finish(join: JoinPlan, home: JoinProgram, views: Mapping[str, View], finish: Finish) -> Shape | None:
+def shape_of_finish(join: JoinPlan, home: JoinProgram, views: Mapping[str, View], finish: Finish) -> RecordShape | None:
     """The shape of a query, by its program at the home of its stream; None where it needs records of its own."""
     grouping = finish.grouping
     if len(join.scans) != 1 or grouping is None or isinstance(grouping.window, Changes) or finish.matching is not None:
@@ -67,9 +67,9 @@ def stored_columns(view: View, finish: Finish) -> list[str] | None:
     return None if is_computed else columns
 
 
-def shared_shapes(found: Sequence[tuple[Shape, int]]) -> frozenset[Shape]:
+def shared_shapes(found: Sequence[tuple[RecordShape, int]]) -> frozenset[RecordShape]:
     """The shapes that are shared, of all (shape, selection) at a site."""
-    selections: dict[Shape, set[int]] = {}
+    selections: dict[RecordShape, set[int]] = {}
     for shape, selection in found:
         selections.setdefault(shape, set()).add(selection)
     return frozenset(shape for shape, some in selections.items() if len(some) >= LEAST_SHARED)

@@ -49,7 +49,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Payload:
+class PackedRows:
     """Rows packed to travel."""
 
     path: str
@@ -65,7 +65,7 @@ class Made:
     flow: str
     rows: int = 0
     segments: Mapping[str, Segment] = field(default_factory=dict)  # by relation
-    payloads: Mapping[str, Payload] = field(default_factory=dict)  # by site and the flow they arrive as
+    payloads: Mapping[str, PackedRows] = field(default_factory=dict)  # by site and the flow they arrive as
     results: str | None = None  # finished combinations, where a query is answered from them
     ticks: Segment | None = None  # of a row clock
     is_history: bool = False  # rows that had come before a new version of a join needed them
@@ -229,9 +229,9 @@ def pack_for_others(
     part: JoinPart | None = None,
     key: Key | None = None,
     only: Sequence[Shipment] | None = None,
-) -> dict[str, Payload]:
+) -> dict[str, PackedRows]:
     """Rows of a flow packed for each site they go to, or for some shipments; what is the same is packed once."""
-    packed: dict[tuple[object, ...], Payload] = {}
+    packed: dict[tuple[object, ...], PackedRows] = {}
     payloads = {}
     every = (one for one in program.shipments_of.get(flow, ()) if not one.is_past)
     for one in every if only is None else only:
@@ -241,7 +241,7 @@ def pack_for_others(
             if rows.num_rows:
                 data = pack_rows(rows)
                 schema = pack_schema(rows.schema).hex()
-                packed[form] = Payload(shelf.put_bytes(_stem(flow), data), len(data), rows.num_rows, schema)
+                packed[form] = PackedRows(shelf.put_bytes(_stem(flow), data), len(data), rows.num_rows, schema)
         if form in packed:
             payloads[payload_name(one)] = packed[form]
     return payloads

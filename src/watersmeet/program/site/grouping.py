@@ -26,7 +26,7 @@ from watersmeet.program.finish.groups import (
     layout_of,
     records_segment,
 )
-from watersmeet.program.finish.shared import Shape
+from watersmeet.program.finish.shared import RecordShape
 from watersmeet.program.join.axis import Clock
 from watersmeet.program.site.ledger import Answers
 from watersmeet.program.site.tasks import RunTasks
@@ -38,7 +38,7 @@ from watersmeet.query.model import Grouping
 from watersmeet.query.windows import Changes
 
 State = tuple[Segment, ...]
-Recorded = Grouping | Shape  # what records are of: the groups of one query, or of several by set
+Recorded = Grouping | RecordShape  # what records are of: the groups of one query, or of several by set
 
 
 class GroupRecords:
@@ -152,4 +152,4 @@ class GroupRecords:
 
 
 def _layout(grouping: Recorded, schema: pa.Schema) -> Layout:
-    return grouping.layout(schema) if isinstance(grouping, Shape) else layout_of(grouping, schema)
+    return grouping.layout(schema) if isinstance(grouping, RecordShape) else layout_of(grouping, schema)

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from watersmeet.program.aggregate.functions import Rule
 from watersmeet.program.aggregate.records import Layout
-from watersmeet.program.finish.shared import SET, Shape, matrix_of, set_of
+from watersmeet.program.finish.shared import SET, RecordShape, matrix_of, set_of
 from watersmeet.sharing.bits import Bools
 from watersmeet.sharing.decomposition import IntegerCombination
 from watersmeet.sharing.linear import linear_basis
@@ -30,7 +30,7 @@ I64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class QueryRecord:
     """The record of a query, and with which factors it counts for sets of queries."""
 
     basis: bytes  # a name that entries of one basis have in common
@@ -42,7 +42,7 @@ class Entry:
         return _HEAD.pack(self.basis, self.selection) + terms + _END
 
     @staticmethod
-    def from_bytes(data: bytes) -> "Entry":
+    def from_bytes(data: bytes) -> "QueryRecord":
         """The entry that was written; ValueError where it is none."""
         place, end, factors = _HEAD.size, len(data) - len(_END), []
         if end < place or not is_entry(data):
@@ -57,7 +57,7 @@ class Entry:
             if place > end or not some:
                 raise ValueError("an entry of shared records ends within a set")
             factors.append((factor, some))
-        return Entry(basis, selection, tuple(factors))
+        return QueryRecord(basis, selection, tuple(factors))
 
 
 def is_entry(written: bytes) -> bool:
@@ -65,13 +65,13 @@ def is_entry(written: bytes) -> bool:
     return written.endswith(_END)
 
 
-def is_linear(shape: Shape, layout: Layout) -> bool:
+def is_linear(shape: RecordShape, layout: Layout) -> bool:
     """Whether records may be subtracted exactly, and tell when nothing is left of them."""
     rules = {rule for function, _ in layout.functions for rule in function.rules.values()}
     return rules == {Rule.SUM} and _counting(shape) is not None
 
 
-def counts_only(shape: Shape) -> bool:
+def counts_only(shape: RecordShape) -> bool:
     """Whether records of a shape are certainly such, whatever the types of its columns."""
     are_counts = all(one.function == "count" and not one.distinct for one in shape.aggregates)
     return are_counts and _counting(shape) is not None
@@ -85,7 +85,7 @@ def basis_size(fragments: Bools) -> int | None:
 
 def known_bases(known: Iterable[bytes], sets: Sequence[bytes]) -> list[list[bytes]]:
     """The bases that the reader knows and from which all queries of some fragments follow."""
-    by_basis: dict[bytes, list[Entry]] = {}
+    by_basis: dict[bytes, list[QueryRecord]] = {}
     for one in sorted(filter(is_entry, known)):
         entry = _decoded(one)
         by_basis.setdefault(entry.basis, []).append(entry)
@@ -103,7 +103,7 @@ def fresh_basis(sets: tuple[bytes, ...], selections: tuple[int, ...]) -> list[by
     made = []
     for column, row in zip(columns.tolist(), factors, strict=True):
         terms = tuple((factor, set_of(numbers[row == factor].tolist())) for factor in np.unique(row).tolist() if factor)
-        made.append(Entry(name, selections[column], terms).to_bytes())
+        made.append(QueryRecord(name, selections[column], terms).to_bytes())
     return made
 
 
@@ -123,7 +123,7 @@ def owners_of(entries: Sequence[bytes], sets: Sequence[bytes]) -> Bools:
     return matrix_of(sets, [_decoded(one).selection for one in entries])
 
 
-def of_all_queries(shape: Shape, records: pa.Table) -> pa.Table:
+def of_all_queries(shape: RecordShape, records: pa.Table) -> pa.Table:
     """Records of entries as those of every query that follows from them; other records stay as they are."""
     coded = records.column(SET).combine_chunks().dictionary_encode()
     written: list[bytes] = coded.dictionary.to_pylist()
@@ -150,13 +150,13 @@ def of_all_queries(shape: Shape, records: pa.Table) -> pa.Table:
     return pa.concat_tables([records.filter(pa.array(plain)).select(made.column_names), made])
 
 
-def _counting(shape: Shape) -> int | None:
+def _counting(shape: RecordShape) -> int | None:
     """Which aggregate of a shape counts rows."""
     found = (number for number, one in enumerate(shape.aggregates) if one.function == "count" and one.item is None)
     return next(found, None)
 
 
-_decoded = lru_cache(maxsize=4_096)(Entry.from_bytes)
+_decoded = lru_cache(maxsize=4_096)(QueryRecord.from_bytes)
 
 
 def _terms(written: bytes) -> tuple[I64, I64]:
@@ -172,7 +172,7 @@ def _selections(some: bytes) -> I64:
     return np.flatnonzero(np.unpackbits(np.frombuffer(some, np.uint8), bitorder="little"))
 
 
-def _is_right(basis: Sequence[Entry], sets: Sequence[bytes]) -> bool:
+def _is_right(basis: Sequence[QueryRecord], sets: Sequence[bytes]) -> bool:
     """Whether the entries of a basis give all queries of some fragments, and nothing to others."""
     width = 8 * max(len(some) for some in [*sets, *(some for one in basis for _, some in one.factors)])
     width = max(width, *(one.selection + 1 for one in basis))

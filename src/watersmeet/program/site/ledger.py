@@ -72,7 +72,7 @@ class LinkState:
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class PeerStart:
     """A start of another site, by the run of its checkpoint and how often that was started."""
 
     run: str
@@ -153,7 +153,9 @@ class SiteLedger:
     received: Mapping[str, int] = field(default_factory=dict)  # the last parcel taken from each site
     checksums: Mapping[str, int] = field(default_factory=dict)  # and its checksum
     peers: Mapping[str, str] = field(default_factory=dict)  # the run of each site whose parcels were taken
-    readers: Mapping[str, Peer] = field(default_factory=dict)  # the start of each site that has acknowledged parcels
+    readers: Mapping[str, PeerStart] = field(
+        default_factory=dict
+    )  # the start of each site that has acknowledged parcels
     schemas: Mapping[str, str] = field(default_factory=dict)  # of inbound flows
     links: Mapping[str, LinkState] = field(default_factory=dict)
     central: Mapping[str, Traffic] = field(default_factory=dict)  # what shipping each stream whole would take

@@ -6,7 +6,7 @@ from functools import cached_property
 
 from watersmeet.plan.nodes import JoinPlan, Key, Partition
 from watersmeet.program.finish.model import Finish
-from watersmeet.program.finish.shared import Member, Shape
+from watersmeet.program.finish.shared import Member, RecordShape
 from watersmeet.program.operators import Flow, Form, JoinProgram, Operator, Pair, SubPlans, sub_plans_name
 from watersmeet.program.site.roles import axis_alias, role
 from watersmeet.program.site.spans import ALL_TIMES, Span, first_visible
@@ -38,7 +38,9 @@ class JoinPart:
     is_fresh: bool = False  # of a query that began with it, so that no earlier row takes part
     partials: tuple[Finish, ...] = ()  # queries with groups that are answered elsewhere: records go there, not rows
     is_grouped: bool = False  # all its queries group their answers, so that sites send each other partial records
-    shapes: Mapping[str, Shape] = field(default_factory=dict)  # by query: of records that it may share with others
+    shapes: Mapping[str, RecordShape] = field(
+        default_factory=dict
+    )  # by query: of records that it may share with others
     shared: frozenset[str] = frozenset()  # queries whose rows are recorded here, together with those of others
     members: Mapping[str, Member] = field(default_factory=dict)  # by query with a shape: what counts for it
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from watersmeet.program.finish.combine import finished
 from watersmeet.program.join.conditions import newly_complete
-from watersmeet.program.join.probe import LATEST, LIMIT, Combinations, Lookup, Relation, Run, carried_run, join
+from watersmeet.program.join.probe import LATEST, LIMIT, Combinations, Relation, RelationLookup, Run, carried_run, join
 from watersmeet.program.join.shared import Membership, SharedLookup, shared_join
 from watersmeet.program.operators import Flow, Form, Probe
 from watersmeet.program.site.combinations import accepted, accepted_of, answer_time, columns_of, in_span, membership
@@ -48,7 +48,7 @@ class Probing:
             reached.append((one.alias,))
             conditions = newly_complete(part.join.conditions, [sum(reached[:-1], ())], sum(reached, ()))
             accepts = partial(accepted, conditions, tuple(reached)) if conditions else None
-            lookups.append(Lookup(window, tuple((c, owners[c]) for c in one.checks), accepts))
+            lookups.append(RelationLookup(window, tuple((c, owners[c]) for c in one.checks), accepts))
             for c in part.join.scan(one.alias).classes:
                 owners.setdefault(c, len(lookups))
         relations = (carrier, *(lookup.relation for lookup in lookups))

@@ -10,8 +10,8 @@ from functools import cached_property
 
 from watersmeet.plan.nodes import Key
 from watersmeet.program.finish.model import Finish
-from watersmeet.program.finish.shared import Shape
-from watersmeet.program.operators import Copy, Flow, Form, Join, Operator, Pair, Probe, Project, Purpose
+from watersmeet.program.finish.shared import RecordShape
+from watersmeet.program.operators import Copy, Flow, Form, Join, Operator, Pair, Probe, ProjectKeys, Purpose
 from watersmeet.program.site.families import Family
 from watersmeet.program.site.part import JoinPart, Route
 from watersmeet.program.site.roles import axis_alias, reads_window, stored_inputs
@@ -50,7 +50,7 @@ class Shipment:
     span: Span = ALL_TIMES  # and when they are
     has_history: bool = False  # whether rows that came before it was set up are needed too
     copies: tuple[Copy, ...] = ()  # of rows that are gathered for several aliases: as each of them sees them
-    shape: Shape | None = None  # of records that several queries share
+    shape: RecordShape | None = None  # of records that several queries share
     joins: tuple[str, ...] = ()  # and the joins whose queries do
     past: Span = ALL_TIMES  # of the rows that came before, those that come from here
     files_as: str = ""  # of rows that came before and are sent by another site than their home: the flow they are of
@@ -166,7 +166,7 @@ class SiteProgram:
     @cached_property
     def families(self) -> tuple[Family, ...]:
         """The queries that share records made here, by shape."""
-        found: dict[Shape, list[JoinPart]] = {}
+        found: dict[RecordShape, list[JoinPart]] = {}
         for part in self.parts:
             for query in sorted(part.shared):
                 found.setdefault(part.shapes[query], []).append(part)
@@ -224,7 +224,7 @@ class SiteProgram:
         for part, operator in self.operators:
             for flow in stored_inputs(operator):
                 view = part.view_of(flow)
-                if view is None or not reads_window(operator, flow) or isinstance(operator, Project):
+                if view is None or not reads_window(operator, flow) or isinstance(operator, ProjectKeys):
                     continue
                 route = part.route(flow, operator.sub_plans)
                 relation = part.relation(flow, operator.key, operator.sub_plans)

@@ -11,7 +11,7 @@ from watersmeet.program.site.arrivals import Packed
 from watersmeet.program.site.inbound import TypeOf, check_columns
 from watersmeet.program.site.ledger import SiteLedger
 from watersmeet.program.site.program import Shipment, SiteProgram
-from watersmeet.program.storage.wire import UNKNOWN, Entry, ParcelIndex, naming_damage, unpack_schema
+from watersmeet.program.storage.wire import UNKNOWN, ParcelEntry, ParcelIndex, naming_damage, unpack_schema
 from watersmeet.query.windows import END_US
 
 
@@ -66,7 +66,7 @@ def receive(
 def _check(
     program: SiteProgram,
     shipment: Shipment,
-    entry: Entry,
+    entry: ParcelEntry,
     schemas: Mapping[str, str],
     marks: Mapping[str, int],
     type_of: TypeOf,

@@ -9,7 +9,7 @@ from watersmeet.program.operators import (
     Operator,
     Pair,
     Probe,
-    Project,
+    ProjectKeys,
     Semijoin,
     rows_of,
 )
@@ -23,7 +23,7 @@ def role(operator: Operator, flow: Flow) -> Form:
         return flow.form
     if isinstance(operator, Semijoin) and operator.head and flow == rows_of(operator.head):
         return Form.POINT
-    if isinstance(operator, Project) and not operator.alias:
+    if isinstance(operator, ProjectKeys) and not operator.alias:
         return Form.POINT
     return flow.form
 

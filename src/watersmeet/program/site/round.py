@@ -13,7 +13,7 @@ import pyarrow as pa
 from watersmeet.program.finish.combine import finished
 from watersmeet.program.join.match import pairs
 from watersmeet.program.join.probe import Relation
-from watersmeet.program.operators import Announce, Form, Gather, Join, Operator, Pair, Probe, Project, Semijoin
+from watersmeet.program.operators import Announce, Form, Gather, Join, Operator, Pair, Probe, ProjectKeys, Semijoin
 from watersmeet.program.site.combinations import accepted_pairs, answer_time, in_span
 from watersmeet.program.site.filing import Made, file_flow, pack_for_others, routed, sort_rows, where
 from watersmeet.program.site.inputs import Inputs, Segments, Watermarks, low_watermark
@@ -85,7 +85,7 @@ class _Bucket:
                 return self._semijoining.gather(part, operator)
             case Announce():
                 return self._semijoining.announce(part, operator)
-            case Project():
+            case ProjectKeys():
                 return self._semijoining.project(part, operator)
             case _:
                 assert_never(operator)

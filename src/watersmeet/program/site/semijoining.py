@@ -9,7 +9,7 @@ from watersmeet.program.join.announce import continued, ended_spans, span_run, u
 from watersmeet.program.join.axis import Axis
 from watersmeet.program.join.match import Meeting, first_meetings, first_of_any
 from watersmeet.program.join.probe import Relation
-from watersmeet.program.operators import Announce, Form, Gather, Project, Semijoin
+from watersmeet.program.operators import Announce, Form, Gather, ProjectKeys, Semijoin
 from watersmeet.program.site.filing import during, where, with_selected
 from watersmeet.program.site.inputs import Inputs, Watermarks, low_watermark
 from watersmeet.program.site.part import JoinPart
@@ -115,7 +115,7 @@ class Semijoining:
             places += [axis.first(pace + 1) for pace in paces if pace != UNKNOWN]
         return max(places)
 
-    def project(self, part: JoinPart, operator: Project) -> pa.Table | None:
+    def project(self, part: JoinPart, operator: ProjectKeys) -> pa.Table | None:
         """The distinct keys of new rows, each from its first time to its last; for a tree's input, its interval."""
         if operator.alias:
             runs = self._sides.side(part, operator, operator.rows).new.runs

@@ -15,7 +15,7 @@ from watersmeet.program.finish.model import Finish
 from watersmeet.program.finish.shared import (
     SET,
     Member,
-    Shape,
+    RecordShape,
     as_shared,
     ended_shared,
     records_of_member,
@@ -45,7 +45,7 @@ class SharedQuery:
 
     part: JoinPart
     finish: Finish
-    shape: Shape
+    shape: RecordShape
     member: Member
     places: tuple[int, ...]  # of its aggregates among those of the shape
 
@@ -74,7 +74,7 @@ class SharedGroups:
         self._shelf = shelf
         self._records = records
 
-    def take(self, ledger: SiteLedger, groups: Groups, made: Sequence[Made], shapes: Iterable[Shape]) -> None:
+    def take(self, ledger: SiteLedger, groups: Groups, made: Sequence[Made], shapes: Iterable[RecordShape]) -> None:
         """Add the records of a micro-batch to those of some shapes: made here as rows came, or sent by other sites."""
         senders = sorted({sender for sender, _ in self._program.inbound})
         for shape in shapes:
@@ -122,7 +122,7 @@ class SharedGroups:
 
     def evict(self, groups: Groups, closed: Mapping[str, int], queries: Sequence[SharedQuery]) -> None:
         """Keep of the records of shapes what windows that have not ended need."""
-        by_shape: dict[Shape, list[SharedQuery]] = {}
+        by_shape: dict[RecordShape, list[SharedQuery]] = {}
         for one in queries:
             by_shape.setdefault(one.shape, []).append(one)
         for shape, users in by_shape.items():
@@ -136,7 +136,7 @@ class SharedGroups:
             state = tuple(one for one in state if one.max_ts >= alive)
             groups[shape.name] = self._records.merged(shape, state, 2 * longest, alive)
 
-    def sent(self, groups: Groups, shape: Shape, first_open: int) -> Made | None:
+    def sent(self, groups: Groups, shape: RecordShape, first_open: int) -> Made | None:
         """The records of panes before an instant, packed for the query's site."""
         state, ended = self._records.without_ended_panes(shape, groups.get(shape.name, ()), first_open)
         groups[shape.name] = self._records.merged(shape, state)
@@ -175,7 +175,7 @@ def regrouped(records: GroupRecords, ledger: SiteLedger, program: SiteProgram) -
     """
     groups = dict(ledger.groups)
     shapes = {family.shape for family in program.families}
-    taken: set[tuple[str, Shape]] = set()
+    taken: set[tuple[str, RecordShape]] = set()
     spent = set()
     for part, finish in program.partials:
         one, flow = shared_query(part, finish), part.records(finish.query, program.site)

@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 from watersmeet.program.aggregate.functions import Rule
 from watersmeet.program.aggregate.records import Layout
 from watersmeet.program.finish.groups import check_records
-from watersmeet.program.finish.shared import SET, Shape, matrix_of, set_of, sets_in, spread
+from watersmeet.program.finish.shared import SET, RecordShape, matrix_of, set_of, sets_in, spread
 from watersmeet.program.site.independent import basis_size, counts_only, fresh_basis, is_linear, known_bases, owners_of
 from watersmeet.program.storage.segments import TS
 from watersmeet.sharing.bits import Bools
 from watersmeet.sharing.cover import rectangle_cover
 from watersmeet.sharing.decomposition import SetCombination
-from watersmeet.sharing.gains import Deployment, total_gain
+from watersmeet.sharing.gains import SharingFigures, total_gain
 
 FRAGMENT = "#fragment"  # int64, the number of a record's set, in order of appearance
 _EPOCHS = 16  # panes for which a set that comes for the first time is expected to come again
@@ -32,7 +32,7 @@ _IDEMPOTENT = {Rule.MIN, Rule.MAX, Rule.UNION, Rule.BOTTOM}
 _STATE_BITS = 24  # that a column of a record takes packed, about
 
 
-def decomposed(shape: Shape, records: pa.Table, known: frozenset[bytes]) -> pa.Table:
+def decomposed(shape: RecordShape, records: pa.Table, known: frozenset[bytes]) -> pa.Table:
     """Records of fragments as they are best sent, given the sets that the reader knows."""
     layout = shape.layout(records.schema)
     sets = sets_in(records)
@@ -53,7 +53,7 @@ def decomposed(shape: Shape, records: pa.Table, known: frozenset[bytes]) -> pa.T
     return records if found is sets else _regrouped(layout, records, sets, found, owners)
 
 
-def most_records(shape: Shape, fragments: Bools) -> int:
+def most_records(shape: RecordShape, fragments: Bools) -> int:
     """k, how many records of a pane and group travel at most for so many possible fragments (rows) and queries."""
     count, queries = len(fragments), int(fragments.shape[1])
     most = min(count, queries)
@@ -83,7 +83,7 @@ def _bits(layout: Layout, written: Sequence[bytes], known: frozenset[bytes]) -> 
 def _pays(layout: Layout, fragments: int, queries: int, unknown: int) -> bool:
     """Whether sending records of fragments is cheaper than those of all queries, sets that are new included (5.6.1)."""
     bits = _STATE_BITS * (len(layout.columns) - 2)
-    return Deployment(1, queries, bits).pays(total_gain(fragments, queries), unknown / _EPOCHS)
+    return SharingFigures(1, queries, bits).pays(total_gain(fragments, queries), unknown / _EPOCHS)
 
 
 @lru_cache(maxsize=16)  # F stays the same for most panes
@@ -139,7 +139,7 @@ def unnumbered(records: pa.Table, known: Sequence[bytes]) -> tuple[pa.Table, lis
     return table.set_column(table.column_names.index(SET), SET, values), sets
 
 
-def check_shared(shape: Shape, schema: pa.Schema) -> None:
+def check_shared(shape: RecordShape, schema: pa.Schema) -> None:
     """Whether records that travel can have such columns; ValueError if not."""
     if schema.names[:3] != [TS, FRAGMENT, SET]:
         raise ValueError(f"shared records begin with the columns {', '.join(schema.names[:3])}")

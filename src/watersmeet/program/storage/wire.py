@@ -138,7 +138,7 @@ def _checksum(size: bytes | memoryview, body: bytes | memoryview) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ParcelEntry:
     """One message of a parcel and where its rows lie in it."""
 
     flow: int
@@ -154,7 +154,7 @@ class ParcelIndex:
     """What is in a parcel, without the rows."""
 
     number: int
-    entries: tuple[Entry, ...]
+    entries: tuple[ParcelEntry, ...]
     previous: int = 0
     checksum: int = 0
     revision: int = 1
@@ -193,7 +193,7 @@ def index_parcel(data: bytes) -> ParcelIndex:
     while table.left:
         flow, schema_size, rows, payload_size, behind = (table.number(2**64) for _ in range(5))
         start = place + schema_size
-        entries.append(Entry(flow, latest - behind, rows, start, payload_size, data[place:start]))
+        entries.append(ParcelEntry(flow, latest - behind, rows, start, payload_size, data[place:start]))
         place = start + payload_size
     if place != len(data):
         raise ValueError(f"it has {len(data)} bytes, and its messages {place}")

@@ -39,7 +39,7 @@ _TURNED: dict[Operator, Operator] = {"=": "=", "<>": "<>", "<": ">", "<=": ">=",
 _MOST_DIGITS = 15  # of a number that a double holds exactly
 
 
-class Kind(StrEnum):
+class ValueKind(StrEnum):
     """What the values of a column are."""
 
     WHOLE = "whole"
@@ -67,20 +67,20 @@ def predicate_of(condition: Expression) -> Predicate | None:
     return found
 
 
-def fits(predicate: Predicate, kinds: Mapping[str, Kind]) -> bool:
+def fits(predicate: Predicate, kinds: Mapping[str, ValueKind]) -> bool:
     """Whether the constants of a predicate are of the kinds of their columns."""
-    return all(_fits(value, kinds.get(column, Kind.OTHER)) for column, value in constants_of(predicate)) and all(
-        kinds.get(column, Kind.OTHER) is not Kind.OTHER for column in _nulls(predicate)
+    return all(_fits(value, kinds.get(column, ValueKind.OTHER)) for column, value in constants_of(predicate)) and all(
+        kinds.get(column, ValueKind.OTHER) is not ValueKind.OTHER for column in _nulls(predicate)
     )
 
 
-def _fits(value: Value, kind: Kind) -> bool:
+def _fits(value: Value, kind: ValueKind) -> bool:
     match kind:
-        case Kind.TEXT:
+        case ValueKind.TEXT:
             return isinstance(value, str)
-        case Kind.WHOLE | Kind.DOUBLE:
+        case ValueKind.WHOLE | ValueKind.DOUBLE:
             return not isinstance(value, str)
-        case Kind.OTHER:
+        case ValueKind.OTHER:
             return False
 
 

@@ -43,7 +43,7 @@ FIGURES = ("delay ms", "longest ms", "kB", "moved kB", "done s", "answers")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class CutoverSettings:
     """The rows, the network and the change."""
 
     way: str
@@ -62,16 +62,18 @@ class Settings:
 class Point:
     """One run, and its draw."""
 
-    settings: Settings
+    settings: CutoverSettings
     draw: int
 
 
 def _points(quick: bool) -> tuple[Point, ...]:
     some = {"rate": 20, "window_s": 2, "changed_s": 3, "end_s": 7, "keys": 50} if quick else {}
-    return tuple(Point(Settings(way, **some), draw) for way in WAYS for draw in range(QUICK_RUNS if quick else RUNS))
+    return tuple(
+        Point(CutoverSettings(way, **some), draw) for way in WAYS for draw in range(QUICK_RUNS if quick else RUNS)
+    )
 
 
-def draw_tables(settings: Settings, seed: int) -> dict[str, pa.Table]:
+def draw_tables(settings: CutoverSettings, seed: int) -> dict[str, pa.Table]:
     """The rows of all streams, evenly spaced; keys and payloads are random."""
     random = np.random.default_rng(seed)
     rows = settings.rate * settings.end_s
@@ -84,7 +86,7 @@ def draw_tables(settings: Settings, seed: int) -> dict[str, pa.Table]:
     return found
 
 
-def plan_at(settings: Settings, tables: Mapping[str, pa.Table], site: str) -> Plan:
+def plan_at(settings: CutoverSettings, tables: Mapping[str, pa.Table], site: str) -> Plan:
     """All streams are joined at a site."""
     window = f"[RANGE {settings.window_s} SECONDS]"
     sql = "SELECT a.k, a.ts AS a, b.ts AS b, c.ts AS c, a.v AS av, b.v AS bv, c.v AS cv "
@@ -120,7 +122,7 @@ class Watched:
                 self.delays_us.setdefault(head_us // SECOND_US, []).append(now_us - head_us)
 
 
-def watch(settings: Settings, seed: int) -> tuple[Watched, SimulatedSites]:
+def watch(settings: CutoverSettings, seed: int) -> tuple[Watched, SimulatedSites]:
     """Run one way to go over."""
     tables, watched = draw_tables(settings, seed), Watched()
     sites = SimulatedSites(

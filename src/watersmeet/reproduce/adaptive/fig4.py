@@ -6,8 +6,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from watersmeet.reproduce import plots
-from watersmeet.reproduce.adaptive.prototype import SYSTEMS
-from watersmeet.reproduce.adaptive.prototype import Experiment as Settings
+from watersmeet.reproduce.adaptive.prototype import SYSTEMS, PrototypeSetup
 from watersmeet.reproduce.adaptive.prototype import run as run_system
 from watersmeet.reproduce.adaptive.runs import NOTES, Point, column, points_of, spread
 from watersmeet.reproduce.experiment import Experiment, Row, finding
@@ -17,7 +16,7 @@ SAME = 0.02  # by how much costs differ that hardly do
 
 
 def _points(quick: bool) -> tuple[Point, ...]:
-    return points_of(lambda ways: Settings(ways=ways), quick)
+    return points_of(lambda ways: PrototypeSetup(ways=ways), quick)
 
 
 def _run(point: Point) -> list[Row]:
@@ -32,13 +31,13 @@ def _run(point: Point) -> list[Row]:
     ]
 
 
-def phase_of(ms: int, settings: Settings | None = None) -> str:
+def phase_of(ms: int, settings: PrototypeSetup | None = None) -> str:
     """The rate of the stream that changes in an interval that ends at a time, or that it has just changed.
 
     >>> phase_of(1_500), phase_of(1_700), phase_of(2_500), phase_of(3_700), phase_of(4_500)
     ('low', 'rising', 'high', 'falling', 'low')
     """
-    known = settings or Settings()
+    known = settings or PrototypeSetup()
     since = ms - known.first_change_ms
     if since <= 0:
         return "low"

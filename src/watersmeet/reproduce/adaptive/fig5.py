@@ -7,7 +7,7 @@ from statistics import fmean, stdev
 
 from watersmeet.adapt.messages import Phase
 from watersmeet.reproduce import plots
-from watersmeet.reproduce.adaptive.prototype import Experiment as Settings
+from watersmeet.reproduce.adaptive.prototype import PrototypeSetup
 from watersmeet.reproduce.adaptive.prototype import run as run_system
 from watersmeet.reproduce.adaptive.runs import NOTES, Point, column, points_of
 from watersmeet.reproduce.experiment import Experiment, Row, finding
@@ -18,7 +18,7 @@ FIGURES = (*_FIGURES, "DNU/CNU")
 
 
 def _points(quick: bool) -> tuple[Point, ...]:
-    return points_of(lambda ways: Settings(ways=ways), quick)
+    return points_of(lambda ways: PrototypeSetup(ways=ways), quick)
 
 
 def _run(point: Point) -> list[Row]:

@@ -25,13 +25,13 @@ from watersmeet.adapt.distributed import (
     nodes_of,
     plan_of,
 )
-from watersmeet.adapt.messages import Kind, Modification, Phase, Sent, WindowMove, over_links
+from watersmeet.adapt.messages import MessageKind, Modification, Phase, Sent, WindowMove, over_links
 from watersmeet.adapt.sequences import (
     ExecutionPlan,
     Setting,
     StreamFigures,
     StreamPlan,
-    Transfer,
+    TransferTime,
     UnitCosts,
     best_step_costs,
     clique,
@@ -39,7 +39,7 @@ from watersmeet.adapt.sequences import (
 )
 from watersmeet.adapt.synchronise import point_to_point
 from watersmeet.adapt.trigger import largest_change
-from watersmeet.reproduce.adaptive.switching import Crash, ElectedSwitch
+from watersmeet.reproduce.adaptive.switching import ElectedSwitch, NodeCrash
 from watersmeet.sim.kernel import Kernel
 
 F64 = NDArray[np.float64]
@@ -49,7 +49,7 @@ CONTROL_BYTES, OPERATORS_BYTES = 100.0, 400.0  # of a message, with operators or
 
 
 @dataclass(frozen=True, slots=True)
-class Experiment:
+class PrototypeSetup:
     """Section 5.2 with its default settings; what comes from `probe_s` on is not stated there."""
 
     ways: int = 4
@@ -70,7 +70,7 @@ class Experiment:
     threshold: float = 0.2
     changing: int = 1  # the stream whose rate changes
     by_coordinator: bool = False  # the switch: by an elected coordinator, or point to point
-    crashes: tuple[Crash, ...] = ()  # of nodes while they switch by a coordinator
+    crashes: tuple[NodeCrash, ...] = ()  # of nodes while they switch by a coordinator
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ class Experiment:
     @property
     def setting(self) -> Setting:
         names = self.names
-        units, link = UnitCosts(self.probe_s, self.update_s), Transfer(self.latency_s, self.bytes_per_s)
+        units, link = UnitCosts(self.probe_s, self.update_s), TransferTime(self.latency_s, self.bytes_per_s)
         return Setting({name: name for name in names}, clique(names), units, link, keeps_ties=True)
 
     def rate_at(self, stream: str, ms: float) -> float:
@@ -100,7 +100,7 @@ class Experiment:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RunRows:
     """All tuples of a run: when each comes, and its key value."""
 
     times_ms: Mapping[str, F64]
@@ -114,7 +114,7 @@ class Rows:
         return found
 
 
-def draw_rows(experiment: Experiment, seed: int) -> Rows:
+def draw_rows(experiment: PrototypeSetup, seed: int) -> RunRows:
     """Tuples at even distances, as the paper's generator stamps them, with uniform random values."""
     random = np.random.default_rng(seed)
     times, keys = {}, {}
@@ -127,7 +127,7 @@ def draw_rows(experiment: Experiment, seed: int) -> Rows:
         ]
         times[name] = np.concatenate(parts)
         keys[name] = random.integers(0, experiment.values, len(times[name]))
-    return Rows(times, keys, experiment.values)
+    return RunRows(times, keys, experiment.values)
 
 
 @dataclass
@@ -146,7 +146,7 @@ class Switch:
 
 
 @dataclass
-class Outcome:
+class PrototypeRun:
     """Seconds of work in each interval, by its end in milliseconds; answers; and the changes of plan."""
 
     cost_s: dict[int, float] = field(default_factory=dict)
@@ -157,7 +157,7 @@ class Outcome:
 class Prototype:
     """One system over the tuples of one run."""
 
-    def __init__(self, experiment: Experiment, rows: Rows, system: str) -> None:
+    def __init__(self, experiment: PrototypeSetup, rows: RunRows, system: str) -> None:
         self.experiment, self.rows, self.system = experiment, rows, system
         self.setting = experiment.setting
         self.kernel = Kernel(seed=0)
@@ -166,9 +166,9 @@ class Prototype:
         self.next_plan: ExecutionPlan | None = None
         self.is_changing = False
         self.extra_s = 0.0  # of the present interval: copies of windows
-        self.outcome = Outcome()
+        self.outcome = PrototypeRun()
 
-    def run(self) -> Outcome:
+    def run(self) -> PrototypeRun:
         """Run to the end."""
         end_ms, step = self.experiment.end_ms, self.experiment.interval_ms
         for ms in range(OFFSET_MS + step, end_ms + 1, step):
@@ -219,7 +219,7 @@ class Prototype:
         if message.sender == message.to:
             self.kernel.after(0, then)
             return
-        size = OPERATORS_BYTES if message.kind in (Kind.OPERATORS, Kind.SWAP) else CONTROL_BYTES
+        size = OPERATORS_BYTES if message.kind in (MessageKind.OPERATORS, MessageKind.SWAP) else CONTROL_BYTES
         seconds = self.setting.transfer_s(message.sender, message.to, size)
         switch.messages.append(message)
         switch.seconds[message.kind.phase] += seconds
@@ -313,7 +313,7 @@ class Prototype:
 class _Work:
     """What nodes do for the tuples of one interval."""
 
-    def __init__(self, experiment: Experiment, rows: Rows, since_ms: float, ms: float) -> None:
+    def __init__(self, experiment: PrototypeSetup, rows: RunRows, since_ms: float, ms: float) -> None:
         self.experiment, self.setting = experiment, experiment.setting
         self.fresh = {name: rows.histogram(name, since_ms, ms) for name in experiment.names}
         window = experiment.window_ms
@@ -366,6 +366,6 @@ def _kept(plan: ExecutionPlan) -> set[tuple[str, str]]:
     return found
 
 
-def run(experiment: Experiment, system: str, seed: int) -> Outcome:
+def run(experiment: PrototypeSetup, system: str, seed: int) -> PrototypeRun:
     """One run of one system."""
     return Prototype(experiment, draw_rows(experiment, seed), system).run()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import sqrt
 from statistics import fmean, stdev
 
-from watersmeet.reproduce.adaptive.prototype import Experiment as Settings
+from watersmeet.reproduce.adaptive.prototype import PrototypeSetup
 from watersmeet.reproduce.experiment import Row
 
 RUNS, QUICK_RUNS = 10, 1
@@ -24,11 +24,11 @@ NOTES = (
 class Point:
     """One run: its settings and its draw, which is the seed and decides whose rate changes."""
 
-    settings: Settings
+    settings: PrototypeSetup
     draw: int
 
 
-def points_of(make: Callable[[int], Settings], quick: bool) -> tuple[Point, ...]:
+def points_of(make: Callable[[int], PrototypeSetup], quick: bool) -> tuple[Point, ...]:
     """All runs of a setting for each number of streams."""
     runs = QUICK_RUNS if quick else RUNS
     return tuple(Point(make(ways), draw) for ways in WAYS for draw in range(runs))

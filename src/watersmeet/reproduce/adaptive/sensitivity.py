@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 
 from watersmeet.reproduce import plots
-from watersmeet.reproduce.adaptive.prototype import Experiment as Settings
+from watersmeet.reproduce.adaptive.prototype import PrototypeSetup
 from watersmeet.reproduce.adaptive.prototype import run as run_system
 from watersmeet.reproduce.adaptive.runs import NOTES, QUICK_RUNS, RUNS, Point, column, spread
 from watersmeet.reproduce.experiment import Experiment, Row, finding
@@ -19,9 +19,9 @@ FIGURES = ("non-adaptive", "CNU", "share", "changes")
 
 def _points(quick: bool) -> tuple[Point, ...]:
     thresholds, units = (THRESHOLDS[::2], UNITS_S[1:3]) if quick else (THRESHOLDS, UNITS_S)
-    found = [Settings(threshold=threshold) for threshold in thresholds]
-    found += [Settings(probe_s=unit) for unit in units if unit != Settings().probe_s]
-    found += [Settings(update_s=unit) for unit in units if unit != Settings().update_s]
+    found = [PrototypeSetup(threshold=threshold) for threshold in thresholds]
+    found += [PrototypeSetup(probe_s=unit) for unit in units if unit != PrototypeSetup().probe_s]
+    found += [PrototypeSetup(update_s=unit) for unit in units if unit != PrototypeSetup().update_s]
     return tuple(Point(settings, draw) for settings in found for draw in range(QUICK_RUNS if quick else RUNS))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from watersmeet.adapt.election import Ballot, Member, Step, announce, become_ready, hear, members, wait_over
+from watersmeet.adapt.election import Ballot, GroupMember, Step, announce, become_ready, hear, members, wait_over
 from watersmeet.adapt.messages import Sent
 from watersmeet.sim.kernel import Kernel
 
@@ -12,7 +12,7 @@ Send = Callable[[Sent, Callable[[], None]], None]  # a message, and what happens
 
 
 @dataclass(frozen=True, slots=True)
-class Crash:
+class NodeCrash:
     """A node is down for a while after the switch has begun; what comes to it then is lost."""
 
     node: str
@@ -28,12 +28,12 @@ class ElectedSwitch:
     send: Send
     timeout_ms: float  # without a word, before a node asks again or announces itself
     done: Callable[[], None]
-    nodes: dict[str, Member] = field(default_factory=dict)
+    nodes: dict[str, GroupMember] = field(default_factory=dict)
     down: set[str] = field(default_factory=set)
     _heard_us: dict[str, int] = field(default_factory=dict)
     _is_done: bool = False
 
-    def start(self, groups: Iterable[frozenset[str]], crashes: Iterable[Crash] = ()) -> None:
+    def start(self, groups: Iterable[frozenset[str]], crashes: Iterable[NodeCrash] = ()) -> None:
         """Let the first node of each group announce itself."""
         for group in groups:
             self.nodes |= {name: become_ready(node)[0] for name, node in members(group).items()}
@@ -47,7 +47,7 @@ class ElectedSwitch:
             self._set_timer(name)
         self._look()
 
-    def _take(self, name: str, step: Callable[[Member], Step]) -> None:
+    def _take(self, name: str, step: Callable[[GroupMember], Step]) -> None:
         self.nodes[name], letters = step(self.nodes[name])
         for letter in letters:
             self.send(Sent(letter.kind, letter.sender, letter.to), partial(self._deliver, letter))

@@ -10,7 +10,7 @@ from watersmeet.adapt.messages import Modification, Phase
 from watersmeet.adapt.sequences import generate, plan_cost
 from watersmeet.adapt.synchronise import by_coordinator, point_to_point
 from watersmeet.reproduce import plots
-from watersmeet.reproduce.adaptive.prototype import Experiment as Settings
+from watersmeet.reproduce.adaptive.prototype import PrototypeSetup
 from watersmeet.reproduce.adaptive.runs import NOTES, Point, points_of
 from watersmeet.reproduce.experiment import Experiment, Row, averaged, finding
 
@@ -29,10 +29,10 @@ FIGURES = (*PHASES, *(f"published {phase}" for phase in PHASES), "by coordinator
 
 
 def _points(quick: bool) -> tuple[Point, ...]:
-    return points_of(lambda ways: Settings(ways=ways), quick)
+    return points_of(lambda ways: PrototypeSetup(ways=ways), quick)
 
 
-def modifications(settings: Settings, change: str) -> dict[str, Modification]:
+def modifications(settings: PrototypeSetup, change: str) -> dict[str, Modification]:
     """A change of the rate of one stream by both procedures."""
     name, setting = settings.names[settings.changing], settings.setting
     rates = (settings.low, settings.high) if change == "up" else (settings.high, settings.low)
@@ -50,7 +50,7 @@ def modifications(settings: Settings, change: str) -> dict[str, Modification]:
 
 
 def _run(point: Point) -> list[Row]:
-    settings, rows = Settings(ways=point.settings.ways, changing=point.draw % point.settings.ways), []
+    settings, rows = PrototypeSetup(ways=point.settings.ways, changing=point.draw % point.settings.ways), []
     for change in ("up", "down"):
         for system, found in modifications(settings, change).items():
             switch = len(point_to_point(found.groups))

@@ -7,7 +7,7 @@ from pathlib import Path
 from watersmeet.program.pier.sql.plan import PlanSettings
 from watersmeet.reproduce.experiment import Experiment, Row, averaged, finding
 from watersmeet.reproduce.plots import lines
-from watersmeet.reproduce.systems.comparison import Workload
+from watersmeet.reproduce.systems.comparison import ComparedWorkload
 from watersmeet.sim.scenario.model import PierSettings, Scenario, System
 from watersmeet.sim.scenario.network import ChurnSettings, DynamicSettings
 from watersmeet.sim.scenario.pier.simulate import simulate_pier
@@ -20,7 +20,7 @@ REMEDIES = {
     "replicas": PierSettings(replicas=2),
     "both": PierSettings(PlanSettings(renew_s=RENEW_S), replicas=2),
 }
-WORKLOAD = Workload(nodes=60, rate=4.0, keys=40, window_s=20)
+WORKLOAD = ComparedWorkload(nodes=60, rate=4.0, keys=40, window_s=20)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,14 @@ from watersmeet.planners.partition import SubPlans, pmjoin_plan
 from watersmeet.planners.trees import BYTES, simple, stream_join_opt
 from watersmeet.reproduce import plots
 from watersmeet.reproduce.experiment import Experiment, Row, finding
-from watersmeet.reproduce.workloads import Source, measure, names_of, rows_table, unpartitioned, workload_of_sources
+from watersmeet.reproduce.workloads import (
+    WorkloadSource,
+    measure,
+    names_of,
+    rows_table,
+    unpartitioned,
+    workload_of_sources,
+)
 
 RATES = np.array([[0.1, 0.1, 100], [0.03, 50, 0.04], [50, 0.01, 0.02]])  # of each stream, by value a, b and c
 WINDOW_S = 0.5
@@ -28,10 +35,10 @@ class Point:
     seconds: int
 
 
-def _sources() -> list[Source]:
+def _sources() -> list[WorkloadSource]:
     """The paper's table 1."""
     total = RATES.sum(axis=1)
-    return [Source(f"n{i + 1}", total[i], WINDOW_S, {0: RATES[i] / total[i]}) for i in range(3)]
+    return [WorkloadSource(f"n{i + 1}", total[i], WINDOW_S, {0: RATES[i] / total[i]}) for i in range(3)]
 
 
 def _plan(scheme: str, workload: Workload) -> SubPlans:

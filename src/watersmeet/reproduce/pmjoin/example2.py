@@ -10,7 +10,7 @@ from watersmeet.reproduce import plots
 from watersmeet.reproduce.experiment import Experiment, Row, finding
 from watersmeet.reproduce.workloads import (
     Measured,
-    Source,
+    WorkloadSource,
     draw_rows,
     measure,
     uniform,
@@ -48,10 +48,12 @@ class Point:
     draws: int
 
 
-def _sources() -> list[Source]:
+def _sources() -> list[WorkloadSource]:
     """The paper's figure 2 and table 2."""
     return [
-        Source(HOMES[i], RATES[i], WINDOW_S, {k: uniform(n) for k, (a, b, n) in enumerate(EDGES) if i in (a, b)})
+        WorkloadSource(
+            HOMES[i], RATES[i], WINDOW_S, {k: uniform(n) for k, (a, b, n) in enumerate(EDGES) if i in (a, b)}
+        )
         for i in range(5)
     ]
 

@@ -10,7 +10,13 @@ from watersmeet.planners.partition import PickMethod, SubPlans, plans_by_class
 from watersmeet.planners.trees import stream_join_opt
 from watersmeet.reproduce import plots
 from watersmeet.reproduce.experiment import Experiment, Row, averaged, finding
-from watersmeet.reproduce.workloads import Source, different_shares, ship_rates, unpartitioned, workload_of_sources
+from watersmeet.reproduce.workloads import (
+    WorkloadSource,
+    different_shares,
+    ship_rates,
+    unpartitioned,
+    workload_of_sources,
+)
 
 STREAMS = 20
 NODES = 10
@@ -30,7 +36,7 @@ class Point:
     draw: int
 
 
-def sources_of(point: Point) -> list[Source]:
+def sources_of(point: Point) -> list[WorkloadSource]:
     """Twenty streams at random nodes and a random query over all of them.
 
     It has 3 to 7 attributes: each stream has one of them, and one stream has each further one beside its own.
@@ -44,7 +50,7 @@ def sources_of(point: Point) -> list[Source]:
         having[int(rng.choice(before))].add(attribute)
     figures = [(f"n{rng.integers(NODES)}", rng.uniform(100, 1000), rng.uniform(10, 100)) for _ in range(STREAMS)]
     return [
-        Source(home, rate, window_s, {key: different_shares(rng, point.values) for key in sorted(having[i])})
+        WorkloadSource(home, rate, window_s, {key: different_shares(rng, point.values) for key in sorted(having[i])})
         for i, (home, rate, window_s) in enumerate(figures)
     ]
 

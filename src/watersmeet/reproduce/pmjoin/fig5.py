@@ -10,7 +10,7 @@ from watersmeet.reproduce import plots
 from watersmeet.reproduce.experiment import Experiment, Row, averaged, finding
 from watersmeet.reproduce.pmjoin.plans import LABELS, PLANS, plans_of
 from watersmeet.reproduce.workloads import (
-    Source,
+    WorkloadSource,
     different_shares,
     ship_rates,
     similar_shares,
@@ -32,7 +32,7 @@ class Point:
     draw: int
 
 
-def sources_of(point: Point) -> list[Source]:
+def sources_of(point: Point) -> list[WorkloadSource]:
     """Ten streams, each at a site of its own; the same rates, windows and kinds of distribution for every range."""
     order, kind = point.situation.split()
     rng = np.random.default_rng((SEED, point.draw))
@@ -41,7 +41,7 @@ def sources_of(point: Point) -> list[Source]:
     if order == "HASW":
         windows = windows[::-1]
     draw = similar_shares if kind == "SD" else different_shares
-    return [Source(f"n{i}", rates[i], windows[i], {0: draw(rng, point.values)}) for i in range(STREAMS)]
+    return [WorkloadSource(f"n{i}", rates[i], windows[i], {0: draw(rng, point.values)}) for i in range(STREAMS)]
 
 
 def _points(quick: bool) -> tuple[Point, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 from watersmeet.reproduce import plots
 from watersmeet.reproduce.experiment import Experiment, Row, averaged, finding
 from watersmeet.reproduce.pmjoin.plans import LABELS, PLANS, plans_of
-from watersmeet.reproduce.workloads import Source, different_shares, ship_rates, workload_of_sources
+from watersmeet.reproduce.workloads import WorkloadSource, different_shares, ship_rates, workload_of_sources
 
 VALUES = 1_000
 RATE = 100.0
@@ -27,11 +27,11 @@ class Point:
     draw: int
 
 
-def sources_of(point: Point) -> list[Source]:
+def sources_of(point: Point) -> list[WorkloadSource]:
     """Streams of the same rate, each at a site of its own; more streams are those of fewer and further ones."""
     rng = np.random.default_rng((SEED, point.draw))
     return [
-        Source(f"n{i}", RATE, point.longest_s * rng.uniform(0.1, 1), {0: different_shares(rng, VALUES)})
+        WorkloadSource(f"n{i}", RATE, point.longest_s * rng.uniform(0.1, 1), {0: different_shares(rng, VALUES)})
         for i in range(point.streams)
     ]
 

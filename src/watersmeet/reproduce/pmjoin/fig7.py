@@ -9,7 +9,13 @@ import numpy as np
 from watersmeet.planners.trees import local_first, optimal, stream_join_opt
 from watersmeet.reproduce import plots
 from watersmeet.reproduce.experiment import Experiment, Row, averaged, finding
-from watersmeet.reproduce.workloads import Source, different_shares, ship_rates, unpartitioned, workload_of_sources
+from watersmeet.reproduce.workloads import (
+    WorkloadSource,
+    different_shares,
+    ship_rates,
+    unpartitioned,
+    workload_of_sources,
+)
 
 NODES = 5
 VALUES = (1_000, 10_000)  # as published, and ten times as many
@@ -27,12 +33,14 @@ class Point:
     draw: int
 
 
-def sources_of(point: Point) -> list[Source]:
+def sources_of(point: Point) -> list[WorkloadSource]:
     """One stream at each node, and further ones at random nodes."""
     rng = np.random.default_rng((SEED, point.draw))
     homes = [*range(NODES), *rng.integers(NODES, size=20)]
     return [
-        Source(f"n{homes[i]}", rng.uniform(100, 500), rng.uniform(10, 100), {0: different_shares(rng, point.values)})
+        WorkloadSource(
+            f"n{homes[i]}", rng.uniform(100, 500), rng.uniform(10, 100), {0: different_shares(rng, point.values)}
+        )
         for i in range(point.streams)
     ]
 

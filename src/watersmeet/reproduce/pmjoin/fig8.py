@@ -12,7 +12,13 @@ from watersmeet.planners.partition import PartMethod, SubPlans, partitioned, par
 from watersmeet.planners.trees import stream_join_opt
 from watersmeet.reproduce import plots
 from watersmeet.reproduce.experiment import Experiment, Row, averaged, finding
-from watersmeet.reproduce.workloads import Source, different_shares, ship_rates, similar_shares, workload_of_sources
+from watersmeet.reproduce.workloads import (
+    WorkloadSource,
+    different_shares,
+    ship_rates,
+    similar_shares,
+    workload_of_sources,
+)
 
 STREAMS = 10
 VALUES = 1_000
@@ -32,7 +38,7 @@ class Point:
     draw: int
 
 
-def hot_spot_sources(situation: str, streams: int, draw: int) -> list[Source]:
+def hot_spot_sources(situation: str, streams: int, draw: int) -> list[WorkloadSource]:
     """Streams at sites of their own; where hot spots are spread, values change places, in all streams or in each."""
     spot, kind, *own = situation.split()
     chance = np.random.default_rng((SEED, draw))
@@ -40,7 +46,7 @@ def hot_spot_sources(situation: str, streams: int, draw: int) -> list[Source]:
     rng = np.random.default_rng((SEED, draw, 1))
     shares_of = similar_shares if kind == "SD" else different_shares
     return [
-        Source(
+        WorkloadSource(
             f"n{i}",
             rng.uniform(10, 1000),
             rng.uniform(10, 100),

@@ -18,7 +18,7 @@ from watersmeet.reproduce.experiment import Experiment, Row, averaged, finding
 from watersmeet.reproduce.pmjoin.fig8 import METHODS, SEED, SITUATIONS, STREAMS, hot_spot_sources
 from watersmeet.reproduce.workloads import (
     EVENT_TIME,
-    Source,
+    WorkloadSource,
     between,
     draw_rows,
     measure,
@@ -65,7 +65,9 @@ def _run(point: Point) -> Row:
     return row
 
 
-def routing_s(sources: Sequence[Source], sub_plans: SubPlans, tables: Mapping[str, pa.Table], full_us: int) -> float:
+def routing_s(
+    sources: Sequence[WorkloadSource], sub_plans: SubPlans, tables: Mapping[str, pa.Table], full_us: int
+) -> float:
     """Processor time that all homes take to route and pack one second of their streams, batches of a second each."""
     joins = shared_joins({"q": plan_of(sources, sub_plans, tables)}, {})
     batches = []

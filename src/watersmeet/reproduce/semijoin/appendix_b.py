@@ -23,7 +23,7 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class NetworkFigures:
     """How long a message takes, and how often one goes."""
 
     latency_s: float = 0.025
@@ -36,7 +36,7 @@ class Network:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class JoinSide:
     """One side of a one-way join: a stream, or combinations of some."""
 
     rate: float  # tuples a second
@@ -57,7 +57,9 @@ class Side:
         return float(self.distinct * (1 - (1 - 1 / self.distinct) ** tuples))
 
 
-def one_way_join_s(method: Method, first: Side, second: Side, forward: float, network: Network, costs: Costs) -> float:
+def one_way_join_s(
+    method: Method, first: JoinSide, second: JoinSide, forward: float, network: NetworkFigures, costs: Costs
+) -> float:
     """What new tuples of the first side cost against the window of the second one.
 
     `forward` is the share of the first side's tuples that find their value in the second one (f12 of table 4); the

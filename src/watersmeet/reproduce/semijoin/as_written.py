@@ -10,8 +10,8 @@ from math import fsum, inf, prod
 
 from watersmeet.plan.nodes import Method
 from watersmeet.planners.oneway import OneWay
-from watersmeet.reproduce.semijoin.appendix_b import Costs, Network, Side, one_way_join_s
-from watersmeet.reproduce.semijoin.runs import ATTRIBUTE_BYTES, Setting, problem_for
+from watersmeet.reproduce.semijoin.appendix_b import Costs, JoinSide, NetworkFigures, one_way_join_s
+from watersmeet.reproduce.semijoin.runs import ATTRIBUTE_BYTES, RunSetting, problem_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +39,22 @@ Steps = Callable[[State, int], Iterable[Step]]  # all methods for the join of a 
 Sequence = tuple[Step, ...]  # of a head
 
 
-def greedy_plan(setting: Setting, steps: Steps) -> tuple[Sequence, ...]:
+def greedy_plan(setting: RunSetting, steps: Steps) -> tuple[Sequence, ...]:
     """Algorithm 10's plan: each head takes the stream and method that are the cheapest now."""
     return tuple(_greedy(setting, steps, head) for head in range(len(setting.streams)))
 
 
-def best_plan(setting: Setting, steps: Steps) -> tuple[Sequence, ...]:
+def best_plan(setting: RunSetting, steps: Steps) -> tuple[Sequence, ...]:
     """The best of all sequences and methods, head by head."""
     return tuple(_best(setting, steps, _start(setting, head)) for head in range(len(setting.streams)))
 
 
-def greedy_cost(setting: Setting, steps: Steps) -> float:
+def greedy_cost(setting: RunSetting, steps: Steps) -> float:
     """The cost of algorithm 10's plan."""
     return sum(map(cost_of, greedy_plan(setting, steps)))
 
 
-def best_cost(setting: Setting, steps: Steps) -> float:
+def best_cost(setting: RunSetting, steps: Steps) -> float:
     """The cost of the best plan."""
     return sum(map(cost_of, best_plan(setting, steps)))
 
@@ -64,7 +64,7 @@ def cost_of(sequence: Sequence) -> float:
     return fsum(step.cost for step in sequence)
 
 
-def _greedy(setting: Setting, steps: Steps, head: int) -> Sequence:
+def _greedy(setting: RunSetting, steps: Steps, head: int) -> Sequence:
     state, taken = _start(setting, head), []
     while candidates := _next_streams(setting, state.joined):
         step = min((step for stream in candidates for step in steps(state, stream)), key=lambda step: step.cost)
@@ -73,7 +73,7 @@ def _greedy(setting: Setting, steps: Steps, head: int) -> Sequence:
     return tuple(taken)
 
 
-def _best(setting: Setting, steps: Steps, state: State) -> Sequence:
+def _best(setting: RunSetting, steps: Steps, state: State) -> Sequence:
     best: Sequence = ()
     least = inf
     for stream in _next_streams(setting, state.joined):
@@ -90,29 +90,29 @@ def _best(setting: Setting, steps: Steps, state: State) -> Sequence:
     return best
 
 
-def _start(setting: Setting, head: int) -> State:
+def _start(setting: RunSetting, head: int) -> State:
     return State(head, 1 << head, f"n{head + 1}")
 
 
-def _next_streams(setting: Setting, joined: int) -> list[int]:
+def _next_streams(setting: RunSetting, joined: int) -> list[int]:
     return [
         stream for stream in range(len(setting.streams)) if not joined >> stream & 1 and _ties(setting, joined, stream)
     ]
 
 
-def _ties(setting: Setting, joined: int, stream: int) -> list[int]:
+def _ties(setting: RunSetting, joined: int, stream: int) -> list[int]:
     """Of the streams that are joined, those that a predicate ties to another one."""
     pairs = [(one, other) for edge in setting.edges for one, other in (edge, edge[::-1])]
     return [one for one, other in pairs if other == stream and joined >> one & 1]
 
 
-def by_appendix_b(setting: Setting, costs: Costs, *, one_attribute: bool = False) -> Steps:
+def by_appendix_b(setting: RunSetting, costs: Costs, *, one_attribute: bool = False) -> Steps:
     """Prices of the paper's formulas; a site is not part of them, for all links are alike.
 
     Each predicate has a pair of attributes of its own; or all streams are joined on one attribute, of which those with
     fewer values have some of the others'.
     """
-    network = Network(setting.latency_s, setting.bandwidth_bps, setting.tau_s)
+    network = NetworkFigures(setting.latency_s, setting.bandwidth_bps, setting.tau_s)
     rates: dict[tuple[int, int], float] = {}
 
     def rate_of(head: int, joined: int) -> float:
@@ -134,7 +134,7 @@ def by_appendix_b(setting: Setting, costs: Costs, *, one_attribute: bool = False
         if one_attribute:
             ties = [min(joined, key=lambda number: setting.streams[number].distinct)]
         spec, key_bytes = setting.streams[stream], float(ATTRIBUTE_BYTES * len(ties))
-        first = Side(
+        first = JoinSide(
             rate_of(state.head, state.joined),
             setting.streams[state.head].window_s,
             float(prod(setting.streams[one].distinct for one in ties)),
@@ -142,7 +142,7 @@ def by_appendix_b(setting: Setting, costs: Costs, *, one_attribute: bool = False
             key_bytes,
         )
         distinct = float(prod(spec.distinct for _ in ties))
-        second = Side(spec.rate, spec.window_s, distinct, float(spec.size_bytes), key_bytes)
+        second = JoinSide(spec.rate, spec.window_s, distinct, float(spec.size_bytes), key_bytes)
         forward = prod(min(1.0, spec.distinct / setting.streams[one].distinct) for one in ties)
         after = State(state.head, state.joined | 1 << stream, "")
         for method in Method:
@@ -151,7 +151,7 @@ def by_appendix_b(setting: Setting, costs: Costs, *, one_attribute: bool = False
     return steps
 
 
-def by_planner(setting: Setting) -> Steps:
+def by_planner(setting: RunSetting) -> Steps:
     """Prices of this project's planners, without Bloom filters, everything paid anew at each use."""
     prices = OneWay(problem_for(setting))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from watersmeet.plan.nodes import HeadPlan, Hop, Linear, Method
 from watersmeet.reproduce import plots
 from watersmeet.reproduce.experiment import Experiment, Row, averaged, finding
-from watersmeet.reproduce.semijoin.runs import Setting, StreamSpec, draw_tables, problem_for, spent
+from watersmeet.reproduce.semijoin.runs import RunSetting, StreamSpec, draw_tables, problem_for, spent
 
 PAPER = tuple(method.value for method in Method)
 BLOOM = tuple(f"{method.value} Bloom" for method in Method if method.startswith("SM"))
@@ -25,7 +25,7 @@ class Panel:
     letter: str
     parameter: str
     values: tuple[float, ...]
-    change: Callable[[Setting, float], Setting]
+    change: Callable[[RunSetting, float], RunSetting]
     published: tuple[str, ...]
 
 
@@ -39,7 +39,7 @@ class Point:
     draw: int = 0
 
 
-def _second(setting: Setting, **changes: float) -> Setting:
+def _second(setting: RunSetting, **changes: float) -> RunSetting:
     """Other figures for the second stream."""
     first, second = setting.streams
     return replace(setting, streams=(first, replace(second, **changes)))  # type: ignore[arg-type]
@@ -111,9 +111,9 @@ def panel_of(letter: str) -> Panel:
     return next(panel for panel in PANELS if panel.letter == letter)
 
 
-def setting_of(point: Point) -> Setting:
+def setting_of(point: Point) -> RunSetting:
     """The paper's default setting with one figure changed."""
-    return panel_of(point.letter).change(Setting((StreamSpec(), StreamSpec())), point.value)
+    return panel_of(point.letter).change(RunSetting((StreamSpec(), StreamSpec())), point.value)
 
 
 def one_way_join(method: Method, *, bloom: bool = False) -> Linear:

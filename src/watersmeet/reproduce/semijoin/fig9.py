@@ -6,7 +6,7 @@ from pathlib import Path
 
 from watersmeet.reproduce import plots
 from watersmeet.reproduce.experiment import Experiment, Row, averaged
-from watersmeet.reproduce.semijoin.runs import ATTRIBUTE_BYTES, Setting, StreamSpec
+from watersmeet.reproduce.semijoin.runs import ATTRIBUTE_BYTES, RunSetting, StreamSpec
 from watersmeet.reproduce.semijoin.table3 import (
     ATTRIBUTES,
     EDGES,
@@ -43,7 +43,7 @@ class Point:
     draw: int = 0
 
 
-def setting_of(point: Point) -> Setting:
+def setting_of(point: Point) -> RunSetting:
     """Four streams that are all alike."""
     match list(SWEEPS).index(point.parameter):
         case 0:
@@ -54,7 +54,7 @@ def setting_of(point: Point) -> Setting:
             stream = replace(DEFAULT, distinct=round(1 / point.value))
         case _:
             stream = replace(DEFAULT, window_s=point.value / 1e3)
-    return Setting((stream,) * STREAMS, EDGES[point.topology])
+    return RunSetting((stream,) * STREAMS, EDGES[point.topology])
 
 
 def _points(quick: bool) -> tuple[Point, ...]:

@@ -19,7 +19,7 @@ from watersmeet.plan.nodes import Method
 from watersmeet.reproduce import plots
 from watersmeet.reproduce.experiment import Experiment, Row, averaged, finding
 from watersmeet.reproduce.semijoin.fig7 import one_way_join
-from watersmeet.reproduce.semijoin.runs import Setting, StreamSpec, draw_tables, problem_for
+from watersmeet.reproduce.semijoin.runs import RunSetting, StreamSpec, draw_tables, problem_for
 from watersmeet.reproduce.workloads import EVENT_TIME, between
 from watersmeet.sim.internet.links import LinkModel
 from watersmeet.sim.sites.simulated import SimulatedSites
@@ -28,7 +28,7 @@ DELTA_MS = (80, 320)  # the paper's, and four times that
 JITTERS_MS = (0, 50, 100, 200, 400, 800)
 QUICK_JITTERS_MS = (0, 200, 800)
 DRAWS, SECONDS = 10, 4.0
-SETTING = Setting((StreamSpec(50, 10, 100.0, 3.0), StreamSpec(50, 10, 100.0, 3.0)))
+SETTING = RunSetting((StreamSpec(50, 10, 100.0, 3.0), StreamSpec(50, 10, 100.0, 3.0)))
 WATERMARKS, WAIT = "watermarks", "watermark wait (ms)"
 KEPT_TWICE = "SM-D1, kept 2 delta"
 METHODS = tuple(method.value for method in Method)
@@ -46,7 +46,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Pairs:
+class AnswerPairs:
     """Rows that make answers, one of S1 as the latest with one of S2: their numbers, time stamps and intervals."""
 
     first: NDArray[np.int64]
@@ -56,7 +56,7 @@ class Pairs:
     keys: NDArray[np.int64]
 
 
-def pairs_of(tables: Mapping[str, pa.Table], window_us: int, from_us: int, until_us: int) -> Pairs:
+def pairs_of(tables: Mapping[str, pa.Table], window_us: int, from_us: int, until_us: int) -> AnswerPairs:
     """All answers whose latest row is one of S1, from an instant to just before another."""
     (ts1, key1), (ts2, key2) = (
         (table.column(EVENT_TIME).cast(pa.int64()).to_numpy(), table.column("k0").to_numpy())
@@ -68,7 +68,7 @@ def pairs_of(tables: Mapping[str, pa.Table], window_us: int, from_us: int, until
     second = np.concatenate([np.arange(*bounds) for bounds in zip(low, high, strict=True)])
     same = key1[first] == key2[second]
     first, second = first[same], second[same]
-    return Pairs(first, second, ts1[first], ts2[second], key1[first])
+    return AnswerPairs(first, second, ts1[first], ts2[second], key1[first])
 
 
 class FixedDelta:
@@ -93,7 +93,7 @@ class FixedDelta:
             np.asarray(back),
         )  # delays by interval, from S1 to S2, from S2 to S1
 
-    def found(self, method: Method, pairs: Pairs) -> NDArray[np.bool_]:
+    def found(self, method: Method, pairs: AnswerPairs) -> NDArray[np.bool_]:
         """Which of the answers a method makes.
 
         Of SM-S2's values all tuples are taken to be at S1 already, as they are once a value has been fetched.
@@ -122,7 +122,9 @@ class FixedDelta:
         return row_us >= ends * self.tau_us - self.window_us
 
 
-def answered(setting: Setting, method: Method, tables: Mapping[str, pa.Table], jitter_us: int, seed: int) -> pa.Table:
+def answered(
+    setting: RunSetting, method: Method, tables: Mapping[str, pa.Table], jitter_us: int, seed: int
+) -> pa.Table:
     """The answers of site programs, a micro-batch an interval, over links whose delays vary."""
     join = problem_for(setting).join((one_way_join(method),))
     link = LinkModel(latency_us=round(setting.latency_s * _SECOND), jitter_us=jitter_us)
@@ -143,7 +145,7 @@ def answered(setting: Setting, method: Method, tables: Mapping[str, pa.Table], j
     return pa.concat_tables(sites.answers())
 
 
-def lost(pairs: Pairs, answers: pa.Table, tables: Mapping[str, pa.Table]) -> int:
+def lost(pairs: AnswerPairs, answers: pa.Table, tables: Mapping[str, pa.Table]) -> int:
     """How many of the answers that there should be are not there; a row is known by its bytes."""
     first, second = (
         pc.index_in(answers.column(f"load_{name}"), tables[name].column("load").combine_chunks()).to_numpy()

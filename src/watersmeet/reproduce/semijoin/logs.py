@@ -15,7 +15,7 @@ from watersmeet.plan.nodes import HeadPlan, Hop, Linear
 from watersmeet.planners.problem import Problem, problem_of
 from watersmeet.query.sql import parse_query
 from watersmeet.reproduce.semijoin.as_written import Sequence
-from watersmeet.reproduce.semijoin.runs import UNITS, WORK, Setting, StreamSpec
+from watersmeet.reproduce.semijoin.runs import UNITS, WORK, RunSetting, StreamSpec
 from watersmeet.reproduce.workloads import EVENT_TIME
 from watersmeet.sim.sites.rows import typed
 from watersmeet.stats.model import ColumnStats, Number, Stats, StreamStats
@@ -65,13 +65,13 @@ def _periods(period: np.ndarray) -> list[tuple[int, np.ndarray]]:
     return [(number, period == number) for number in range(PERIODS)]
 
 
-def setting_of(logs: tuple[Log, ...], window_s: float) -> Setting:
+def setting_of(logs: tuple[Log, ...], window_s: float) -> RunSetting:
     """What planners are told: rates and selectivity factors of whole logs, as in the paper."""
     streams = tuple(StreamSpec(TUPLE_BYTES, round(1 / log.selectivity), log.rate, window_s) for log in logs)
-    return Setting(streams, tuple(combinations(range(PERIODS), 2)))
+    return RunSetting(streams, tuple(combinations(range(PERIODS), 2)))
 
 
-def problem_for(setting: Setting) -> Problem:
+def problem_for(setting: RunSetting) -> Problem:
     """The join of all streams on the client, each at a site of its own; answers stay where they are made."""
     columns = {"client": pa.int64(), "load": pa.binary(), EVENT_TIME: pa.timestamp("us", "UTC")}
     streams = tuple(
@@ -112,7 +112,7 @@ def problem_for(setting: Setting) -> Problem:
 
 
 def tables_of(
-    logs: tuple[Log, ...], setting: Setting, start_s: float, seconds: float, seed: int
+    logs: tuple[Log, ...], setting: RunSetting, start_s: float, seconds: float, seed: int
 ) -> Mapping[str, pa.Table]:
     """The requests of each log from some time on, with what a tuple has beside its client as random bytes."""
     tables, low = {}, round(start_s * _SECOND)
@@ -128,7 +128,7 @@ def tables_of(
     return tables
 
 
-def linear(setting: Setting, plan: tuple[Sequence, ...]) -> Linear:
+def linear(setting: RunSetting, plan: tuple[Sequence, ...]) -> Linear:
     """Sequences of one-way joins as a plan that sites can run."""
     return Linear(
         tuple(

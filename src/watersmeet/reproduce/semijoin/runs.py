@@ -54,7 +54,7 @@ class StreamSpec:
 
 
 @dataclass(frozen=True)
-class Setting:
+class RunSetting:
     """Streams, each at a site of its own, the pairs of them that are joined, and the network between the sites."""
 
     streams: tuple[StreamSpec, ...]
@@ -82,7 +82,7 @@ class Setting:
         return max(stream.window_s for stream in self.streams)
 
 
-def problem_for(setting: Setting) -> Problem:
+def problem_for(setting: RunSetting) -> Problem:
     """The question for planners, with the very figures that rows are drawn from; answers stay where they are made."""
     streams, stats = [], {}
     for number, (name, stream) in enumerate(zip(setting.names, setting.streams, strict=True)):
@@ -105,7 +105,7 @@ def problem_for(setting: Setting) -> Problem:
     return problem_of(query, topology, None, Stats(stats), objective=WORK, units=UNITS, batch_interval_s=setting.tau_s)
 
 
-def sql_of(setting: Setting) -> str:
+def sql_of(setting: RunSetting) -> str:
     """The query: all streams whole, a pair of attributes of their own for each pair of streams that is joined."""
     select = ", ".join(f"{name}.load AS load_{name}" for name in setting.names)
     froms = ", ".join(
@@ -119,14 +119,14 @@ def sql_of(setting: Setting) -> str:
     return f"SELECT {select} FROM {froms} WHERE {where}"
 
 
-def schema_of(setting: Setting, name: str) -> pa.Schema:
+def schema_of(setting: RunSetting, name: str) -> pa.Schema:
     """The columns of a stream."""
     keys = setting.keys(setting.names.index(name))
     time = pa.timestamp("us", "UTC")
     return pa.schema([*((key, pa.int64()) for key in keys), ("load", pa.binary()), (EVENT_TIME, time)])
 
 
-def draw_tables(setting: Setting, seconds: float, seed: int) -> dict[str, pa.Table]:
+def draw_tables(setting: RunSetting, seconds: float, seed: int) -> dict[str, pa.Table]:
     """Rows at even distances, with uniform keys of which those of fewer values are among those of more.
 
     What a row has beside its keys is random bytes, which no compression makes smaller.
@@ -192,7 +192,7 @@ class Counts:
     def __sub__(self, other: "Counts") -> "Counts":
         return Counts(*(getattr(self, field.name) - getattr(other, field.name) for field in fields(self)))
 
-    def transmission_s(self, setting: Setting) -> float:
+    def transmission_s(self, setting: RunSetting) -> float:
         """The time that parcels spend on links."""
         return self.parcels * setting.latency_s + self.bytes * 8 / setting.bandwidth_bps
 
@@ -222,7 +222,7 @@ class Spent:
 
 
 def spent(
-    setting: Setting,
+    setting: RunSetting,
     problem: Problem,
     sub_plan: Linear,
     tables: Mapping[str, pa.Table],

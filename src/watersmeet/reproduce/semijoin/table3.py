@@ -17,7 +17,7 @@ from watersmeet.program.compile import compile_sites
 from watersmeet.program.operators import Join
 from watersmeet.reproduce import plots
 from watersmeet.reproduce.experiment import Experiment, Row
-from watersmeet.reproduce.semijoin.runs import ATTRIBUTE_BYTES, Setting, StreamSpec, draw_tables, problem_for, spent
+from watersmeet.reproduce.semijoin.runs import ATTRIBUTE_BYTES, RunSetting, StreamSpec, draw_tables, problem_for, spent
 
 STREAMS = 4
 EDGES = {
@@ -64,7 +64,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparedPlans:
     """What the plans of one query take, in seconds a second; apart: heads planned one by one, but run with sharing."""
 
     greedy: float
@@ -76,7 +76,7 @@ class Compared:
     seconds: float  # for how long plans were measured
 
 
-def setting_of(point: Point) -> Setting:
+def setting_of(point: Point) -> RunSetting:
     """A random query, each figure of each stream drawn from table 2."""
     rng = np.random.default_rng((SEED, list(EDGES).index(point.topology), point.query))
     streams = tuple(
@@ -88,10 +88,10 @@ def setting_of(point: Point) -> Setting:
         )
         for _ in range(STREAMS)
     )
-    return Setting(streams, EDGES[point.topology])
+    return RunSetting(streams, EDGES[point.topology])
 
 
-def compare(setting: Setting, seed: int, seconds: float = SECONDS) -> Compared:
+def compare(setting: RunSetting, seed: int, seconds: float = SECONDS) -> ComparedPlans:
     """Plan a query in five ways and measure each plan over the same rows; equal plans run once."""
     problem = problem_for(setting)
     prices = OneWay(problem)
@@ -111,7 +111,7 @@ def compare(setting: Setting, seed: int, seconds: float = SECONDS) -> Compared:
             known[sub_plan] = spent(setting, problem, sub_plan, tables, seconds, warm_feeds=feeds).total
     planned = prices.value(sub_plans[0].heads) / prices.value(sub_plans[1].heads)
     taken = [known[sub_plan] for sub_plan in sub_plans]
-    return Compared(taken[0], taken[1], taken[2], taken[3], taken[4], planned, seconds)
+    return ComparedPlans(taken[0], taken[1], taken[2], taken[3], taken[4], planned, seconds)
 
 
 def gathered(problem: Problem) -> Linear:

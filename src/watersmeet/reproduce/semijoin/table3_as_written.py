@@ -9,7 +9,7 @@ from watersmeet.reproduce.experiment import Experiment, Row, averaged, finding
 from watersmeet.reproduce.semijoin import fig8, fig9, table3
 from watersmeet.reproduce.semijoin.appendix_b import Costs
 from watersmeet.reproduce.semijoin.as_written import Steps, best_cost, by_appendix_b, by_planner, greedy_cost
-from watersmeet.reproduce.semijoin.runs import Setting, StreamSpec
+from watersmeet.reproduce.semijoin.runs import RunSetting, StreamSpec
 from watersmeet.reproduce.semijoin.table3 import EDGES, PUBLISHED, QUERIES, QUICK_QUERIES, summary
 
 COSTS = {  # the paper states none
@@ -37,15 +37,15 @@ class Alike:
     topology: str
     parameter: str
     value: float
-    setting: Setting
+    setting: RunSetting
 
 
-def steps_of(setting: Setting, measure: str) -> Steps:
+def steps_of(setting: RunSetting, measure: str) -> Steps:
     """The prices that a column is of."""
     return by_planner(setting) if measure == PLANNER else by_appendix_b(setting, COSTS[measure])
 
 
-def ratios(setting: Setting) -> dict[str, float]:
+def ratios(setting: RunSetting) -> dict[str, float]:
     """T_G / T_E by every measure."""
     found = {}
     for measure in MEASURES:
@@ -128,7 +128,9 @@ def _alike_points(quick: bool) -> tuple[Alike, ...]:
 def _log_points(quick: bool) -> tuple[Alike, ...]:
     edges = EDGES["fully connected"]
     streams = {window_s: tuple(replace(one, window_s=window_s) for one in LOGS) for window_s in LOG_WINDOWS_S}
-    return tuple(Alike("", "window (ms)", 1e3 * window_s, Setting(some, edges)) for window_s, some in streams.items())
+    return tuple(
+        Alike("", "window (ms)", 1e3 * window_s, RunSetting(some, edges)) for window_s, some in streams.items()
+    )
 
 
 def _run_logs(point: Alike) -> Row:

@@ -25,7 +25,7 @@ FIGURES = ("KB", "messages", "standing KB", "median ms", "p99 ms", "highest KB",
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class ComparedWorkload:
     """What is published and asked: two or three streams that join on `k` (and `j`), within RANGE windows."""
 
     nodes: int = 128
@@ -84,7 +84,7 @@ class Workload:
         return f"SELECT {items} FROM {sources} WHERE {' AND '.join(conditions)}"
 
 
-BASE = Workload()
+BASE = ComparedWorkload()
 WORKLOADS = {
     "base": BASE,
     "few matches": replace(BASE, keys=5_000),

@@ -48,7 +48,7 @@ class Instance:
 
 
 @dataclass(frozen=True, slots=True)
-class Digest:
+class ObjectDigest:
     """Name, version and remaining lifetime of an object, without its value."""
 
     name: Name
@@ -64,7 +64,7 @@ class Digest:
 
 
 @dataclass(frozen=True, slots=True)
-class Lookup:
+class AddressLookup:
     """Routed: asks for the address of the node responsible for the target."""
 
     request: int
@@ -179,7 +179,7 @@ class Items:
 class Refresh:
     """From an owner to a replica holder: which objects it should have copies of."""
 
-    digests: tuple[Digest, ...]
+    digests: tuple[ObjectDigest, ...]
 
     @property
     def size_bytes(self) -> int:
@@ -187,10 +187,10 @@ class Refresh:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class ObjectOffer:
     """Routed: the receiver is responsible for this object, which the sender has."""
 
-    digest: Digest
+    digest: ObjectDigest
 
     @property
     def size_bytes(self) -> int:
@@ -210,7 +210,7 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class ObjectTransfer:
     """Objects that the receiver is to own (`is_move`), or copies for it."""
 
     instances: tuple[Instance, ...]
@@ -225,7 +225,7 @@ class Transfer:
 class Owned:
     """The reply to Offer and to a move: the sender owns these objects, the receiver need not keep them."""
 
-    digests: tuple[Digest, ...]
+    digests: tuple[ObjectDigest, ...]
 
     @property
     def size_bytes(self) -> int:
@@ -234,7 +234,9 @@ class Owned:
 
 Operation: TypeAlias = Put | Get | Renew
 Reply: TypeAlias = Done | Items
-DhtMessage: TypeAlias = Lookup | Located | Send | Operation | Reply | Refresh | Offer | Fetch | Transfer | Owned
+DhtMessage: TypeAlias = (
+    AddressLookup | Located | Send | Operation | Reply | Refresh | ObjectOffer | Fetch | ObjectTransfer | Owned
+)
 
 
 def _text_bytes(*parts: str) -> int:

@@ -17,6 +17,7 @@ from typing import TypeAlias, assert_never
 from watersmeet.sim.dht.callbacks import Cancel, PrefixCallbacks
 from watersmeet.sim.dht.messages import (
     VALUE_BYTES,
+    AddressLookup,
     DhtMessage,
     Done,
     Fetch,
@@ -25,8 +26,8 @@ from watersmeet.sim.dht.messages import (
     Item,
     Items,
     Located,
-    Lookup,
-    Offer,
+    ObjectOffer,
+    ObjectTransfer,
     Operation,
     Owned,
     Put,
@@ -34,7 +35,6 @@ from watersmeet.sim.dht.messages import (
     Renew,
     Reply,
     Send,
-    Transfer,
 )
 from watersmeet.sim.dht.replicas import Replicas
 from watersmeet.sim.dht.requests import Requests
@@ -285,13 +285,13 @@ class Dht:
 
     def _delivered(self, origin: Address, target: int, payload: object, hops: int) -> None:
         match payload:
-            case Lookup(number, attempt):
+            case AddressLookup(number, attempt):
                 self._reply(origin, Located(number, attempt))
             case Send(instance):
                 self._arrived(instance)
-            case Offer(digest):
+            case ObjectOffer(digest):
                 self._replicas.offered(origin, digest)
-            case Transfer():
+            case ObjectTransfer():
                 self._replicas.transferred(origin, payload)
 
     def _received(self, sender: Address, payload: object) -> None:
@@ -308,7 +308,7 @@ class Dht:
                 self._replicas.refreshed(sender, digests)
             case Fetch():
                 self._replicas.fetched(sender, payload)
-            case Transfer():
+            case ObjectTransfer():
                 self._replicas.transferred(sender, payload)
             case Owned(digests):
                 self._replicas.owned_elsewhere(digests)

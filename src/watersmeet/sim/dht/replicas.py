@@ -7,7 +7,17 @@ before and copies that nobody refreshes any more, it offers to the owner, who fe
 
 from collections.abc import Callable, Iterable
 
-from watersmeet.sim.dht.messages import DhtMessage, Digest, Fetch, Instance, Item, Offer, Owned, Refresh, Transfer
+from watersmeet.sim.dht.messages import (
+    DhtMessage,
+    Fetch,
+    Instance,
+    Item,
+    ObjectDigest,
+    ObjectOffer,
+    ObjectTransfer,
+    Owned,
+    Refresh,
+)
 from watersmeet.sim.dht.settings import DhtSettings
 from watersmeet.sim.dht.store import SoftStateStore, StoredObject
 from watersmeet.sim.kernel import NO_EVENT, Event, Kernel
@@ -51,10 +61,10 @@ class Replicas:
             return True
         return self._node.router.is_ready and self._node.router.next_hop(target) is None
 
-    def handover(self) -> list[tuple[int, Transfer]]:
+    def handover(self) -> list[tuple[int, ObjectTransfer]]:
         """What a node that leaves sends to the owners after it, with the points to which it is routed."""
         return [
-            (stored.target, Transfer((self._store.instance(stored),), is_move=True))
+            (stored.target, ObjectTransfer((self._store.instance(stored),), is_move=True))
             for stored in self._store
             if stored.is_owned and stored.target is not None
         ]
@@ -69,7 +79,7 @@ class Replicas:
                 stored.refreshed_us = self._kernel.now_us
             else:
                 if self._settings.replicas and not stored.is_pinned:
-                    self._tell_successors(Transfer((self._store.instance(stored),), is_move=False))
+                    self._tell_successors(ObjectTransfer((self._store.instance(stored),), is_move=False))
                 self._on_owned(self._store.item(stored))
         elif is_owner:
             self._own(stored)
@@ -91,7 +101,7 @@ class Replicas:
 
     # Messages of other nodes.
 
-    def refreshed(self, owner: Address, digests: Iterable[Digest]) -> None:
+    def refreshed(self, owner: Address, digests: Iterable[ObjectDigest]) -> None:
         """An owner says which copies should be here."""
         missing = []
         for digest in digests:
@@ -104,7 +114,7 @@ class Replicas:
         if missing:
             self._tell(owner, Fetch(tuple(missing), is_move=False))
 
-    def offered(self, holder: Address, digest: Digest) -> None:
+    def offered(self, holder: Address, digest: ObjectDigest) -> None:
         """Another node has an object that this one is responsible for."""
         stored = self._store.find(digest.name)
         if stored is None or stored.version < digest.version:
@@ -117,17 +127,17 @@ class Replicas:
         """Another node wants objects that are here."""
         wanted = [stored for name in message.names if (stored := self._store.find(name)) is not None]
         if wanted:
-            self._tell(asker, Transfer(tuple(self._store.instance(stored) for stored in wanted), message.is_move))
+            self._tell(asker, ObjectTransfer(tuple(self._store.instance(stored) for stored in wanted), message.is_move))
 
-    def transferred(self, sender: Address, message: Transfer) -> None:
+    def transferred(self, sender: Address, message: ObjectTransfer) -> None:
         """Objects have come, to be owned or as copies."""
         for instance in message.instances:
             self.keep(instance, is_owner=message.is_move)
         if message.is_move:
-            digests = (Digest(each.item.name, each.version, each.item.lifetime_us) for each in message.instances)
+            digests = (ObjectDigest(each.item.name, each.version, each.item.lifetime_us) for each in message.instances)
             self._tell(sender, Owned(tuple(digests)))
 
-    def owned_elsewhere(self, digests: Iterable[Digest]) -> None:
+    def owned_elsewhere(self, digests: Iterable[ObjectDigest]) -> None:
         """The owner has these: drop them, unless this node owned them before and may be a replica holder now."""
         for digest in digests:
             stored = self._store.find(digest.name)
@@ -152,7 +162,7 @@ class Replicas:
             return
         orphaned_us = self._kernel.now_us - _MISSED_REFRESHES * self._settings.repair_us
         owned: list[StoredObject] = []
-        misplaced: list[tuple[int, Offer]] = []
+        misplaced: list[tuple[int, ObjectOffer]] = []
         is_ready = self._node.router.is_ready
         for stored in list(self._store):
             if stored.target is None:
@@ -161,7 +171,7 @@ class Replicas:
                 owned.append(stored)
                 self._own(stored)
             elif is_ready and (stored.refreshed_us is None or stored.refreshed_us <= orphaned_us):
-                misplaced.append((stored.target, Offer(self._store.digest(stored))))
+                misplaced.append((stored.target, ObjectOffer(self._store.digest(stored))))
         self._node.route_many((target, offer, offer.size_bytes) for target, offer in misplaced)
         if self._settings.replicas and owned:
             self._tell_successors(Refresh(tuple(self._store.digest(stored) for stored in owned)))

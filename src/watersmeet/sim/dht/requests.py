@@ -6,7 +6,7 @@ A request to an address needs no lookup; it is repeated there.
 from collections.abc import Callable
 from functools import partial
 
-from watersmeet.sim.dht.messages import Located, Lookup, Operation, Reply
+from watersmeet.sim.dht.messages import AddressLookup, Located, Operation, Reply
 from watersmeet.sim.dht.settings import DhtSettings
 from watersmeet.sim.kernel import NO_EVENT, Event, Kernel
 from watersmeet.sim.overlays.node import OverlayNode
@@ -86,7 +86,7 @@ class Requests:
             assert request.address is not None
             self._ask(request.address, number, request)
             return
-        message = Lookup(number, request.attempt)
+        message = AddressLookup(number, request.attempt)
         self._node.route(request.operation.target, message, message.size_bytes)
 
     def _ask(self, owner: Address, number: int, request: _Request) -> None:

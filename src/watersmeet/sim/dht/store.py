@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from watersmeet.sim.dht.messages import Digest, Instance, Item, Name
+from watersmeet.sim.dht.messages import Instance, Item, Name, ObjectDigest
 from watersmeet.sim.kernel import NO_EVENT, Event, Kernel
 
 
@@ -117,9 +117,9 @@ class SoftStateStore:
         """An object for another node."""
         return Instance(self.item(stored), stored.target, stored.version)
 
-    def digest(self, stored: StoredObject) -> Digest:
+    def digest(self, stored: StoredObject) -> ObjectDigest:
         """What another node has to know to tell whether it has the object."""
-        return Digest(stored.item.name, stored.version, self._lifetime_us(stored))
+        return ObjectDigest(stored.item.name, stored.version, self._lifetime_us(stored))
 
     def _lifetime_us(self, stored: StoredObject) -> int:
         return stored.expires_us - self._kernel.now_us

@@ -34,7 +34,7 @@ class Latency(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class ConstantLatency:
     """The same delay between all hosts."""
 
     delay_us: int = 50_000

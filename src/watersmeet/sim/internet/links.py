@@ -41,7 +41,7 @@ class LinkModel:
 
 
 @dataclass(slots=True)
-class LinkTraffic:
+class DirectionCounts:
     """What one direction of a link has carried; acknowledgements are free and not counted."""
 
     sent: int = 0  # messages, the first time
@@ -78,7 +78,7 @@ class _Link:
     free_us: float = 0.0  # when all has left; not rounded, or many small messages would add up to a wrong rate
     acknowledged: int = -1
     kept: dict[int, _Kept] = field(default_factory=dict)
-    traffic: LinkTraffic = field(default_factory=LinkTraffic)
+    traffic: DirectionCounts = field(default_factory=DirectionCounts)
 
 
 Observer: TypeAlias = Callable[[str, str, int, int], object]  # sender, receiver, bytes, microseconds under way
@@ -139,7 +139,7 @@ class Network:
         """The highest number that the sender has heard to be durable at the receiver, -1 if none."""
         return self._link(sender, receiver).acknowledged
 
-    def traffic(self, sender: str, receiver: str) -> LinkTraffic:
+    def traffic(self, sender: str, receiver: str) -> DirectionCounts:
         """The counters of one direction of a link."""
         return self._link(sender, receiver).traffic
 

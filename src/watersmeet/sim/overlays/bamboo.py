@@ -73,7 +73,7 @@ class Pong:
 
 
 @dataclass(frozen=True, slots=True)
-class Join:
+class JoinRequest:
     """Routed to whoever is closest to the joining node; on the way each node adds what the new table can use."""
 
     joiner: Peer
@@ -106,7 +106,7 @@ class AskRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Seek:
+class SeekPoint:
     """Routed to whoever is closest to a point: asks for it and its neighbours."""
 
     asker: Peer
@@ -129,7 +129,7 @@ class Bye:
     peers: tuple[Peer, ...]
 
 
-BambooMessage: TypeAlias = Ping | Pong | Join | Welcome | Exchange | AskRow | Seek | Tell | Bye
+BambooMessage: TypeAlias = Ping | Pong | JoinRequest | Welcome | Exchange | AskRow | SeekPoint | Tell | Bye
 
 
 class _Probe:
@@ -297,7 +297,7 @@ class Bamboo:
                 self._measured(sender, self._kernel.now_us - sent_us)
                 self._heard(sender, identifier, is_member, is_measured=True)
                 self._no_longer_await(sender)
-            case Join():
+            case JoinRequest():
                 if self.is_ready:
                     self._drop(message.joiner.address)  # its life before this one is over
                     self._pass_join(message)
@@ -312,7 +312,7 @@ class Bamboo:
                 self._heard(sender, identifier, is_member=True)
                 if self.is_ready:
                     self._send(sender, Tell(self.identifier, self._row(row, sender)))
-            case Seek():
+            case SeekPoint():
                 if self.is_ready:
                     self._pass_seek(message)
             case Tell(identifier, peers):
@@ -328,11 +328,11 @@ class Bamboo:
         """Ask again with twice the patience until somebody welcomes this node."""
         assert self._bootstrap is not None
         self._awaited.clear()
-        self._send(self._bootstrap, Join(Peer(self.identifier, self.address)), lambda: None)
+        self._send(self._bootstrap, JoinRequest(Peer(self.identifier, self.address)), lambda: None)
         retry_us = min(2 * timeout_us, self._settings.timeout_most_us)
         self._timers["join"] = self._kernel.after(timeout_us, self._try_join, retry_us)
 
-    def _pass_join(self, message: Join) -> None:
+    def _pass_join(self, message: JoinRequest) -> None:
         joiner = message.joiner
         if message.hops > HOPS_MAX or joiner.address == self.address:
             return
@@ -344,7 +344,7 @@ class Bamboo:
             self._send(joiner.address, Welcome(tuple(peers)), lambda: None)
         else:
             again = partial(self._reroute, hop.address, partial(self._pass_join, message))
-            self._send(hop.address, Join(joiner, gathered, message.hops + 1), again)
+            self._send(hop.address, JoinRequest(joiner, gathered, message.hops + 1), again)
 
     def _welcomed(self, peers: Sequence[Peer]) -> None:
         if self.is_ready or self._awaited:
@@ -422,16 +422,16 @@ class Bamboo:
         tail_bits = ID_BITS - DIGIT_BITS * (row + 1)
         prefix = self.identifier >> tail_bits + DIGIT_BITS
         target = (prefix << DIGIT_BITS | digit) << tail_bits | random.getrandbits(tail_bits)
-        self._pass_seek(Seek(Peer(self.identifier, self.address), target))
+        self._pass_seek(SeekPoint(Peer(self.identifier, self.address), target))
 
-    def _pass_seek(self, message: Seek) -> None:
+    def _pass_seek(self, message: SeekPoint) -> None:
         if message.hops > HOPS_MAX:
             return
         asker, target = message.asker, message.target
         hop = self._next(target)
         if hop.address != self.address:
             again = partial(self._reroute, hop.address, partial(self._pass_seek, message))
-            self._send(hop.address, Seek(asker, target, message.hops + 1), again)
+            self._send(hop.address, SeekPoint(asker, target, message.hops + 1), again)
         elif asker.address != self.address:
             self._send(asker.address, Tell(self.identifier, self._around(target, asker.address)))
 
@@ -614,7 +614,7 @@ class Bamboo:
             del self._round_trips[oldest]
 
     def _send(self, address: Address, message: BambooMessage, failed: Callable[[], None] | None = None) -> None:
-        if isinstance(message, Join):
+        if isinstance(message, JoinRequest):
             peers = len(message.gathered) + 1
         elif isinstance(message, Welcome | Exchange | Tell | Bye):
             peers = len(message.peers)

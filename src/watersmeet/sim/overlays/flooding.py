@@ -55,7 +55,7 @@ def random_graph(nodes: int, degree: int, seed: int) -> list[list[int]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class FloodedQuery:
     """On its way from neighbour to neighbour."""
 
     number: tuple[Address, int]
@@ -70,7 +70,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class FloodedAnswer:
     """Straight to who asked."""
 
     number: tuple[Address, int]
@@ -159,9 +159,9 @@ class FloodingNode:
         self._note(number)
         hits = self._match(payload)
         if hits:
-            self._kernel.after(0, self._answered, Answer(number, hits, 0, 0), self.address)
+            self._kernel.after(0, self._answered, FloodedAnswer(number, hits, 0, 0), self.address)
         if hops:
-            self._spread(Query(number, payload, size_bytes, hops - 1, 1), self.address)
+            self._spread(FloodedQuery(number, payload, size_bytes, hops - 1, 1), self.address)
         return self._queries
 
     def close(self, number: int) -> None:
@@ -171,37 +171,37 @@ class FloodingNode:
     def receive(self, sender: Address, message: object) -> None:
         """Take a message from the net."""
         match message:
-            case Query():
+            case FloodedQuery():
                 self._asked(sender, message)
-            case Answer():
+            case FloodedAnswer():
                 self._answered(message, sender)
             case Connect():
                 self._neighbours[sender] = None
             case _:
                 raise TypeError(f"a node of an unstructured overlay does not know what this is: {message!r}")
 
-    def _asked(self, sender: Address, query: Query) -> None:
+    def _asked(self, sender: Address, query: FloodedQuery) -> None:
         if query.number in self._seen:
             self.duplicates_total += 1
             return
         self._note(query.number)
         hits = self._match(query.payload)
         if hits:
-            self._send(query.number[0], Answer(query.number, hits, query.hops, self._hit_bytes * len(hits)))
+            self._send(query.number[0], FloodedAnswer(query.number, hits, query.hops, self._hit_bytes * len(hits)))
         if query.hops_left:
-            further = Query(
+            further = FloodedQuery(
                 query.number, query.payload, query.payload_bytes, query.hops_left - 1, query.hops + 1
             )  # fmt: skip
             self._spread(further, sender)
 
-    def _spread(self, query: Query, sender: Address) -> None:
+    def _spread(self, query: FloodedQuery, sender: Address) -> None:
         size_bytes = query.size_bytes
         for neighbour in self._neighbours:
             if neighbour != sender:
                 gone = partial(self._gone, neighbour)
                 self._internet.send(self.address, neighbour, query, size_bytes, gone)
 
-    def _answered(self, answer: Answer, sender: Address) -> None:
+    def _answered(self, answer: FloodedAnswer, sender: Address) -> None:
         found = self._found.get(answer.number[1])
         if found is not None:
             found(sender, answer.hits, answer.hops)
@@ -218,5 +218,5 @@ class FloodingNode:
             if other is not None:
                 self.connect([other])
 
-    def _send(self, address: Address, message: Query | Answer | Connect) -> None:
+    def _send(self, address: Address, message: FloodedQuery | FloodedAnswer | Connect) -> None:
         self._internet.send(self.address, address, message, message.size_bytes, partial(self._gone, address))

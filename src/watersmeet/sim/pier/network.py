@@ -25,7 +25,7 @@ SETTLE_US = 5_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class HostTraffic:
     """What hosts have sent, and what each has received."""
 
     messages: int
@@ -112,10 +112,10 @@ class PierNetwork:
         self.kernel.run(self.kernel.now_us + SETTLE_US)
 
     @property
-    def traffic(self) -> Traffic:
+    def traffic(self) -> HostTraffic:
         """All that has been sent so far."""
         net = self.net
-        return Traffic(sum(net.messages_sent), sum(net.bytes_sent), tuple(net.bytes_received))
+        return HostTraffic(sum(net.messages_sent), sum(net.bytes_sent), tuple(net.bytes_received))
 
     def _node(self, router: Router, directory: Callable[[int], Address] | None) -> PierNode:
         dht = Dht(self.kernel, OverlayNode(self.kernel, self.net, router), self._dht)

@@ -21,12 +21,12 @@ from watersmeet.sim.kernel import Kernel
 from watersmeet.sim.overlays.identifiers import identifier_of
 from watersmeet.sim.overlays.router import Address
 from watersmeet.sim.pier.aggregation.continuous import AggregationNode
-from watersmeet.sim.pier.aggregation.query import AggregationQuery, Algebra
+from watersmeet.sim.pier.aggregation.query import AggregationQuery, CombiningAlgebra
 from watersmeet.sim.pier.client import ClientQuery
 from watersmeet.sim.pier.indexes.distribution_tree import Broadcast, DistributionSettings, DistributionTree
 from watersmeet.sim.pier.indexes.pht.calls import NODES, REQUESTS, index_of
-from watersmeet.sim.pier.indexes.pht.messages import Request
-from watersmeet.sim.pier.indexes.pht.tree import Found, PrefixHashTree
+from watersmeet.sim.pier.indexes.pht.messages import PhtRequest
+from watersmeet.sim.pier.indexes.pht.tree import LookupResult, PrefixHashTree
 from watersmeet.sim.pier.messages import (
     FetchedMessage,
     FetchMessage,
@@ -150,7 +150,7 @@ class PierNode:
     def _to_publishers(self, query_id: str, graph: PreparedGraph, bounds: tuple[int, int]) -> None:
         assert graph.namespace is not None, "a range is that of an index"
 
-        def found(answer: Found) -> None:
+        def found(answer: LookupResult) -> None:
             message = GraphsMessage(query_id, self.address, (graph,), graph.duration_us)
             for address in sorted({published.address for published in _published(answer)}):
                 self.dht.node.direct(address, message, message.size_bytes)
@@ -279,7 +279,7 @@ class PierNode:
         self.range_index(name).insert(key + _HALF, suffix, published, lifetime_us, published.size_bytes)
 
     def look_up(self, name: str, low: int, high: int, found: Callable[[Sequence[Batch]], None]) -> None:
-        def answered(answer: Found) -> None:
+        def answered(answer: LookupResult) -> None:
             found(grouped((each.batch.schema, row) for each in _published(answer) for row in each.batch.rows))
 
         self.range_index(name).range(low + _HALF, high + _HALF, answered)
@@ -294,7 +294,7 @@ class PierNode:
 
     def _asked_of_index(self, item: Item) -> Item | None:
         request = item.value
-        assert isinstance(request, Request)
+        assert isinstance(request, PhtRequest)
         if request.index in self._ranges:
             return item  # served by the index itself
         self.range_index(request.index).serve(item)
@@ -350,7 +350,7 @@ class PierNode:
         algorithm: Algorithm,
         period_us: int,
         begin_us: int,
-        algebra: Algebra,
+        algebra: CombiningAlgebra,
         local: Callable[[int], Any],
         at_root: Callable[[int, Any, int], None],
     ) -> tuple[Callable[[int, Any], None], Cancel]:
@@ -404,7 +404,7 @@ class PierNode:
             found(())
 
 
-def _published(answer: Found) -> list[Published]:
+def _published(answer: LookupResult) -> list[Published]:
     return [entry.value for entry in answer.entries if isinstance(entry.value, Published)]
 
 

@@ -14,7 +14,7 @@ from watersmeet.sim.sites.rows import query_rows
 ROW = "__row"  # a column of our own in tables that hold the user's: the number of a tuple
 
 
-class Answers:
+class ReceivedAnswers:
     """The answers that have come to those who asked; DISTINCT is applied here."""
 
     def __init__(

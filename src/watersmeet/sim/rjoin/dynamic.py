@@ -7,7 +7,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from watersmeet.program.rjoin.arrays import FOREVER, Ints
-from watersmeet.program.rjoin.settings import Settings
+from watersmeet.program.rjoin.settings import NodeSettings
 from watersmeet.program.rjoin.tables import Known
 from watersmeet.query.model import JoinQuery
 from watersmeet.sim.kernel import Kernel
@@ -24,7 +24,7 @@ class DynamicRJoin:
         self,
         kernel: Kernel,
         known: Known,
-        settings: Settings,
+        settings: NodeSettings,
         fault_tolerance: FaultTolerance | None = None,
         *,
         answered: Answered = lambda query, rows: None,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 
 from watersmeet.program.rjoin.loads import Load
-from watersmeet.program.rjoin.settings import Settings
+from watersmeet.program.rjoin.settings import NodeSettings
 from watersmeet.program.rjoin.tables import Known
 from watersmeet.sim.internet.churn import Churn, Sessions
 from watersmeet.sim.internet.hosts import Congestion, Internet
@@ -81,7 +81,7 @@ class DynamicNetwork:
         latency: Latency,
         overlay: Ring | Prefixes,
         known: Known,
-        settings: Settings,
+        settings: NodeSettings,
         fault_tolerance: FaultTolerance,
         answered: Answered,
         *,

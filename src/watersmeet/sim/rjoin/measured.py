@@ -13,7 +13,7 @@ import numpy as np
 
 from watersmeet.errors import RunError
 from watersmeet.program.rjoin.arrays import FOREVER, Longs
-from watersmeet.program.rjoin.settings import Settings, Strategy
+from watersmeet.program.rjoin.settings import NodeSettings, Strategy
 from watersmeet.program.rjoin.tables import Catalog, Known, Widths
 from watersmeet.sim.kernel import Kernel
 from watersmeet.sim.overlays.balance import balance
@@ -78,7 +78,7 @@ def measure(experiment: RJoinExperiment, progress: Callable[[int], object] = lam
     catalog = Catalog(experiment.workload.schemas, experiment.workload.event_times)
     ways = experiment.workload.ways
     known = Known(catalog, Widths(ways, 2 * (ways - 1), ways - 1), judge)
-    settings = Settings(
+    settings = NodeSettings(
         strategy=experiment.strategy,
         pairs=experiment.pairs,
         members=experiment.members,

@@ -9,11 +9,11 @@ from watersmeet.program.rjoin.arrays import FOREVER
 from watersmeet.program.rjoin.tables import Known
 from watersmeet.query.bags import bag_of
 from watersmeet.query.oracle import answer
-from watersmeet.sim.rjoin.answers import ROW, Answers
+from watersmeet.sim.rjoin.answers import ROW, ReceivedAnswers
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class JudgedAnswers:
     """Answers of some queries: those of the oracle, those of them that came, each as often as it should, and others."""
 
     expected: int
@@ -25,7 +25,7 @@ class Verdict:
         return self.right / self.expected if self.expected else 1.0
 
 
-def verdict_on(known: Known, answers: Answers, queries: Iterable[int]) -> Verdict:
+def verdict_on(known: Known, answers: ReceivedAnswers, queries: Iterable[int]) -> JudgedAnswers:
     """Ask the oracle about queries by number, over all tuples that were published."""
     tables = published(known)
     expected = right = surplus = 0
@@ -46,7 +46,7 @@ def verdict_on(known: Known, answers: Answers, queries: Iterable[int]) -> Verdic
         expected += wanted.total()
         right += (wanted & came).total()
         surplus += (came - wanted).total()
-    return Verdict(expected, right, surplus)
+    return JudgedAnswers(expected, right, surplus)
 
 
 def published(known: Known) -> dict[str, pa.Table]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from watersmeet.program.rjoin.arrays import CLASSES, MASK, NO_VALUE, NONE, QUERY, WAITS, Ints
 from watersmeet.program.rjoin.mail import Ask, CheckMail, Hints, Out, QueryMail, TupleMail
-from watersmeet.program.rjoin.settings import Settings
+from watersmeet.program.rjoin.settings import NodeSettings
 from watersmeet.program.rjoin.shard import Shard
 from watersmeet.program.rjoin.tables import Known
 from watersmeet.sim.kernel import Kernel
@@ -53,7 +53,7 @@ class DynamicPeer:
         kernel: Kernel,
         node: OverlayNode,
         known: Known,
-        settings: Settings,
+        settings: NodeSettings,
         fault_tolerance: FaultTolerance,
         answered: Answered,
         epoch_us: int = 0,

@@ -7,7 +7,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from watersmeet.program.rjoin.settings import Settings
+from watersmeet.program.rjoin.settings import NodeSettings
 from watersmeet.program.rjoin.tables import Catalog, Known, Widths
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.internet.churn import Exponential, Sessions
@@ -16,7 +16,7 @@ from watersmeet.sim.internet.latency import King, Latency
 from watersmeet.sim.kernel import Kernel
 from watersmeet.sim.overlays.prefixes import Prefixes
 from watersmeet.sim.overlays.ring import Ring
-from watersmeet.sim.rjoin.answers import Answers
+from watersmeet.sim.rjoin.answers import ReceivedAnswers
 from watersmeet.sim.rjoin.dynamic_network import DynamicNetwork
 from watersmeet.sim.rjoin.expressions import judge
 from watersmeet.sim.rjoin.fault_tolerance import FaultTolerance
@@ -46,7 +46,7 @@ class RecallExperiment:
     stable_nodes: int = 6  # at which tuples are published and queries asked; they do not go
     congestion: Congestion = Congestion.NONE
     loss: float = 0.0
-    settings: Settings = field(default_factory=Settings)
+    settings: NodeSettings = field(default_factory=NodeSettings)
     seed: int = 1
 
 
@@ -73,7 +73,7 @@ def run(experiment: RecallExperiment, latency: Callable[[int, int], Latency] = K
     query = parse_query(SQL.format(window=experiment.window_s), dict.fromkeys(STREAMS, SCHEMA.names))
     catalog = Catalog(dict.fromkeys(STREAMS, SCHEMA), dict.fromkeys(STREAMS, "ts"))
     known = Known(catalog, Widths.of([catalog.shape(query)]), judge)
-    answers = Answers(known)
+    answers = ReceivedAnswers(known)
     kind = Ring if experiment.overlay == "chord" else Prefixes
     network = DynamicNetwork(
         kernel,

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from watersmeet.program.rjoin.arrays import COUNT, FOREVER, NONE, QUERY, Ints, Longs
 from watersmeet.program.rjoin.loads import Load
 from watersmeet.program.rjoin.mail import Ask, CheckMail, Out, QueryMail, TupleMail, joined
-from watersmeet.program.rjoin.settings import Settings
+from watersmeet.program.rjoin.settings import NodeSettings
 from watersmeet.program.rjoin.shard import Shard
 from watersmeet.program.rjoin.tables import Known
 from watersmeet.query.model import JoinQuery
@@ -89,7 +89,7 @@ class StaticRJoin:
         kernel: Kernel,
         overlay: Overlay,
         known: Known,
-        settings: Settings,
+        settings: NodeSettings,
         *,
         delays: HopDelays | None = None,
         answered: Answered | None = None,

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from watersmeet.program.rjoin.arrays import FOREVER, Ints, Longs
-from watersmeet.program.rjoin.settings import Settings, Strategy
+from watersmeet.program.rjoin.settings import NodeSettings, Strategy
 from watersmeet.program.rjoin.tables import Catalog, Known, Widths, needs_pairs, reach_us, table_of
 from watersmeet.query.bags import Bag, bag_of
 from watersmeet.query.oracle import answer
@@ -34,7 +34,7 @@ class TrialOutcome:
 
     seed: int
     sql: str
-    settings: Settings
+    settings: NodeSettings
     answers: Bag
     expected: Bag
 
@@ -61,7 +61,7 @@ def run(seed: int) -> TrialOutcome:
     catalog = Catalog(schemas, event_times)
     slowest_us = random.choice([1, 1_000, 300_000, 5 * _SECOND])
     pairs = random.random() < 0.5
-    settings = Settings(
+    settings = NodeSettings(
         strategy=random.choice(list(Strategy)),
         pairs=pairs,
         rate_window_us=random.choice([_SECOND, 60 * _SECOND]),

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from watersmeet.errors import RunError
 from watersmeet.program.rjoin.arrays import Longs
-from watersmeet.sim.rjoin.answers import Answers
+from watersmeet.sim.rjoin.answers import ReceivedAnswers
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class SimulationOutcome:
     summary: Summary
     load: Longs  # of each node
     storage: Longs
-    answers: Answers | None  # None where they were only counted
+    answers: ReceivedAnswers | None  # None where they were only counted
     numbers: Mapping[str, int]  # of queries with names
     received_bytes: Longs | None = None  # by each node of a dynamic network, what its overlay needs included
 

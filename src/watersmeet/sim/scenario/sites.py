@@ -39,7 +39,7 @@ from watersmeet.plan.nodes import join_plan_of, with_join
 from watersmeet.planners.choose import Chosen
 from watersmeet.planners.problem import Problem
 from watersmeet.program.rjoin.arrays import Longs
-from watersmeet.program.site.agreement import Form
+from watersmeet.program.site.agreement import DecidedBy
 from watersmeet.program.site.changes import Change, QueryPlan
 from watersmeet.program.site.deployment import first_joins
 from watersmeet.program.site.ledger import SiteLedger, failed_counts
@@ -64,7 +64,7 @@ Progress = Callable[[int, int], object]  # rows that have arrived, of how many
 
 
 @dataclass(frozen=True, slots=True)
-class Crash:
+class SiteCrash:
     """A site crashes, and comes back with what is on its disk."""
 
     site: str
@@ -78,8 +78,8 @@ def simulate_sites(
     progress: Progress = lambda done, total: None,
     events: Reader | None = None,
     decider: Decider | None = None,
-    crashes: Sequence[Crash] = (),
-    form: Form = Form.POINT_TO_POINT,
+    crashes: Sequence[SiteCrash] = (),
+    form: DecidedBy = DecidedBy.POINT_TO_POINT,
     planned: PlannedQueries | None = None,
 ) -> SitesOutcome:
     """Run all queries of a topology to their end, in one deployment; `decider` in place of what `adapt` says.

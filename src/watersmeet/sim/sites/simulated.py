@@ -7,7 +7,7 @@ import pyarrow as pa
 from watersmeet.plan.nodes import Plan
 from watersmeet.program.operators import Purpose
 from watersmeet.program.site.adoption import first_ledger
-from watersmeet.program.site.agreement import Form, Judge, Takeover, accept
+from watersmeet.program.site.agreement import DecidedBy, Judge, Takeover, accept
 from watersmeet.program.site.changes import Change
 from watersmeet.program.site.deployment import deployed, programs_of, shared_joins
 from watersmeet.program.site.engine import SiteEngine
@@ -25,8 +25,8 @@ from watersmeet.sim.sites.site import (
     RETRY_US,
     CommitCrash,
     Completed,
-    Disk,
     Observer,
+    SimulatedDisk,
     SimulatedSite,
     TableSource,
     run_here,
@@ -62,7 +62,7 @@ class SimulatedSites:
         sites: Sequence[str] = (),
         changes: bool = False,
         history: bool = True,
-        form: Form = Form.POINT_TO_POINT,
+        form: DecidedBy = DecidedBy.POINT_TO_POINT,
         slack_us: int = 0,
         judge: Judge = accept,
         observer: Observer | None = None,
@@ -70,7 +70,7 @@ class SimulatedSites:
         insist_us: int | None = None,
         shares: bool = True,
         crashes: CommitCrash | None = None,
-        disks: Callable[[str], Disk] | None = None,
+        disks: Callable[[str], SimulatedDisk] | None = None,
         distance_of: Callable[[str, str], Distance] | None = None,
     ) -> None:
         """`changes` lets plans and queries change, at these sites and streams too; `history` without waiting.

@@ -53,7 +53,7 @@ def run_here(task: Callable[[int], list[Any]], count: int, rows: int) -> list[An
     return [result for number in range(count) for result in task(number)]
 
 
-class Disk(Protocol):
+class SimulatedDisk(Protocol):
     """What a site's state is kept on, where that may be damaged; without one it survives as it is."""
 
     @property
@@ -92,7 +92,7 @@ class SimulatedSite:
     observer: "Observer | None" = None
     insist_us: int | None = None  # how long to wait for a decision before others are asked for their promises
     crashes: "CommitCrash | None" = None
-    disk: Disk | None = None
+    disk: SimulatedDisk | None = None
     ledger: SiteLedger = field(default_factory=SiteLedger)
     answers: dict[str, dict[int, pa.Table]] = field(default_factory=dict)  # the sinks: by query and micro-batch
     batches: list[dict[str, pa.Table]] = field(default_factory=list)  # what the sources have delivered so far
@@ -382,5 +382,6 @@ def _stored(ledger: SiteLedger) -> SiteLedger:
 
 
 def read_answers(shelf: Shelf, answers: Answers) -> pa.Table:
+    """The rows of answers under the names of their columns."""
     tables = [table.select([name for name, _ in answers.columns]) for table in answers.tables(shelf)]
     return pa.concat_tables(tables).rename_columns([name for _, name in answers.columns])

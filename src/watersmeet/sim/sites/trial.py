@@ -13,14 +13,14 @@ from watersmeet.plan.nodes import (
 )
 from watersmeet.sim.sites.trials.draw import ROWS, draw, draw_changing
 from watersmeet.sim.sites.trials.model import EVENT_TIME, SCHEMA, Size, Trial, TrialQuery
-from watersmeet.sim.sites.trials.run import Outcome, answered_before, run
+from watersmeet.sim.sites.trials.run import TrialResult, answered_before, run
 from watersmeet.sim.sites.trials.sql import SECOND_US, TOPOLOGIES, edges_of
 
 __all__ = [
     "EVENT_TIME",
     "SCHEMA",
     "TOPOLOGIES",
-    "Outcome",
+    "TrialResult",
     "Size",
     "Trial",
     "TrialQuery",

@@ -14,7 +14,7 @@ from watersmeet.program.site.classified import classified_columns, classified_se
 from watersmeet.program.site.ingest import FAILED, MALFORMED
 from watersmeet.program.site.streams import StreamScan
 from watersmeet.program.storage.segments import TS, class_column, keep_column
-from watersmeet.query.sql.simple import Kind
+from watersmeet.query.sql.simple import ValueKind
 from watersmeet.query.windows import TABLE_US
 from watersmeet.spark.analyser import readable
 from watersmeet.spark.backend.protocol import backend_of
@@ -31,9 +31,9 @@ _LIGHT_FORMATS = ("parquet", generator.FORMAT)
 _FILE_SCHEMA = "path string, modificationTime timestamp, length long, content binary"
 _NO_AGE = "36500d"  # Spark leaves out files that are older than the newest one by more than a week, without a word
 _KINDS = {
-    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), Kind.WHOLE),
-    "double": Kind.DOUBLE,
-    "string": Kind.TEXT,  # without a collation
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), ValueKind.WHOLE),
+    "double": ValueKind.DOUBLE,
+    "string": ValueKind.TEXT,  # without a collation
 }
 _PARSED_FORMATS = ("json", "csv", "xml")  # their rows can be malformed one by one
 
@@ -200,9 +200,9 @@ def laid_out(
     return flat.select(*found, *kept.values())
 
 
-def kinds_of(schema: StructType, prefix: str = "") -> dict[str, Kind]:
+def kinds_of(schema: StructType, prefix: str = "") -> dict[str, ValueKind]:
     """What the values of each column are to predicates."""
-    return {prefix + field.name: _KINDS.get(field.dataType.simpleString(), Kind.OTHER) for field in schema.fields}
+    return {prefix + field.name: _KINDS.get(field.dataType.simpleString(), ValueKind.OTHER) for field in schema.fields}
 
 
 def _guarded(sql: str, scan: StreamScan, name: str) -> str:

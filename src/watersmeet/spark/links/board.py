@@ -23,7 +23,7 @@ from typing import Literal, Protocol
 from watersmeet.dashboard.tail import Position, Tail
 from watersmeet.errors import WatersmeetError
 from watersmeet.metrics.jsonl import KEPT, KEPT_BEFORE, MAX_KEPT_BYTES, WATCHED
-from watersmeet.spark.links.seal import Context, Refused, Seal
+from watersmeet.spark.links.seal import Refused, Seal, SealContext
 from watersmeet.spark.links.transport import check_kafka_client, default_links, kafka_settings, links_url, seal_of
 from watersmeet.spark.store.object_store import open_store
 from watersmeet.spark.store.protocol import Store
@@ -201,7 +201,7 @@ class Shown:
             self._number, self._pieces = self._number + 1, self._pieces + 1
             name = f"{_EVENTS}{self._site}-{self._number:012d}"
             piece = b"\n".join([b"" if after is None else self._last, *lines, b""])
-            self._board.put(name, self._seal.seal(Context(name, 0), zlib.compress(piece, 1)))
+            self._board.put(name, self._seal.seal(SealContext(name, 0), zlib.compress(piece, 1)))
             self._last = lines[-1]
         self._position = tail.position
 
@@ -267,7 +267,7 @@ class Elsewhere:
                 number = _number_of(name) if name.startswith(prefix) and name not in self._refused else 0
                 if number > self._taken.get(site, 0) and (data := self._board.get(name)) is not None:
                     try:
-                        if not self._take(site, _unpacked(self._seal.open(Context(name, 0), data))):
+                        if not self._take(site, _unpacked(self._seal.open(SealContext(name, 0), data))):
                             self._ask_for_all(now)
                         self._taken[site] = number
                     except (Refused, zlib.error):

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from watersmeet.spark.durable import FLUSHED, Disk
 from watersmeet.spark.links.ends import pack_end, unpack_end
-from watersmeet.spark.links.protocol import Link, LinkEnd, LinkUnreadable, LinkUnwritable, Role, Sealed, fenced
+from watersmeet.spark.links.protocol import LinkDirection, LinkEnd, LinkUnreadable, LinkUnwritable, Role, Sealed, fenced
 from watersmeet.spark.links.seal import OPEN, Refused, Seal
 
 _PARCEL, _DAMAGED = ".parcel", ".damaged-"
@@ -38,14 +38,14 @@ class DirectoryLinks:
 
     def __init__(self, root: Path, site: str, disk: Disk = FLUSHED, seal: Seal = OPEN) -> None:
         self.root, self.site, self.disk, self.seal = root, site, disk, seal
-        self._ours: dict[tuple[Link, Role], LinkEnd] = {}
+        self._ours: dict[tuple[LinkDirection, Role], LinkEnd] = {}
 
-    def _place(self, link: Link) -> Path:
+    def _place(self, link: LinkDirection) -> Path:
         return self.root / link.reader / link.sender
 
     # -- the ends
 
-    def prepare(self, links: Iterable[Link]) -> None:
+    def prepare(self, links: Iterable[LinkDirection]) -> None:
         """Make the directories."""
         for link in links:
             place = self._place(link)
@@ -57,7 +57,7 @@ class DirectoryLinks:
                     "make the directory writable, or give link_transport another path"
                 ) from None
 
-    def end(self, link: Link, role: Role, below: int | None = None) -> LinkEnd | None:
+    def end(self, link: LinkDirection, role: Role, below: int | None = None) -> LinkEnd | None:
         """What an end says of itself by its newest epoch, which is still the newest after it was read."""
         place = self._place(link)
         with _reading(place, link):
@@ -79,7 +79,7 @@ class DirectoryLinks:
             cure = f"{path.name} is damaged; remove it, and {link.site(role)} writes it anew while it runs"
             raise _unreadable(cure, place, link) from None
 
-    def claim(self, link: Link, role: Role, end: LinkEnd) -> None:
+    def claim(self, link: LinkDirection, role: Role, end: LinkEnd) -> None:
         """Create the file of our epoch, which nobody else can do then."""
         place = self._place(link)
         path, aside = _end_path(place, role, end.epoch), place / f".{role}-{uuid.uuid4().hex[:12]}"
@@ -104,12 +104,12 @@ class DirectoryLinks:
                 aside.unlink()
         self._ours[link, role] = end
 
-    def withdraw(self, link: Link, role: Role) -> None:
+    def withdraw(self, link: LinkDirection, role: Role) -> None:
         """Remove the file of our epoch."""
         with contextlib.suppress(OSError):
             _end_path(self._place(link), role, self._ours.pop((link, role)).epoch).unlink()
 
-    def settle(self, link: Link, role: Role) -> None:
+    def settle(self, link: LinkDirection, role: Role) -> None:
         """Remove the files of epochs before ours, and what a killed process has left half written.
 
         Of a sender also what an older process of it has made that we know nothing of: parcels that it is about to
@@ -128,7 +128,7 @@ class DirectoryLinks:
                     if path.name.startswith(".") or path.name > _name(ours.number):
                         path.unlink(missing_ok=True)
 
-    def _hold(self, link: Link, role: Role, end: LinkEnd) -> None:
+    def _hold(self, link: LinkDirection, role: Role, end: LinkEnd) -> None:
         """Say of our end what is so now, unless a newer process has taken over."""
         place = self._place(link)
         with _writing(place, link):
@@ -141,7 +141,7 @@ class DirectoryLinks:
             _replace(path, pack_end(end, link, role, self.seal), self.disk)
         self._ours[link, role] = end
 
-    def _is_said(self, path: Path, link: Link, role: Role, end: LinkEnd) -> bool:
+    def _is_said(self, path: Path, link: LinkDirection, role: Role, end: LinkEnd) -> bool:
         """Whether a file says just that of our end."""
         data = _read(path)
         with contextlib.suppress(ValueError):
@@ -158,7 +158,7 @@ class DirectoryLinks:
 
     def has_arrived(self, sender: str, after: int) -> bool:
         """Whether the parcel after a number is there."""
-        link = Link(sender, self.site)
+        link = LinkDirection(sender, self.site)
         place = self._place(link)
         with _reading(place, link), contextlib.suppress(FileNotFoundError):
             os.stat(place / _name(after + 1))
@@ -167,7 +167,7 @@ class DirectoryLinks:
 
     def arrived(self, sender: str, after: int) -> Iterator[tuple[int, bytes]]:
         """Parcels from a site beyond a number, as far as none is missing: number and bytes."""
-        link = Link(sender, self.site)
+        link = LinkDirection(sender, self.site)
         place = self._place(link)
         while self.has_arrived(sender, after):
             after += 1
@@ -180,7 +180,7 @@ class DirectoryLinks:
 
     def reject(self, sender: str, number: int) -> int:
         """Put a damaged parcel aside; how often that was done with this one."""
-        link = Link(sender, self.site)
+        link = LinkDirection(sender, self.site)
         place = self._place(link)
         with _writing(place, link):
             times = 1 + sum(1 for _ in place.glob(f"{number:012d}{_DAMAGED}*"))
@@ -196,7 +196,7 @@ class DirectoryLinks:
 
         Copies, since a hard link to a file that is damaged is damaged too.
         """
-        link = Link(self.site, reader)
+        link = LinkDirection(self.site, reader)
         place = self._place(link)
         self._hold(link, Role.SENDER, self._ours[link, Role.SENDER])
         acknowledged = self._acknowledged(link)
@@ -212,12 +212,12 @@ class DirectoryLinks:
 
     def acknowledge(self, sender: str, number: int, pace: int) -> None:
         """Tell a sender that its parcels up to a number are durable here, and how far other streams have come."""
-        link = Link(sender, self.site)
+        link = LinkDirection(sender, self.site)
         self._hold(link, Role.READER, replace(self._ours[link, Role.READER], number=number, pace=pace))
 
     def forget_acknowledged(self, reader: str) -> None:
         """Remove the parcels that their reader no longer needs, and those that it has put aside."""
-        link = Link(self.site, reader)
+        link = LinkDirection(self.site, reader)
         with contextlib.suppress(OSError, LinkUnreadable):
             acknowledged = self._acknowledged(link)
             for path in self._place(link).iterdir():
@@ -226,7 +226,7 @@ class DirectoryLinks:
                 if is_aside or (number is not None and int(number.group()) <= acknowledged):
                     path.unlink(missing_ok=True)
 
-    def _acknowledged(self, link: Link) -> int:
+    def _acknowledged(self, link: LinkDirection) -> int:
         end = self.end(link, Role.READER)
         return 0 if end is None else end.number
 
@@ -253,7 +253,7 @@ def _newest(place: Path, role: Role, below: int | None = None) -> int | None:
 
 
 @contextlib.contextmanager
-def _writing(place: Path, link: Link) -> Iterator[None]:
+def _writing(place: Path, link: LinkDirection) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -264,14 +264,14 @@ def _writing(place: Path, link: Link) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _reading(place: Path, link: Link) -> Iterator[None]:
+def _reading(place: Path, link: LinkDirection) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise _unreadable(error.strerror or str(error), place, link) from None
 
 
-def _unreadable(cause: str, place: Path, link: Link) -> LinkUnreadable:
+def _unreadable(cause: str, place: Path, link: LinkDirection) -> LinkUnreadable:
     return LinkUnreadable(
         f"{link} cannot be read: {cause} ({place}); nothing is lost: it goes on when the directory can be read again"
     )

@@ -4,16 +4,16 @@ import json
 from dataclasses import asdict, fields
 
 from watersmeet.program.storage.wire import UNKNOWN
-from watersmeet.spark.links.protocol import Link, LinkEnd, Role
+from watersmeet.spark.links.protocol import LinkDirection, LinkEnd, Role
 from watersmeet.spark.links.seal import Seal, end_context
 
 
-def pack_end(end: LinkEnd, link: Link, role: Role, seal: Seal) -> bytes:
+def pack_end(end: LinkEnd, link: LinkDirection, role: Role, seal: Seal) -> bytes:
     """What one end of a link says, as it travels."""
     return seal.seal(end_context(link.sender, link.reader, role, end.epoch), json.dumps(asdict(end)).encode())
 
 
-def unpack_end(data: bytes, link: Link, role: Role, epoch: int, seal: Seal) -> LinkEnd:
+def unpack_end(data: bytes, link: LinkDirection, role: Role, epoch: int, seal: Seal) -> LinkEnd:
     """What one end of a link says; ValueError where it is damaged, `Refused` where a key does not fit."""
     text = seal.open(end_context(link.sender, link.reader, role, epoch), data)
     try:

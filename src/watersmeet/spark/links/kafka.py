@@ -25,12 +25,12 @@ from watersmeet.spark.links.kafka_log import (
     SENDER,
     EndLog,
     ParcelLog,
-    Part,
+    ParcelPart,
     parts_of,
     read_part,
 )
 from watersmeet.spark.links.kafka_topics import WAIT_S, Shortening
-from watersmeet.spark.links.protocol import Link, LinkEnd, LinkUnreadable, LinkUnwritable, Role, Sealed, fenced
+from watersmeet.spark.links.protocol import LinkDirection, LinkEnd, LinkUnreadable, LinkUnwritable, Role, Sealed, fenced
 from watersmeet.spark.links.seal import OPEN, Seal
 
 START_S = 60.0  # for brokers, before a start is refused
@@ -70,8 +70,8 @@ class KafkaLinks:
         self.site, self.prefix, self.seal = site, prefix, seal
         self._client = KafkaClient(settings, f"{prefix}.{site}", wait_s)
         self._wait_s, self._start_s, self._start_until = wait_s, start_s, 0.0
-        self._logs: dict[Link, _LinkLogs] = {}
-        self._ours: dict[tuple[Link, Role], LinkEnd] = {}
+        self._logs: dict[LinkDirection, _LinkLogs] = {}
+        self._ours: dict[tuple[LinkDirection, Role], LinkEnd] = {}
         self._read: dict[Partition, int] = {}  # the offset after the last record that was read
         self._changed = threading.Condition()
         self._arrivals = 0
@@ -82,7 +82,7 @@ class KafkaLinks:
 
     # -- the ends
 
-    def prepare(self, links: Iterable[Link]) -> None:
+    def prepare(self, links: Iterable[LinkDirection]) -> None:
         """Make the topics, and read what they hold."""
         made = {}
         self._start_until = time.monotonic() + self._start_s
@@ -102,7 +102,7 @@ class KafkaLinks:
         except LinkUnreadable as error:
             raise LinkUnwritable(str(error)) from None
 
-    def _made(self, link: Link, topic: str) -> str:
+    def _made(self, link: LinkDirection, topic: str) -> str:
         """Make a topic; its identity. Brokers may be about to start, or have much to do."""
         while True:
             try:
@@ -115,7 +115,7 @@ class KafkaLinks:
                     f"{link} cannot be made: {cause}; start the brokers, or correct the options of link_transport"
                 ) from None
 
-    def end(self, link: Link, role: Role, below: int | None = None) -> LinkEnd | None:
+    def end(self, link: LinkDirection, role: Role, below: int | None = None) -> LinkEnd | None:
         """What an end says of itself by its newest epoch."""
         with self._changed:
             self._check(link)
@@ -125,7 +125,7 @@ class KafkaLinks:
                 raise self._unreadable(link, f"what {link.site(role)} says of itself is refused, {log.refused}")
             return end
 
-    def claim(self, link: Link, role: Role, end: LinkEnd) -> None:
+    def claim(self, link: LinkDirection, role: Role, end: LinkEnd) -> None:
         """Write our claim, and see whether it is the first of its epoch."""
         log = self._logs[link].ends[role]
         self._refuse_older(link, role, log, end)
@@ -142,7 +142,7 @@ class KafkaLinks:
                 raise fenced(link, role, end.epoch if newest is None else newest.epoch, end)
             self._ours[link, role] = end
         if role is Role.SENDER:  # parcels of older epochs that follow this are passed over
-            fence = (Part(0, 1, 1, 1, end.epoch, end.token).key, b"")
+            fence = (ParcelPart(0, 1, 1, 1, end.epoch, end.token).key, b"")
             with self._writing_to(link):
                 self._starting(lambda: self._append(link, PARCELS, [fence]))
 
@@ -157,23 +157,23 @@ class KafkaLinks:
                     raise
             self._closing.wait(_AGAIN_S)
 
-    def _refuse_older(self, link: Link, role: Role, log: EndLog, end: LinkEnd) -> None:
+    def _refuse_older(self, link: LinkDirection, role: Role, log: EndLog, end: LinkEnd) -> None:
         with self._changed:
             newest = log.newest
         if newest is not None and newest.epoch >= end.epoch:
             raise fenced(link, role, newest.epoch, end)
 
-    def withdraw(self, link: Link, role: Role) -> None:
+    def withdraw(self, link: LinkDirection, role: Role) -> None:
         """Write that our claim is taken back."""
         end = self._ours.pop((link, role), None)
         if end is not None:
             with contextlib.suppress(LinkUnwritable), self._writing_to(link):
                 self._append(link, PARTITION[role], [self._logs[link].ends[role].withdrawal(end)])
 
-    def settle(self, link: Link, role: Role) -> None:
+    def settle(self, link: LinkDirection, role: Role) -> None:
         """Nothing: claims before ours are deleted with what we say later."""
 
-    def _hold(self, link: Link, role: Role) -> LinkEnd:
+    def _hold(self, link: LinkDirection, role: Role) -> LinkEnd:
         """Our end, unless a newer process has taken over; said again where the topic is new."""
         ours, logs = self._ours[link, role], self._logs[link]
         with self._changed:
@@ -188,7 +188,7 @@ class KafkaLinks:
 
     def publish(self, reader: str, parcels: Iterable[Sealed]) -> None:
         """Have the brokers take parcels, in order; those that they have stay as they are."""
-        link = Link(self.site, reader)
+        link = LinkDirection(self.site, reader)
         with self._writing_to(link):
             end, logs = self._hold(link, Role.SENDER), self._logs[link]
             with self._changed:
@@ -215,7 +215,9 @@ class KafkaLinks:
                     records, attempts, size = [], {}, 0
             self._append_parcels(link, records, attempts)
 
-    def _append_parcels(self, link: Link, records: list[tuple[bytes, bytes]], attempts: Mapping[int, int]) -> None:
+    def _append_parcels(
+        self, link: LinkDirection, records: list[tuple[bytes, bytes]], attempts: Mapping[int, int]
+    ) -> None:
         if not records:
             return
         logs = self._logs[link]
@@ -231,7 +233,7 @@ class KafkaLinks:
 
     def acknowledge(self, sender: str, number: int, pace: int) -> None:
         """Tell a sender that its parcels up to a number are durable here, and how far other streams have come."""
-        link = Link(sender, self.site)
+        link = LinkDirection(sender, self.site)
         with self._writing_to(link):
             before, logs = self._hold(link, Role.READER), self._logs[link]
             end = replace(before, number=number, pace=pace)
@@ -242,7 +244,7 @@ class KafkaLinks:
                     logs.parcels.drop_acknowledged(number)
             self._forget_statements(link, logs, end)
 
-    def _forget_statements(self, link: Link, logs: _LinkLogs, end: LinkEnd) -> None:
+    def _forget_statements(self, link: LinkDirection, logs: _LinkLogs, end: LinkEnd) -> None:
         """Delete what we have said before the last statement that we have read back, by which the end is ours.
 
         What we have just said is not read back yet: it says nothing of whoever may have claimed the end before it.
@@ -260,14 +262,14 @@ class KafkaLinks:
 
     def has_arrived(self, sender: str, after: int) -> bool:
         """Whether the parcel after a number has been read from the brokers, or can be."""
-        link = Link(sender, self.site)
+        link = LinkDirection(sender, self.site)
         with self._changed:
             self._check(link)
             return after + 1 in self._logs[link].parcels.places
 
     def arrived(self, sender: str, after: int) -> Iterator[tuple[int, bytes]]:
         """Parcels from a site beyond a number, as far as none is missing: number and bytes."""
-        link = Link(sender, self.site)
+        link = LinkDirection(sender, self.site)
         while self.has_arrived(sender, after):
             after += 1
             with self._changed:
@@ -282,7 +284,7 @@ class KafkaLinks:
 
     def reject(self, sender: str, number: int) -> int:
         """Ask for a damaged parcel again; how often that was done with this one."""
-        link = Link(sender, self.site)
+        link = LinkDirection(sender, self.site)
         with self._writing_to(link):
             end, log = self._hold(link, Role.READER), self._logs[link].ends[Role.READER]
             self._append(link, READER, [log.rejection(end, number)])
@@ -319,9 +321,9 @@ class KafkaLinks:
 
     def forget_acknowledged(self, reader: str) -> None:
         """Delete the records of parcels that their reader no longer needs."""
-        self._shorten(Link(self.site, reader))
+        self._shorten(LinkDirection(self.site, reader))
 
-    def _shorten(self, link: Link, *, at_once: bool = False) -> None:
+    def _shorten(self, link: LinkDirection, *, at_once: bool = False) -> None:
         with contextlib.suppress(LinkUnreadable, LinkUnwritable, BrokersAway), self._writing:
             if (link, Role.SENDER) not in self._ours:
                 return
@@ -355,7 +357,7 @@ class KafkaLinks:
     def _shortenings(self, topic: str) -> dict[int, Shortening]:
         return {partition: Shortening(self._client.topics, topic, partition) for partition in (PARCELS, READER)}
 
-    def _partitions(self, link: Link) -> tuple[int, ...]:
+    def _partitions(self, link: LinkDirection) -> tuple[int, ...]:
         return (SENDER, READER) if link.sender == self.site else (PARCELS, SENDER, READER)
 
     def _assign(self) -> None:
@@ -363,7 +365,7 @@ class KafkaLinks:
         places = [(logs.topic, one) for link, logs in self._logs.items() for one in self._partitions(link)]
         self._client.read_from({place: self._read.get(place) for place in places})
 
-    def _append(self, link: Link, partition: int, records: list[tuple[bytes, bytes]]) -> list[int]:
+    def _append(self, link: LinkDirection, partition: int, records: list[tuple[bytes, bytes]]) -> list[int]:
         """Have brokers take records; their offsets."""
         if self._down:
             raise self._unwritable(link, self._down)
@@ -415,7 +417,7 @@ class KafkaLinks:
                 self._begin_anew(link, logs, identities[logs.topic])
         self._down = ""
 
-    def _begin_anew(self, link: Link, logs: _LinkLogs, identity: str) -> None:
+    def _begin_anew(self, link: LinkDirection, logs: _LinkLogs, identity: str) -> None:
         """Forget what a topic has said that is gone."""
         with self._changed:
             for partition in range(len(PARTITION) + 1):
@@ -432,7 +434,7 @@ class KafkaLinks:
             self._assign()
             self._changed.notify_all()
 
-    def _check(self, link: Link) -> None:
+    def _check(self, link: LinkDirection) -> None:
         """Refuse to look at a link that is out of reach, or say what has happened to it."""
         if self._down:
             raise self._unreadable(link, self._down)
@@ -442,7 +444,7 @@ class KafkaLinks:
             raise LinkUnreadable(f"{link}: {notice}")
 
     @contextlib.contextmanager
-    def _writing_to(self, link: Link) -> Iterator[None]:
+    def _writing_to(self, link: LinkDirection) -> Iterator[None]:
         with self._writing:
             try:
                 yield
@@ -450,16 +452,16 @@ class KafkaLinks:
                 raise self._unwritable(link, str(error)) from None
 
     @contextlib.contextmanager
-    def _reading_from(self, link: Link) -> Iterator[None]:
+    def _reading_from(self, link: LinkDirection) -> Iterator[None]:
         try:
             yield
         except BrokersAway as error:
             raise self._unreadable(link, str(error)) from None
 
-    def _unreadable(self, link: Link, cause: str) -> LinkUnreadable:
+    def _unreadable(self, link: LinkDirection, cause: str) -> LinkUnreadable:
         return LinkUnreadable(f"{link} cannot be read: {cause}; nothing is lost: it goes on when it can be read again")
 
-    def _unwritable(self, link: Link, cause: str) -> LinkUnwritable:
+    def _unwritable(self, link: LinkDirection, cause: str) -> LinkUnwritable:
         return LinkUnwritable(
             f"{link} cannot be written: {cause}; nothing is lost: it goes on when it can be written again"
         )

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka import KafkaError as Cause
 
-from watersmeet.spark.links.kafka_log import PARCELS, PART_BYTES, Place, read_part
+from watersmeet.spark.links.kafka_log import PARCELS, PART_BYTES, LogPlace, read_part
 from watersmeet.spark.links.kafka_topics import WAIT_S, Topics, client_settings, offsets_of
 
 Partition: TypeAlias = tuple[str, int]  # of a topic
@@ -101,7 +101,7 @@ class KafkaClient:
             found = offsets_of(ask, self._wait_s)
         return {(one.topic, one.partition): one.offset for one in found}
 
-    def parcel(self, topic: str, place: Place) -> bytes | None:
+    def parcel(self, topic: str, place: LogPlace) -> bytes | None:
         """A parcel by its place; None if its topic does not hold it any more."""
         parts: list[bytes] = []
         deadline = time.monotonic() + self._wait_s

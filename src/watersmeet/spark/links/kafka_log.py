@@ -9,8 +9,8 @@ import re
 from dataclasses import dataclass, field
 
 from watersmeet.spark.links.ends import pack_end, unpack_end
-from watersmeet.spark.links.protocol import Link, LinkEnd, Role
-from watersmeet.spark.links.seal import Context, Refused, Seal, end_context
+from watersmeet.spark.links.protocol import LinkDirection, LinkEnd, Role
+from watersmeet.spark.links.seal import Refused, Seal, SealContext, end_context
 
 PARCELS, SENDER, READER = 0, 1, 2  # partitions
 PARTITION = {Role.SENDER: SENDER, Role.READER: READER}
@@ -27,7 +27,7 @@ _PART_KEY = re.compile(r"(\d{1,18}) (\d{1,9}) (\d{1,9}) (\d{1,9}) (\d{1,18}) ([0
 class EndLog:
     """The records of one end of a link, and who holds it by them."""
 
-    link: Link
+    link: LinkDirection
     role: Role
     seal: Seal
     claims: list[LinkEnd] = field(default_factory=list)  # by growing epoch; the last holds
@@ -64,7 +64,7 @@ class EndLog:
         key = what if " " in what else f"{what} {end.epoch}"
         return key.encode(), self.seal.seal(self._context(key, end.epoch), end.token.encode())
 
-    def _context(self, key: str, epoch: int) -> Context:
+    def _context(self, key: str, epoch: int) -> SealContext:
         return end_context(self.link.sender, self.link.reader, f"{self.role} {key}", epoch)
 
     def add(self, key: bytes, value: bytes) -> None:
@@ -103,7 +103,7 @@ class EndLog:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ParcelPart:
     """One record of a parcel; a part of parcel 0 only says that the sender has a newer epoch."""
 
     number: int
@@ -124,14 +124,14 @@ class Part:
         return self.number, self.attempt, self.parts, self.epoch, self.token
 
 
-def read_part(key: bytes) -> Part | None:
+def read_part(key: bytes) -> ParcelPart | None:
     """The part that a record is, if its name is one."""
     found = _PART_KEY.fullmatch(key.decode("ascii", "replace"))
     if found is None:
         return None
     number, attempt, part, parts, epoch = map(int, found.groups()[:5])
     fits = attempt >= 1 and 1 <= part <= parts <= MAX_PARTS
-    return Part(number, attempt, part, parts, epoch, found.group(6)) if fits else None
+    return ParcelPart(number, attempt, part, parts, epoch, found.group(6)) if fits else None
 
 
 def parts_of(number: int, attempt: int, end: LinkEnd, data: bytes) -> list[tuple[bytes, bytes]]:
@@ -139,7 +139,7 @@ def parts_of(number: int, attempt: int, end: LinkEnd, data: bytes) -> list[tuple
     count = max(1, -(-len(data) // PART_BYTES))
     return [
         (
-            Part(number, attempt, one + 1, count, end.epoch, end.token).key,
+            ParcelPart(number, attempt, one + 1, count, end.epoch, end.token).key,
             data[one * PART_BYTES : (one + 1) * PART_BYTES],
         )
         for one in range(count)
@@ -147,7 +147,7 @@ def parts_of(number: int, attempt: int, end: LinkEnd, data: bytes) -> list[tuple
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LogPlace:
     """Where a parcel is in the log."""
 
     copy: tuple[int, int, int, int, str]
@@ -159,7 +159,7 @@ class Place:
 class ParcelLog:
     """The parcels of a link by its records, as a reader sees them: where each is, and some of them."""
 
-    places: dict[int, Place] = field(default_factory=dict)
+    places: dict[int, LogPlace] = field(default_factory=dict)
     cached: dict[int, bytes] = field(default_factory=dict)
     cached_bytes: int = 0
     epoch: int = 0  # the newest; records of older ones that follow are of a process that does not hold the link
@@ -182,7 +182,7 @@ class ParcelLog:
             data, self._copy, self._parts = b"".join(self._parts), None, []
             wanted = part.number and part.number not in self.places and part.attempt > rejected.get(part.number, 0)
             if wanted:
-                self.places[part.number] = Place(part.parcel, self._first, offset)
+                self.places[part.number] = LogPlace(part.parcel, self._first, offset)
                 if self.cached_bytes + len(data) <= MAX_CACHED_BYTES or not self.cached:
                     self.cached[part.number] = data
                     self.cached_bytes += len(data)

@@ -12,9 +12,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from watersmeet.spark.links.ends import pack_end, unpack_end
-from watersmeet.spark.links.protocol import Fenced, Link, LinkEnd, LinkUnreadable, LinkUnwritable, Role, Sealed, fenced
+from watersmeet.spark.links.protocol import (
+    Fenced,
+    LinkDirection,
+    LinkEnd,
+    LinkUnreadable,
+    LinkUnwritable,
+    Role,
+    Sealed,
+    fenced,
+)
 from watersmeet.spark.links.seal import OPEN, Refused, Seal
-from watersmeet.spark.store.protocol import Conflict, Store, Stored, StoreFailed, Version, check_conditions
+from watersmeet.spark.store.protocol import Conflict, ObjectData, Store, StoreFailed, Version, check_conditions
 
 _PARCEL, _DAMAGED = ".parcel", ".damaged-"
 _MAX_READS = 10  # of an end that is started again and again meanwhile
@@ -26,20 +35,20 @@ class StoreLinks:
 
     def __init__(self, store: Store, site: str, seal: Seal = OPEN) -> None:
         self.store, self.site, self.seal = store, site, seal
-        self._ours: dict[tuple[Link, Role], tuple[LinkEnd, Version]] = {}
+        self._ours: dict[tuple[LinkDirection, Role], tuple[LinkEnd, Version]] = {}
 
-    def _place(self, link: Link) -> Store:
+    def _place(self, link: LinkDirection) -> Store:
         return self.store.below(f"{link.reader}/{link.sender}")
 
     # -- the ends
 
-    def prepare(self, links: Iterable[Link]) -> None:
+    def prepare(self, links: Iterable[LinkDirection]) -> None:
         """Refuse a store in which an epoch could be claimed twice."""
         for link in list(links)[:1]:
             with _writing(link):
                 check_conditions(self.store)
 
-    def end(self, link: Link, role: Role, below: int | None = None) -> LinkEnd | None:
+    def end(self, link: LinkDirection, role: Role, below: int | None = None) -> LinkEnd | None:
         """What an end says of itself by its newest epoch, which is still the newest after it was read."""
         place, stored, key = self._place(link), None, ""
         with _reading(link):
@@ -61,7 +70,7 @@ class StoreLinks:
             cure = f"{place.url}/{key} is damaged; remove it, and {link.site(role)} writes it anew while it runs"
             raise _unreadable(cure, link) from None
 
-    def claim(self, link: Link, role: Role, end: LinkEnd) -> None:
+    def claim(self, link: LinkDirection, role: Role, end: LinkEnd) -> None:
         """Create the object of our epoch, which nobody else can do then."""
         place = self._place(link)
         with _writing(link):
@@ -74,12 +83,12 @@ class StoreLinks:
                 raise fenced(link, role, end.epoch, end) from None
         self._ours[link, role] = end, version
 
-    def withdraw(self, link: Link, role: Role) -> None:
+    def withdraw(self, link: LinkDirection, role: Role) -> None:
         """Remove the object of our epoch."""
         with contextlib.suppress(StoreFailed):
             self._place(link).delete([_end_key(role, self._ours.pop((link, role))[0].epoch)])
 
-    def settle(self, link: Link, role: Role) -> None:
+    def settle(self, link: LinkDirection, role: Role) -> None:
         """Remove the objects of epochs before ours, and parcels of an older process that we know nothing of."""
         place, (ours, _) = self._place(link), self._ours[link, role]
         with contextlib.suppress(StoreFailed):
@@ -88,7 +97,7 @@ class StoreLinks:
             with _writing(link):
                 place.delete(key for key in place.sizes() if key.endswith(_PARCEL) and key > _name(ours.number))
 
-    def _hold(self, link: Link, role: Role, end: LinkEnd) -> None:
+    def _hold(self, link: LinkDirection, role: Role, end: LinkEnd) -> None:
         """Say of our end what is so now, unless a newer process has taken over."""
         place, key = self._place(link), _end_key(role, end.epoch)
         said, version = self._ours[link, role]
@@ -116,24 +125,24 @@ class StoreLinks:
 
     def has_arrived(self, sender: str, after: int) -> bool:
         """Whether the parcel after a number is there."""
-        link = Link(sender, self.site)
+        link = LinkDirection(sender, self.site)
         with _reading(link):
             return self._place(link).has(_name(after + 1))
 
     def arrived(self, sender: str, after: int) -> Iterator[tuple[int, bytes]]:
         """Parcels from a site beyond a number, as far as none is missing: number and bytes."""
-        link = Link(sender, self.site)
+        link = LinkDirection(sender, self.site)
         while (stored := self._parcel(link, after + 1)) is not None:
             after += 1
             yield after, stored.data
 
-    def _parcel(self, link: Link, number: int) -> Stored | None:
+    def _parcel(self, link: LinkDirection, number: int) -> ObjectData | None:
         with _reading(link):
             return self._place(link).get(_name(number))
 
     def reject(self, sender: str, number: int) -> int:
         """Put a damaged parcel aside; how often that was done with this one."""
-        link = Link(sender, self.site)
+        link = LinkDirection(sender, self.site)
         place, aside = self._place(link), f"{number:012d}{_DAMAGED}"
         with _writing(link):
             times = 1 + sum(1 for key in place.sizes() if key.startswith(aside))
@@ -148,7 +157,7 @@ class StoreLinks:
 
     def publish(self, reader: str, parcels: Iterable[Sealed]) -> None:
         """Put copies of parcels where their reader finds them, in order; those that are there stay as they are."""
-        link = Link(self.site, reader)
+        link = LinkDirection(self.site, reader)
         place = self._place(link)
         self._hold(link, Role.SENDER, self._ours[link, Role.SENDER][0])
         waiting = [parcel for parcel in parcels if parcel.number > self._acknowledged(link)]
@@ -172,18 +181,18 @@ class StoreLinks:
 
     def acknowledge(self, sender: str, number: int, pace: int) -> None:
         """Tell a sender that its parcels up to a number are durable here, and how far other streams have come."""
-        link = Link(sender, self.site)
+        link = LinkDirection(sender, self.site)
         self._hold(link, Role.READER, replace(self._ours[link, Role.READER][0], number=number, pace=pace))
 
     def forget_acknowledged(self, reader: str) -> None:
         """Remove the parcels that their reader no longer needs, and those that it has put aside."""
-        link = Link(self.site, reader)
+        link = LinkDirection(self.site, reader)
         with contextlib.suppress(StoreFailed, LinkUnreadable):
             place, acknowledged = self._place(link), self._acknowledged(link)
             found = ((key, re.match(r"\d+(?=\.parcel$|\.damaged-)", key)) for key in place.sizes())
             place.delete(key for key, number in found if number is not None and int(number.group()) <= acknowledged)
 
-    def _acknowledged(self, link: Link) -> int:
+    def _acknowledged(self, link: LinkDirection) -> int:
         end = self.end(link, Role.READER)
         return 0 if end is None else end.number
 
@@ -207,7 +216,7 @@ def _newest(place: Store, role: Role, below: int | None = None) -> int | None:
 
 
 @contextlib.contextmanager
-def _writing(link: Link) -> Iterator[None]:
+def _writing(link: LinkDirection) -> Iterator[None]:
     try:
         yield
     except StoreFailed as error:
@@ -217,14 +226,14 @@ def _writing(link: Link) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _reading(link: Link) -> Iterator[None]:
+def _reading(link: LinkDirection) -> Iterator[None]:
     try:
         yield
     except StoreFailed as error:
         raise _unreadable(str(error), link) from None
 
 
-def _unreadable(cause: str, link: Link) -> LinkUnreadable:
+def _unreadable(cause: str, link: LinkDirection) -> LinkUnreadable:
     return LinkUnreadable(
         f"{link} cannot be read: {cause}; nothing is lost: it goes on when the store can be read again"
     )

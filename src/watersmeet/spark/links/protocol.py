@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from watersmeet.errors import CheckpointMismatch, DamagedParcel, RunError
-from watersmeet.program.site.ledger import LinkState, Peer, SiteLedger
+from watersmeet.program.site.ledger import LinkState, PeerStart, SiteLedger
 from watersmeet.program.storage.wire import UNKNOWN, index_parcel
 from watersmeet.spark.links.seal import Seal
 
@@ -44,7 +44,7 @@ class Role(StrEnum):
     READER = "reader"
 
 
-class Link(NamedTuple):
+class LinkDirection(NamedTuple):
     """One direction between two sites."""
 
     sender: str
@@ -82,7 +82,7 @@ class Sealed:
     path: str
     wrap: Callable[[bytes], bytes] = _as_it_is  # where links have keys, it encrypts
 
-    def read(self, link: Link) -> bytes:
+    def read(self, link: LinkDirection) -> bytes:
         """The bytes that are published, if the parcel is as it was made."""
         try:
             with open(self.path, "rb") as file:
@@ -103,19 +103,19 @@ class Links(Protocol):
 
     seal: Seal  # of what is said there of the ends, and of parcels, which come and go as they travel
 
-    def prepare(self, links: Iterable[Link]) -> None:
+    def prepare(self, links: Iterable[LinkDirection]) -> None:
         """Make links ready to be used."""
 
-    def end(self, link: Link, role: Role, below: int | None = None) -> LinkEnd | None:
+    def end(self, link: LinkDirection, role: Role, below: int | None = None) -> LinkEnd | None:
         """What an end of a link says of itself, by its newest epoch, or the newest below one; None if there is none."""
 
-    def claim(self, link: Link, role: Role, end: LinkEnd) -> None:
+    def claim(self, link: LinkDirection, role: Role, end: LinkEnd) -> None:
         """Put our own end on a link; `Fenced` if any process has that epoch or a newer one there."""
 
-    def withdraw(self, link: Link, role: Role) -> None:
+    def withdraw(self, link: LinkDirection, role: Role) -> None:
         """Take back our claim: the one before it holds again."""
 
-    def settle(self, link: Link, role: Role) -> None:
+    def settle(self, link: LinkDirection, role: Role) -> None:
         """Forget the claims before ours."""
 
     def publish(self, reader: str, parcels: Iterable[Sealed]) -> None:
@@ -169,9 +169,9 @@ def open_links(
     claims = {}
     for one in readers:
         sent = ledger.links.get(one, LinkState())
-        claims[Link(site, one), Role.SENDER] = replace(ours, number=sent.number, released=sent.released)
+        claims[LinkDirection(site, one), Role.SENDER] = replace(ours, number=sent.number, released=sent.released)
     for one in senders:
-        claims[Link(one, site), Role.READER] = replace(ours, number=ledger.received.get(one, 0))
+        claims[LinkDirection(one, site), Role.READER] = replace(ours, number=ledger.received.get(one, 0))
     if not claims:
         return ours
     links.prepare(link for link, _ in claims)
@@ -193,7 +193,7 @@ def open_links(
     return ours
 
 
-def check_own_end(link: Link, role: Role, there: LinkEnd | None, ours: LinkEnd, ledger: SiteLedger) -> None:
+def check_own_end(link: LinkDirection, role: Role, there: LinkEnd | None, ours: LinkEnd, ledger: SiteLedger) -> None:
     """Refuse a start where another process of the site has been since the checkpoint was last used."""
     site = link.site(role)
     if there is None:
@@ -219,7 +219,7 @@ def check_own_end(link: Link, role: Role, there: LinkEnd | None, ours: LinkEnd, 
         raise _gone_back(link, Role.READER, there.number, ours.number)
 
 
-def check_sender(link: Link, there: LinkEnd, ours: LinkEnd, ledger: SiteLedger) -> None:
+def check_sender(link: LinkDirection, there: LinkEnd, ours: LinkEnd, ledger: SiteLedger) -> None:
     """Refuse to read from a sender that is not the one whose parcels were taken, or has forgotten some we need."""
     if ledger.peers.get(link.sender, there.run) != there.run:
         raise CheckpointMismatch(
@@ -231,7 +231,7 @@ def check_sender(link: Link, there: LinkEnd, ours: LinkEnd, ledger: SiteLedger) 
         raise _gone_back(link, Role.READER, there.released, received)
 
 
-def check_reader(link: Link, there: LinkEnd, ours: LinkEnd, ledger: SiteLedger) -> int:
+def check_reader(link: LinkDirection, there: LinkEnd, ours: LinkEnd, ledger: SiteLedger) -> int:
     """The last parcel that a reader has, unless it is not the reader that has acknowledged so far."""
     known, sent = ledger.readers.get(link.reader), ledger.links.get(link.reader, LinkState())
     if known is not None and there.run != known.run:
@@ -248,7 +248,7 @@ def check_reader(link: Link, there: LinkEnd, ours: LinkEnd, ledger: SiteLedger) 
     return there.number
 
 
-def fenced(link: Link, role: Role, epoch: int, ours: LinkEnd) -> Fenced:
+def fenced(link: LinkDirection, role: Role, epoch: int, ours: LinkEnd) -> Fenced:
     """What ends a process whose end of a link another one has taken over."""
     return Fenced(
         f"{link}: another process runs {link.site(role)} on a copy of its checkpoint (epoch {epoch}, here "
@@ -258,13 +258,13 @@ def fenced(link: Link, role: Role, epoch: int, ours: LinkEnd) -> Fenced:
 
 def with_reader(ledger: SiteLedger, reader: str, end: LinkEnd) -> SiteLedger:
     """The ledger that remembers which run of a reader has acknowledged."""
-    peer = Peer(end.run, end.epoch)
+    peer = PeerStart(end.run, end.epoch)
     if not end.number or ledger.readers.get(reader) == peer:
         return ledger
     return replace(ledger, readers={**ledger.readers, reader: peer})
 
 
-def _check_programs(link: Link, other: str, there: LinkEnd, site: str, ours: LinkEnd) -> None:
+def _check_programs(link: LinkDirection, other: str, there: LinkEnd, site: str, ours: LinkEnd) -> None:
     if there.programs != ours.programs:
         raise CheckpointMismatch(
             f"{link}: {other} runs other queries or plans than {site}; give both the same topology and statistics, or "
@@ -272,7 +272,7 @@ def _check_programs(link: Link, other: str, there: LinkEnd, site: str, ours: Lin
         )
 
 
-def _gone_back(link: Link, role: Role, done: int, known: int) -> CheckpointMismatch:
+def _gone_back(link: LinkDirection, role: Role, done: int, known: int) -> CheckpointMismatch:
     """The refusal of a checkpoint that is older than what was done with it."""
     what = "acknowledged" if role is Role.READER else "sent"
     return CheckpointMismatch(

@@ -31,41 +31,41 @@ class Refused(ValueError):
 class Seal(Protocol):
     """Wraps what goes over links and unwraps what comes."""
 
-    def seal(self, context: "Context", data: bytes) -> bytes:
+    def seal(self, context: "SealContext", data: bytes) -> bytes:
         """The data as it travels."""
         ...
 
-    def open(self, context: "Context", data: bytes) -> bytes:
+    def open(self, context: "SealContext", data: bytes) -> bytes:
         """The data as it was given to `seal` in the same context; `Refused` otherwise."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class SealContext:
     """Where something belongs, and the epoch of whoever has sealed it: the newest that may be, of a parcel."""
 
     place: str
     epoch: int
 
 
-def parcel_context(sender: str, reader: str, number: int, epoch: int) -> Context:
+def parcel_context(sender: str, reader: str, number: int, epoch: int) -> SealContext:
     """Of a parcel: parcels of earlier epochs may still be on a link, of later ones not."""
-    return Context(f"parcel {sender} {reader} {number}", epoch)
+    return SealContext(f"parcel {sender} {reader} {number}", epoch)
 
 
-def end_context(sender: str, reader: str, role: str, epoch: int) -> Context:
+def end_context(sender: str, reader: str, role: str, epoch: int) -> SealContext:
     """Of what an end says of itself."""
-    return Context(f"{role} {sender} {reader}", epoch)
+    return SealContext(f"{role} {sender} {reader}", epoch)
 
 
 class Open:
     """No key: everything travels as it is."""
 
-    def seal(self, context: Context, data: bytes) -> bytes:
+    def seal(self, context: SealContext, data: bytes) -> bytes:
         """The same bytes."""
         return data
 
-    def open(self, context: Context, data: bytes) -> bytes:
+    def open(self, context: SealContext, data: bytes) -> bytes:
         """The same bytes, unless they are sealed."""
         if data.startswith(MAGIC):
             raise Refused("it is encrypted, and this site has no key: give link_transport the key_file of the others")
@@ -75,7 +75,7 @@ class Open:
 OPEN = Open()
 
 
-class Keys:
+class SharedKeys:
     """Sealing with shared keys: the first of them seals, any of them opens.
 
     Keys are read again when their file changes: a key is added at the end of the file at all sites, then moved to the
@@ -88,7 +88,7 @@ class Keys:
         self._keys: Mapping[str, bytes] = {}
         self._refresh()
 
-    def seal(self, context: Context, data: bytes) -> bytes:
+    def seal(self, context: SealContext, data: bytes) -> bytes:
         """Encrypt with the first key."""
         self._refresh()
         name, key = next(iter(self._keys.items()))
@@ -98,7 +98,7 @@ class Keys:
         sealed: bytes = _cipher(key, salt).encrypt(_NONCE, data, head + context.place.encode())
         return head + sealed
 
-    def open(self, context: Context, data: bytes) -> bytes:
+    def open(self, context: SealContext, data: bytes) -> bytes:
         """Decrypt with the key that is named, in just this place."""
         from cryptography.exceptions import InvalidTag
 

@@ -17,7 +17,7 @@ from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.storage.wire import ParcelIndex, index_parcel
 from watersmeet.spark.files import FileShelf
 from watersmeet.spark.links.protocol import (
-    Link,
+    LinkDirection,
     LinkEnd,
     Links,
     LinkUnreadable,
@@ -139,7 +139,7 @@ class SiteLinks:
 
     def _reject(self, sender: str, number: int, cause: str) -> None:
         """Have a damaged parcel published anew, a few times."""
-        what = f"{Link(sender, self.site)}: parcel {number} is damaged ({cause})"
+        what = f"{LinkDirection(sender, self.site)}: parcel {number} is damaged ({cause})"
         with self._using(f"statements to {sender}", f"from {sender}"):
             times = self.transport.reject(sender, number)
             if times > MAX_DAMAGED:
@@ -216,7 +216,7 @@ class SiteLinks:
         """What sites that read from us say of themselves, as far as they are there and may be believed."""
         found = {}
         for reader in self.peers:
-            link = Link(self.site, reader)
+            link = LinkDirection(self.site, reader)
             with self._using(f"reader {reader}", f"reading {reader}"):
                 end = self.transport.end(link, Role.READER)
                 if end is not None:
@@ -238,7 +238,7 @@ class SiteLinks:
 
     def _sender(self, sender: str, ledger: SiteLedger) -> LinkEnd | None:
         """What a site that writes to us says of itself, if it may be read from."""
-        link = Link(sender, self.site)
+        link = LinkDirection(sender, self.site)
         with self._using(f"sender {sender}", f"reading {sender}"):
             end = self.transport.end(link, Role.SENDER)
             if end is not None:

@@ -9,7 +9,7 @@ from watersmeet.spark.kafka_options import hide_secrets
 from watersmeet.spark.links.directory import DirectoryLinks
 from watersmeet.spark.links.objects import StoreLinks
 from watersmeet.spark.links.protocol import Links
-from watersmeet.spark.links.seal import OPEN, Keys, Seal
+from watersmeet.spark.links.seal import OPEN, Seal, SharedKeys
 from watersmeet.spark.store.object_store import local_directory, open_store
 from watersmeet.topology.model import LinkTransport, Topology
 from watersmeet.topology.secrets import resolved
@@ -62,7 +62,7 @@ def seal_of(transport: LinkTransport) -> Seal:
     """How what travels is sealed."""
     if transport.key_file is None and transport.key_env is None:
         return OPEN
-    return Keys(transport.key_file, transport.key_env)
+    return SharedKeys(transport.key_file, transport.key_env)
 
 
 def remove_links(topology: Topology) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
 from watersmeet.errors import CheckpointMismatch, RunError
-from watersmeet.spark.store.protocol import Conflict, Store, Stored, StoreFailed, Version
+from watersmeet.spark.store.protocol import Conflict, ObjectData, Store, StoreFailed, Version
 
 LEASE = "lease.json"
 LEASE_S = 15.0
@@ -26,7 +26,7 @@ _POLL_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class LeaseHolder:
     """What a lease says."""
 
     epoch: int
@@ -55,7 +55,7 @@ class Lease:
         self._store = store
         lasts_s = LEASE_S if lasts_s is None else lasts_s
         who = f"process {os.getpid()} on {socket.gethostname()}"
-        self._ours = Holder(1, uuid.uuid4().hex[:8], who, place, lasts_s)
+        self._ours = LeaseHolder(1, uuid.uuid4().hex[:8], who, place, lasts_s)
         self._version = self._taken()
         self._released = threading.Event()
         self._renewing = threading.Thread(target=self._renew, name="lease", daemon=True)
@@ -75,7 +75,7 @@ class Lease:
 
     def _taken(self) -> Version:
         """Take the lease, once nobody holds it; refused where its holder is at work."""
-        watched: Stored | None = None
+        watched: ObjectData | None = None
         until = 0.0
         while True:
             there = self._store.get(LEASE)
@@ -108,15 +108,15 @@ class Lease:
                 except Conflict:
                     return
 
-    def _write(self, holder: Holder) -> None:
+    def _write(self, holder: LeaseHolder) -> None:
         self._version = self._store.replace(LEASE, holder.to_json(), self._version)
         self._ours = holder
 
 
-def _holder(there: Stored) -> Holder:
+def _holder(there: ObjectData) -> LeaseHolder:
     """What a lease says; of one that is damaged, that it has to be watched."""
-    make: Callable[..., Holder] = Holder
+    make: Callable[..., LeaseHolder] = LeaseHolder
     try:
         return make(**json.loads(there.data))
     except (ValueError, TypeError):
-        return Holder(1, "", "unknown", "", LEASE_S)
+        return LeaseHolder(1, "", "unknown", "", LEASE_S)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
 from watersmeet.errors import InputError
-from watersmeet.spark.store.protocol import Conflict, Stored, StoreFailed, Version
+from watersmeet.spark.store.protocol import Conflict, ObjectData, StoreFailed, Version
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
@@ -85,14 +85,14 @@ class ObjectStore:
     def below(self, prefix: str) -> "ObjectStore":
         return ObjectStore(f"{self.url}/{prefix}")
 
-    def get(self, key: str) -> Stored | None:
+    def get(self, key: str) -> ObjectData | None:
         with self._explained("read"):
             try:
                 found = self._client.get(key)
             except FileNotFoundError:
                 return None
             meta = found.meta
-            return Stored(bytes(found.bytes()), Version(meta["e_tag"], meta["version"]))
+            return ObjectData(bytes(found.bytes()), Version(meta["e_tag"], meta["version"]))
 
     def has(self, key: str) -> bool:
         with self._explained("read"):

@@ -30,7 +30,7 @@ class Version(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class ObjectData:
     """An object as it was read."""
 
     data: bytes
@@ -47,7 +47,7 @@ class Store(Protocol):
     def below(self, prefix: str) -> "Store":
         """The objects whose keys start so."""
 
-    def get(self, key: str) -> Stored | None:
+    def get(self, key: str) -> ObjectData | None:
         """An object; None if there is none."""
 
     def has(self, key: str) -> bool:

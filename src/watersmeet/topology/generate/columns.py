@@ -12,11 +12,11 @@ from watersmeet.topology.generate.model import (
     ARROW_TYPES,
     ROLE,
     Choice,
-    Column,
-    Constant,
+    ConstantValue,
+    GeneratedColumn,
     Numbers,
     Pattern,
-    Sequence,
+    RowNumbers,
     Time,
     Uniform,
     Values,
@@ -45,7 +45,7 @@ _FITTING = {
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def read_column(name: str, declared: str, text: str) -> Column:
+def read_column(name: str, declared: str, text: str) -> GeneratedColumn:
     """A column of the schema and what is written about its values, which may be nothing."""
     sql_type, nullable = _sql_type(name, declared)
     where = f"generator option column.{name}: {text!r}"
@@ -66,7 +66,7 @@ def read_column(name: str, declared: str, text: str) -> Column:
             raise InputError(f"{where} makes NULLs in a column that is NOT NULL; drop one of the two")
         words = words[2:]
     values = _values(words, sql_type, where) if words else _default(name, sql_type)
-    return Column(name, sql_type, values, nullable, null_share)
+    return GeneratedColumn(name, sql_type, values, nullable, null_share)
 
 
 def _sql_type(name: str, declared: str) -> tuple[str, bool]:
@@ -84,7 +84,7 @@ def _sql_type(name: str, declared: str) -> tuple[str, bool]:
 def _default(name: str, sql_type: str) -> Values:
     match ROLE[sql_type]:
         case "integer":
-            return Sequence()
+            return RowNumbers()
         case "floating":
             return Uniform(0.0, 1.0)
         case "string":
@@ -108,7 +108,7 @@ def _values(words: list[str], sql_type: str, where: str) -> Values:
         case ["choice", first, *others]:
             return Choice(tuple(_literal(word, sql_type, where) for word in (first, *others)))
         case ["constant", word]:
-            return Constant(_literal(word, sql_type, where))
+            return ConstantValue(_literal(word, sql_type, where))
         case ["pattern", text, *number]:
             return _pattern(text, number or ["uniform", "0", "1000"], where)
         case ["uniform", low, high] if role == "floating":
@@ -131,7 +131,7 @@ def _pattern(text: str, number: list[str], where: str) -> Pattern:
 def _numbers(words: list[str], sql_type: str, where: str) -> Numbers:
     match [words[0].lower(), *words[1:]]:
         case ["sequence"]:
-            return Sequence()
+            return RowNumbers()
         case ["uniform", low, high]:
             least = _integer(low, sql_type, where)
             return _interval(least, _integer(high, sql_type, where, beyond=1), where)

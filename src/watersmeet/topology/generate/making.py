@@ -17,11 +17,11 @@ from watersmeet.topology.generate.model import (
     ARROW_TYPES,
     ROLE,
     Choice,
-    Column,
-    Constant,
+    ConstantValue,
+    GeneratedColumn,
     Numbers,
     Pattern,
-    Sequence,
+    RowNumbers,
     Spec,
     Time,
     Uniform,
@@ -67,14 +67,14 @@ class _Chunk:
     def __init__(self, spec: Spec, lo: int, hi: int) -> None:
         self.spec, self.lo, self.size = spec, lo, hi - lo
 
-    def array(self, column: Column) -> pa.Array:
+    def array(self, column: GeneratedColumn) -> pa.Array:
         made = self._values(column)
         if column.null_share:
             is_null = _reals(self._draw(column.name, "null")) < column.null_share
             made = pc.if_else(pa.array(is_null), pa.scalar(None, made.type), made)
         return made
 
-    def _values(self, column: Column) -> pa.Array:
+    def _values(self, column: GeneratedColumn) -> pa.Array:
         arrow_type = ARROW_TYPES[column.type]
         match column.values:
             case Uniform(low, high) if ROLE[column.type] == "floating":
@@ -82,7 +82,7 @@ class _Chunk:
                 reals = (low + _reals(self._draw(column.name, "value")) * (high - low)).astype(dtype)
                 # Rounding may reach `high`, which is not in the interval.
                 return pa.array(np.minimum(reals, np.nextafter(dtype(high), dtype(low))))
-            case Sequence() | Uniform() | Zipf() as numbers:
+            case RowNumbers() | Uniform() | Zipf() as numbers:
                 return pa.array(
                     self._integers(column, numbers, arrow_type.bit_width).astype(f"i{arrow_type.byte_width}")
                 )
@@ -94,7 +94,7 @@ class _Chunk:
             case Choice(values):
                 picked = self._draw(column.name, "value") % np.uint64(len(values))
                 return pa.array(values, arrow_type).take(pa.array(picked))
-            case Constant(value):
+            case ConstantValue(value):
                 return pa.repeat(pa.scalar(value, arrow_type), self.size)
             case Pattern(before, after, number):
                 digits = pc.cast(pa.array(self._integers(column, number)), pa.string())
@@ -102,9 +102,9 @@ class _Chunk:
             case _ as other:
                 assert_never(other)
 
-    def _integers(self, column: Column, numbers: Numbers, bits: int = 64) -> Int64s:
+    def _integers(self, column: GeneratedColumn, numbers: Numbers, bits: int = 64) -> Int64s:
         match numbers:
-            case Sequence():
+            case RowNumbers():
                 return np.arange(self.lo, self.lo + self.size, dtype=np.int64) & np.int64(2 ** (bits - 1) - 1)
             case Uniform(low, high):
                 # Unsigned and wrapping, so that the whole range of a bigint is one interval like any other.

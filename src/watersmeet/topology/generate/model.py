@@ -31,7 +31,7 @@ ROLE = {sql_type: role for role, sql_types in _ROLES.items() for sql_type in sql
 
 
 @dataclass(frozen=True, slots=True)
-class Sequence:
+class RowNumbers:
     """The row number."""
 
 
@@ -64,7 +64,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class ConstantValue:
     """The same value in every row."""
 
     value: Any
@@ -79,12 +79,12 @@ class Pattern:
     number: "Numbers"
 
 
-Numbers = Sequence | Uniform | Zipf
-Values = Numbers | Time | Choice | Constant | Pattern
+Numbers = RowNumbers | Uniform | Zipf
+Values = Numbers | Time | Choice | ConstantValue | Pattern
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class GeneratedColumn:
     """A column of the schema and where its values come from."""
 
     name: str
@@ -111,7 +111,7 @@ class Rush:
 class Spec:
     """A stream to generate: what its rows are, and how fast they come."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[GeneratedColumn, ...]
     rows_per_second: Fraction
     rows_per_batch: int
     start_us: int

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from watersmeet.sim.dht.node import Dht
 from watersmeet.sim.overlays.identifiers import identifier_of
-from watersmeet.sim.pier.aggregation.membership import Accepted, Membership, Redirected, Standing
+from watersmeet.sim.pier.aggregation.membership import Accepted, ChildMembership, Redirected, Standing
 from watersmeet.sim.pier.aggregation.tree import AggregationTree, AggregationTreeSettings
 
 ROOT = identifier_of("root of the test")
@@ -129,7 +129,7 @@ def test_after_crashes_everybody_finds_a_parent_again(overlay: str, is_stable: b
     limit=st.integers(1, 5),
 )  # fmt: skip
 def test_who_is_a_child_and_who_is_sent_where(reports: list[tuple[int, int, int]], limit: int) -> None:
-    members = Membership(limit)
+    members = ChildMembership(limit)
     model: dict[int, Standing] = {}
     for now_us, (address, height, free) in enumerate(reports):
         standing = Standing(height, free)
@@ -156,4 +156,4 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="in_degree_max must be at least 1"):
         AggregationTreeSettings(in_degree_max=0)
     with pytest.raises(ValueError, match="in_degree_max must be at least 1"):
-        Membership(0)
+        ChildMembership(0)

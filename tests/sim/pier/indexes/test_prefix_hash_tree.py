@@ -15,8 +15,8 @@ from watersmeet.sim.dht.node import Dht
 from watersmeet.sim.dht.settings import DhtSettings
 from watersmeet.sim.internet.churn import Churn, Exponential
 from watersmeet.sim.pier.indexes.pht.labels import high_of, label_of, low_of
-from watersmeet.sim.pier.indexes.pht.messages import Kind, PhtSettings, TrieNode
-from watersmeet.sim.pier.indexes.pht.tree import Found, PrefixHashTree
+from watersmeet.sim.pier.indexes.pht.messages import NodeKind, PhtSettings, TrieNode
+from watersmeet.sim.pier.indexes.pht.tree import LookupResult, PrefixHashTree
 
 everywhere = pytest.mark.parametrize("overlay", OVERLAYS)
 BITS = 10
@@ -82,8 +82,8 @@ class PhtWorld(DhtWorld):
         self.run(seconds)
         assert done == [True] * len(names)
 
-    def ask(self, low: int, high: int, parallel: bool) -> Found:
-        found: list[Found] = []
+    def ask(self, low: int, high: int, parallel: bool) -> LookupResult:
+        found: list[LookupResult] = []
         self.peer().range(low, high, found.append, parallel=parallel)
         for _ in range(100):
             self.run(0.5)
@@ -112,7 +112,7 @@ class PhtWorld(DhtWorld):
     def assert_shape(self) -> None:
         """Leaves divide the keys, have what is theirs, no more than they may, and know their neighbours."""
         trie, bits = self.trie(), self.pht_settings.key_bits
-        leaves = sorted((low_of(label, bits), label) for label, node in trie.items() if node.kind is Kind.LEAF)
+        leaves = sorted((low_of(label, bits), label) for label, node in trie.items() if node.kind is NodeKind.LEAF)
         if not leaves:
             assert trie == {} == self.model
             return
@@ -124,7 +124,7 @@ class PhtWorld(DhtWorld):
             assert held == self.expected(low, following - 1)
             assert len(held) <= self.pht_settings.leaf_entries or len(label) == bits
         assert following == 1 << bits
-        internal = {label for label, node in trie.items() if node.kind is Kind.INTERNAL}
+        internal = {label for label, node in trie.items() if node.kind is NodeKind.INTERNAL}
         assert internal == {label[:length] for _, label in leaves for length in range(len(label))}
 
 
@@ -192,7 +192,7 @@ def test_entries_that_are_there_all_the_time_are_found_once_while_others_come_an
     lasting = set(random.sample(range(1 << BITS), 40))
     world.insert(sorted(lasting))
     passing = [key for key in random.sample(range(1 << BITS), 200) if key not in lasting]
-    answers: list[Found] = []
+    answers: list[LookupResult] = []
     for step in range(40):
         for key in passing[step * 4 : step * 4 + 4]:
             world.peer().insert(key, "x", "passing", 20 * SECOND_US)
@@ -217,7 +217,7 @@ def test_links_lead_from_leaf_to_leaf_and_save_searches() -> None:
     world.insert(world.random.sample(range(1 << BITS), 80))
     world.run(10)
     trie = world.trie()
-    leaves = sorted(label for label, node in trie.items() if node.kind is Kind.LEAF)
+    leaves = sorted(label for label, node in trie.items() if node.kind is NodeKind.LEAF)
     right = sum(trie[label].after == after for label, after in pairwise(leaves))
     left = sum(trie[after].before == label for label, after in pairwise(leaves))
     assert min(right, left) > 0.8 * len(leaves)
@@ -281,7 +281,7 @@ def churned(overlay: str, seed: int) -> None:
     churn = Churn(world.kernel, Exponential(60 * SECOND_US), join=join, fail=fail, until_us=50 * SECOND_US)
     churn.start(range(4, 24))
     published: set[int] = set()
-    answers: list[Found] = []
+    answers: list[LookupResult] = []
     for step in range(10):
         published |= set(random.sample(range(1 << BITS), 8))
         published -= set(random.sample(sorted(published), 3))  # not deleted: not renewed any more
@@ -330,7 +330,7 @@ def test_many_entries_of_one_key_share_the_deepest_leaf() -> None:
 def test_two_indexes_of_one_peer_do_not_mix() -> None:
     world = PhtWorld("ideal", seed=10, timers=False)
     others = [PrefixHashTree(world.kernel, dht, "other", SMALL) for dht in world.dhts]
-    found: list[Found] = []
+    found: list[LookupResult] = []
     world.insert(range(0, 100, 10))
     others[3].insert(7, "z", "other", HOUR_US)
     world.run(5)

@@ -6,7 +6,7 @@ from dht_world import HOUR_US, NETWORKS, SECOND_US, DhtWorld
 from watersmeet.sim.pier.indexes.pht.messages import PhtSettings
 from watersmeet.sim.pier.indexes.pht.tree import PrefixHashTree
 from watersmeet.sim.pier.indexes.secondary import (
-    Fetched,
+    FetchedTuples,
     HashSecondaryIndex,
     RangeSecondaryIndex,
     TupleId,
@@ -40,14 +40,14 @@ class TableWorld(DhtWorld):
             self.rows[tuple_id] = (city, price)
         self.run(20)
 
-    def fetched_by_city(self, city: str) -> Fetched:
-        found: list[Fetched] = []
+    def fetched_by_city(self, city: str) -> FetchedTuples:
+        found: list[FetchedTuples] = []
         self.random.choice(self.by_city).fetch(city, found.append)
         self.run(5)
         return found[0]
 
-    def fetched_by_price(self, low: int, high: int) -> Fetched:
-        found: list[Fetched] = []
+    def fetched_by_price(self, low: int, high: int) -> FetchedTuples:
+        found: list[FetchedTuples] = []
         self.random.choice(self.by_price).fetch(low, high, found.append)
         self.run(15)
         return found[0]
@@ -87,7 +87,7 @@ def test_tuples_of_one_name_are_fetched_with_one_request() -> None:
     ids = [each for each in world.rows if each.address is None][:10]
     names = {each.key for each in ids}
     assert len(names) < len(ids)
-    found: list[Fetched] = []
+    found: list[FetchedTuples] = []
     asker = next(
         dht for dht in world.dhts if not any(item.key in names for item in dht.local_scan("sales"))
     )  # fmt: skip
@@ -97,7 +97,7 @@ def test_tuples_of_one_name_are_fetched_with_one_request() -> None:
     assert world.internet.messages_sent[asker.node.address] - before == 2 * len(names)  # a lookup, and a get
     assert [item.value for item in found[0].items] == [world.rows[each] for each in ids]
     fetch_tuples(asker, [], found.append)
-    assert found[1] == Fetched((), (), True)
+    assert found[1] == FetchedTuples((), (), True)
 
 
 def test_a_host_that_is_down_makes_the_answer_incomplete() -> None:
@@ -105,11 +105,11 @@ def test_a_host_that_is_down_makes_the_answer_incomplete() -> None:
     pinned = next(each for each in world.rows if each.address is not None)
     assert pinned.address is not None
     world.dhts[pinned.address].stop()
-    found: list[Fetched] = []
+    found: list[FetchedTuples] = []
     asker = next(dht for dht in world.up())
     fetch_tuples(asker, [pinned], found.append)
     world.run(30)
-    assert found == [Fetched((), (pinned,), False)]
+    assert found == [FetchedTuples((), (pinned,), False)]
 
 
 def test_an_entry_of_an_index_expires_when_it_is_not_renewed() -> None:

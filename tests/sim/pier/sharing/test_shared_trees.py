@@ -23,7 +23,7 @@ from watersmeet.sim.pier.sharing.trees import (
     Fragments,
     NumberAlgebra,
     QueryAnswer,
-    SharedQueries,
+    TreeQueries,
     reconstructed,
     shared_entries,
     start_shared,
@@ -70,10 +70,10 @@ def direct(fragments: Bools, nodes: list[Fragments], kind: Algebra) -> list[int 
     return found
 
 
-def shared(fragments: Bools, kind: Algebra, algorithm: str = "DHT-Hi-Optimal") -> SharedQueries:
+def shared(fragments: Bools, kind: Algebra, algorithm: str = "DHT-Hi-Optimal") -> TreeQueries:
     queries, routed = fragments.shape[1], algorithm_named(algorithm)
     assert routed is not None
-    return SharedQueries(
+    return TreeQueries(
         *("s", fragments, decompose(fragments, kind), NumberAlgebra(KINDS[kind]), routed, 2),
         tuple(query % NODES for query in range(queries)),
         NODES,

@@ -5,8 +5,17 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from watersmeet.program.pier.expressions import Malformed, compiled_row
-from watersmeet.program.pier.graph import Expression, Field, Operator
-from watersmeet.program.pier.runtime import Context, Implementation, Plan, Probe, ProbeKind, Running, Tag, no_settings
+from watersmeet.program.pier.graph import Expression, Operator, TupleField
+from watersmeet.program.pier.runtime import (
+    Context,
+    DataProbe,
+    Implementation,
+    Plan,
+    ProbeKind,
+    RunningOperator,
+    Tag,
+    no_settings,
+)
 from watersmeet.program.pier.settings import SettingsReader
 from watersmeet.program.pier.tuples import Batch, Row, Schema
 
@@ -18,7 +27,7 @@ def _condition(reader: SettingsReader, operator: Operator) -> Expression:
     return condition
 
 
-class Selection(Running):
+class SelectTuples(RunningOperator):
     """Passes the tuples for which its predicates are true."""
 
     def push(self, batch: Batch, tag: Tag, port: int) -> None:
@@ -57,7 +66,7 @@ def _made(reader: SettingsReader, operator: Operator) -> _Made:
     return found
 
 
-class Projection(Running):
+class Projection(RunningOperator):
     """Makes other tuples of tuples: some of their columns, under other names, or values of expressions."""
 
     def push(self, batch: Batch, tag: Tag, port: int) -> None:
@@ -74,11 +83,11 @@ class Projection(Running):
             case _Kept(fields, renamed, table):
                 names = dict(renamed)
                 columns: list[tuple[str, Expression]] = [
-                    (names.get(name, name), Field(name)) for name in fields or schema.names
+                    (names.get(name, name), TupleField(name)) for name in fields or schema.names
                 ]
             case _Made(made, table, keeps):
                 own = {name for name, _ in made}
-                columns = [(name, Field(name)) for name in schema.names if keeps and name not in own]
+                columns = [(name, TupleField(name)) for name in schema.names if keeps and name not in own]
                 columns += made
         kernel, types = compiled_row(tuple(expression for _, expression in columns), schema)
         names_made = [name for name, _ in columns]
@@ -87,7 +96,7 @@ class Projection(Running):
         return kernel, Schema.of(table or schema.table, dict(zip(names_made, types, strict=True)))
 
 
-class Tee(Running):
+class Tee(RunningOperator):
     """Lets several operators read one source: who asks for a set gets it, and who asks for a stream gets that.
 
     Those who ask at one instant are as one: the source is asked once, or what keeps state below would see tuples twice.
@@ -95,12 +104,12 @@ class Tee(Running):
 
     def __init__(self, plan: Plan, context: Context) -> None:
         super().__init__(plan, context)
-        self._asking: list[tuple[Running, Probe]] = []
-        self._sets: dict[Tag, list[tuple[Running, Tag]]] = {}  # who asked under which tags, by the tag below
-        self._streams: list[tuple[Running, Tag]] = []
+        self._asking: list[tuple[RunningOperator, DataProbe]] = []
+        self._sets: dict[Tag, list[tuple[RunningOperator, Tag]]] = {}  # who asked under which tags, by the tag below
+        self._streams: list[tuple[RunningOperator, Tag]] = []
         self._stream_tag: Tag | None = None
 
-    def probe(self, probe: Probe, asker: Running | None = None) -> None:
+    def probe(self, probe: DataProbe, asker: RunningOperator | None = None) -> None:
         if asker is None:
             return
         if probe.is_limited:
@@ -129,19 +138,19 @@ class Tee(Running):
         sets = [(asker, probe.tag) for asker, probe in asking if probe.kind is not ProbeKind.STREAM]
         streams = [(asker, probe.tag) for asker, probe in asking if probe.kind is not ProbeKind.SET]
         if sets:
-            self._ask_set(sets, Probe(ProbeKind.SET, 0))
+            self._ask_set(sets, DataProbe(ProbeKind.SET, 0))
         self._streams += streams
         if streams and self._stream_tag is None:
             self._stream_tag = self.context.new_tag()
-            self.sources[0].probe(Probe(ProbeKind.STREAM, self._stream_tag), self)
+            self.sources[0].probe(DataProbe(ProbeKind.STREAM, self._stream_tag), self)
 
-    def _ask_set(self, askers: list[tuple[Running, Tag]], probe: Probe) -> None:
+    def _ask_set(self, askers: list[tuple[RunningOperator, Tag]], probe: DataProbe) -> None:
         tag = self.context.new_tag()
         self._sets[tag] = askers
         self.sources[0].probe(replace(probe, tag=tag), self)
 
 
-class Union(Running):
+class Union(RunningOperator):
     """Makes one flow of several; it ends when all of them have ended."""
 
     def __init__(self, plan: Plan, context: Context) -> None:
@@ -149,7 +158,7 @@ class Union(Running):
         self._ended: dict[Tag, int] = {}
         self._probed: set[Tag] = set()
 
-    def probe(self, probe: Probe, asker: Running | None = None) -> None:
+    def probe(self, probe: DataProbe, asker: RunningOperator | None = None) -> None:
         if probe.tag not in self._probed:  # else it has come round a cycle
             self._probed.add(probe.tag)
             super().probe(probe, asker)
@@ -164,7 +173,7 @@ class Union(Running):
             self.emit_end(tag)
 
 
-class Queue(Running):
+class Queue(RunningOperator):
     """Holds tuples until the node has done whatever else is due now, so that no flow keeps others waiting.
 
     A cycle of operators needs one: the stack unwinds at each turn.
@@ -194,17 +203,17 @@ class Queue(Running):
                 self.emit(batch, tag)
 
 
-class Null(Running):
+class Null(RunningOperator):
     """Passes everything on."""
 
     def push(self, batch: Batch, tag: Tag, port: int) -> None:
         self.emit(batch, tag)
 
 
-class NullSource(Running):
+class NullSource(RunningOperator):
     """A source without tuples."""
 
-    def probe(self, probe: Probe, asker: Running | None = None) -> None:
+    def probe(self, probe: DataProbe, asker: RunningOperator | None = None) -> None:
         if probe.kind is not ProbeKind.STREAM:
             self.emit_end(probe.tag)
 
@@ -212,14 +221,14 @@ class NullSource(Running):
         raise AssertionError("a source without sources gets nothing")
 
 
-class NullSink(Running):
+class NullSink(RunningOperator):
     """A sink that drops whatever comes."""
 
     def push(self, batch: Batch, tag: Tag, port: int) -> None:
         pass
 
 
-SELECTION = {"basic": Implementation(_condition, Selection)}
+SELECTION = {"basic": Implementation(_condition, SelectTuples)}
 PROJECTION = {"basic": Implementation(_kept, Projection), "generate": Implementation(_made, Projection)}
 TEE = {"basic": Implementation(no_settings, Tee)}
 UNION = {"basic": Implementation(no_settings, Union, most_sources=None)}

@@ -14,9 +14,9 @@ from enum import Enum
 from typing import NamedTuple
 
 from watersmeet.program.pier.graph import Operator, fields_of
-from watersmeet.program.pier.operators.basic import Selection
+from watersmeet.program.pier.operators.basic import SelectTuples
 from watersmeet.program.pier.operators.join import SymmetricHashJoin
-from watersmeet.program.pier.runtime import Context, Implementation, Plan, Running, Tag, no_settings
+from watersmeet.program.pier.runtime import Context, Implementation, Plan, RunningOperator, Tag, no_settings
 from watersmeet.program.pier.settings import SettingsReader
 from watersmeet.program.pier.tuples import Batch, Schema
 
@@ -62,17 +62,17 @@ class _Fit(Enum):
     LACKS = "lacks"  # columns that the module needs are not there
 
 
-def _fit_of(module: Running, schema: Schema) -> _Fit:
+def _fit_of(module: RunningOperator, schema: Schema) -> _Fit:
     match module:
         case SymmetricHashJoin() if len(module.sources) == 1:
             return (_Fit.LACKS, _Fit.OPEN, _Fit.PASSED)[len(module.plan.settings.sides(schema))]
-        case Selection() if not fields_of(module.plan.settings) <= set(schema.names):
+        case SelectTuples() if not fields_of(module.plan.settings) <= set(schema.names):
             return _Fit.LACKS
         case _:
             return _Fit.OPEN
 
 
-class Eddy(Running):
+class Eddy(RunningOperator):
     """Routes tuples through its modules."""
 
     def __init__(self, plan: Plan, context: Context) -> None:
@@ -155,7 +155,7 @@ class Eddy(Running):
         return left[-1]
 
 
-class EddyPut(Running):
+class EddyPut(RunningOperator):
     """Brings tuples back to an eddy."""
 
     eddy: Eddy | None = None

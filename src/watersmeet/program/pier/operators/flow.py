@@ -4,16 +4,16 @@ from collections import deque
 from typing import Any, NamedTuple
 
 from watersmeet.program.pier.expressions import Malformed, compiled_row
-from watersmeet.program.pier.graph import Expression, Field, Operator
-from watersmeet.program.pier.operators.scan import Scan
+from watersmeet.program.pier.graph import Expression, Operator, TupleField
+from watersmeet.program.pier.operators.scan import TupleScan
 from watersmeet.program.pier.runtime import (
     Context,
+    DataProbe,
     Implementation,
     Plan,
-    Probe,
     ProbeKind,
     Receiver,
-    Running,
+    RunningOperator,
     Tag,
     no_settings,
 )
@@ -53,7 +53,7 @@ def _flow(reader: SettingsReader, operator: Operator) -> FlowSettings:
     return found
 
 
-class FlowControl(Running):
+class FlowControl(RunningOperator):
     """Issues probes: at the start, periodically, or when so many tuples have arrived, or so many a second, at a source.
 
     Probes from above end here: what flows is decided by this operator.
@@ -75,7 +75,7 @@ class FlowControl(Running):
         if settings.period_us is not None:
             self.context.after(settings.period_us, self._tick)
 
-    def probe(self, probe: Probe, asker: Running | None = None) -> None:
+    def probe(self, probe: DataProbe, asker: RunningOperator | None = None) -> None:
         pass
 
     def push(self, batch: Batch, tag: Tag, port: int) -> None:
@@ -85,7 +85,7 @@ class FlowControl(Running):
         tag = self.context.new_tag()
         settings: FlowSettings = self.plan.settings
         for source in self.sources:
-            source.probe(Probe(settings.kind, tag, condition=settings.condition), self)
+            source.probe(DataProbe(settings.kind, tag, condition=settings.condition), self)
 
     def _tick(self) -> None:
         self._issue()
@@ -109,8 +109,8 @@ class FlowControl(Running):
                 self.context.after(0, self._issue)
 
 
-def _scans_below(operator: Running) -> list[Scan]:
-    found: list[Scan] = []
+def _scans_below(operator: RunningOperator) -> list[TupleScan]:
+    found: list[TupleScan] = []
     seen: set[int] = set()
     waiting = [operator]
     while waiting:
@@ -118,7 +118,7 @@ def _scans_below(operator: Running) -> list[Scan]:
         if id(each) not in seen:
             seen.add(id(each))
             waiting += each.sources
-            if isinstance(each, Scan):
+            if isinstance(each, TupleScan):
                 found.append(each)
     return found
 
@@ -143,7 +143,7 @@ def _update_cache(reader: SettingsReader, operator: Operator) -> CacheSettings:
     return found
 
 
-class MemCache(Running):
+class MemCache(RunningOperator):
     """Keeps what flows through it; once its source has ended a set probe, later ones are answered from memory.
 
     Its source is asked for its set once and for its stream once, however many ask here, so each tuple is kept once.
@@ -158,7 +158,7 @@ class MemCache(Running):
         self._stream: Tag | None = None
         self._streams: list[Tag] = []  # of those who asked for what comes
 
-    def probe(self, probe: Probe, asker: Running | None = None) -> None:
+    def probe(self, probe: DataProbe, asker: RunningOperator | None = None) -> None:
         if probe.is_limited and (probe.key is not None or not self._is_filled):
             super().probe(probe, asker)
             return
@@ -168,7 +168,7 @@ class MemCache(Running):
             self._streams.append(probe.tag)
             if self._stream is None:
                 self._stream = self.context.new_tag()
-                super().probe(Probe(ProbeKind.STREAM, self._stream), asker)
+                super().probe(DataProbe(ProbeKind.STREAM, self._stream), asker)
 
     def push(self, batch: Batch, tag: Tag, port: int) -> None:
         askers = self._waiting if tag == self._fill else self._streams if tag == self._stream else (tag,)
@@ -185,7 +185,7 @@ class MemCache(Running):
         for own in waiting:
             self.emit_end(own)
 
-    def _ask_set(self, probe: Probe) -> None:
+    def _ask_set(self, probe: DataProbe) -> None:
         if self._is_filled:
             for batch in self._current():
                 self.emit(self.satisfying(batch, probe.condition), probe.tag)
@@ -194,7 +194,7 @@ class MemCache(Running):
         self._waiting.append(probe.tag)
         if self._fill is None:
             self._fill = self.context.new_tag()
-            super().probe(Probe(ProbeKind.SET, self._fill))
+            super().probe(DataProbe(ProbeKind.SET, self._fill))
 
     def _current(self) -> list[Batch]:
         lifetime_us = self.plan.settings.lifetime_us
@@ -204,7 +204,7 @@ class MemCache(Running):
         return [batch for _, batch in self._kept]
 
 
-class MemUpdateCache(Running):
+class MemUpdateCache(RunningOperator):
     """Keeps the latest tuple of each key; a set probe gets them all, and a stream probe each as it comes."""
 
     def __init__(self, plan: Plan, context: Context) -> None:
@@ -212,7 +212,7 @@ class MemUpdateCache(Running):
         self._latest: dict[Row, tuple[int, Schema, Row]] = {}
         self._streams: list[Tag] = []
 
-    def probe(self, probe: Probe, asker: Running | None = None) -> None:
+    def probe(self, probe: DataProbe, asker: RunningOperator | None = None) -> None:
         if probe.kind is not ProbeKind.STREAM:
             for schema, row in self._current():
                 self.emit(self.satisfying(Batch(schema, (row,)), probe.condition), probe.tag)
@@ -247,10 +247,10 @@ class MemUpdateCache(Running):
 
 def _fields(reader: SettingsReader, operator: Operator) -> tuple[Expression, ...]:
     no_settings(reader, operator)
-    return tuple(Field(name) for name in reader.texts("fields"))
+    return tuple(TupleField(name) for name in reader.texts("fields"))
 
 
-class DuplicateElimination(Running):
+class DuplicateElimination(RunningOperator):
     """Passes the first of equal tuples, or of those that agree in some fields."""
 
     def __init__(self, plan: Plan, context: Context) -> None:
@@ -280,7 +280,7 @@ class ResultSettings(NamedTuple):
     receiver: Receiver | None
 
 
-class NetSend(Running):
+class NetSend(RunningOperator):
     """Sends tuples to the node that asked, which passes them to its client."""
 
     def push(self, batch: Batch, tag: Tag, port: int) -> None:

@@ -4,17 +4,26 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from watersmeet.errors import did_you_mean
-from watersmeet.program.pier.aggregates import AGGREGATES, Aggregate
+from watersmeet.program.pier.aggregates import AGGREGATES, AggregateFunction
 from watersmeet.program.pier.expressions import Malformed, check_functions, compiled_row
-from watersmeet.program.pier.graph import Constant, Expression, Operator
+from watersmeet.program.pier.graph import ConstantArgument, Expression, Operator
 from watersmeet.program.pier.operators.tree import TreeAggregation, tree_settings
 from watersmeet.program.pier.operators.windows import WindowGroupBy, window_settings
-from watersmeet.program.pier.runtime import Context, Implementation, Plan, Probe, ProbeKind, Running, Tag, no_settings
+from watersmeet.program.pier.runtime import (
+    Context,
+    DataProbe,
+    Implementation,
+    Plan,
+    ProbeKind,
+    RunningOperator,
+    Tag,
+    no_settings,
+)
 from watersmeet.program.pier.settings import SettingsReader
 from watersmeet.program.pier.tuples import Batch, Row, Schema
 from watersmeet.program.pier.values import common_type
 
-_ONE = Constant("1", "integer")
+_ONE = ConstantArgument("1", "integer")
 
 
 class GroupSettings(NamedTuple):
@@ -64,7 +73,7 @@ class _Groups:
 
     def __init__(self, settings: GroupSettings) -> None:
         self._settings = settings
-        self._aggregates: list[Aggregate] = [AGGREGATES[function] for _, function, _ in settings.aggregates]
+        self._aggregates: list[AggregateFunction] = [AGGREGATES[function] for _, function, _ in settings.aggregates]
         self._states: dict[Row, list[Any]] = {}
         self.schema: Schema | None = None
 
@@ -108,7 +117,7 @@ def _widened(first: Schema, second: Schema) -> Schema | None:
     return Schema.of(first.table, known) if len(known) == len(types) else None
 
 
-class GroupBy(Running):
+class GroupBy(RunningOperator):
     """Gives the groups of all tuples that a set probe brings, at its end."""
 
     def __init__(self, plan: Plan, context: Context) -> None:
@@ -162,7 +171,7 @@ class DualFlowGroupBy(GroupBy):
         self._streams: list[Tag] = []
         self._is_changed = False
 
-    def probe(self, probe: Probe, asker: Running | None = None) -> None:
+    def probe(self, probe: DataProbe, asker: RunningOperator | None = None) -> None:
         if probe.kind is not ProbeKind.STREAM:
             self._give(probe.tag, probe.condition)
             self.emit_end(probe.tag)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from watersmeet.program.pier.expressions import Malformed, compiled_condition, compiled_row
 from watersmeet.program.pier.graph import Expression, Operator, fields_of
-from watersmeet.program.pier.runtime import Context, Implementation, Plan, Probe, ProbeKind, Running, Tag
+from watersmeet.program.pier.runtime import Context, DataProbe, Implementation, Plan, ProbeKind, RunningOperator, Tag
 from watersmeet.program.pier.settings import SettingsReader
 from watersmeet.program.pier.tuples import Batch, Row, Schema
 from watersmeet.program.pier.values import DECIMAL, DOUBLE
@@ -97,7 +97,7 @@ class _Pairs(NamedTuple):
     condition: Callable[[Row], Any] | None
 
 
-class _Join(Running):
+class _Join(RunningOperator):
     """What both joins have in common."""
 
     def keys_of(self, batch: Batch, side: int) -> tuple[list[Any], Sequence[Row]] | None:
@@ -254,7 +254,7 @@ class IndexJoin(_Join):
         self._open: dict[Tag, int] = {}  # fetches by the tag of the outer probe
         self._ended: set[Tag] = set()
 
-    def probe(self, probe: Probe, asker: Running | None = None) -> None:
+    def probe(self, probe: DataProbe, asker: RunningOperator | None = None) -> None:
         self.sources[0].probe(probe, self)
 
     def push(self, batch: Batch, tag: Tag, port: int) -> None:
@@ -290,7 +290,7 @@ class IndexJoin(_Join):
         for key, rows in by_key.items():
             own = self.context.new_tag()
             self._waiting[own] = _Waiting(batch.schema, rows, key, tag)
-            self.sources[1].probe(Probe(ProbeKind.SET, own, key), self)
+            self.sources[1].probe(DataProbe(ProbeKind.SET, own, key), self)
 
     def _finish(self, tag: Tag) -> None:
         if tag in self._ended and not self._open.get(tag):

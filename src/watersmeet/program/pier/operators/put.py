@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from watersmeet.program.pier.bloom import add_key, empty_filter
 from watersmeet.program.pier.expressions import Malformed, compiled, compiled_row
 from watersmeet.program.pier.graph import Expression, Operator
-from watersmeet.program.pier.runtime import Context, Implementation, Plan, Running, Tag, no_settings
+from watersmeet.program.pier.runtime import Context, Implementation, Plan, RunningOperator, Tag, no_settings
 from watersmeet.program.pier.settings import SettingsReader
 from watersmeet.program.pier.tuples import Batch, Row, Schema
 from watersmeet.program.pier.values import INTEGER, key_text
@@ -37,7 +37,7 @@ def _put(reader: SettingsReader, operator: Operator) -> PutSettings:
     )
 
 
-class _Put(Running):
+class _Put(RunningOperator):
     """Finds the key of each tuple; a tuple with a NULL in it has no place and is dropped as malformed."""
 
     def push(self, batch: Batch, tag: Tag, port: int) -> None:
@@ -144,7 +144,7 @@ def _ip(reader: SettingsReader, operator: Operator) -> IpSettings:
     return found
 
 
-class IpPut(Running):
+class IpPut(RunningOperator):
     """Sends tuples straight to a node: by its address, or as an exchange that knows who owns which key."""
 
     def push(self, batch: Batch, tag: Tag, port: int) -> None:
@@ -199,7 +199,7 @@ def _bloom(reader: SettingsReader, operator: Operator) -> BloomSettings:
     return BloomSettings(put, bits, hashes)
 
 
-class BloomPut(Running):
+class BloomPut(RunningOperator):
     """Puts the keys of all tuples of a set probe into one Bloom filter and, at its end, the filter into the DHT."""
 
     def __init__(self, plan: Plan, context: Context) -> None:
@@ -225,7 +225,7 @@ class BloomPut(Running):
         host.put(put.namespace, "filters", str(host.address), batch, put.lifetime_us)
 
 
-class BroadcastPut(Running):
+class BroadcastPut(RunningOperator):
     """Sends tuples to a port of every node."""
 
     def push(self, batch: Batch, tag: Tag, port: int) -> None:

@@ -9,11 +9,11 @@ from watersmeet.program.pier.operators.join import VISITED_SEPARATOR
 from watersmeet.program.pier.runtime import (
     Cancel,
     Context,
+    DataProbe,
     Implementation,
     Plan,
-    Probe,
     ProbeKind,
-    Running,
+    RunningOperator,
     Tag,
     Take,
     no_settings,
@@ -23,7 +23,7 @@ from watersmeet.program.pier.tuples import Batch, Row
 from watersmeet.program.pier.values import TYPES, key_text
 
 
-class Scan(Running):
+class TupleScan(RunningOperator):
     """A source: what is there for a set probe, what comes for a stream probe, and how much for flow controls."""
 
     def __init__(self, plan: Plan, context: Context) -> None:
@@ -57,7 +57,7 @@ class Scan(Running):
         self._watchers.append(arrived)
         self._listen()
 
-    def probe(self, probe: Probe, asker: Running | None = None) -> None:
+    def probe(self, probe: DataProbe, asker: RunningOperator | None = None) -> None:
         if probe.key is not None:
             self.fetch(probe.key, lambda found: self.give(found, probe))
             return
@@ -77,7 +77,7 @@ class Scan(Running):
         for watcher in self._watchers:
             watcher(len(batch.rows))
 
-    def give(self, found: Sequence[Batch], probe: Probe) -> None:
+    def give(self, found: Sequence[Batch], probe: DataProbe) -> None:
         """Push what a set probe asks for, and its end."""
         for batch in found:
             self.emit(self.satisfying(batch, probe.condition), probe.tag)
@@ -91,7 +91,7 @@ class Scan(Running):
                 self.context.cancels.append(cancel)
 
 
-class DhtScan(Scan):
+class DhtScan(TupleScan):
     """Tuples of a namespace that this node owns; with a key, those of the key wherever they are."""
 
     def present(self) -> Sequence[Batch]:
@@ -115,7 +115,7 @@ class MessageSettings(NamedTuple):
     annotate: str | None
 
 
-class DhtMessageScan(Scan):
+class DhtMessageScan(TupleScan):
     """Tuples that are sent through this node, a copy of each, and those that end here."""
 
     def present(self) -> Sequence[Batch]:
@@ -159,10 +159,10 @@ class RangeSettings(NamedTuple):
     high: int
 
 
-class RangeScan(Scan):
+class RangeScan(TupleScan):
     """Tuples of a range index, wherever they are; only those that are there now."""
 
-    def probe(self, probe: Probe, asker: Running | None = None) -> None:
+    def probe(self, probe: DataProbe, asker: RunningOperator | None = None) -> None:
         if probe.key is None and probe.kind is not ProbeKind.STREAM:
             name, low, high = self.plan.settings
             self.context.host.look_up(name, low, high, lambda found: self.give(found, probe))
@@ -177,7 +177,7 @@ class RangeScan(Scan):
             found(())
 
 
-class IpScan(Scan):
+class IpScan(TupleScan):
     """Tuples that are sent straight to a port of this node; those that came before the query are kept for it."""
 
     def subscribe(self, take: Take) -> Cancel | None:
@@ -191,7 +191,7 @@ class LocalSettings(NamedTuple):
     column: str | None
 
 
-class LocalScan(Scan):
+class LocalScan(TupleScan):
     """Tuples that applications of this node publish; with a key (node, value), those of another node."""
 
     def present(self) -> Sequence[Batch]:
@@ -220,7 +220,7 @@ class CsvSettings(NamedTuple):
     types: tuple[tuple[str, str], ...]
 
 
-class CsvScan(Scan):
+class CsvScan(TupleScan):
     """The lines of a file."""
 
     def present(self) -> Sequence[Batch]:
@@ -237,7 +237,7 @@ class DatabaseSettings(NamedTuple):
     table: str
 
 
-class DatabaseScan(Scan):
+class DatabaseScan(TupleScan):
     """The rows of an embedded database."""
 
     def present(self) -> Sequence[Batch]:

@@ -25,7 +25,7 @@ from watersmeet.program.pier.operators.windows import (
     aggregate_of_records,
     window_settings,
 )
-from watersmeet.program.pier.runtime import Context, Implementation, Plan, Running, Tag
+from watersmeet.program.pier.runtime import Context, Implementation, Plan, RunningOperator, Tag
 from watersmeet.program.pier.settings import SettingsReader
 from watersmeet.program.pier.tuples import Batch, Row, Schema
 from watersmeet.program.pier.values import BINARY, INTEGER
@@ -81,7 +81,7 @@ def _fragment(reader: SettingsReader, operator: Operator) -> FragmentSettings:
     return FragmentSettings(conditions, reader.text("column", QUERIES))
 
 
-class Fragment(Running):
+class Fragment(RunningOperator):
     """Adds the set of queries that a tuple satisfies; a tuple that none wants is dropped.
 
     A predicate that fails for a tuple leaves it out of its own query only.
@@ -189,7 +189,7 @@ def _records(reader: SettingsReader, operator: Operator) -> tuple[WindowSettings
     return window, column
 
 
-class Deconstruct(Running):
+class Deconstruct(RunningOperator):
     """Combines records of fragments to entries, pane by pane."""
 
     def __init__(self, plan: Plan, context: Context) -> None:
@@ -293,7 +293,7 @@ def _one_query(reader: SettingsReader, operator: Operator) -> ReconstructSetting
     return ReconstructSettings(window, column, query, factors, trees)
 
 
-class Reconstruct(Running):
+class Reconstruct(RunningOperator):
     """Passes the records of one query, from the entries that count for it; groupby by Window combines them.
 
     Entries that have come up trees are held until all trees of the query have said how many nodes are in theirs, or

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from watersmeet.program.pier.expressions import Malformed, compiled_row
 from watersmeet.program.pier.graph import Expression, Operator
-from watersmeet.program.pier.runtime import Context, Implementation, Plan, Running, Tag, no_settings
+from watersmeet.program.pier.runtime import Context, Implementation, Plan, RunningOperator, Tag, no_settings
 from watersmeet.program.pier.settings import SettingsReader
 from watersmeet.program.pier.tuples import Batch, Row, Schema
 from watersmeet.program.pier.values import NULL, OBJECT, common_type
@@ -36,7 +36,7 @@ def _settings(reader: SettingsReader, operator: Operator) -> TopSettings:
     return TopSettings(order, directions, reader.expressions("group"), count, reader.duration_us("wait", None))
 
 
-class Top(Running):
+class Top(RunningOperator):
     """Passes the first tuples of each group; with a wait, once, that long after the last tuple of the group came."""
 
     def __init__(self, plan: Plan, context: Context) -> None:

@@ -32,7 +32,7 @@ from watersmeet.program.pier.operators.windows import (
     plain_values,
     window_settings,
 )
-from watersmeet.program.pier.runtime import Context, Plan, Running, Tag
+from watersmeet.program.pier.runtime import Context, Plan, RunningOperator, Tag
 from watersmeet.program.pier.settings import SettingsReader
 from watersmeet.program.pier.tuples import Batch, Row, Schema
 from watersmeet.program.pier.values import INTEGER, TIMESTAMP
@@ -158,7 +158,7 @@ def _key(row: Row, places: Sequence[int]) -> Row:
     return tuple(canonical(row[place]) for place in places)
 
 
-class TreeAggregation(Running):
+class TreeAggregation(RunningOperator):
     """Takes records of this node's panes, and gives those of all nodes at the roots."""
 
     def __init__(self, plan: Plan, context: Context) -> None:

@@ -19,8 +19,8 @@ from watersmeet.program.aggregate.functions import LOST, BeyondRange, Function, 
 from watersmeet.program.aggregate.parameters import wrong_parameters
 from watersmeet.program.aggregate.records import Layout
 from watersmeet.program.pier.expressions import Malformed, check_functions, compiled_row
-from watersmeet.program.pier.graph import Call, Constant, Expression, Field, Operator
-from watersmeet.program.pier.runtime import Context, Plan, Running, Tag, no_settings
+from watersmeet.program.pier.graph import Call, ConstantArgument, Expression, Operator, TupleField
+from watersmeet.program.pier.runtime import Context, Plan, RunningOperator, Tag, no_settings
 from watersmeet.program.pier.settings import SettingsReader
 from watersmeet.program.pier.tuples import Batch, Row, Schema
 from watersmeet.program.pier.values import (
@@ -52,7 +52,7 @@ FUNCTIONS = {**{name.replace("_", ""): name for name in _NAMES}, **_OF_DISTINCT}
 WINDOW_START, WINDOW_END, NODES = "window_start", "window_end", "nodes"
 WAIT_US = 3_000_000
 PANE, GROUP_NUMBER = "pane", "#group"
-_ONE = Constant("1", "integer")
+_ONE = ConstantArgument("1", "integer")
 _ARROW = {
     INTEGER: pa.int64(),
     DOUBLE: pa.float64(),
@@ -75,7 +75,7 @@ _NEEDS = {(BOOLEAN,): "conditions", (INTEGER,): "whole numbers", (INTEGER, DOUBL
 _OF_PLACES = ("approx_count_distinct", "histogram", "bloom_filter", "spectral_bloom_filter")  # whatever the values are
 
 
-class AggregateCall(NamedTuple):
+class UflAggregate(NamedTuple):
     """An aggregate as it is asked for, by its name in UFL."""
 
     function: str
@@ -106,7 +106,7 @@ class WindowSettings(NamedTuple):
     """Groups, aggregates, the output window, and what comes in and goes out."""
 
     groups: tuple[tuple[str, Expression], ...]
-    aggregates: tuple[tuple[str, AggregateCall, Expression], ...]  # name, function, argument
+    aggregates: tuple[tuple[str, UflAggregate, Expression], ...]  # name, function, argument
     time: Expression
     length_us: int
     slide_us: int
@@ -139,7 +139,7 @@ def window_settings(reader: SettingsReader, operator: Operator) -> WindowSetting
             raise reader.fail(f"{function} takes {wanted} after its argument, not {parameters or 'nothing'}")
         for argument in call.arguments[:1]:
             check_functions(argument, reader.where)
-        found.append((name, AggregateCall(function, parameters), call.arguments[0] if call.arguments else _ONE))
+        found.append((name, UflAggregate(function, parameters), call.arguments[0] if call.arguments else _ONE))
     length_us = reader.duration_us("length", None)
     if length_us is None:
         raise reader.fail("it needs the length of a window in seconds: length = ...")
@@ -162,7 +162,7 @@ def window_settings(reader: SettingsReader, operator: Operator) -> WindowSetting
     return WindowSettings(
         groups,
         tuple(found),
-        time or Field(PANE),
+        time or TupleField(PANE),
         length_us,
         slide_us,
         reader.duration_us("wait", WAIT_US) or WAIT_US,
@@ -178,13 +178,13 @@ def _parameters(reader: SettingsReader, call: Call) -> tuple[float, ...]:
     """The numbers behind the argument of an aggregate."""
     found = []
     for each in call.arguments[1:]:
-        if not isinstance(each, Constant) or each.type not in NUMBERS:
+        if not isinstance(each, ConstantArgument) or each.type not in NUMBERS:
             raise reader.fail(f"{call.function} takes numbers after its argument: 3::integer, 0.5::double")
         found.append(float(TYPES[each.type].read(each.text)))
     return tuple(found)
 
 
-def aggregate_of_values(call: AggregateCall, kind: str) -> TypedAggregate:
+def aggregate_of_values(call: UflAggregate, kind: str) -> TypedAggregate:
     """The aggregate of values of a type; Malformed if it does not take them."""
     name, parameters = FUNCTIONS[call.function], call.parameters
     if call.function == "count":
@@ -229,7 +229,7 @@ class _Compiled(NamedTuple):
     aggregates: tuple[TypedAggregate, ...]
 
 
-class WindowGroupBy(Running):
+class WindowGroupBy(RunningOperator):
     """Groups of output windows, or records of their panes."""
 
     def __init__(self, plan: Plan, context: Context) -> None:
@@ -391,7 +391,9 @@ class WindowGroupBy(Running):
 
     def _compile(self, schema: Schema) -> _Compiled:
         settings: WindowSettings = self.plan.settings
-        groups = tuple(Field(name) if settings.takes == RECORDS else expression for name, expression in settings.groups)
+        groups = tuple(
+            TupleField(name) if settings.takes == RECORDS else expression for name, expression in settings.groups
+        )
         if settings.takes == TUPLES:
             arguments: tuple[Expression, ...] = tuple(argument for _, _, argument in settings.aggregates)
             kernel, types = compiled_row((settings.time, *groups, *arguments), schema)
@@ -402,16 +404,16 @@ class WindowGroupBy(Running):
             return _Compiled(kernel, types[1 : 1 + len(groups)], made)
         found = tuple(aggregate_of_records(name, call, schema) for name, call, _ in settings.aggregates)
         states = [
-            Field(f"{name}.{part}")
+            TupleField(f"{name}.{part}")
             for (name, _, _), each in zip(settings.aggregates, found, strict=True)
             for part in each.function.columns
         ]
-        counted = [Field(NODES)] if settings.counts_nodes else []
-        kernel, types = compiled_row((Field(PANE), *groups, *states, *counted), schema)
+        counted = [TupleField(NODES)] if settings.counts_nodes else []
+        kernel, types = compiled_row((TupleField(PANE), *groups, *states, *counted), schema)
         return _Compiled(kernel, types[1 : 1 + len(groups)], found)
 
 
-def aggregate_of_records(name: str, call: AggregateCall, schema: Schema) -> TypedAggregate:
+def aggregate_of_records(name: str, call: UflAggregate, schema: Schema) -> TypedAggregate:
     """The aggregate whose state a kind of records has; Malformed if it has none."""
     columns = {
         column.removeprefix(f"{name}."): kind

@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from watersmeet.program.pier.graph import (
     Array,
     Expression,
+    NamedValues,
     Operator,
     OpGraph,
     Predicate,
     Setting,
     Settings,
-    Table,
     Value,
 )
 
@@ -38,7 +38,7 @@ def operator(
             case str():
                 entries.append((key, value))
             case Mapping():
-                entries.append((key, Table(tuple(value.items()))))
+                entries.append((key, NamedValues(tuple(value.items()))))
             case Sequence():
                 if value:
                     entries.append((key, _array(value)))

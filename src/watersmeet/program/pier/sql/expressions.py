@@ -6,7 +6,7 @@ from typing import assert_never
 from watersmeet.errors import SqlError
 from watersmeet.program.pier.expressions import COMPARISONS
 from watersmeet.program.pier.functions import FUNCTIONS
-from watersmeet.program.pier.graph import Call, Constant, Expression, Field, Predicate, Setting, Settings
+from watersmeet.program.pier.graph import Call, ConstantArgument, Expression, Predicate, Setting, Settings, TupleField
 from watersmeet.program.pier.values import TYPES
 from watersmeet.query import model
 from watersmeet.query.tree import ColumnNode, ConstantNode, FunctionNode, Node, tree_of
@@ -41,9 +41,9 @@ def _translated(node: Node, named: Named, whole: model.Expression) -> Expression
                 TYPES[kind].read(str(value))
             except ValueError:
                 raise SqlError(f"{value} in {whole.sql} does not fit into a value of type {kind}") from None
-            return Constant(str(value), kind)
+            return ConstantArgument(str(value), kind)
         case ColumnNode(column):
-            return Field(named(column))
+            return TupleField(named(column))
         case FunctionNode(name, arguments):
             assert name in FUNCTIONS, name
             return Call(name, tuple(_translated(argument, named, whole) for argument in arguments))
@@ -60,7 +60,7 @@ def predicate_of(condition: Expression, name: str) -> Predicate:
         case Call(function, (left, right)) if function in _SYMBOLS:
             return _atomic(name, left, _SYMBOLS[function], right)
         case _:
-            return _atomic(name, condition, "=", Constant("true", "boolean"))
+            return _atomic(name, condition, "=", ConstantArgument("true", "boolean"))
 
 
 def predicates_of(conditions: Sequence[Expression]) -> tuple[Predicate, ...]:

@@ -17,7 +17,7 @@ from watersmeet.query.model import TIME, Aggregate, Grouping, JoinQuery, SelectI
 from watersmeet.query.windows import Changes, Hop
 
 
-class Algebra(Enum):
+class FragmentAlgebra(Enum):
     """What may be done with the records of several fragments."""
 
     LINEAR = "linear"  # add and subtract
@@ -26,13 +26,13 @@ class Algebra(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class QueryFamily:
     """Queries that may be answered together; all have the same aliases."""
 
     names: tuple[str, ...]
     queries: tuple[JoinQuery, ...]
     start_us: int | None
-    algebra: Algebra
+    algebra: FragmentAlgebra
     whole: JoinQuery  # without filters: what records have
     keys: tuple[tuple[int, ...], ...]  # of each query, among those of the whole
     aggregates: tuple[tuple[int, ...], ...]  # the same
@@ -77,14 +77,14 @@ Choice = TypeVar("Choice")
 
 def chosen_families(
     queries: Mapping[str, tuple[JoinQuery, int | None]],
-    algebra_of: Callable[[JoinQuery], Algebra],
-    choice_of: Callable[[Family], Choice | None],
-) -> Iterator[tuple[Family, Choice]]:
+    algebra_of: Callable[[JoinQuery], FragmentAlgebra],
+    choice_of: Callable[[QueryFamily], Choice | None],
+) -> Iterator[tuple[QueryFamily, Choice]]:
     """Families of the queries, by name with the instant from which they count, for which there is a choice.
 
     The largest are tried first, and where there is none for them those among them that are more alike.
     """
-    pools: dict[tuple[object, int | None, Algebra], _Found] = defaultdict(list)
+    pools: dict[tuple[object, int | None, FragmentAlgebra], _Found] = defaultdict(list)
     for name, (query, start_us) in queries.items():
         grouping = query.grouping
         if grouping is None or isinstance(grouping.window, Changes) or query.outer is not None or query.distinct:
@@ -130,7 +130,7 @@ def _attempts(pool: _Found) -> Iterator[_Found]:
             yield from same.values()
 
 
-def _family(members: _Found, start_us: int | None, algebra: Algebra) -> Family:
+def _family(members: _Found, start_us: int | None, algebra: FragmentAlgebra) -> QueryFamily:
     """Queries, the first of which has the finest groups and panes."""
     queries = tuple(query for _, query in members)
     first = queries[0]
@@ -157,7 +157,7 @@ def _family(members: _Found, start_us: int | None, algebra: Algebra) -> Family:
     whole = replace(
         first, filters=(), select=select, grouping=Grouping(len(keys), Hop(pane_us, pane_us), aggregates, ())
     )
-    return Family(
+    return QueryFamily(
         tuple(name for name, _ in members),
         queries,
         start_us,

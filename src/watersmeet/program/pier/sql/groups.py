@@ -9,13 +9,13 @@ from types import MappingProxyType
 
 from watersmeet.program.pier.algorithms import WaitFor, algorithm_named
 from watersmeet.program.pier.expressions import Malformed, compiled, compiled_condition
-from watersmeet.program.pier.graph import QUERY_ID, Call, Constant, Expression, Field, Operator, Value
+from watersmeet.program.pier.graph import QUERY_ID, Call, ConstantArgument, Expression, Operator, TupleField, Value
 from watersmeet.program.pier.operators.windows import (
     DISTINCT,
     RECORDS,
     TUPLES,
     WINDOWS,
-    AggregateCall,
+    UflAggregate,
     aggregate_of_values,
 )
 from watersmeet.program.pier.runtime import Receiver
@@ -66,24 +66,24 @@ def group_types(query: JoinQuery, grouping: Grouping, rows: Schema) -> GroupType
     return found
 
 
-def aggregate_call(grouping: Grouping, number: int) -> AggregateCall:
+def aggregate_call(grouping: Grouping, number: int) -> UflAggregate:
     """An aggregate of a query as UFL has it."""
     aggregate = grouping.aggregates[number]
     name = aggregate.function.replace("_", "")
-    return AggregateCall(f"{name}{DISTINCT}" if aggregate.distinct else name, aggregate.parameters)
+    return UflAggregate(f"{name}{DISTINCT}" if aggregate.distinct else name, aggregate.parameters)
 
 
 def _call(grouping: Grouping, number: int, argument: Sequence[Expression]) -> Call:
     call = aggregate_call(grouping, number)
     numbers = [
-        Constant(str(int(each)), "integer") if each == int(each) else Constant(repr(each), "double")
+        ConstantArgument(str(int(each)), "integer") if each == int(each) else ConstantArgument(repr(each), "double")
         for each in call.parameters
     ]
     return Call(call.function, (*argument, *numbers))
 
 
 @dataclass(frozen=True, slots=True)
-class GroupSettings:
+class RecordRouting:
     """How records travel: with an algorithm up trees that combine them, else to the owner of each group."""
 
     wait_s: float
@@ -99,7 +99,7 @@ class GroupPlanner:
         self,
         query: JoinQuery,
         types: GroupTypes,
-        settings: GroupSettings,
+        settings: RecordRouting,
         tag: str = "",
         receiver: Receiver | None = None,
         *,
@@ -119,15 +119,15 @@ class GroupPlanner:
         """What follows the operator that makes answers of the join; `add` takes the op-graphs behind it."""
         grouping, query = self._grouping, self._query
         columns: dict[str, Expression] = {
-            item.name: Field(time) if item.expression.columns == (TIME,) else ufl_expression(item.expression)
+            item.name: TupleField(time) if item.expression.columns == (TIME,) else ufl_expression(item.expression)
             for item in query.select
         }
         take = operator("grouped", "projection", "Generate", [source], table="grouped", columns=columns)
         keys = [key_of_group(number) for number in range(grouping.keys)]
-        names = {key.flat: Field(query.select[number].name) for number, key in enumerate(keys)}
+        names = {key.flat: TupleField(query.select[number].name) for number, key in enumerate(keys)}
         before = [take, self._groups("records", take.name, names, takes=TUPLES, gives=RECORDS)]
         if self._settings.algorithm is not None:
-            return [*before, *self._from_tree({key.flat: Field(key.flat) for key in keys}, add)]
+            return [*before, *self._from_tree({key.flat: TupleField(key.flat) for key in keys}, add)]
         before.append(self._send("groups", "records", self.routing_key([key.flat for key in keys])))
         self._answer(add, names)
         return before
@@ -143,7 +143,7 @@ class GroupPlanner:
         if window.length_us > window.pane_us:  # the pane that comes last must not be late for what others wait
             waits = self.waits_of_panes
         windows = self._groups("windows", "tree", names, takes=RECORDS, gives=WINDOWS, nodes="yes", waits=waits)
-        operators, once, sorts, ids = self._selected([tree, windows], {NODES: Field(f"{GROUP}.nodes")})
+        operators, once, sorts, ids = self._selected([tree, windows], {NODES: TupleField(f"{GROUP}.nodes")})
         if self._grouping.limit is None:
             return [*operators, self._result("select", once)]
         if self._settings.roots == 1:
@@ -153,8 +153,8 @@ class GroupPlanner:
 
     def routing_key(self, columns: Sequence[str]) -> list[Expression]:
         """What decides which node a group goes to: its keys, with something in the place of NULL."""
-        defaults = [Constant(_NO_VALUE.get(kind, "0"), kind) for kind in self._types.keys]
-        return [Call("coalesce", (Field(name), default)) for name, default in zip(columns, defaults, strict=True)]
+        defaults = [ConstantArgument(_NO_VALUE.get(kind, "0"), kind) for kind in self._types.keys]
+        return [Call("coalesce", (TupleField(name), default)) for name, default in zip(columns, defaults, strict=True)]
 
     @property
     def waits_of_panes(self) -> int:
@@ -186,7 +186,9 @@ class GroupPlanner:
         grouping = self._grouping
         aggregates: dict[str, Expression] = {
             f"{GROUP}.value{number}": _call(
-                grouping, number, () if aggregate.item is None else (Field(self._query.select[aggregate.item].name),)
+                grouping,
+                number,
+                () if aggregate.item is None else (TupleField(self._query.select[aggregate.item].name),),
             )
             for number, aggregate in enumerate(grouping.aggregates)
         }
@@ -200,7 +202,7 @@ class GroupPlanner:
             (),
             groupby={**names, **self._further} or None,
             aggregates=aggregates or None,
-            time=Field(TIME.name) if takes == TUPLES else None,
+            time=TupleField(TIME.name) if takes == TUPLES else None,
             length=_seconds(grouping.output_window.length_us),
             slide=_seconds(grouping.output_window.slide_us),
             wait=f"{waits * self._settings.wait_s:g}",
@@ -224,7 +226,7 @@ class GroupPlanner:
         windows = self._groups(
             self._own("windows"),
             before[-1].name,
-            {key: Field(key) for key in keys},
+            {key: TupleField(key) for key in keys},
             takes=RECORDS,
             gives=WINDOWS,
             nodes="yes" if counts_nodes else None,
@@ -232,9 +234,9 @@ class GroupPlanner:
         )
         operators = [*before, windows]
         if self._counts_rows:  # a group of which nothing is left after subtracting
-            some = predicates_of([Call("greaterthan", (Field(ROWS), Constant("0", "integer")))])
+            some = predicates_of([Call("greaterthan", (TupleField(ROWS), ConstantArgument("0", "integer")))])
             operators.append(operator(self._own("some"), "selection", None, [windows.name], some))
-        further = {NODES: Field(f"{GROUP}.nodes")} if counts_nodes else {}
+        further = {NODES: TupleField(f"{GROUP}.nodes")} if counts_nodes else {}
         operators, once, sorts, ids = self._selected(operators, further)
         if self._grouping.limit is None:
             return [*operators, self._result("select", once)]
@@ -288,14 +290,20 @@ class GroupPlanner:
             operators = [*operators, operator(self._own("having"), "selection", None, [operators[-1].name], conditions)]
         columns: dict[str, Expression] = {item.name: ufl_expression(item.expression) for item in grouping.select}
         sorts = {f"#sort{number}": ufl_expression(key.expression) for number, key in enumerate(grouping.order)}
-        ids = {f"#key{number}": Field(key_of_group(number).flat) for number in range(grouping.keys)}
-        columns |= {**sorts, **ids, "#start": Field(WINDOW_START.flat), ENDED: Field(WINDOW_END.flat), **further}
+        ids = {f"#key{number}": TupleField(key_of_group(number).flat) for number in range(grouping.keys)}
+        columns |= {
+            **sorts,
+            **ids,
+            "#start": TupleField(WINDOW_START.flat),
+            ENDED: TupleField(WINDOW_END.flat),
+            **further,
+        }
         source = operators[-1].name
         select = operator(self._own("select"), "projection", "Generate", [source], table="answers", columns=columns)
         return [*operators, select], [*ids, "#start"], [*sorts], [*ids]
 
     def _send_first(self) -> Operator:
-        return self._send("first", "first", [Field("#start")])
+        return self._send("first", "first", [TupleField("#start")])
 
     def _top(
         self, name: str, source: str, sorts: Sequence[str], ids: Sequence[str], wait: str | None = None
@@ -309,9 +317,9 @@ class GroupPlanner:
             "top",
             None,
             [self._own(source)],
-            order=[Field(each) for each in (*sorts, *ids)],
+            order=[TupleField(each) for each in (*sorts, *ids)],
             direction=[*directions, *["asc nulls first"] * len(ids)],
-            group=[Field("#start")],
+            group=[TupleField("#start")],
             count=str(self._grouping.limit),
             wait=wait,
         )
@@ -320,7 +328,9 @@ class GroupPlanner:
         name, source = self._own(name), self._own(source)
         where = f"{QUERY_ID}.{name}"
         if self._settings.by_ip:
-            return operator(f"send.{name}", "put", "IP", [source], port=where, key=key or [Constant("0", "integer")])
+            return operator(
+                f"send.{name}", "put", "IP", [source], port=where, key=key or [ConstantArgument("0", "integer")]
+            )
         return operator(f"put.{name}", "put", "DHT", [source], ns=where, key=key)
 
     def _scan(self, name: str) -> Operator:

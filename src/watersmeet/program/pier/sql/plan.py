@@ -12,10 +12,19 @@ from enum import Enum
 
 from watersmeet.errors import SqlError, TypeMismatch
 from watersmeet.program.pier.expressions import Malformed, compiled, compiled_condition
-from watersmeet.program.pier.graph import QUERY_ID, Call, Constant, Expression, Field, Operator, OpGraph, UflQuery
+from watersmeet.program.pier.graph import (
+    QUERY_ID,
+    Call,
+    ConstantArgument,
+    Expression,
+    Operator,
+    OpGraph,
+    TupleField,
+    UflQuery,
+)
 from watersmeet.program.pier.sql.build import graph, operator
 from watersmeet.program.pier.sql.expressions import plain_name, predicates_of, ufl_expression
-from watersmeet.program.pier.sql.groups import NODES_COLUMN, GroupPlanner, GroupSettings, group_types
+from watersmeet.program.pier.sql.groups import NODES_COLUMN, GroupPlanner, RecordRouting, group_types
 from watersmeet.program.pier.tuples import Schema
 from watersmeet.program.pier.ufl.format import format_expression
 from watersmeet.query.model import Column, JoinQuery, StreamRef
@@ -24,7 +33,7 @@ from watersmeet.query.windows import Changes, Range, Rows, Tumble, Unbounded
 ID = "#id"  # columns that a publisher adds: a number that no other tuple has, and the node that has the tuple
 NODE = "#node"
 VISITED = "visited"
-_NEVER = Constant(str((1 << 62) - 1), "timestamp")
+_NEVER = ConstantArgument(str((1 << 62) - 1), "timestamp")
 
 
 class JoinMethod(Enum):
@@ -146,17 +155,17 @@ class Planner:
             if side.aliases == (alias,)
         ]
         conditions += [Call("isnotnull", (key,)) for key in dict.fromkeys(keys)]
-        conditions.append(Call("isnotnull", (Field(types.event_time),)))
+        conditions.append(Call("isnotnull", (TupleField(types.event_time),)))
         if self._start_us is not None:
-            start = Constant(str(self._start_us), "timestamp")
-            conditions.append(Call("greaterthanequals", (Field(types.event_time), start)))
+            start = ConstantArgument(str(self._start_us), "timestamp")
+            conditions.append(Call("greaterthanequals", (TupleField(types.event_time), start)))
         operators.append(operator(f"filter{number}", "selection", None, [last], predicates_of(conditions)))
         needed = self._needed(alias)
-        columns: dict[str, Expression] = {column.flat: Field(column.name) for column in needed}
-        columns[f"id{number}"] = Field(ID)
+        columns: dict[str, Expression] = {column.flat: TupleField(column.name) for column in needed}
+        columns[f"id{number}"] = TupleField(ID)
         columns |= self._interval(source, str(number))
         if self._settings.method is JoinMethod.SEMIJOIN:
-            columns[f"node{number}"] = Field(NODE)
+            columns[f"node{number}"] = TupleField(NODE)
         made = operator(
             f"take{number}", "projection", "Generate", [operators[-1].name], table=f"a.{alias}", columns=columns
         )
@@ -170,13 +179,13 @@ class Planner:
     def _interval(self, source: StreamRef, number: str) -> dict[str, Expression]:
         if not self._has_windows:
             return {}
-        ts: Expression = Field(self._streams[source.stream].event_time)
+        ts: Expression = TupleField(self._streams[source.stream].event_time)
         match source.window:
             case Range(window_us):
-                end: Expression = Call("add", (ts, Constant(str(window_us), "integer")))
+                end: Expression = Call("add", (ts, ConstantArgument(str(window_us), "integer")))
             case Tumble(window_us):
-                width = Constant(str(window_us), "integer")
-                end = Call("add", (Call("bucket", (ts, width)), Constant(str(window_us - 1), "integer")))
+                width = ConstantArgument(str(window_us), "integer")
+                end = Call("add", (Call("bucket", (ts, width)), ConstantArgument(str(window_us - 1), "integer")))
             case _:
                 end = _NEVER
         return {f"ts{number}": ts, f"end{number}": end}
@@ -219,20 +228,20 @@ class Planner:
     def _exchange(self, given: _Input, stage: int) -> list[Operator]:
         """The operators that send an input to where it is joined."""
         name, keys = f"{QUERY_ID}.{stage}", () if self._settings.skewed else given.keys
-        suffix: Expression = Field(given.ids[0])
+        suffix: Expression = TupleField(given.ids[0])
         for each in given.ids[1:]:
-            suffix = Call("concat", (_text(suffix), Constant(".", "string"), _text(Field(each))))
-        tell_apart = Call("concat", (Constant(f"{given.table}.", "string"), _text(suffix)))
+            suffix = Call("concat", (_text(suffix), ConstantArgument(".", "string"), _text(TupleField(each))))
+        tell_apart = Call("concat", (ConstantArgument(f"{given.table}.", "string"), _text(suffix)))
         if self._settings.transport is Transport.IP:
             if self._settings.computation_nodes is not None:
-                node = Call("mod", (given.keys[0], Constant(str(self._settings.computation_nodes), "integer")))
+                node = Call("mod", (given.keys[0], ConstantArgument(str(self._settings.computation_nodes), "integer")))
                 return [operator(f"send{stage}", "put", "IP", [given.last], port=name, address=node)]
-            constant = (Constant("0", "integer"),)
+            constant = (ConstantArgument("0", "integer"),)
             return [operator(f"send{stage}", "put", "IP", [given.last], port=name, key=keys or constant)]
         kind, source, more = "DHT", given.last, []
         if self._settings.method is JoinMethod.HIERARCHICAL:
             kind = "DHTMessage"
-            empty = {VISITED: Constant("", "string")}
+            empty = {VISITED: ConstantArgument("", "string")}
             more = [operator(f"begin{stage}", "projection", "Generate", [source], columns=empty, keep="true")]
             source = more[0].name
         renews = kind == "DHT" and self._settings.renew_s is not None
@@ -284,7 +293,7 @@ class Planner:
         ]
         if self._has_windows:
             for one, other in ((left.number, right.number), (right.number, left.number)):
-                conditions.append(Call("lessthanequals", (Field(f"ts{one}"), Field(f"end{other}"))))
+                conditions.append(Call("lessthanequals", (TupleField(f"ts{one}"), TupleField(f"end{other}"))))
         return conditions
 
     def _aliases(self, given: _Input) -> set[str]:
@@ -294,10 +303,10 @@ class Planner:
     def _merged(self, left: _Input, right: _Input, stage: int, operators: Sequence[Operator]) -> _Input:
         """The columns of both sides that are still needed, and the intersection of their intervals."""
         number, flat = f".{stage}", (*left.columns, *right.columns)
-        columns: dict[str, Expression] = {name: Field(name) for name in (*flat, *left.ids, *right.ids)}
+        columns: dict[str, Expression] = {name: TupleField(name) for name in (*flat, *left.ids, *right.ids)}
         if self._has_windows:
             for name, function in (("ts", "greatest"), ("end", "least")):
-                both = (Field(f"{name}{left.number}"), Field(f"{name}{right.number}"))
+                both = (TupleField(f"{name}{left.number}"), TupleField(f"{name}{right.number}"))
                 columns[f"{name}{number}"] = Call(function, both)
         table = f"j.{stage}"
         merge = operator(f"merge{stage}", "projection", "Generate", [operators[-1].name], table=table, columns=columns)
@@ -332,13 +341,13 @@ class Planner:
         sides = []
         for given in (left, right):
             kept = {f"key{given.number}.{place}": key for place, key in enumerate(given.keys)}
-            kept |= {name: Field(name) for name in (f"id{given.number}", f"node{given.number}")}
+            kept |= {name: TupleField(name) for name in (f"id{given.number}", f"node{given.number}")}
             if self._has_windows:
-                kept |= {name: Field(name) for name in (f"ts{given.number}", f"end{given.number}")}
+                kept |= {name: TupleField(name) for name in (f"ts{given.number}", f"end{given.number}")}
             cut = operator(
                 f"keys{given.number}", "projection", "Generate", [given.last], table=given.table, columns=kept
             )
-            keys = tuple(Field(f"key{given.number}.{place}") for place in range(len(given.keys)))
+            keys = tuple(TupleField(f"key{given.number}.{place}") for place in range(len(given.keys)))
             sides.append(replace(given, operators=(*given.operators, cut), columns=(), keys=keys))
         for side, given in zip(("left", "right"), sides, strict=True):
             self._add(f"{side}{stage}", [*given.operators, *self._exchange(given, stage)])
@@ -362,18 +371,18 @@ class Planner:
         fetched = []
         for given, source in ((left, order[0]), (right, order[stage])):
             number = given.number
-            names = {f"pair{number}.{place}": Field(each) for place, each in enumerate(pairs)}
-            names |= {f"at{number}": Field(f"node{number}"), f"of{number}": Field(f"id{number}")}
+            names = {f"pair{number}.{place}": TupleField(each) for place, each in enumerate(pairs)}
+            names |= {f"at{number}": TupleField(f"node{number}"), f"of{number}": TupleField(f"id{number}")}
             want = operator(f"want{number}", "projection", "Generate", [tee.name], table="want", columns=names)
             local = operator(f"base{number}", "scan", "Local", table=source.stream, column=ID)
             inner = self._cut_down(source, int(number) + 100, local)
             # Under the names that the rest of the plan has for them.
-            renamed: dict[str, Expression] = {name: Field(name) for name in given.columns}
+            renamed: dict[str, Expression] = {name: TupleField(name) for name in given.columns}
             for name in ("id", "node"):
-                renamed[f"{name}{number}"] = Field(f"{name}{int(number) + 100}")
+                renamed[f"{name}{number}"] = TupleField(f"{name}{int(number) + 100}")
             if self._has_windows:
                 for name in ("ts", "end"):
-                    renamed[f"{name}{number}"] = Field(f"{name}{int(number) + 100}")
+                    renamed[f"{name}{number}"] = TupleField(f"{name}{int(number) + 100}")
             named = operator(
                 f"named{number}", "projection", "Generate", [inner.last], table=given.table, columns=renamed
             )
@@ -382,8 +391,8 @@ class Planner:
                 "join",
                 "Index",
                 [want.name, named.name],
-                left=[Field(f"at{number}"), Field(f"of{number}")],
-                right=[Field(f"node{number}"), Field(f"id{number}")],
+                left=[TupleField(f"at{number}"), TupleField(f"of{number}")],
+                right=[TupleField(f"node{number}"), TupleField(f"id{number}")],
                 table=f"f.{number}",
             )
             operators += [want, *inner.operators, named, got]
@@ -394,8 +403,8 @@ class Planner:
             "SymmetricHash",
             fetched,
             predicates_of(self._together(left, right, joined)),
-            left=[Field(f"pair{left.number}.{place}") for place in (0, 1)],
-            right=[Field(f"pair{right.number}.{place}") for place in (0, 1)],
+            left=[TupleField(f"pair{left.number}.{place}") for place in (0, 1)],
+            right=[TupleField(f"pair{right.number}.{place}") for place in (0, 1)],
             lifetime=self._lifetime,
         )
         return self._merged(left, right, stage, (*operators, join))
@@ -430,7 +439,7 @@ class Planner:
                         "groupby",
                         "DualFlow",
                         ["all"],
-                        aggregates={"filter": Call("bloomor", (Field("filter"),))},
+                        aggregates={"filter": Call("bloomor", (TupleField("filter"),))},
                         period=wait,
                     ),
                     operator("changed", "flowcontrol", None, ["or"], probe="stream"),
@@ -440,14 +449,14 @@ class Planner:
         return self._passing(left, "right"), self._passing(right, "left")
 
     def _passing(self, given: _Input, other: str) -> _Input:
-        number, one = given.number, Constant("1", "integer")
+        number, one = given.number, ConstantArgument("1", "integer")
         filters = operator(f"known{number}", "scan", "IP", port=f"{QUERY_ID}.bloom.{other}")
         try_all = operator(
             f"try{number}",
             "join",
             "SymmetricHash",
             [given.last, filters.name],
-            predicates_of([Call("mightcontain", (Field("filter"), *given.keys))]),
+            predicates_of([Call("mightcontain", (TupleField("filter"), *given.keys))]),
             left=[one],
             right=[one],
         )
@@ -477,7 +486,7 @@ class Planner:
         columns = {item.name: ufl_expression(item.expression) for item in query.select}
         names: list[str] = list(columns)
         if not query.distinct:
-            columns |= {f"#{name}": Field(name) for name in left.ids}
+            columns |= {f"#{name}": TupleField(name) for name in left.ids}
             names = [f"#{name}" for name in left.ids]
         operators.append(operator("select", "projection", "Generate", [last], table="answers", columns=columns))
         last = "select"
@@ -523,16 +532,16 @@ def indexes_of(query: JoinQuery, settings: PlanSettings) -> tuple[PrimaryIndex, 
     return tuple(found)
 
 
-def group_settings(settings: PlanSettings) -> GroupSettings:
+def group_settings(settings: PlanSettings) -> RecordRouting:
     """What of the settings is about groups."""
     by_ip = settings.transport is Transport.IP
-    return GroupSettings(settings.group_wait_s, by_ip, settings.aggregation, settings.roots)
+    return RecordRouting(settings.group_wait_s, by_ip, settings.aggregation, settings.roots)
 
 
 def _without_alias(expression: Expression, alias: str) -> Expression:
     match expression:
-        case Field(name):
-            return Field(name.removeprefix(f"{alias}."))
+        case TupleField(name):
+            return TupleField(name.removeprefix(f"{alias}."))
         case Call(function, arguments):
             return Call(function, tuple(_without_alias(argument, alias) for argument in arguments))
         case _:

@@ -15,18 +15,18 @@ import pyarrow as pa
 from watersmeet.errors import InputError
 from watersmeet.program.aggregate.functions import Rule
 from watersmeet.program.pier.expressions import compiled
-from watersmeet.program.pier.graph import Call, Constant, Expression, Field, Operator, UflQuery
+from watersmeet.program.pier.graph import Call, ConstantArgument, Expression, Operator, TupleField, UflQuery
 from watersmeet.program.pier.operators.share import QUERIES, basis_entry, bits_of, set_entry
 from watersmeet.program.pier.operators.windows import NODES, PANE, RECORDS, TUPLES, aggregate_of_values
 from watersmeet.program.pier.runtime import Receiver
 from watersmeet.program.pier.sql.build import Given, operator
 from watersmeet.program.pier.sql.expressions import plain_name, predicate_of, ufl_expression
-from watersmeet.program.pier.sql.families import Algebra, Family, chosen_families
+from watersmeet.program.pier.sql.families import FragmentAlgebra, QueryFamily, chosen_families
 from watersmeet.program.pier.sql.groups import (
     ROWS,
     GroupPlanner,
-    GroupSettings,
     GroupTypes,
+    RecordRouting,
     aggregate_call,
     group_types,
 )
@@ -41,7 +41,7 @@ from watersmeet.program.pier.sql.plan import (
 from watersmeet.program.pier.tuples import Schema
 from watersmeet.program.pier.values import DOUBLE, INTEGER, STRING
 from watersmeet.query.model import GROUP, TIME, JoinQuery, key_of_group
-from watersmeet.query.sql.simple import Kind, fits
+from watersmeet.query.sql.simple import ValueKind, fits
 from watersmeet.query.sql.simple import predicate_of as simple_predicate
 from watersmeet.sharing.basic import basic_decomposition
 from watersmeet.sharing.bits import Bools
@@ -56,8 +56,8 @@ _MOST_COMBINATIONS = 1 << 14  # of values that predicates tell apart, from which
 _MOST_CELLS = 1 << 20  # of F, for which a decomposition is searched
 _MOST_FACTOR = 127
 _INSENSITIVE = {Rule.MIN, Rule.MAX, Rule.UNION, Rule.BOTTOM}  # a row may count twice: nothing changes
-_KINDS = {INTEGER: Kind.WHOLE, DOUBLE: Kind.DOUBLE, STRING: Kind.TEXT}
-_ARROW = {Kind.WHOLE: pa.int64(), Kind.DOUBLE: pa.float64(), Kind.TEXT: pa.string()}
+_KINDS = {INTEGER: ValueKind.WHOLE, DOUBLE: ValueKind.DOUBLE, STRING: ValueKind.TEXT}
+_ARROW = {ValueKind.WHOLE: pa.int64(), ValueKind.DOUBLE: pa.float64(), ValueKind.TEXT: pa.string()}
 
 Terms = tuple[tuple[int, int], ...]
 
@@ -100,7 +100,7 @@ class Sharing:
 class SharedQueries:
     """Queries that are answered together, and how."""
 
-    family: Family
+    family: QueryFamily
     sharing: Sharing
 
     @property
@@ -134,12 +134,12 @@ def shared_queries(
     Where nodes may fail nothing is subtracted: the trees of two entries may then have lost different nodes.
     """
 
-    def algebra_of(query: JoinQuery) -> Algebra:
+    def algebra_of(query: JoinQuery) -> FragmentAlgebra:
         check_query(query, streams, settings)
         rules = _rules(query, streams)
         if rules <= _INSENSITIVE:
-            return Algebra.INSENSITIVE
-        return Algebra.LINEAR if may_subtract and rules == {Rule.SUM} else Algebra.GENERAL
+            return FragmentAlgebra.INSENSITIVE
+        return FragmentAlgebra.LINEAR if may_subtract and rules == {Rule.SUM} else FragmentAlgebra.GENERAL
 
     found = chosen_families(queries, algebra_of, lambda family: _chosen(family, streams))
     return [SharedQueries(family, sharing) for family, sharing in found]
@@ -148,14 +148,14 @@ def shared_queries(
 # What they share.
 
 
-def _chosen(family: Family, streams: Mapping[str, StreamTypes]) -> Sharing | None:
+def _chosen(family: QueryFamily, streams: Mapping[str, StreamTypes]) -> Sharing | None:
     """The decomposition with the fewest entries; None where it does not pay.
 
     It pays if records of entries have fewer columns than those of the queries that have the groups and panes of the
     whole; what the others would send by themselves is not known, so it counts as nothing.
     """
     members = family.queries
-    overlaps = family.algebra is Algebra.INSENSITIVE
+    overlaps = family.algebra is FragmentAlgebra.INSENSITIVE
     fragments = _static_fragments(members, streams)
     if fragments is None or fragments.size > _MOST_CELLS:
         count = None if fragments is None else len(fragments)
@@ -166,7 +166,7 @@ def _chosen(family: Family, streams: Mapping[str, StreamTypes]) -> Sharing | Non
     assert isinstance(combination, SetCombination), "a decomposition into sets"
     sets = tuple(sorted(bits_of(np.flatnonzero(one).tolist()) for one in combination.basis))
     found.append(Sharing(queries, overlaps, sets=sets, fragments=count))
-    if family.algebra is Algebra.LINEAR:
+    if family.algebra is FragmentAlgebra.LINEAR:
         basis = linear_basis(fragments)
         factors = _factors(basis.columns.tolist(), basis.combination)
         if factors is not None:
@@ -203,7 +203,7 @@ def _rules(query: JoinQuery, streams: Mapping[str, StreamTypes]) -> set[Rule]:
 def _static_fragments(members: Sequence[JoinQuery], streams: Mapping[str, StreamTypes]) -> Bools | None:
     """All rows that F can have by the predicates alone, where these only compare columns with constants."""
     schema = flat_schema(members[0], streams).columns
-    kinds = {name: _KINDS.get(kind, Kind.OTHER) for name, kind in schema.items()}
+    kinds = {name: _KINDS.get(kind, ValueKind.OTHER) for name, kind in schema.items()}
     predicates: list[Predicate] = []
     for query in members:
         parts = [simple_predicate(each) for each in query.filters]
@@ -211,7 +211,7 @@ def _static_fragments(members: Sequence[JoinQuery], streams: Mapping[str, Stream
         if len(whole.parts) < len(parts) or not fits(whole, kinds):
             return None
         predicates.append(whole)
-    types = {name: _ARROW[kind] for name, kind in kinds.items() if kind is not Kind.OTHER}
+    types = {name: _ARROW[kind] for name, kind in kinds.items() if kind is not ValueKind.OTHER}
     try:
         found = Classifier(predicates, types).static_superset(_MOST_COMBINATIONS)
     except InputError:
@@ -277,12 +277,12 @@ class _SharedGroups(GroupPlanner):
         self,
         query: JoinQuery,
         types: GroupTypes,
-        settings: GroupSettings,
+        settings: RecordRouting,
         shared: SharedQueries,
         members: Sequence[GroupPlanner],
     ) -> None:
         self._family, self._sharing, self._members = shared.family, shared.sharing, members
-        further = {QUERIES: Field(QUERIES)}
+        further = {QUERIES: TupleField(QUERIES)}
         super().__init__(query, types, settings, counts_rows=bool(shared.sharing.factors), further=further)
 
     def shared(
@@ -297,14 +297,14 @@ class _SharedGroups(GroupPlanner):
         predicates = tuple(predicate_of(each, f"q{number}") for number, each in enumerate(conditions))
         fragment = operator("fragment", "fragment", None, [source], predicates)
         columns: dict[str, Expression] = {
-            item.name: Field(time) if item.expression.columns == (TIME,) else ufl_expression(item.expression)
+            item.name: TupleField(time) if item.expression.columns == (TIME,) else ufl_expression(item.expression)
             for item in query.select
         }
-        columns[QUERIES] = Field(QUERIES)
+        columns[QUERIES] = TupleField(QUERIES)
         take = operator("grouped", "projection", "Generate", ["fragment"], table="grouped", columns=columns)
         keys = [key_of_group(number).flat for number in range(grouping.keys)]
-        given = {key: Field(query.select[number].name) for number, key in enumerate(keys)}
-        names = {key: Field(key) for key in keys}
+        given = {key: TupleField(query.select[number].name) for number, key in enumerate(keys)}
+        names = {key: TupleField(key) for key in keys}
         records = self._groups("records", "grouped", given, takes=TUPLES, gives=RECORDS)
         how: dict[str, Given] = {
             "overlap": "yes" if sharing.overlaps else None,
@@ -336,7 +336,7 @@ class _SharedGroups(GroupPlanner):
             )
             self._answers("groups", range(len(self._members)), names, add)
             return [*made, tree, self._send("groups", "tree", [])]
-        made.append(self._send("entries", "entries", [Field(QUERIES), *self.routing_key(keys)]))
+        made.append(self._send("entries", "entries", [TupleField(QUERIES), *self.routing_key(keys)]))
         self._at_owners(keys, names, add)
         return made
 
@@ -404,21 +404,21 @@ class _SharedGroups(GroupPlanner):
     def _rolled_up(self, number: int, source: str) -> Operator:
         """Records of the whole as those of one query, whose keys and aggregates are some of them."""
         columns = {
-            key_of_group(own).flat: Field(key_of_group(place).flat)
+            key_of_group(own).flat: TupleField(key_of_group(place).flat)
             for own, place in enumerate(self._family.keys[number])
         }
         for own, place in enumerate(self._family.aggregates[number]):
             states = self._types.states[place]
-            columns |= {f"{GROUP}.value{own}.{part}": Field(f"{GROUP}.value{place}.{part}") for part in states}
+            columns |= {f"{GROUP}.value{own}.{part}": TupleField(f"{GROUP}.value{place}.{part}") for part in states}
         if self._counts_rows:
-            columns[f"{ROWS}.n"] = Field(f"{ROWS}.n")
-        columns[PANE] = Field(PANE)
+            columns[f"{ROWS}.n"] = TupleField(f"{ROWS}.n")
+        columns[PANE] = TupleField(PANE)
         if self._settings.algorithm is not None:
-            columns[NODES] = Field(NODES)
+            columns[NODES] = TupleField(NODES)
         return operator(f"rolled.{number}", "projection", "Generate", [source], table="records", columns=columns)
 
 
 def _all_of(conditions: Sequence[Expression]) -> Expression:
     if not conditions:
-        return Constant("true", "boolean")
+        return ConstantArgument("true", "boolean")
     return conditions[0] if len(conditions) == 1 else Call("and", tuple(conditions))

@@ -8,15 +8,15 @@ from watersmeet.program.pier.graph import (
     QUERY_TIME,
     Array,
     Call,
-    Constant,
+    ConstantArgument,
     Expression,
-    Field,
+    NamedValues,
     Operator,
     OpGraph,
     Predicate,
     Setting,
     Settings,
-    Table,
+    TupleField,
     UflQuery,
     Value,
 )
@@ -63,7 +63,7 @@ def _setting(key: str, setting: Setting) -> list[str]:
         case Array(items):
             is_dense = [index for index, _ in items] == list(range(len(items)))
             return [f"{key}[{'' if is_dense else index}] = {_value(value)}" for index, value in items]
-        case Table(entries):
+        case NamedValues(entries):
             # The first use decides between array and table.
             is_forced = not entries or fullmatch("[0-9]{1,9}", entries[0][0])
             forced = [f'{key}[*] = ""'] if is_forced else []
@@ -83,9 +83,9 @@ def format_expression(expression: Expression) -> str:
     'add($a, 1::integer)'
     """
     match expression:
-        case Constant(text, kind):
+        case ConstantArgument(text, kind):
             return f"{_literal(text)}::{kind}"
-        case Field(name):
+        case TupleField(name):
             return f"${_literal(name)}"
         case Call(function, arguments):
             return f"{_literal(function)}({', '.join(map(format_expression, arguments))})"

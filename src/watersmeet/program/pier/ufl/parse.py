@@ -19,15 +19,15 @@ from watersmeet.program.pier.graph import (
     QUERY_TIME,
     Array,
     Call,
-    Constant,
+    ConstantArgument,
     Expression,
-    Field,
+    NamedValues,
     Operator,
     OpGraph,
     Predicate,
     Setting,
     Settings,
-    Table,
+    TupleField,
     UflQuery,
     Value,
 )
@@ -182,7 +182,7 @@ class _Builder(Transformer[Token, Any]):
     def plain(self, parts: list[Token]) -> str:
         return str(parts[0])
 
-    def constant(self, parts: list[Token]) -> Constant:
+    def constant(self, parts: list[Token]) -> ConstantArgument:
         literal, kind = parts
         name = kind.casefold()
         if name not in TYPES:
@@ -192,10 +192,10 @@ class _Builder(Transformer[Token, Any]):
                 TYPES[name].read(str(literal))
             except ValueError:
                 _fail(literal, f"{shortened(str(literal), 60)!r} is no value of type {name}")
-        return Constant(str(literal), name)
+        return ConstantArgument(str(literal), name)
 
-    def field(self, parts: list[Token]) -> Field:
-        return Field(str(parts[0]))
+    def field(self, parts: list[Token]) -> TupleField:
+        return TupleField(str(parts[0]))
 
     def call(self, parts: list[Any]) -> Call:
         name, *arguments = parts
@@ -258,13 +258,13 @@ def _settings(entries: Sequence[_SettingEntry]) -> Settings:
             case None, None:
                 found[known] = entry.value
             case None, "*":
-                found[known] = Table(())
+                found[known] = NamedValues(())
             case None, "":
                 found[known], appended[known] = Array(()), [entry.value]
             case None, str(index) if _is_index(index):
                 found[known] = Array(((int(index), entry.value),))
             case None, index:
-                found[known] = Table(((str(index), entry.value),))
+                found[known] = NamedValues(((str(index), entry.value),))
             case Array(), "":
                 appended.setdefault(known, []).append(entry.value)
             case Array(items), index if index is not None:
@@ -273,13 +273,13 @@ def _settings(entries: Sequence[_SettingEntry]) -> Settings:
                 if any(number == int(index) for number, _ in items):
                     _fail(entry.key, f"{key}[{index}] is given twice; remove one of them")
                 found[known] = Array((*items, (int(index), entry.value)))
-            case Table(values), index if index is not None:
+            case NamedValues(values), index if index is not None:
                 if index == "*":
                     continue
                 if not index or any(name == index for name, _ in values):
                     what = "needs a name in brackets" if not index else "is given twice; remove one of them"
                     _fail(entry.key, f"{key}[{index}] {what}")
-                found[known] = Table((*values, (index, entry.value)))
+                found[known] = NamedValues((*values, (index, entry.value)))
             case _:
                 _fail(entry.key, f"{key} is given more than once; write {key}[] for several values")
     return Settings(tuple((name, _in_order(setting, appended.get(name, ()))) for name, setting in found.items()))
@@ -337,4 +337,4 @@ def as_expression(value: Value) -> Expression:
     >>> as_expression("abc")
     Constant(text='abc', type='string')
     """
-    return Constant(value, "string") if isinstance(value, str) else value
+    return ConstantArgument(value, "string") if isinstance(value, str) else value

@@ -30,7 +30,7 @@ from watersmeet.sim.pier.aggregation.children import KnownChildren
 from watersmeet.sim.pier.aggregation.query import (
     EPOCHS_KEPT,
     AggregationQuery,
-    Answer,
+    EpochAnswer,
     KnownTree,
     Partial,
     Record,
@@ -90,9 +90,9 @@ class AggregationNode:
         dht: Dht,
         query: AggregationQuery,
         source: Source,
-        requested: Callable[[Answer], None] | None = None,
+        requested: Callable[[EpochAnswer], None] | None = None,
         known_tree: KnownTree | None = None,
-        at_root: Callable[[Answer], None] | None = None,
+        at_root: Callable[[EpochAnswer], None] | None = None,
     ) -> None:
         timing = query.algorithm.timing
         if query.algorithm.is_combining and isinstance(timing, WaitForAll) and known_tree is None:
@@ -272,7 +272,7 @@ class AggregationNode:
         epoch.is_sent = True
         combined = self._combined(epoch)
         size_bytes = self._query.name_bytes + 4 + 4 + self._query.algebra.size_bytes(combined)
-        answer = Answer(self._query.name, epoch.number, combined, epoch.nodes, size_bytes)
+        answer = EpochAnswer(self._query.name, epoch.number, combined, epoch.nodes, size_bytes)
         if self._at_root is not None:
             epoch.parts, epoch.nodes = [], 0
             self._at_root(answer)
@@ -319,7 +319,7 @@ class AggregationNode:
         if isinstance(payload, Record):
             if payload.query == self._query.name:
                 self._take(payload)
-        elif isinstance(payload, Answer) and payload.query == self._query.name and self._requested is not None:
+        elif isinstance(payload, EpochAnswer) and payload.query == self._query.name and self._requested is not None:
             self._requested(payload)
 
     def _from_child(self, child: Address, payload: object, stays: bool) -> None:
@@ -372,7 +372,11 @@ class AggregationNode:
 
 
 def start_everywhere(
-    kernel: Kernel, dhts: Iterable[Dht], query: AggregationQuery, source: Source, requested: Callable[[Answer], None]
+    kernel: Kernel,
+    dhts: Iterable[Dht],
+    query: AggregationQuery,
+    source: Source,
+    requested: Callable[[EpochAnswer], None],
 ) -> list[AggregationNode]:
     """Let a query begin at all nodes now, as if it had been disseminated before."""
     make = partial(AggregationNode, kernel, query=query, source=source, known_tree=KnownTree())

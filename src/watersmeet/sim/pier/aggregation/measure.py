@@ -24,7 +24,7 @@ from watersmeet.sim.overlays.prefixes import Prefixes
 from watersmeet.sim.overlays.router import Address
 from watersmeet.sim.pier.aggregation.continuous import AggregationNode, start_everywhere
 from watersmeet.sim.pier.aggregation.membership import IN_DEGREE_MAX
-from watersmeet.sim.pier.aggregation.query import AggregationQuery, Answer, TableAlgebra
+from watersmeet.sim.pier.aggregation.query import AggregationQuery, EpochAnswer, TableAlgebra
 
 ACCESS_BPS = 1_500_000.0
 _COUNT = Layout((), ((Function("count"), None),))
@@ -111,7 +111,7 @@ def _measured(run: AggregationRun) -> AggregationMeasured:
         *("q", run.algorithm, TableAlgebra(_COUNT), root, owner, requester, run.nodes, run.epochs),
         in_degree_max=run.in_degree_max,
     )
-    answers: list[tuple[Answer, int]] = []
+    answers: list[tuple[EpochAnswer, int]] = []
     nodes = start_everywhere(kernel, dhts, query, _one_row, lambda answer: answers.append((answer, kernel.now_us)))
     sent, redirected, half = [0], [0], [0] * run.nodes
     for epoch in range(run.epochs):
@@ -138,7 +138,7 @@ def _measured(run: AggregationRun) -> AggregationMeasured:
     )
 
 
-def _epoch(number: int, answers: Sequence[tuple[Answer, int]], sent_bytes: int, redirects: int) -> EpochMeasured:
+def _epoch(number: int, answers: Sequence[tuple[EpochAnswer, int]], sent_bytes: int, redirects: int) -> EpochMeasured:
     own = [(answer, at_us) for answer, at_us in answers if answer.epoch == number]
     if not own:
         return EpochMeasured(0, None, 0, sent_bytes / 1e6, redirects)

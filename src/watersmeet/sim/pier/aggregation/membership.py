@@ -45,7 +45,7 @@ class Child:
     heard_us: int
 
 
-class Membership:
+class ChildMembership:
     """The active children of one node.
 
     >>> node = Membership(in_degree_max=2)

@@ -18,7 +18,7 @@ Partial: TypeAlias = Any  # what an algebra combines
 Source: TypeAlias = Callable[[Address, int], Partial]  # the records of a node's own rows in an epoch
 
 
-class Algebra(Protocol):
+class CombiningAlgebra(Protocol):
     """How records become one, and how large they are on the wire."""
 
     def combine(self, parts: Sequence[Partial]) -> Partial:
@@ -49,7 +49,7 @@ class AggregationQuery:
 
     name: str
     algorithm: Algorithm
-    algebra: Algebra
+    algebra: CombiningAlgebra
     root: int  # a point
     root_address: Address  # of the node that is responsible for it, for routing by IP
     requester: Address
@@ -80,7 +80,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class EpochAnswer:
     """What the requester gets of an epoch; a later one has more nodes in it."""
 
     query: str
@@ -112,7 +112,7 @@ class KnownTree:
         return self._children.get(epoch, {}).get(parent, 0)
 
 
-def sliding(source: Source, algebra: Algebra, epochs: int) -> Source:
+def sliding(source: Source, algebra: CombiningAlgebra, epochs: int) -> Source:
     """Overlapping windows: each node sends the records of its last so many epochs (PIER's MemUpdateCache)."""
     if epochs < 1:
         raise ValueError(f"a window must be at least one epoch long: {epochs}")

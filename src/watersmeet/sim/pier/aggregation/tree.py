@@ -20,7 +20,7 @@ from watersmeet.sim.dht.node import Dht, Passage
 from watersmeet.sim.kernel import Kernel
 from watersmeet.sim.overlays.node import ENVELOPE_BYTES
 from watersmeet.sim.overlays.router import Address
-from watersmeet.sim.pier.aggregation.membership import IN_DEGREE_MAX, Membership, Redirected, Standing
+from watersmeet.sim.pier.aggregation.membership import IN_DEGREE_MAX, ChildMembership, Redirected, Standing
 
 _STANDING_BYTES = 2 + 4
 _NAME_BYTES = 8
@@ -113,7 +113,7 @@ class AggregationTree:
     def _forget(self) -> None:
         # Without a limit nobody is turned away: more nodes than there are addresses cannot come.
         limit = self._settings.in_degree_max
-        self._members = Membership(limit if limit is not None else 1 << 32)
+        self._members = ChildMembership(limit if limit is not None else 1 << 32)
         self._parent: Address | None = None  # None: the overlay's next hop
         self._redirect: Address | None = None  # the parent from the next epoch on, if another was named
         self._redirected: set[Address] = set()  # children that were sent elsewhere in this epoch

@@ -77,11 +77,11 @@ class Announcement:
     """The sender of a routed message wants to be a child of who gets it first."""
 
     child: Address
-    digest: "Digest"
+    digest: "BroadcastDigest"
 
 
 @dataclass(frozen=True, slots=True)
-class Digest:
+class BroadcastDigest:
     """A set of broadcasts in a few bytes: equal sets have equal digests, others nearly never."""
 
     count: int = 0
@@ -114,7 +114,7 @@ class Inventory:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedBroadcasts:
     """Asks for broadcasts."""
 
     tree: int
@@ -125,7 +125,7 @@ class Wanted:
         return _FIELDS_BYTES + _ID_BYTES * len(self.ids)
 
 
-TreeMessage: TypeAlias = Down | Inventory | Wanted
+TreeMessage: TypeAlias = Down | Inventory | WantedBroadcasts
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,11 +289,11 @@ class DistributionTree:
             if known.since_us <= before_us and known.end_us > now_us
         }
 
-    def _digest(self) -> Digest:
+    def _digest(self) -> BroadcastDigest:
         settled, mixed = self._settled(), 0
         for known_as in settled:
             mixed ^= hash(known_as)  # of whole numbers: the same in every process
-        return Digest(len(settled), mixed)
+        return BroadcastDigest(len(settled), mixed)
 
     def _forget_expired(self, now_us: int) -> None:
         before_us = now_us - self._settings.remember_us
@@ -364,11 +364,11 @@ class DistributionTree:
             case Inventory(tree, settled, recent):
                 lacking = tuple(known_as for known_as in settled if known_as not in self._known)
                 if lacking:
-                    self._tell(sender, Wanted(tree, lacking))
+                    self._tell(sender, WantedBroadcasts(tree, lacking))
                 for known_as, known in self._settled().items():
                     if known_as not in settled and known_as not in recent:
                         self._give(sender, tree, known)
-            case Wanted(tree, ids):
+            case WantedBroadcasts(tree, ids):
                 for known_as in ids:
                     if known_as in self._known:
                         self._give(sender, tree, self._known[known_as])

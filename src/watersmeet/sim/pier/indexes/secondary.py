@@ -14,7 +14,7 @@ from typing import TypeAlias
 from watersmeet.sim.dht.messages import Item
 from watersmeet.sim.dht.node import Dht
 from watersmeet.sim.overlays.router import Address
-from watersmeet.sim.pier.indexes.pht.tree import Found, PrefixHashTree
+from watersmeet.sim.pier.indexes.pht.tree import LookupResult, PrefixHashTree
 
 _ADDRESS_BYTES = 6
 
@@ -41,7 +41,7 @@ class TupleId:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchedTuples:
     """The tuples that ids led to, in the order of the ids; those without one; and whether every host has answered."""
 
     items: tuple[Item, ...]
@@ -49,7 +49,7 @@ class Fetched:
     is_complete: bool
 
 
-FetchedCallback: TypeAlias = Callable[[Fetched], None]
+FetchedCallback: TypeAlias = Callable[[FetchedTuples], None]
 IdsCallback: TypeAlias = Callable[[list[TupleId], bool], None]  # and whether they are all
 
 
@@ -60,7 +60,7 @@ def fetch_tuples(dht: Dht, ids: Iterable[TupleId], found: FetchedCallback) -> No
         (each.namespace, each.key, each.address) for each in wanted
     )
     if not wanted:
-        found(Fetched((), (), is_complete=True))
+        found(FetchedTuples((), (), is_complete=True))
         return
     gathering = _Gathering(wanted, len(names), found)
     for name in names:
@@ -85,7 +85,7 @@ class _Gathering:
         if not self._left:
             present = tuple(self._items[each] for each in self._wanted if each in self._items)
             dangling = tuple(each for each in self._wanted if each not in self._items)
-            self._found(Fetched(present, dangling, self._is_complete))
+            self._found(FetchedTuples(present, dangling, self._is_complete))
 
 
 class HashSecondaryIndex:
@@ -144,12 +144,12 @@ def _follow(dht: Dht, found: FetchedCallback, ids: list[TupleId], is_complete: b
     if is_complete:
         fetch_tuples(dht, ids, found)
     else:
-        fetch_tuples(dht, ids, lambda fetched: found(Fetched(fetched.items, fetched.dangling, is_complete=False)))
+        fetch_tuples(dht, ids, lambda fetched: found(FetchedTuples(fetched.items, fetched.dangling, is_complete=False)))
 
 
 def _call_ids(found: IdsCallback, items: list[Item] | None) -> None:
     found([item.value for item in items or () if isinstance(item.value, TupleId)], items is not None)
 
 
-def _call_found(found: IdsCallback, answer: Found) -> None:
+def _call_found(found: IdsCallback, answer: LookupResult) -> None:
     found([entry.value for entry in answer.entries if isinstance(entry.value, TupleId)], answer.is_complete)

@@ -43,7 +43,7 @@ class AnnotatedQueries:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class AnnotatedEntry:
     """An entry of A': of one node, or of all from the owner of its row."""
 
     name: str
@@ -93,16 +93,16 @@ class AnnotatedNode:
         queries, dht = self._queries, self._dht
         for row, value in sorted(entries_of(queries, fragments).items()):
             suffix = f"{dht.node.address}.{epoch}"
-            entry = Entry(queries.name, epoch, row, value)
+            entry = AnnotatedEntry(queries.name, epoch, row, value)
             lifetime_us = min(_LIFETIME_US, dht.lifetime_max_us)
             dht.put(queries.namespace, row.hex(), suffix, entry, lifetime_us, queries.entry_bytes)
 
     def _stored(self, item: Item) -> None:
-        assert isinstance(item.value, Entry)
+        assert isinstance(item.value, AnnotatedEntry)
         self._keep(self._owned, item.value)
         self._when_quiet("owner", item.value.epoch, self._pass_on)
 
-    def _keep(self, known: dict[tuple[int, bytes], int], entry: Entry) -> None:
+    def _keep(self, known: dict[tuple[int, bytes], int], entry: AnnotatedEntry) -> None:
         key = (entry.epoch, entry.row)
         known[key] = entry.value if key not in known else self._queries.algebra.pair(known[key], entry.value)
 
@@ -114,12 +114,12 @@ class AnnotatedNode:
         """What is new; it is here no more, so a later entry has only what came after it."""
         queries = self._queries
         for key in sorted(key for key in self._owned if key[0] == epoch):
-            entry = Entry(queries.name, epoch, key[1], self._owned.pop(key))
+            entry = AnnotatedEntry(queries.name, epoch, key[1], self._owned.pop(key))
             self._dht.node.direct(queries.coordinator, entry, queries.entry_bytes)
 
     def _received(self, sender: Address, payload: object) -> None:
         match payload:
-            case Entry(name=name, epoch=epoch) if name == self._queries.name:
+            case AnnotatedEntry(name=name, epoch=epoch) if name == self._queries.name:
                 self._keep(self._whole, payload)
                 self._when_quiet("coordinator", epoch, self._answer)
             case QueryAnswer(query=query):

@@ -20,7 +20,7 @@ from watersmeet.sim.overlays.node import OverlayNode
 from watersmeet.sim.overlays.prefixes import Prefixes
 from watersmeet.sim.overlays.router import Address
 from watersmeet.sim.pier.aggregation.measure import ACCESS_BPS
-from watersmeet.sim.pier.sharing.trees import Fragments, NumberAlgebra, QueryAnswer, SharedQueries, start_shared
+from watersmeet.sim.pier.sharing.trees import Fragments, NumberAlgebra, QueryAnswer, TreeQueries, start_shared
 
 ALGORITHM = Algorithm(Routing.DHT, Structure.HIERARCHICAL, WaitForAll())
 _LONGEST_US = 120_000_000
@@ -62,7 +62,7 @@ def _measured(run: SharingRun) -> SharingMeasured:
     dhts = [Dht(kernel, OverlayNode(kernel, net, router)) for router in routers]
     queries, chance = run.fragments.shape[1], np.random.default_rng([run.seed, 57])
     asked_by = tuple(int(chance.integers(run.nodes)) for _ in range(queries))
-    shared = SharedQueries(
+    shared = TreeQueries(
         *("shared", run.fragments, run.decomposition if run.is_shared else identity(run.fragments)),
         *(NumberAlgebra(max), run.algorithm, int(chance.integers(run.nodes)) if run.is_shared else None),
         *(asked_by, run.nodes),

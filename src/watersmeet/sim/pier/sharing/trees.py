@@ -26,7 +26,7 @@ from watersmeet.sim.kernel import Kernel
 from watersmeet.sim.overlays.identifiers import identifier_of
 from watersmeet.sim.overlays.router import Address
 from watersmeet.sim.pier.aggregation.continuous import AggregationNode
-from watersmeet.sim.pier.aggregation.query import AggregationQuery, Answer, KnownTree
+from watersmeet.sim.pier.aggregation.query import AggregationQuery, EpochAnswer, KnownTree
 
 QUERY_ID_BYTES = 8
 ANSWER_BYTES = QUERY_ID_BYTES + 4 + 8  # query, epoch, value
@@ -66,7 +66,7 @@ class QueryAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class SharedQueries:
+class TreeQueries:
     """What all nodes know of queries that are answered together."""
 
     name: str
@@ -96,7 +96,7 @@ class SharedQueries:
         )
 
 
-def shared_entries(queries: SharedQueries, fragments: Fragments) -> list[int | None]:
+def shared_entries(queries: TreeQueries, fragments: Fragments) -> list[int | None]:
     """Deconstruction: A' of one node from its A; a row that is not in F is refused."""
     places = {row.tobytes(): place for place, row in enumerate(queries.fragments)}
     values: list[int | None] = [None] * len(places)
@@ -107,7 +107,7 @@ def shared_entries(queries: SharedQueries, fragments: Fragments) -> list[int | N
     return _combined(queries.decomposition.assign.T, values, queries.algebra)
 
 
-def reconstructed(queries: SharedQueries, entries: Sequence[int | None]) -> list[int | None]:
+def reconstructed(queries: TreeQueries, entries: Sequence[int | None]) -> list[int | None]:
     """The answers of all queries from A'; sums of nothing are 0 where sums are subtracted from each other."""
     match queries.decomposition.combination:
         case SetCombination(basis):
@@ -127,11 +127,11 @@ def _combined(members: Bools, values: Sequence[int | None], algebra: NumberAlgeb
 class Coordinator:
     """Collects the entries of A' by epoch; when all are there, answers go to those who asked."""
 
-    queries: SharedQueries
+    queries: TreeQueries
     dht: Dht
-    _entries: dict[int, dict[int, Answer]] = field(default_factory=dict)
+    _entries: dict[int, dict[int, EpochAnswer]] = field(default_factory=dict)
 
-    def take(self, entry: int, answer: Answer) -> None:
+    def take(self, entry: int, answer: EpochAnswer) -> None:
         """A root has its entry; a revised one gives revised answers."""
         known = self._entries.setdefault(answer.epoch, {})
         known[entry] = answer
@@ -150,7 +150,7 @@ class SharedNode:
         self,
         kernel: Kernel,
         dht: Dht,
-        queries: SharedQueries,
+        queries: TreeQueries,
         rows: Rows,
         trees: Sequence[tuple[AggregationQuery, KnownTree]],
         answered: Callable[[QueryAnswer], None],
@@ -168,7 +168,7 @@ class SharedNode:
 
             return own
 
-        def taken_by(number: int) -> Callable[[Answer], None] | None:
+        def taken_by(number: int) -> Callable[[EpochAnswer], None] | None:
             if coordinator is not None:
                 return lambda answer: coordinator.take(number, answer)
             if queries.coordinator is None and queries.requesters[number] == address:
@@ -193,7 +193,7 @@ class SharedNode:
 
 
 def start_shared(
-    kernel: Kernel, dhts: Sequence[Dht], queries: SharedQueries, rows: Rows, answered: Callable[[QueryAnswer], None]
+    kernel: Kernel, dhts: Sequence[Dht], queries: TreeQueries, rows: Rows, answered: Callable[[QueryAnswer], None]
 ) -> list[SharedNode]:
     """Let queries begin at all nodes now, as if they had been disseminated before."""
 

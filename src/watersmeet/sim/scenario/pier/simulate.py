@@ -30,11 +30,11 @@ from watersmeet.query.oracle import answer
 from watersmeet.query.sql import parse_query
 from watersmeet.query.windows import Hop
 from watersmeet.sim.dht.settings import DhtSettings
-from watersmeet.sim.internet.latency import Constant
+from watersmeet.sim.internet.latency import ConstantLatency
 from watersmeet.sim.internet.retransmission import Retransmission
 from watersmeet.sim.kernel import Kernel
 from watersmeet.sim.pier.client import ClientQuery
-from watersmeet.sim.pier.network import PierNetwork, Traffic
+from watersmeet.sim.pier.network import HostTraffic, PierNetwork
 from watersmeet.sim.rjoin.answers import ROW
 from watersmeet.sim.scenario.model import PierMode, Scenario
 from watersmeet.sim.scenario.network import HOP_US, DynamicSettings, Timeouts
@@ -131,14 +131,14 @@ def simulate_pier(
     return outcome
 
 
-def pier_standing(scenario: Scenario, until_us: int) -> Traffic:
+def pier_standing(scenario: Scenario, until_us: int) -> HostTraffic:
     """What nodes send for their distribution trees until an instant, although nobody asks anything."""
     pier = _network(scenario)
     pier.settle()
     before = pier.traffic
     pier.kernel.run(until_us)
     after = pier.traffic
-    return Traffic(after.messages - before.messages, after.bytes - before.bytes, after.inbound_bytes)
+    return HostTraffic(after.messages - before.messages, after.bytes - before.bytes, after.inbound_bytes)
 
 
 def _last_windows_us(load: UserLoad, plan: PlanSettings) -> int:
@@ -221,7 +221,7 @@ def _network(scenario: Scenario) -> PierNetwork:
     hop_us = network.hop_us or HOP_US.get(network.latency, 0)
     return PierNetwork(
         kernel,
-        latency_of(network) or Constant(hop_us),
+        latency_of(network) or ConstantLatency(hop_us),
         overlay_of(network),
         access_bps=dynamic.access_bps,
         congestion=dynamic.congestion,

@@ -12,12 +12,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from watersmeet.program.rjoin.arrays import Longs
-from watersmeet.program.rjoin.tables import Known, Shape
+from watersmeet.program.rjoin.tables import Known, SlotShape
 from watersmeet.query.model import JoinQuery
 from watersmeet.sim.internet.hosts import Congestion
-from watersmeet.sim.internet.latency import Constant
+from watersmeet.sim.internet.latency import ConstantLatency
 from watersmeet.sim.kernel import Kernel
-from watersmeet.sim.rjoin.answers import Answers
+from watersmeet.sim.rjoin.answers import ReceivedAnswers
 from watersmeet.sim.rjoin.dynamic_network import DynamicNetwork
 from watersmeet.sim.rjoin.fault_tolerance import FaultTolerance
 from watersmeet.sim.rjoin.mail import MailPurpose
@@ -42,7 +42,7 @@ class DynamicRun(RJoinRun):
         self,
         scenario: Scenario,
         known: Known,
-        queries: Sequence[tuple[JoinQuery, Shape]],
+        queries: Sequence[tuple[JoinQuery, SlotShape]],
         trace: Trace | None,
         *,
         epoch_us: int = 0,
@@ -54,7 +54,7 @@ class DynamicRun(RJoinRun):
         kernel = Kernel(network.seed)
         self._checked = _sample(scenario)
         keeps = self._checked
-        answers = Answers(
+        answers = ReceivedAnswers(
             known, keeps=lambda query: keeps is None or query in keeps, clock=lambda: epoch_us + kernel.now_us
         )
         super().__init__(scenario, known, kernel, answers, trace, epoch_us)
@@ -72,7 +72,7 @@ class DynamicRun(RJoinRun):
         self._identifiers = overlay.identifiers
         self.network = DynamicNetwork(
             kernel,
-            latency_of(network) or Constant(int(hops.pairs_us[0])),
+            latency_of(network) or ConstantLatency(int(hops.pairs_us[0])),
             overlay,
             known,
             replace(settings, is_guarded=True),

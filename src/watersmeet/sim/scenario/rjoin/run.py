@@ -12,7 +12,7 @@ from watersmeet.program.rjoin.arrays import FOREVER, Longs
 from watersmeet.program.rjoin.tables import Known
 from watersmeet.query.model import JoinQuery
 from watersmeet.sim.kernel import Kernel
-from watersmeet.sim.rjoin.answers import Answers
+from watersmeet.sim.rjoin.answers import ReceivedAnswers
 from watersmeet.sim.scenario.model import Scenario
 from watersmeet.sim.scenario.outcome import DynamicFigures, SimulationOutcome, Spread, Summary
 from watersmeet.sim.scenario.trace import Trace
@@ -29,7 +29,7 @@ class RJoinRun(ABC):
         scenario: Scenario,
         known: Known,
         kernel: Kernel,
-        answers: Answers | None,
+        answers: ReceivedAnswers | None,
         trace: Trace | None,
         epoch_us: int,
     ) -> None:

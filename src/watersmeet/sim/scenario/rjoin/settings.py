@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from watersmeet.program.rjoin.arrays import FOREVER, Longs
-from watersmeet.program.rjoin.settings import Settings
-from watersmeet.program.rjoin.tables import Shape, Widths, needs_pairs, reach_us
+from watersmeet.program.rjoin.settings import NodeSettings
+from watersmeet.program.rjoin.tables import SlotShape, Widths, needs_pairs, reach_us
 from watersmeet.query.model import JoinQuery
 from watersmeet.sim.internet.latency import King, Latency, Star, TransitStub
 from watersmeet.sim.overlays.prefixes import Prefixes
@@ -117,13 +117,13 @@ def delta_us(overlay: Overlay, hops: Hops, widths: Widths) -> int:
 
 def settings_of(
     rjoin: RJoinSettings,
-    queries: Sequence[tuple[JoinQuery, Shape]],
+    queries: Sequence[tuple[JoinQuery, SlotShape]],
     *,
     members: bool,
     delay_us: int,
     seed: int,
     keeps_all: bool = False,
-) -> Settings:
+) -> NodeSettings:
     """What nodes agree on: nothing is kept for longer than the windows of these queries can ask for.
 
     One-time queries ask about all tuples there are, so with `keeps_all` none is dropped (the paper's Delta of
@@ -135,7 +135,7 @@ def settings_of(
         for reach, (query, shape) in zip(reaches, queries, strict=True)
         if rjoin.pairs or needs_pairs(query, shape)
     ]
-    return Settings(
+    return NodeSettings(
         strategy=rjoin.strategy,
         pairs=rjoin.pairs,
         members=members,

@@ -7,10 +7,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from watersmeet.program.rjoin.arrays import FOREVER, Longs
-from watersmeet.program.rjoin.tables import Known, Shape, reach_us
+from watersmeet.program.rjoin.tables import Known, SlotShape, reach_us
 from watersmeet.query.model import JoinQuery
 from watersmeet.sim.kernel import Kernel
-from watersmeet.sim.rjoin.answers import Answers
+from watersmeet.sim.rjoin.answers import ReceivedAnswers
 from watersmeet.sim.rjoin.static import StaticRJoin
 from watersmeet.sim.scenario.model import Scenario
 from watersmeet.sim.scenario.rjoin.run import SECOND_US, RJoinRun
@@ -26,7 +26,7 @@ class StaticRun(RJoinRun):
         self,
         scenario: Scenario,
         known: Known,
-        queries: Sequence[tuple[JoinQuery, Shape]],
+        queries: Sequence[tuple[JoinQuery, SlotShape]],
         trace: Trace | None,
         *,
         members: bool = True,
@@ -35,7 +35,7 @@ class StaticRun(RJoinRun):
         network = scenario.network
         kernel = Kernel(network.seed)
         are_kept = isinstance(scenario.load, UserLoad)
-        answers = Answers(known, keeps=lambda query: are_kept) if members else None
+        answers = ReceivedAnswers(known, keeps=lambda query: are_kept) if members else None
         super().__init__(scenario, known, kernel, answers, trace, epoch_us)
         overlay = overlay_of(network)
         hops = hops_of(network, overlay)

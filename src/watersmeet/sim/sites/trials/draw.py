@@ -7,9 +7,9 @@ from random import Random
 
 import pyarrow as pa
 
-from watersmeet.program.site.agreement import Form
+from watersmeet.program.site.agreement import DecidedBy
 from watersmeet.sim.internet.links import LinkModel
-from watersmeet.sim.sites.trials.model import SCHEMA, Crash, Feed, Size, Trial, TrialChange, TrialQuery
+from watersmeet.sim.sites.trials.model import SCHEMA, Feed, Size, Trial, TrialChange, TrialCrash, TrialQuery
 from watersmeet.sim.sites.trials.plans import drawn_hops
 from watersmeet.sim.sites.trials.run import DOWN_US
 from watersmeet.sim.sites.trials.sql import (
@@ -182,7 +182,7 @@ def draw_changing(seed: int, *, size: Size = "small") -> Trial:
         trial,
         changes=tuple(changes),
         history=not is_timed or random.random() < 0.6,
-        form=random.choice(list(Form)),
+        form=random.choice(list(DecidedBy)),
         slack_us=random.choice([0, 0, SECOND_US, 5 * SECOND_US]),
         commit_crashes=Random(f"{seed} commits").choice([0, 0, 2, 8]),
     )
@@ -249,7 +249,7 @@ def _feeds(random: Random, tables: Mapping[str, pa.Table], count: int) -> Iterat
                 yield Feed(time_us, stream, table.slice(low, high - low))
 
 
-def _crashes(random: Random, sites: Sequence[str]) -> Iterator[Crash]:
+def _crashes(random: Random, sites: Sequence[str]) -> Iterator[TrialCrash]:
     for _ in range(random.choice([0, 0, 1, 4])):
         down_us = random.choice(DOWN_US)
-        yield Crash(random.choice(sites), random.randrange(random.choice([2, 12]) * SECOND_US), down_us)
+        yield TrialCrash(random.choice(sites), random.randrange(random.choice([2, 12]) * SECOND_US), down_us)

@@ -16,7 +16,7 @@ from watersmeet.plan.nodes import (
 )
 from watersmeet.planners.local import local, symmetric
 from watersmeet.planners.sited import central, explicit
-from watersmeet.program.site.agreement import Form
+from watersmeet.program.site.agreement import DecidedBy
 from watersmeet.query.model import JoinQuery
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.internet.links import LinkModel
@@ -42,7 +42,7 @@ class Feed:
 
 
 @dataclass(frozen=True, slots=True)
-class Crash:
+class TrialCrash:
     """A site that goes down at a time, and for how long."""
 
     site: str
@@ -86,13 +86,13 @@ class Trial:
     homes: Mapping[str, str]
     links: Mapping[tuple[str, str], LinkModel]
     feeds: tuple[Feed, ...]
-    crashes: tuple[Crash, ...]
+    crashes: tuple[TrialCrash, ...]
     intervals_us: Mapping[str, int]  # between micro-batches, by site
     delays_us: Mapping[str, int]
     buckets: int
     changes: tuple[TrialChange, ...] = ()
     history: bool = True  # whether homes keep rows for later versions of plans
-    form: Form = Form.POINT_TO_POINT
+    form: DecidedBy = DecidedBy.POINT_TO_POINT
     slack_us: int = 0
     commit_crashes: int = 0  # at most so many, most of them as a ledger says something new of a change
 

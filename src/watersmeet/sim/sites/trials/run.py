@@ -17,7 +17,7 @@ from watersmeet.query.model import JoinQuery
 from watersmeet.query.oracle import answer
 from watersmeet.query.windows import Rows
 from watersmeet.sim.sites.simulated import SimulatedSites
-from watersmeet.sim.sites.site import CommitCrash, CrashNow, Disk, SimulatedSite
+from watersmeet.sim.sites.site import CommitCrash, CrashNow, SimulatedDisk, SimulatedSite
 from watersmeet.sim.sites.trials.model import EVENT_TIME, Trial, TrialChange, TrialQuery
 from watersmeet.sim.sites.trials.sql import MINUTE_US, SECOND_US
 
@@ -27,7 +27,7 @@ DOWN_US = (100, 300_000, 3 * SECOND_US, 5 * MINUTE_US)  # for which a site may b
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrialResult:
     """What came of a trial, and what should have, by query."""
 
     trial: Trial
@@ -68,7 +68,7 @@ class Outcome:
         return f"seed {self.trial.seed}: {totals} answers, as they should be"
 
 
-def run(trial: Trial, disks: Callable[[str], Disk] | None = None) -> Outcome:
+def run(trial: Trial, disks: Callable[[str], SimulatedDisk] | None = None) -> TrialResult:
     """Run a trial to its end and ask the oracle."""
     plans = {query.name: trial.plan(query) for query in trial.queries}
     event_times = dict.fromkeys(trial.tables, EVENT_TIME)
@@ -102,7 +102,7 @@ def run(trial: Trial, disks: Callable[[str], Disk] | None = None) -> Outcome:
     for name, versions in _versions(trial, sites).items():
         answers[name] = sum((bag_of(table) for table in sites.answers(name)), Bag())
         expected[name] = _expected(trial, sites, versions)
-    return Outcome(trial, plans, answers, expected, sites, not sites.kernel.pending)
+    return TrialResult(trial, plans, answers, expected, sites, not sites.kernel.pending)
 
 
 def _at_commits(trial: Trial) -> CommitCrash:

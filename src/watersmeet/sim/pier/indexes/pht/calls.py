@@ -8,7 +8,7 @@ from watersmeet.sim.kernel import NO_EVENT, Event, Kernel
 from watersmeet.sim.overlays.identifiers import identifier_of
 from watersmeet.sim.overlays.router import Address
 from watersmeet.sim.pier.indexes.pht.labels import Label
-from watersmeet.sim.pier.indexes.pht.messages import Action, Outcome, PhtSettings, Reply, Request
+from watersmeet.sim.pier.indexes.pht.messages import Action, PhtOutcome, PhtReply, PhtRequest, PhtSettings
 
 # One namespace for the requests of all indexes, and one for their trie nodes: a peer need not know an index before it
 # owns a part of it.
@@ -34,7 +34,7 @@ class _Call:
     __slots__ = ("action", "busy_left", "label", "replied", "timer", "tries_left")
 
     def __init__(
-        self, label: Label, action: Action, replied: Callable[[Reply | None], None], settings: PhtSettings
+        self, label: Label, action: Action, replied: Callable[[PhtReply | None], None], settings: PhtSettings
     ) -> None:
         self.label, self.action, self.replied = label, action, replied
         self.tries_left, self.busy_left = settings.tries, settings.busy_tries
@@ -47,10 +47,10 @@ class LabelCalls:
     __slots__ = ("_dht", "_kernel", "_name", "_open", "_serve", "_settings", "_total")
 
     def __init__(
-        self, kernel: Kernel, dht: Dht, name: str, settings: PhtSettings, serve: Callable[[Request], Reply | None]
+        self, kernel: Kernel, dht: Dht, name: str, settings: PhtSettings, serve: Callable[[PhtRequest], PhtReply | None]
     ) -> None:
         self._kernel, self._dht, self._name, self._settings, self._serve = kernel, dht, name, settings, serve
-        self._open: dict[int, _Call | Callable[[Reply], None]] = {}
+        self._open: dict[int, _Call | Callable[[PhtReply], None]] = {}
         self._total = 0
         dht.upcall(REQUESTS, self.arrived, name_of(name), [Passage.ARRIVED])
         dht.node.on_direct(self._received)
@@ -59,7 +59,7 @@ class LabelCalls:
         """The point of the circle whose owner has a trie node."""
         return identifier_of(f"{NODES}.{name_of(self._name, label)}")
 
-    def call(self, label: Label, action: Action, replied: Callable[[Reply | None], None]) -> None:
+    def call(self, label: Label, action: Action, replied: Callable[[PhtReply | None], None]) -> None:
         """Ask the owner of a trie node; None: nobody has replied, or it was busy for too long."""
         self._total += 1
         self._open[self._total] = _Call(label, action, replied, self._settings)
@@ -67,9 +67,9 @@ class LabelCalls:
 
     def tell(self, label: Label, action: Action) -> None:
         """Ask and want no reply."""
-        self._route(Request(self._name, 0, self._dht.node.address, label, action))
+        self._route(PhtRequest(self._name, 0, self._dht.node.address, label, action))
 
-    def listen(self, replied: Callable[[Reply], None]) -> int:
+    def listen(self, replied: Callable[[PhtReply], None]) -> int:
         """A number for `ask`: all replies to it go here until `close`."""
         self._total += 1
         self._open[self._total] = replied
@@ -77,13 +77,13 @@ class LabelCalls:
 
     def ask(self, number: int, label: Label, action: Action) -> None:
         """Send a request under a number that is listened to; it is not repeated."""
-        self._route(Request(self._name, number, self._dht.node.address, label, action))
+        self._route(PhtRequest(self._name, number, self._dht.node.address, label, action))
 
-    def pass_on(self, request: Request, label: Label) -> None:
+    def pass_on(self, request: PhtRequest, label: Label) -> None:
         """Hand a request to another trie node, whose reply goes to who asked first."""
-        self._route(Request(self._name, request.number, request.asker, label, request.action))
+        self._route(PhtRequest(self._name, request.number, request.asker, label, request.action))
 
-    def reply(self, asker: Address, reply: Reply) -> None:
+    def reply(self, asker: Address, reply: PhtReply) -> None:
         """Reply to a request."""
         self._dht.node.direct(asker, reply, reply.size_bytes)
 
@@ -102,7 +102,7 @@ class LabelCalls:
                 self._kernel.cancel(call.timer)
         self._open.clear()
 
-    def _route(self, request: Request) -> None:
+    def _route(self, request: PhtRequest) -> None:
         # The object is stopped where it arrives, so its lifetime does not matter; the label is in its name.
         self._dht.send(
             REQUESTS,
@@ -124,18 +124,18 @@ class LabelCalls:
             return
         call.tries_left -= 1
         call.timer = self._kernel.after(self._settings.timeout_us, self._try, number)
-        self._route(Request(self._name, number, self._dht.node.address, call.label, call.action))
+        self._route(PhtRequest(self._name, number, self._dht.node.address, call.label, call.action))
 
     def arrived(self, item: Item) -> None:
         """A request for a trie node that is here: it is served, and goes no further."""
         request = item.value
-        assert isinstance(request, Request)
+        assert isinstance(request, PhtRequest)
         reply = self._serve(request)
         if reply is not None and request.number:
             self.reply(request.asker, reply)
 
     def _received(self, sender: Address, payload: object) -> None:
-        if not isinstance(payload, Reply) or payload.index != self._name:
+        if not isinstance(payload, PhtReply) or payload.index != self._name:
             return
         call = self._open.get(payload.number)
         if call is None:
@@ -144,7 +144,7 @@ class LabelCalls:
             call(payload)
             return
         self._kernel.cancel(call.timer)
-        if payload.outcome is Outcome.BUSY and call.busy_left:
+        if payload.outcome is PhtOutcome.BUSY and call.busy_left:
             call.busy_left -= 1
             call.tries_left = max(1, call.tries_left)
             call.timer = self._kernel.after(self._settings.busy_us, self._try, payload.number)

@@ -13,7 +13,7 @@ _LIFETIME_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PhtEntry:
     """What is indexed: a key of whole bits, an id that tells entries of one key apart, and a value."""
 
     key: int
@@ -28,7 +28,7 @@ class Entry:
         return _KEY_BYTES + 1 + len(self.id.encode()) + _LIFETIME_BYTES + self.size_bytes
 
 
-class Kind(Enum):
+class NodeKind(Enum):
     """What a trie node is."""
 
     LEAF = "leaf"
@@ -40,9 +40,9 @@ class Kind(Enum):
 class TrieNode:
     """The state of a trie node: one object of the DHT, so that it moves and is copied as a whole."""
 
-    kind: Kind
+    kind: NodeKind
     epoch_us: int = 0  # when a split or a merge made it what it is; 0: begun without knowledge of others
-    entries: tuple[Entry, ...] = ()  # of a leaf, by key and id
+    entries: tuple[PhtEntry, ...] = ()  # of a leaf, by key and id
     before: Label | None = None  # of a leaf: the leaf before it, as far as it knows
     after: Label | None = None
 
@@ -59,7 +59,7 @@ class TrieNode:
 class Insert:
     """Take an entry; if the node is absent and `create`, as a new leaf."""
 
-    entry: Entry
+    entry: PhtEntry
     create: bool = False
 
     @property
@@ -139,7 +139,7 @@ class Heartbeat:
     """From a child: it exists. Internal nodes live on these."""
 
     child: Label
-    kind: Kind
+    kind: NodeKind
     entries: int
     epoch_us: int
     size_bytes: int = field(default=1 + 1 + 4 + 8, init=False)
@@ -156,19 +156,19 @@ class Relink:
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class PhtProbe:
     """What are you?"""
 
     size_bytes: int = field(default=0, init=False)
 
 
 Action: TypeAlias = (
-    Insert | Delete | Read | Adopt | Activate | Freeze | Thaw | Vanish | Heartbeat | Relink | Probe
+    Insert | Delete | Read | Adopt | Activate | Freeze | Thaw | Vanish | Heartbeat | Relink | PhtProbe
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PhtRequest:
     """Routed to the owner of a trie node."""
 
     index: str
@@ -182,7 +182,7 @@ class Request:
         return _REQUEST_BYTES + self.action.size_bytes
 
 
-class Outcome(Enum):
+class PhtOutcome(Enum):
     """How a trie node has replied."""
 
     LEAF = "leaf"  # done
@@ -192,14 +192,14 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class PhtReply:
     """Direct to who asked."""
 
     index: str
     number: int
     label: Label
-    outcome: Outcome
-    entries: tuple[Entry, ...] = ()
+    outcome: PhtOutcome
+    entries: tuple[PhtEntry, ...] = ()
     before: Label | None = None
     after: Label | None = None
     passed_on: tuple[Label, ...] = ()  # the children that reply as well

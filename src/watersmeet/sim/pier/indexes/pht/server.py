@@ -26,18 +26,18 @@ from watersmeet.sim.pier.indexes.pht.messages import (
     Activate,
     Adopt,
     Delete,
-    Entry,
     Freeze,
     Heartbeat,
     Insert,
-    Kind,
-    Outcome,
+    NodeKind,
+    PhtEntry,
+    PhtOutcome,
+    PhtProbe,
+    PhtReply,
+    PhtRequest,
     PhtSettings,
-    Probe,
     Read,
     Relink,
-    Reply,
-    Request,
     Thaw,
     TrieNode,
     Vanish,
@@ -70,7 +70,7 @@ class TrieServer:
     )
 
     def __init__(
-        self, kernel: Kernel, dht: Dht, name: str, settings: PhtSettings, reinsert: Callable[[Entry], None]
+        self, kernel: Kernel, dht: Dht, name: str, settings: PhtSettings, reinsert: Callable[[PhtEntry], None]
     ) -> None:
         self._kernel, self._dht, self._name, self._settings = kernel, dht, name, settings
         self._reinsert = reinsert
@@ -108,12 +108,14 @@ class TrieServer:
         begins = name_of(self._name)
         found = {item.key.removeprefix(begins): item.value for item in self._dht.local_scan(NODES, begins)}
         return {
-            label: node for label, node in found.items() if isinstance(node, TrieNode) and node.kind is not Kind.GONE
+            label: node
+            for label, node in found.items()
+            if isinstance(node, TrieNode) and node.kind is not NodeKind.GONE
         }
 
     # Requests.
 
-    def _serve(self, request: Request) -> Reply | None:
+    def _serve(self, request: PhtRequest) -> PhtReply | None:
         label, action = request.label, request.action
         match action:
             case Insert(entry, create):
@@ -124,10 +126,10 @@ class TrieServer:
                 return self._read(request, action)
             case Adopt(node, is_pending):
                 self._adopt(label, node, is_pending)
-                return self._written(request, Outcome.LEAF)
+                return self._written(request, PhtOutcome.LEAF)
             case Freeze():
                 return self._freeze(request)
-            case Probe():
+            case PhtProbe():
                 return self._written(request, self._kind(label))
             case Activate():
                 self._unlock(label, _Lock.PENDING)
@@ -145,29 +147,29 @@ class TrieServer:
                 assert_never(never)
         return None
 
-    def _written(self, request: Request, outcome: Outcome) -> Reply:
-        return Reply(self._name, request.number, request.label, outcome)
+    def _written(self, request: PhtRequest, outcome: PhtOutcome) -> PhtReply:
+        return PhtReply(self._name, request.number, request.label, outcome)
 
-    def _insert(self, label: Label, entry: Entry, create: bool) -> Outcome:
+    def _insert(self, label: Label, entry: PhtEntry, create: bool) -> PhtOutcome:
         outcome = self._kind(label)
-        if outcome is Outcome.LEAF:
+        if outcome is PhtOutcome.LEAF:
             if label in self._locks:
-                return Outcome.BUSY
-            node = self._node(label) or TrieNode(Kind.LEAF)
-        elif outcome is Outcome.ABSENT and create:
-            node, outcome = TrieNode(Kind.LEAF), Outcome.LEAF
+                return PhtOutcome.BUSY
+            node = self._node(label) or TrieNode(NodeKind.LEAF)
+        elif outcome is PhtOutcome.ABSENT and create:
+            node, outcome = TrieNode(NodeKind.LEAF), PhtOutcome.LEAF
         else:
             return outcome
         self._store(label, _with(node, [replace(entry, stored_us=self._kernel.now_us)]))
         self._split_if_full(label)
         return outcome
 
-    def _delete(self, label: Label, key: int, entry_id: str) -> Outcome:
+    def _delete(self, label: Label, key: int, entry_id: str) -> PhtOutcome:
         outcome = self._kind(label)
-        if outcome is not Outcome.LEAF:
+        if outcome is not PhtOutcome.LEAF:
             return outcome
         if label in self._locks:
-            return Outcome.BUSY
+            return PhtOutcome.BUSY
         node = self._node(label)
         assert node is not None
         kept = tuple(entry for entry in node.entries if (entry.key, entry.id) != (key, entry_id))
@@ -175,21 +177,21 @@ class TrieServer:
             self._store(label, replace(node, entries=kept))
         return outcome
 
-    def _read(self, request: Request, read: Read) -> Reply:
+    def _read(self, request: PhtRequest, read: Read) -> PhtReply:
         label = request.label
         outcome = self._kind(label)
-        if outcome is Outcome.INTERNAL and read.spread:
+        if outcome is PhtOutcome.INTERNAL and read.spread:
             bits = self._settings.key_bits
             children = tuple(each for each in (label + "0", label + "1") if overlaps(each, read.low, read.high, bits))
             for child in children:
                 self._calls.pass_on(request, child)
-            return Reply(self._name, request.number, label, outcome, passed_on=children)
+            return PhtReply(self._name, request.number, label, outcome, passed_on=children)
         node = self._node(label)
-        if outcome is not Outcome.LEAF or node is None:
+        if outcome is not PhtOutcome.LEAF or node is None:
             return self._written(request, outcome)
         start = bisect_left(node.entries, read.low, key=_key_of)
         end = bisect_left(node.entries, read.high + 1, key=_key_of)
-        return Reply(self._name, request.number, label, outcome, node.entries[start:end], node.before, node.after)
+        return PhtReply(self._name, request.number, label, outcome, node.entries[start:end], node.before, node.after)
 
     # Split.
 
@@ -197,7 +199,7 @@ class TrieServer:
         node = self._node(label)
         if (
             node is None
-            or node.kind is not Kind.LEAF
+            or node.kind is not NodeKind.LEAF
             or label in self._locks
             or len(node.entries) <= self._settings.leaf_entries
             or len(label) == self._settings.key_bits
@@ -208,24 +210,24 @@ class TrieServer:
         bit = 1 << (self._settings.key_bits - len(label) - 1)
         cut = next((place for place, entry in enumerate(node.entries) if entry.key & bit), len(node.entries))
         halves = {
-            zero: TrieNode(Kind.LEAF, now_us, node.entries[:cut], node.before, one),
-            one: TrieNode(Kind.LEAF, now_us, node.entries[cut:], zero, node.after),
+            zero: TrieNode(NodeKind.LEAF, now_us, node.entries[:cut], node.before, one),
+            one: TrieNode(NodeKind.LEAF, now_us, node.entries[cut:], zero, node.after),
         }
-        replies: list[Reply | None] = []
+        replies: list[PhtReply | None] = []
         for child, half in halves.items():
             self._calls.call(child, Adopt(half, is_pending=True), partial(self._adopted, label, replies))
 
-    def _adopted(self, label: Label, replies: list[Reply | None], reply: Reply | None) -> None:
+    def _adopted(self, label: Label, replies: list[PhtReply | None], reply: PhtReply | None) -> None:
         replies.append(reply)
         if len(replies) < 2:
             return
         node, children = self._node(label), (label + "0", label + "1")
         is_split = (
-            all(each is not None and each.outcome is Outcome.LEAF for each in replies)
+            all(each is not None and each.outcome is PhtOutcome.LEAF for each in replies)
             and node is not None
-            and node.kind is Kind.LEAF
+            and node.kind is NodeKind.LEAF
             and self._is_locked(label, _Lock.SPLITTING)
-            and self._store(label, TrieNode(Kind.INTERNAL, self._kernel.now_us))
+            and self._store(label, TrieNode(NodeKind.INTERNAL, self._kernel.now_us))
         )
         self._unlock(label, _Lock.SPLITTING)
         if not is_split:
@@ -240,12 +242,12 @@ class TrieServer:
 
     def _adopt(self, label: Label, node: TrieNode, is_pending: bool) -> None:
         present = self._node(label)
-        if present is None or present.kind is Kind.GONE or self._is_locked(label, _Lock.PENDING):
+        if present is None or present.kind is NodeKind.GONE or self._is_locked(label, _Lock.PENDING):
             self._store(label, node)
             self._unlock(label)
             if is_pending:
                 self._lock(label, _Lock.PENDING)
-        elif present.kind is Kind.LEAF:
+        elif present.kind is NodeKind.LEAF:
             epoch_us = max(present.epoch_us, node.epoch_us)
             self._store(label, replace(_with(present, node.entries), epoch_us=epoch_us))
         else:
@@ -257,40 +259,42 @@ class TrieServer:
     def _merge_if_small(self, label: Label) -> None:
         beats = [self._heard.get(label + bit) for bit in "01"]
         fresh_us = self._kernel.now_us - 2 * self._settings.upkeep_us
-        known = [beat for beat, heard_us in filter(None, beats) if heard_us >= fresh_us and beat.kind is Kind.LEAF]
+        known = [beat for beat, heard_us in filter(None, beats) if heard_us >= fresh_us and beat.kind is NodeKind.LEAF]
         if len(known) < 2 or label in self._locks:
             return
         if sum(beat.entries for beat in known) > self._settings.merge_entries:
             return
         self._lock(label, _Lock.MERGING)
-        replies: list[Reply | None] = []
+        replies: list[PhtReply | None] = []
         for bit in "01":
             self._calls.call(label + bit, Freeze(), partial(self._frozen, label, replies))
 
-    def _freeze(self, request: Request) -> Reply:
+    def _freeze(self, request: PhtRequest) -> PhtReply:
         """A leaf that is being split or merged already says that it is internal: the parent gives up at once."""
         node = self._node(request.label)
-        if node is None or node.kind is not Kind.LEAF or request.label in self._locks:
-            return self._written(request, Outcome.INTERNAL)
+        if node is None or node.kind is not NodeKind.LEAF or request.label in self._locks:
+            return self._written(request, PhtOutcome.INTERNAL)
         self._lock(request.label, _Lock.FROZEN)
-        return Reply(
-            self._name, request.number, request.label, Outcome.LEAF, node.entries, node.before, node.after
+        return PhtReply(
+            self._name, request.number, request.label, PhtOutcome.LEAF, node.entries, node.before, node.after
         )  # fmt: skip
 
-    def _frozen(self, label: Label, replies: list[Reply | None], reply: Reply | None) -> None:
+    def _frozen(self, label: Label, replies: list[PhtReply | None], reply: PhtReply | None) -> None:
         replies.append(reply)
         if len(replies) < 2:
             return
         node, now_us = self._node(label), self._kernel.now_us
-        leaves = sorted((each for each in replies if each and each.outcome is Outcome.LEAF), key=lambda e: e.label)
+        leaves = sorted((each for each in replies if each and each.outcome is PhtOutcome.LEAF), key=lambda e: e.label)
         is_merged = (
             len(leaves) == 2
             and node is not None
-            and node.kind is Kind.INTERNAL
+            and node.kind is NodeKind.INTERNAL
             and self._is_locked(label, _Lock.MERGING)
             and self._store(
                 label,
-                TrieNode(Kind.LEAF, now_us, leaves[0].entries + leaves[1].entries, leaves[0].before, leaves[1].after),
+                TrieNode(
+                    NodeKind.LEAF, now_us, leaves[0].entries + leaves[1].entries, leaves[0].before, leaves[1].after
+                ),
             )
         )
         self._unlock(label, _Lock.MERGING)
@@ -304,10 +308,10 @@ class TrieServer:
 
     def _vanish(self, label: Label, epoch_us: int) -> None:
         node = self._node(label)
-        if node is None or node.kind is not Kind.LEAF or node.epoch_us > epoch_us:
+        if node is None or node.kind is not NodeKind.LEAF or node.epoch_us > epoch_us:
             return
         self._unlock(label)
-        self._store(label, TrieNode(Kind.GONE, epoch_us))
+        self._store(label, TrieNode(NodeKind.GONE, epoch_us))
         for entry in node.entries:
             if entry.stored_us > epoch_us:
                 self._reinsert(entry)
@@ -326,7 +330,7 @@ class TrieServer:
             if label in self._locks:
                 self._extend(label)
                 continue
-            if node.kind is Kind.INTERNAL:
+            if node.kind is NodeKind.INTERNAL:
                 self._replace_silent_child(label, node)
             else:
                 node = self._without_expired(label, node)
@@ -348,18 +352,18 @@ class TrieServer:
         heard = [self._heard.get(label + bit) for bit in "01"]
         is_silent = [beat is None or beat[1] < silent_us for beat in heard]
         if node.epoch_us < silent_us and is_silent.count(True) == 1:
-            self._calls.tell(label + "01"[is_silent.index(True)], Adopt(TrieNode(Kind.LEAF), is_pending=False))
+            self._calls.tell(label + "01"[is_silent.index(True)], Adopt(TrieNode(NodeKind.LEAF), is_pending=False))
 
     def _beat(self, label: Label, beat: Heartbeat) -> None:
         self._heard[beat.child] = (beat, self._kernel.now_us)
         node, outcome = self._node(label), self._kind(label)
-        if outcome is Outcome.BUSY:
+        if outcome is PhtOutcome.BUSY:
             return
-        if outcome is Outcome.ABSENT or node is None:
-            if node is None or node.epoch_us <= beat.epoch_us or beat.kind is Kind.INTERNAL:
-                self._store(label, TrieNode(Kind.INTERNAL, beat.epoch_us))
+        if outcome is PhtOutcome.ABSENT or node is None:
+            if node is None or node.epoch_us <= beat.epoch_us or beat.kind is NodeKind.INTERNAL:
+                self._store(label, TrieNode(NodeKind.INTERNAL, beat.epoch_us))
             return
-        if outcome is Outcome.INTERNAL:
+        if outcome is PhtOutcome.INTERNAL:
             self._extend(label)
             self._merge_if_small(label)
         elif label not in self._locks:
@@ -367,22 +371,22 @@ class TrieServer:
 
     def _settle_with_child(self, label: Label, node: TrieNode, beat: Heartbeat) -> None:
         """Both are leaves, or the child is internal."""
-        if beat.kind is Kind.LEAF and node.epoch_us > beat.epoch_us:
+        if beat.kind is NodeKind.LEAF and node.epoch_us > beat.epoch_us:
             self._calls.tell(beat.child, Vanish(node.epoch_us))
             return
-        self._store(label, TrieNode(Kind.INTERNAL, max(node.epoch_us, beat.epoch_us)))
+        self._store(label, TrieNode(NodeKind.INTERNAL, max(node.epoch_us, beat.epoch_us)))
         for entry in node.entries:
             if not node.epoch_us or entry.stored_us >= beat.epoch_us:
                 self._reinsert(entry)
 
     def _relink(self, label: Label, relink: Relink) -> None:
         node, outcome = self._node(label), self._kind(label)
-        if outcome is Outcome.LEAF and node is not None:
+        if outcome is PhtOutcome.LEAF and node is not None:
             link, is_after = relink.neighbour, relink.is_after
             self._store(label, replace(node, after=link) if is_after else replace(node, before=link))
-        elif relink.hops_left and (label or outcome is Outcome.INTERNAL):
+        elif relink.hops_left and (label or outcome is PhtOutcome.INTERNAL):
             # It has been split, and the child on that side is meant; or merged, and its parent is.
-            nearby = label + ("1" if relink.is_after else "0") if outcome is Outcome.INTERNAL else label[:-1]
+            nearby = label + ("1" if relink.is_after else "0") if outcome is PhtOutcome.INTERNAL else label[:-1]
             self._calls.tell(nearby, replace(relink, hops_left=relink.hops_left - 1))
 
     def _tell_neighbours(self, before: Label | None, first: Label, last: Label, after: Label | None) -> None:
@@ -409,14 +413,14 @@ class TrieServer:
             return
         if lock in (_Lock.PENDING, _Lock.FROZEN):
             self._lock(label, lock)
-            self._calls.call(label[:-1], Probe(), partial(self._parent_is, label, lock))
+            self._calls.call(label[:-1], PhtProbe(), partial(self._parent_is, label, lock))
         else:  # its own calls end before this unless all of them failed
             self._unlock(label)
 
-    def _parent_is(self, label: Label, lock: _Lock, reply: Reply | None) -> None:
+    def _parent_is(self, label: Label, lock: _Lock, reply: PhtReply | None) -> None:
         if not self._is_locked(label, lock):
             return
-        if reply is not None and reply.outcome is Outcome.LEAF:
+        if reply is not None and reply.outcome is PhtOutcome.LEAF:
             self._vanish(label, self._kernel.now_us)
         else:
             self._unlock(label)
@@ -434,13 +438,13 @@ class TrieServer:
             return replace(node, entries=tuple(entry for entry in node.entries if entry.expires_us > now_us))
         return node
 
-    def _kind(self, label: Label) -> Outcome:
+    def _kind(self, label: Label) -> PhtOutcome:
         node = self._node(label)
         if node is None:
-            return Outcome.BUSY if self._kernel.now_us < self._unsure_until_us else Outcome.ABSENT
-        if node.kind is Kind.GONE:
-            return Outcome.ABSENT
-        return Outcome.LEAF if node.kind is Kind.LEAF else Outcome.INTERNAL
+            return PhtOutcome.BUSY if self._kernel.now_us < self._unsure_until_us else PhtOutcome.ABSENT
+        if node.kind is NodeKind.GONE:
+            return PhtOutcome.ABSENT
+        return PhtOutcome.LEAF if node.kind is NodeKind.LEAF else PhtOutcome.INTERNAL
 
     def _store(self, label: Label, node: TrieNode) -> bool:
         return self._dht.keep(
@@ -454,11 +458,11 @@ class TrieServer:
         self._unsure_until_us = self._kernel.now_us + self._settings.grace_us
 
 
-def _key_of(entry: Entry) -> int:
+def _key_of(entry: PhtEntry) -> int:
     return entry.key
 
 
-def _with(node: TrieNode, entries: list[Entry] | tuple[Entry, ...]) -> TrieNode:
+def _with(node: TrieNode, entries: list[PhtEntry] | tuple[PhtEntry, ...]) -> TrieNode:
     """A leaf with these entries too; of two with the same key and id the later one stays."""
     merged = {(entry.key, entry.id): entry for entry in node.entries}
     for entry in entries:

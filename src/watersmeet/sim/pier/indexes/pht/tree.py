@@ -19,12 +19,12 @@ from watersmeet.sim.pier.indexes.pht.labels import Label, common_label, high_of,
 from watersmeet.sim.pier.indexes.pht.messages import (
     Action,
     Delete,
-    Entry,
     Insert,
-    Outcome,
+    PhtEntry,
+    PhtOutcome,
+    PhtReply,
     PhtSettings,
     Read,
-    Reply,
     TrieNode,
 )
 from watersmeet.sim.pier.indexes.pht.server import TrieServer
@@ -33,14 +33,14 @@ _LEAVES_REMEMBERED = 1_024
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LookupResult:
     """What a lookup has found, by key and id; `is_complete`: every key asked for was answered for by a leaf."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[PhtEntry, ...]
     is_complete: bool
 
 
-FoundCallback: TypeAlias = Callable[[Found], None]
+FoundCallback: TypeAlias = Callable[[LookupResult], None]
 
 
 class PrefixHashTree:
@@ -83,7 +83,7 @@ class PrefixHashTree:
         self._check(key)
         if lifetime_us < 1:
             raise ValueError(f"lifetime_us must be positive: {lifetime_us}")
-        entry = Entry(key, entry_id, value, size_bytes, self._kernel.now_us + lifetime_us)
+        entry = PhtEntry(key, entry_id, value, size_bytes, self._kernel.now_us + lifetime_us)
         self._search(key, Insert(entry), partial(_call_done, done))
 
     def delete(self, key: int, entry_id: str, done: Callable[[bool], None] | None = None) -> None:
@@ -135,7 +135,7 @@ class PrefixHashTree:
     def settings(self) -> PhtSettings:
         return self._settings
 
-    def _search(self, key: int, action: Action, ended: Callable[[Reply | None], None]) -> None:
+    def _search(self, key: int, action: Action, ended: Callable[[PhtReply | None], None]) -> None:
         _Search(self, key, action, ended).start()
 
     def remembered(self, key: int) -> Label | None:
@@ -149,16 +149,16 @@ class PrefixHashTree:
         """Where the search for an unknown leaf begins."""
         return self._depth
 
-    def learn(self, reply: Reply) -> None:
+    def learn(self, reply: PhtReply) -> None:
         """Remember who is a leaf, and forget who is not."""
         self._leaves.pop(reply.label, None)
-        if reply.outcome is Outcome.LEAF:
+        if reply.outcome is PhtOutcome.LEAF:
             self._leaves[reply.label] = None
             self._depth = len(reply.label)
             if len(self._leaves) > _LEAVES_REMEMBERED:
                 del self._leaves[next(iter(self._leaves))]
 
-    def _insert_again(self, entry: Entry) -> None:
+    def _insert_again(self, entry: PhtEntry) -> None:
         if entry.expires_us > self._kernel.now_us:
             self._search(entry.key, Insert(entry), lambda reply: None)
 
@@ -177,7 +177,12 @@ class _Search:
     __slots__ = ("_action", "_ended", "_high", "_key", "_low", "_rounds_left", "_saw_internal", "_tree")
 
     def __init__(
-        self, tree: PrefixHashTree, key: int, action: Action, ended: Callable[[Reply | None], None], shortest: int = 0
+        self,
+        tree: PrefixHashTree,
+        key: int,
+        action: Action,
+        ended: Callable[[PhtReply | None], None],
+        shortest: int = 0,
     ) -> None:
         self._tree, self._key, self._action, self._ended = tree, key, action, ended
         self._rounds_left = 4
@@ -191,17 +196,17 @@ class _Search:
         label = label_of(self._key, length, self._tree.settings.key_bits)
         self._tree.calls.call(label, self._action, self._replied)
 
-    def _replied(self, reply: Reply | None) -> None:
-        if reply is None or reply.outcome is Outcome.BUSY:
+    def _replied(self, reply: PhtReply | None) -> None:
+        if reply is None or reply.outcome is PhtOutcome.BUSY:
             self._ended(None)
             return
         self._tree.learn(reply)
-        if reply.outcome is Outcome.LEAF:
+        if reply.outcome is PhtOutcome.LEAF:
             self._ended(reply)
             return
         if isinstance(self._action, Insert) and self._action.create:  # somebody else was faster
             self._action = Insert(self._action.entry)
-        if reply.outcome is Outcome.INTERNAL:
+        if reply.outcome is PhtOutcome.INTERNAL:
             self._low, self._saw_internal = max(self._low, len(reply.label) + 1), True
         else:
             self._high = min(self._high, len(reply.label) - 1)
@@ -213,7 +218,7 @@ class _Search:
     def _no_leaf(self) -> None:
         is_write, is_empty = isinstance(self._action, Insert), not self._saw_internal
         if is_empty and not is_write:
-            self._ended(Reply("", 0, "", Outcome.ABSENT))
+            self._ended(PhtReply("", 0, "", PhtOutcome.ABSENT))
             return
         self._rounds_left -= 1
         if self._rounds_left and not (is_empty and is_write):
@@ -236,15 +241,15 @@ class _SequentialRange:
 
     def __init__(self, tree: PrefixHashTree, low: int, high: int, found: FoundCallback) -> None:
         self._tree, self._low, self._high, self._found = tree, low, high, found
-        self._entries: dict[tuple[int, str], Entry] = {}
+        self._entries: dict[tuple[int, str], PhtEntry] = {}
         self._is_complete = True
 
     def start(self) -> None:
         _Search(self._tree, self._low, Read(self._low, self._high), self._replied).start()
 
-    def _replied(self, reply: Reply | None) -> None:
+    def _replied(self, reply: PhtReply | None) -> None:
         bits = self._tree.settings.key_bits
-        if reply is None or reply.outcome is not Outcome.LEAF:
+        if reply is None or reply.outcome is not PhtOutcome.LEAF:
             # An empty trie has no leaf, and that is an answer.
             self._end(is_complete=reply is not None and not self._entries)
             return
@@ -260,8 +265,8 @@ class _SequentialRange:
         else:
             self.start()
 
-    def _followed(self, reply: Reply | None) -> None:
-        if reply is not None and reply.outcome is Outcome.LEAF:
+    def _followed(self, reply: PhtReply | None) -> None:
+        if reply is not None and reply.outcome is PhtOutcome.LEAF:
             self._tree.learn(reply)
             self._replied(reply)
         else:
@@ -293,7 +298,7 @@ class _ParallelRange:
     def __init__(self, tree: PrefixHashTree, low: int, high: int, found: FoundCallback) -> None:
         self._tree, self._low, self._high, self._found = tree, low, high, found
         self._top = common_label(low, high, tree.settings.key_bits)
-        self._entries: dict[tuple[int, str], Entry] = {}
+        self._entries: dict[tuple[int, str], PhtEntry] = {}
         self._answered: set[Label] = set()
         self._pending: set[Label] = {self._top}
         self._tries: dict[Label, int] = {}
@@ -311,32 +316,32 @@ class _ParallelRange:
         if label in self._pending:
             self._tree.calls.ask(self._number, label, Read(self._low, self._high, spread=True))
 
-    def _replied(self, reply: Reply) -> None:
+    def _replied(self, reply: PhtReply) -> None:
         label = reply.label
         if label in self._answered:
             return
         match reply.outcome:
-            case Outcome.LEAF:
+            case PhtOutcome.LEAF:
                 self._tree.learn(reply)
                 self._entries |= {(entry.key, entry.id): entry for entry in reply.entries}
                 self._resolve(label)
-            case Outcome.INTERNAL:
+            case PhtOutcome.INTERNAL:
                 self._pending.update(child for child in reply.passed_on if child not in self._answered)
                 self._resolve(label)
-            case Outcome.ABSENT if label == self._top:
+            case PhtOutcome.ABSENT if label == self._top:
                 # The whole range is below one leaf nearer to the root, or nowhere.
                 self._pending.discard(label)
                 self._answered.add(label)
                 self._is_searching = True
                 _Search(self._tree, self._low, Read(self._low, self._high), self._above).start()
-            case Outcome.ABSENT | Outcome.BUSY:
+            case PhtOutcome.ABSENT | PhtOutcome.BUSY:
                 self._again(label, reply.outcome)
 
-    def _above(self, reply: Reply | None) -> None:
+    def _above(self, reply: PhtReply | None) -> None:
         self._is_searching = False
         if reply is None:
             self._is_complete = False
-        elif reply.outcome is Outcome.LEAF:
+        elif reply.outcome is PhtOutcome.LEAF:
             self._entries |= {(entry.key, entry.id): entry for entry in reply.entries}
             if high_of(reply.label, self._tree.settings.key_bits) < self._high:  # it has been split meanwhile
                 self._answered.discard(self._top)
@@ -345,17 +350,17 @@ class _ParallelRange:
                 return
         self._end_if_all()
 
-    def _again(self, label: Label, outcome: Outcome) -> None:
+    def _again(self, label: Label, outcome: PhtOutcome) -> None:
         """Ask again later; if it is still absent, its parent may have become a leaf."""
         if label not in self._pending and label not in self._answered:
             self._pending.add(label)  # its reply was faster than that of its parent
         tries = self._tries[label] = self._tries.get(label, 0) + 1
-        limit = self._tree.settings.busy_tries if outcome is Outcome.BUSY else 4
+        limit = self._tree.settings.busy_tries if outcome is PhtOutcome.BUSY else 4
         if tries > limit:
             self._is_complete = False
             self._resolve(label)
             return
-        if outcome is Outcome.ABSENT and tries > 1 and label != self._top:
+        if outcome is PhtOutcome.ABSENT and tries > 1 and label != self._top:
             parent = label[:-1]
             self._pending.discard(label)
             self._answered.discard(parent)
@@ -393,10 +398,10 @@ class _ParallelRange:
             self._found(_found(self._entries, self._is_complete))
 
 
-def _found(entries: dict[tuple[int, str], Entry], is_complete: bool) -> Found:
-    return Found(tuple(entries[name] for name in sorted(entries)), is_complete)
+def _found(entries: dict[tuple[int, str], PhtEntry], is_complete: bool) -> LookupResult:
+    return LookupResult(tuple(entries[name] for name in sorted(entries)), is_complete)
 
 
-def _call_done(done: Callable[[bool], None] | None, reply: Reply | None) -> None:
+def _call_done(done: Callable[[bool], None] | None, reply: PhtReply | None) -> None:
     if done is not None:
         done(reply is not None)
