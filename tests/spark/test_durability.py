@@ -90,6 +90,23 @@ def test_a_checkpoint_goes_on_under_another_path(spark: SparkSession, tmp_path: 
     scene.check(least=10)
 
 
+@pytest.mark.few(1)
+@pytest.mark.parametrize("how", ["moved", "copied"])
+def test_a_project_goes_on_in_another_directory_with_its_data(spark: SparkSession, tmp_path: Path, how: str) -> None:
+    """Checkpoint, data, links and sinks together, as when a backup is restored elsewhere."""
+    scene = write_scene(tmp_path / "before")
+    scene.run(spark)
+    if how == "moved":
+        scene.directory.rename(tmp_path / "after")
+    else:
+        shutil.copytree(scene.directory, tmp_path / "after", copy_function=shutil.copyfile)
+    moved, said = replace(scene, directory=tmp_path / "after"), list[str]()
+    add_rows(moved)
+    moved.run(spark, warn=said.append)
+    moved.check(least=10)
+    assert [text for text in said if "4 files" in text and "read before" in text] == said and len(said) == 2, said
+
+
 # Half a checkpoint ----------------------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from watersmeet.cli.main import run_command
+from watersmeet.errors import CheckpointDamaged
 from watersmeet.planners.choose import choose
 from watersmeet.query.sql import parse_query
 from watersmeet.sim.scenario.sources import schema_of
@@ -65,6 +66,11 @@ def test_what_was_seen_first_decides_and_is_kept_for_restarts(
     assert not looked.text and not looked.sentence
     assert run_command(["run", str(file), "--once"]) == 0
     assert (root / "first-look-stats.yaml").read_text() == before and "first look" not in capsys.readouterr().out
+
+    for damaged in (b"\xff\x00", b"streams: [", before.encode().replace(b"distinct:", b"{")):
+        (root / "first-look-stats.yaml").write_bytes(damaged)
+        with pytest.raises(CheckpointDamaged, match=r"first-look-stats.yaml, by which plans were chosen, is damaged;"):
+            first_look(spark, topology, topology.queries, root)
 
 
 @pytest.mark.parametrize(("old", "new", "said"), [

@@ -261,7 +261,7 @@ class SitePlanAdapter(PlanAdapter):
         self._reader.time_links(now_us)
         versions, limit_s = self._job.versions, max(SILENT_TRIGGERS * self._site.trigger_s, LEAST_SILENT_S)
         silent = {site for site, seconds in self._job.observations.silent_s().items() if seconds >= limit_s}
-        in_force = InForce(first_joins(versions.deployment), len(versions.log), self._job.is_settled)
+        in_force = InForce(first_joins(versions.deployment), versions.changes, self._job.is_settled)
         outcome = self._site.decide(now_us, time.monotonic(), silent, in_force)
         for to, message in outcome.messages:
             self._job.observations.report(to, pack_message(message))

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from watersmeet.errors import WatersmeetError
+from watersmeet.errors import CheckpointDamaged, InputError, WatersmeetError
 from watersmeet.spark.checkpoint import IDENTITY
-from watersmeet.spark.durable import UNFLUSHED
+from watersmeet.spark.durable import Disk
 from watersmeet.spark.ingest import generator
 from watersmeet.spark.ingest.new_files import FILE_FORMATS
 from watersmeet.spark.ingest.tables import with_table_schemas
@@ -46,7 +46,13 @@ def first_look(
     """
     if root is not None and _has_begun(root):
         kept = _kept(root)
-        return FirstLook(topology if kept is None else _with(topology, kept))
+        try:
+            return FirstLook(topology if kept is None else _with(topology, kept))
+        except InputError:
+            raise CheckpointDamaged(
+                f"checkpoint {root}: {_FILE}, by which plans were chosen, is damaged; restore it from a copy or remove "
+                "it, and plans are chosen without it"
+            ) from None
     wanted, unseen = _unknown(spark, topology, queries)
     rows = dict.fromkeys(wanted, 0)
     sentences, text = [], ""
@@ -81,8 +87,9 @@ def keep(look: FirstLook, root: Path) -> None:
     """Keep the statistics that a run is planned by."""
     if not look.text:
         return
-    UNFLUSHED.make(root)
-    UNFLUSHED.replace(root / _FILE, look.text)
+    disk = Disk(look.topology.survives_power_cuts)
+    disk.make(root)
+    disk.replace(root / _FILE, look.text)
     if (store := store_of(root)) is not None:
         store.put(_FILE, look.text.encode())
 
@@ -90,7 +97,7 @@ def keep(look: FirstLook, root: Path) -> None:
 def _kept(root: Path) -> str | None:
     """The statistics of the first start with a checkpoint, if it looked."""
     if (root / _FILE).exists():
-        return (root / _FILE).read_text(encoding="utf-8")
+        return (root / _FILE).read_text(encoding="utf-8", errors="replace")
     store = store_of(root)
     stored = None if store is None else store.get(_FILE)
     return None if stored is None else stored.data.decode()

@@ -382,7 +382,7 @@ class StreamingRun:
 
     @property
     def changes(self) -> tuple[Takeover, ...]:
-        """What became of changes of plans and queries so far: from which instant on, or why one was called off."""
+        """What became of the last changes of plans and queries: from which instant on, or why one was called off."""
         return self._sites[0].job.versions.log
 
     def await_changes(self, timeout: float | None = None) -> bool:
@@ -392,7 +392,7 @@ class StreamingRun:
         """
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
         jobs = [site.job for site in self._sites]
-        while not all(job.is_settled for job in jobs) or len({len(job.versions.log) for job in jobs}) > 1:
+        while not all(job.is_settled for job in jobs) or len({job.versions.changes for job in jobs}) > 1:
             if (failure := self.exception()) is not None:
                 raise failure
             if time.monotonic() >= deadline or not self.isActive:

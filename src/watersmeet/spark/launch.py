@@ -17,7 +17,7 @@ from watersmeet import __version__
 from watersmeet.adapt.controller import GoOver
 from watersmeet.adapt.decisions import Decisions
 from watersmeet.adapt.exchange import SiteDecisions
-from watersmeet.errors import InputError, name_queries
+from watersmeet.errors import CheckpointMismatch, InputError, name_queries
 from watersmeet.metrics.bus import EventBus
 from watersmeet.metrics.describe import query_event, topology_event
 from watersmeet.metrics.events import Event, PlanInForce, QueryAdded, RunEnded, RunStarted, RunWarning
@@ -47,7 +47,8 @@ from watersmeet.spark.fresh import refuse_answered_sink
 from watersmeet.spark.handle import StreamingRun
 from watersmeet.spark.ingest.file_columns import unknown_column
 from watersmeet.spark.ingest.nanoseconds import nanosecond_warning
-from watersmeet.spark.ingest.source_log import missing_inputs, strike_out_unplanned
+from watersmeet.spark.ingest.new_files import FILE_FORMATS
+from watersmeet.spark.ingest.source_log import listed_elsewhere, missing_inputs, root_of, strike_out_unplanned
 from watersmeet.spark.links.board import Shown, open_board
 from watersmeet.spark.links.transport import open_transport, seal_of
 from watersmeet.spark.planning import Planned, check_queries, refusing
@@ -317,11 +318,29 @@ class Launch:
             text = f"{what}: input file {path} was removed before it was read; going on without it"
             self.events.publish(RunWarning(job.site, None, text))
         try:
+            self._refuse_moved(job, held)
             job.open(handle.fail)
             handle.attach(self._query_over(job, held, handle, gone))
         except BaseException:
             job.close()
             raise
+
+    def _refuse_moved(self, job: SiteJob, held: Checkpoint) -> None:
+        """Refuse streams whose files Spark lists and that are in another directory now: it would read them again."""
+        read = [scan.stream for scan in job.program.sources if not scan.is_table]
+        sources = {name: self.topology.stream(name).source for name in read}
+        roots = {
+            name: root_of(source.path)
+            for name, source in sources.items()
+            if source is not None and source.format in FILE_FORMATS and source.path
+            if name in job.ledger.streams and job.ledger.streams[name].rows
+        }
+        for name, before in sorted(listed_elsewhere(held.spark, roots).items()) if not job.lists_files else ():
+            raise CheckpointMismatch(
+                f"stream {name!r}: its files are in {roots[name]} now, and those that were read were elsewhere (such "
+                f"as {before}); Spark, which lists them, would read all of them again: let the old path lead to them "
+                "(a symbolic link does), or begin anew with --fresh"
+            )
 
     def _query_over(self, job: SiteJob, held: Checkpoint, handle: SiteQuery, gone: Sequence[str] = ()) -> SparkQuery:
         """Start Spark's query over the streams of a site, as they are read now."""

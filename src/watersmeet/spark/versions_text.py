@@ -32,7 +32,7 @@ def running_text(root: Path) -> str:
             states[directory.name] = SiteCounts(known[directory.name].log, *sent, _reached_us(ledger))
     if not known:
         return "no plan is in force yet"
-    latest = max(known.values(), key=lambda one: (one.deployment.revision, len(one.log)))
+    latest = max(known.values(), key=lambda one: (one.deployment.revision, one.changes))
     waiting = [f"asked for and not looked at yet: {asked}, in turn"] if asked else []
     return "\n".join((*_lines(latest, known, list(states.values())), *waiting))
 
@@ -49,6 +49,8 @@ def _lines(latest: Versions, known: dict[str, Versions], states: list[SiteCounts
         yield f"  not there yet: {', '.join(behind)}"
     for join in latest.deployment.joins:
         yield from _join_lines(join, known)
+    if latest.forgotten:
+        yield f"{latest.forgotten:,} changes before these"
     for entry in latest.log:
         what = f"called off: {entry.refused}" if entry.refused else f"heads from {format_instant(entry.at_us)} on"
         yield f"change {entry.revision}: {_change(entry.change)}; {what}"

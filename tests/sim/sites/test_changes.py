@@ -1,6 +1,7 @@
 """Plans and queries that change while sites run: every answer exactly once, and nothing moved without need."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from seeds import FreshSeeds
@@ -8,6 +9,7 @@ from sim.sites.streams import SECOND, answers_of, expected, parsed, planned, ste
 
 from watersmeet.plan.nodes import Hop, Method, Plan
 from watersmeet.program.operators import Purpose
+from watersmeet.program.site import agreement
 from watersmeet.program.site.agreement import DecidedBy
 from watersmeet.program.site.changes import Change, QueryPlan
 from watersmeet.sim.internet.links import LinkModel
@@ -121,6 +123,39 @@ def changed_run(before: Hop | None, after: Hop | None, *, history: bool = True) 
     (entry,) = sites.takeovers
     assert not entry.refused
     return sites, entry.at_us
+
+
+def test_what_is_remembered_of_plans_that_change_for_ever_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two plans in turn, nine times: exact all the same, and no site writes down more and more."""
+    monkeypatch.setattr(agreement, "_MOST_LOGGED", 2)
+    monkeypatch.setattr(agreement, "_MOST_NUMBERINGS", 2)
+    query, changes = parsed(SQL, "abc"), 9
+    tables = {name: steady(number, 10 * (changes + 4), 12, SECOND // 5) for number, name in enumerate("abc")}
+    hops = (None, Hop("", Method.SM_S1))
+    sizes = dict[int, int]()
+
+    def sample(*_: object) -> None:
+        every = [(one.ledger, one.engine.versions(one.ledger)) for one in sites.sites.values()]
+        if (count := max(known.changes for _, known in every)) not in sizes:
+            sizes[count] = sum(
+                len(replace(ledger, relations={}, clocks={}, pending={}, links={}).to_json()) + len(known.to_json())
+                for ledger, known in every
+            )
+
+    sites = SimulatedSites(
+        planned(query, HOMES, "n0", None), dict.fromkeys("abc", "ts"), changes=True, completed=sample
+    )
+    for number in range(0, 10 * (changes + 4), 5):
+        sites.feed(number * SECOND // 5, {name: rows.slice(number, 5) for name, rows in tables.items()})
+    for number in range(changes):
+        plan = planned(query, HOMES, "n0", hops[(number + 1) % 2])
+        sites.change(2 * (number + 1) * SECOND, Change((QueryPlan("q", plan),)))
+    sites.run()
+    assert answers_of(sites) == expected(query, tables) and expected(query, tables)
+    assert {site.engine.versions(site.ledger).changes for site in sites.sites.values()} == {changes}
+    assert max(size for count, size in sizes.items() if count > 7) < 1.2 * max(
+        size for count, size in sizes.items() if 3 < count <= 5
+    ), sizes
 
 
 def moved(sites: SimulatedSites) -> int:

@@ -1,7 +1,10 @@
 """Files of streams: each that Spark would read is read, once, whatever its age, across restarts."""
 
+import json
 import os
+import shutil
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -149,6 +152,64 @@ def test_names_are_known_again_after_a_restart(tmp_path: Path) -> None:
     assert not again.next
 
 
+def read_all(root: Path, tmp_path: Path, inputs: Sequence[Part] = ()) -> tuple[tuple[Part, ...], list[str], list[str]]:
+    """Read what is new below a directory: the state files, which files these were, and what was said."""
+    said: list[str] = []
+    listings = {"a": listing(root, recursiveFileLookup="true")}
+    new = NewFiles(listings, FileShelf(str(tmp_path)), inputs, said.append)
+    new.look()
+    files = [os.path.relpath(file.path, root) for file in new.next.get("a", ())]
+    return (new.take(new.next) if files else tuple(inputs)), files, said
+
+
+@pytest.mark.parametrize("how", ["moved", "copied", "symlinked"])
+def test_files_are_known_again_in_another_directory(tmp_path: Path, how: str) -> None:
+    before, after = tmp_path / "before" / "a", tmp_path / "after"
+    for name in ("x=1/0", "x=2/0", "1"):
+        put(before / name, size=100 + len(name))
+        (before / name).write_bytes(name.encode() * 40)
+    inputs, read, _ = read_all(before, tmp_path)
+    assert sorted(read) == ["1", "x=1/0", "x=2/0"]
+    match how:
+        case "moved":
+            before.rename(after)
+        case "copied":
+            shutil.copytree(before, after, copy_function=shutil.copyfile)  # which does not copy times
+        case _:
+            after.symlink_to(before)
+    (after / "x=2" / "1").write_bytes(b"another directory, the same name")
+    inputs, read, said = read_all(after, tmp_path, inputs)
+    assert read == ["x=2/1"], "what is new and nothing else"
+    assert len(said) == 1 and "stream 'a': 3 files" in said[0] and "not read again" in said[0]
+    (after / "2").write_bytes(b"new")
+    inputs, read, said = read_all(after, tmp_path, inputs)
+    assert (read, said) == (["2"], []), "from now on they are known by the names that they have"
+    assert sum(part.rows for part in inputs) == 5
+
+
+def test_other_files_of_the_same_names_are_new(tmp_path: Path) -> None:
+    for directory, text in (("jan", b"of January"), ("feb", b"February's")):
+        (tmp_path / directory).mkdir()
+        for name in "01":
+            (tmp_path / directory / name).write_bytes(text + name.encode())
+    inputs, _, _ = read_all(tmp_path / "jan", tmp_path)
+    inputs, read, said = read_all(tmp_path / "feb", tmp_path, inputs)
+    assert (sorted(read), said) == (["0", "1"], [])
+    _, read, _ = read_all(tmp_path / "jan", tmp_path, inputs)
+    assert read == [], "they were read"
+
+
+def test_names_of_before_without_contents_are_known_again_where_they_are_the_same_file(tmp_path: Path) -> None:
+    put(tmp_path / "real" / "0")
+    put(tmp_path / "real" / "1")
+    shelf = FileShelf(str(tmp_path))
+    data = json.dumps([["a", str(tmp_path / "real" / "0")]]).encode()
+    inputs = [Part(shelf.put_bytes("inputs", data), 1, len(data))]
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    _, read, _ = read_all(tmp_path / "link", tmp_path, inputs)
+    assert read == ["1"]
+
+
 def test_names_are_kept_in_few_files_and_those_of_files_that_are_gone_are_forgotten(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
@@ -181,6 +242,20 @@ def test_no_file_is_left_out_by_its_age(spark: Any, tmp_path: Path) -> None:
         rows(root / "a" / "4.parquet", 4)
         assert scene.run().usage().rows_in == 5
         assert scene.answered == Counter([1, 2, 3, 4])
+
+
+def test_files_that_spark_lists_are_not_read_again_where_they_were_moved(spark: Any, tmp_path: Path) -> None:
+    before, after = tmp_path / "before", tmp_path / "after"
+    rows(before / "a" / "1.parquet", 1)
+    Scene(spark, before, fileNameOnly="false").run()
+    before.rename(after)
+    rows(after / "a" / "2.parquet", 2)
+    moved = Scene(spark, after, fileNameOnly="false")
+    with pytest.raises(wm.CheckpointMismatch, match=r"stream 'a': its files are in .*after/a now, and those that were"):
+        moved.run()
+    before.symlink_to(after)
+    Scene(spark, before, fileNameOnly="false").run()
+    assert moved.answered == Counter([1, 2])
 
 
 def test_a_file_that_is_gone_before_it_is_read_is_named(spark: Any, tmp_path: Path, monkeypatch: Any) -> None:

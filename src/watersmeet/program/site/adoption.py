@@ -115,14 +115,13 @@ def adopt(engine: SiteEngine, ledger: SiteLedger) -> tuple[SiteEngine, SiteLedge
     in_force = {one.name for one in versions.deployment.in_force}
     ended = [one.heads.until_us for one in after.joins if one.name in in_force]
     split_us = next((one for one in (*began, *reversed(ended)) if one is not None), decided.at_us)
+    entry = Takeover(after.revision, proposal.change, split_us, "", *bytes_sent(old, ledger))
     versions = replace(
-        versions,
+        versions.with_numbering(old.revision, old.numbers_in).with_change(entry),
         deployment=after,
         gone=gone,
-        numbering={**versions.numbering, str(old.revision): old.numbers_in},
         number=proposal.number,
         proposal=None,
-        log=(*versions.log, Takeover(after.revision, proposal.change, split_us, "", *bytes_sent(old, ledger))),
         queries=_definitions(versions, proposal, after),
         streams={**versions.streams, **proposal.change.streams},
     )

@@ -20,6 +20,8 @@ from watersmeet.program.storage.codec import fits, from_json, to_json
 from watersmeet.program.storage.wire import UNKNOWN
 from watersmeet.query.windows import END_US, FIRST_US
 
+_MOST_LOGGED = 100  # changes that are remembered; those before are counted
+_MOST_NUMBERINGS = 8
 _LATEST_US = 2 * END_US  # of a change: the end of time and what may go by while sites agree
 
 
@@ -128,7 +130,8 @@ class Versions:
     proposal: Proposal | None = None
     queue: tuple[Change, ...] = ()  # at the site that proposes
     early: tuple[tuple[str, Ready], ...] = ()  # promises about a proposal that has not come yet
-    log: tuple[Takeover, ...] = ()
+    log: tuple[Takeover, ...] = ()  # the last changes
+    forgotten: int = 0  # changes before those
     messages: Mapping[str, int] = field(default_factory=dict)  # sent so far, by kind
     queries: Mapping[str, str] = field(default_factory=dict)  # what queries ask for, by `Finish.definition`
     streams: Mapping[str, str] = field(default_factory=dict)  # and what streams are
@@ -138,6 +141,31 @@ class Versions:
         under_way = () if self.proposal is None else (self.proposal.change,)
         changes = (*(entry.change for entry in self.log), *under_way, *self.queue)
         return any(change.request == request for change in changes)
+
+    @property
+    def changes(self) -> int:
+        """How many changes were made or called off so far."""
+        return self.forgotten + len(self.log)
+
+    def changes_after(self, count: int) -> tuple[Takeover, ...]:
+        """The changes after so many, as far as they are remembered."""
+        return self.log[max(0, count - self.forgotten) :]
+
+    def with_change(self, entry: Takeover) -> "Versions":
+        """The same with what became of one more change."""
+        log = (*self.log, entry)
+        return replace(self, log=log[-_MOST_LOGGED:], forgotten=self.changes + 1 - len(log[-_MOST_LOGGED:]))
+
+    def with_numbering(self, revision: int, numbers: Mapping[str, tuple[str, ...]]) -> "Versions":
+        """The same with the numbers of flows at a revision that is over here.
+
+        Where promises go to everyone, all parcels of the revision before the last one have been taken once a site goes
+        over: each site has promised in its own parcels, after it had gone over itself.
+        """
+        numbering = {**self.numbering, str(revision): numbers}
+        if self.form is DecidedBy.POINT_TO_POINT:
+            numbering = dict(list(numbering.items())[-_MOST_NUMBERINGS:])
+        return replace(self, numbering=numbering)
 
     @property
     def under_way(self) -> int:
@@ -338,4 +366,4 @@ def _settled(versions: Versions, proposal: Proposal, decided: Decided) -> Versio
 
 def _called_off(versions: Versions, proposal: Proposal, cause: str) -> Versions:
     entry = Takeover(proposal.number, proposal.change, 0, cause)
-    return replace(versions, proposal=None, number=proposal.number, log=(*versions.log, entry))
+    return replace(versions, proposal=None, number=proposal.number).with_change(entry)

@@ -346,15 +346,15 @@ class _Report:
             self._problems[one.query] = one.problem
             self.sites.change(now_us, Change((wanted,), reason=one.because), self._coordinator)
             self._publish(now_us, PlanChangeProposed((one.query,), one.because, 0))
-        takeovers = self.sites.takeovers
-        for takeover in takeovers[self._published_changes :]:
+        takeovers = self.sites.changes_after(self._published_changes)
+        for takeover in takeovers:
             for taken in () if takeover.refused else takeover.change.plans:
                 text = explain_text(taken.plan)
                 self._publish(now_us, PlanInForce(taken.query, taken.planner, text, None, takeover.revision))
                 first = self.asked[taken.query].chosen
                 problem = self._problems.get(taken.query) or first.problem
                 self._chosen[taken.query] = replace(first, plan=taken.plan, problem=problem)
-        self._published_changes = len(takeovers)
+        self._published_changes += len(takeovers)
 
     def _follow_coordinator(self) -> None:
         """The first site that is up decides; what it knows is lost with it, but for the plans in force."""
@@ -366,9 +366,9 @@ class _Report:
         if coordinator != self._coordinator:
             if self._coordinator:
                 self.decisions.taken_over(joins)
-            self._coordinator, self._log = coordinator, len(versions.log)
-        elif len(versions.log) > self._log and versions.proposal is None and not versions.queue:
-            self._log = len(versions.log)  # what was asked for is in force now, or was called off
+            self._coordinator, self._log = coordinator, versions.changes
+        elif versions.changes > self._log and versions.proposal is None and not versions.queue:
+            self._log = versions.changes  # what was asked for is in force now, or was called off
             for query, join in joins.items():
                 self.decisions.go_on_with(query, join)
 

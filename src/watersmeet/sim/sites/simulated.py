@@ -185,9 +185,13 @@ class SimulatedSites:
 
     @property
     def takeovers(self) -> tuple[Takeover, ...]:
-        """What became of changes, by the site that knows most of them."""
+        """What became of the last changes, by the site that knows most of them."""
+        return self.changes_after(0)
+
+    def changes_after(self, count: int) -> tuple[Takeover, ...]:
+        """What became of the changes after so many, by the site that knows most of them."""
         known = [site.engine.versions(site.ledger) for site in self.sites.values() if site.ledger.versions]
-        return max((one.log for one in known), key=len, default=())
+        return max(known, key=lambda one: one.changes).changes_after(count) if known else ()
 
     @property
     def programs(self) -> dict[str, SiteProgram]:

@@ -1,15 +1,21 @@
 """Which files of a stream are new: listed by the driver, in the order they were modified in, each read once.
 
 Spark's file source leaves out files by their age, and writes every name it has ever seen again and again. Here the
-names of files that were read are part of the ledger, as their rows are: both are committed at once.
+names of files that were read are part of the ledger, as their rows are: both are committed at once. Beside each name is
+a print of the file, by which it is known again under another directory: data may be moved, copied and restored with
+the checkpoint, or be reached by another path.
 """
 
+import contextlib
 import fnmatch
 import glob
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 from watersmeet.errors import InputError
 from watersmeet.program.storage.shelf import Part
@@ -22,6 +28,22 @@ _LISTING_OPTIONS = {"maxfilespertrigger", "maxbytespertrigger", "latestfirst", "
 _OPTIONS_OF_SPARK = {"maxfileage", "filenameonly", "cleansource", "sourcearchivedir"}
 _SINK_LOG = "_spark_metadata"  # tells which files of a directory count, where a streaming query of Spark writes it
 _MANY_NAMES = 1_000  # among so many those of files that are gone are left out
+_PRINT_BYTES = 32_768  # at the beginning and the end of a file, which are compared
+
+
+class Print(NamedTuple):
+    """What tells files of one name apart: the size, and a checksum of the beginning and the end."""
+
+    bytes: int
+    checksum: int
+
+
+class ReadFile(NamedTuple):
+    """A file of a stream that was read; without a print if it was gone by then."""
+
+    stream: str
+    path: str
+    print: Print | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +64,16 @@ class Listing:
     latest_first: bool = False
     max_files: int | None = None
     max_bytes: int | None = None
+
+    @property
+    def root(self) -> str:
+        """The directory that all files are in, or in directories of it."""
+        place = Path(self.pattern)
+        while glob.has_magic(str(place)) or not place.is_dir():
+            if place == place.parent:
+                break
+            place = place.parent
+        return str(place)
 
     def files(self, known: Collection[str] = ()) -> list[InputFile]:
         """The files that are there and not known yet, first the one that is to be read first."""
@@ -99,7 +131,7 @@ def listing_of(stream: Stream) -> Listing | None:
     if source is None or source.format not in FILE_FORMATS or not source.path or not is_local(source.path):
         return None
     options = {name.casefold(): value for name, value in source.options.items()}
-    pattern = local_path(source.path)
+    pattern = os.path.join(os.getcwd(), local_path(source.path))
     if options.keys() & _OPTIONS_OF_SPARK or "{" in pattern or os.path.exists(os.path.join(pattern, _SINK_LOG)):
         return None
     try:
@@ -148,22 +180,33 @@ class NewFiles:
     there are few, and a name is written again only a few times.
     """
 
-    def __init__(self, listings: Mapping[str, Listing], shelf: FileShelf, inputs: Sequence[Part]) -> None:
-        self._listings = listings
+    def __init__(
+        self,
+        listings: Mapping[str, Listing],
+        shelf: FileShelf,
+        inputs: Sequence[Part],
+        warn: Callable[[str], object] = lambda text: None,
+    ) -> None:
+        self._listings: Mapping[str, Listing] = {}
         self._shelf = shelf
-        self._kept = [(part, _names(shelf, part)) for part in inputs]
-        self._known: dict[str, set[str]] = {stream: set() for stream in listings}
-        self._waiting: dict[str, list[InputFile]] = {stream: [] for stream in listings}
-        for _, names in self._kept:
-            for stream, path in names:
-                self._known.setdefault(stream, set()).add(path)
+        self._warn = warn
+        self._kept: list[tuple[Part | None, list[ReadFile]]] = [(part, _read_files(shelf, part)) for part in inputs]
+        self._known: dict[str, set[str]] = {}
+        self._waiting: dict[str, list[InputFile]] = {}
+        for _, files in self._kept:
+            for file in files:
+                self._known.setdefault(file.stream, set()).add(file.path)
+        self.follow(listings)
 
     def follow(self, listings: Mapping[str, Listing]) -> None:
         """Look for files of other streams from now on; what was read of those that end stays known."""
+        began = [stream for stream in listings if stream not in self._listings]
         self._listings = listings
-        for stream in listings:
-            self._known.setdefault(stream, set())
+        for stream in began:
+            known = self._known.setdefault(stream, set())
             self._waiting.setdefault(stream, [])
+            if any(not path.startswith(_within(listings[stream].root)) for path in known):
+                self._find_moved(stream, listings[stream])
 
     def look(self) -> None:
         """Look for new files of streams of which none waits."""
@@ -179,30 +222,79 @@ class NewFiles:
 
     def take(self, batch: Mapping[str, Sequence[InputFile]]) -> tuple[Part, ...]:
         """The files of a micro-batch have been read: the state files that say so, once the ledger names them."""
-        names = [(stream, file.path) for stream, files in batch.items() for file in files]
+        files = [ReadFile(stream, file.path, print_of(file.path)) for stream, some in batch.items() for file in some]
         for stream in batch:
-            read = {path for of, path in names if of == stream}
+            read = {file.path for file in files if file.stream == stream}
             self._known[stream] |= read
             self._waiting[stream] = [file for file in self._waiting[stream] if file.path not in read]
-        while self._kept and len(self._kept[-1][1]) <= len(names):
-            names = self._kept.pop()[1] + names
-        if len(names) >= _MANY_NAMES:
-            names = [(stream, path) for stream, path in names if self._remembers(stream, path)]
-        data = json.dumps(names).encode()
-        part = Part(self._shelf.put_bytes("inputs", data), len(names), len(data))
-        self._kept.append((part, names))
-        return tuple(part for part, _ in self._kept)
+        while self._kept and (self._kept[-1][0] is None or len(self._kept[-1][1]) <= len(files)):
+            files = self._kept.pop()[1] + files
+        if len(files) >= _MANY_NAMES:
+            files = [file for file in files if self._remembers(file)]
+        data = json.dumps(files).encode()
+        part = Part(self._shelf.put_bytes("inputs", data), len(files), len(data))
+        self._kept.append((part, files))
+        return tuple(part for part, _ in self._kept if part is not None)
 
-    def _remembers(self, stream: str, path: str) -> bool:
+    def _remembers(self, file: ReadFile) -> bool:
         """Whether a file is still there; another one that is given its name when it has long been gone is new."""
-        if os.path.exists(path):
+        if os.path.exists(file.path):
             return True
-        self._known[stream].discard(path)
+        self._known[file.stream].discard(file.path)
         return False
 
+    def _find_moved(self, stream: str, listing: Listing) -> None:
+        """Know files again that were read in another directory: the same names below it, with the same prints."""
+        read: dict[str, list[ReadFile]] = {}
+        for file in (file for _, files in self._kept for file in files if file.stream == stream):
+            read.setdefault(os.path.basename(file.path), []).append(file)
+        found = dict[ReadFile, str]()
+        for path in (file.path for file in listing.files(self._known[stream])):
+            ending = path.removeprefix(_within(listing.root))
+            alike = [file for file in read.get(os.path.basename(path), ()) if file.path.endswith(f"/{ending}")]
+            known = next((file for file in alike if _is_copy(path, file)), None)
+            if known is not None:
+                found[known] = path
+        if not found:
+            return
+        self._known[stream] |= set(found.values())
+        everything = [file for _, files in self._kept for file in files]
+        self._kept = [(None, [file._replace(path=found.get(file, file.path)) for file in everything])]
+        before = next(iter(found)).path
+        self._warn(
+            f"stream {stream!r}: {len(found):,} files in {listing.root} are those that were read before as {before}"
+            + (" and others" if len(found) > 1 else "")
+            + ", by their names and contents; they are not read again"
+        )
 
-def _names(shelf: FileShelf, part: Part) -> list[tuple[str, str]]:
-    return [(stream, path) for stream, path in json.loads(shelf.get_bytes(part.path))]
+
+def print_of(path: str) -> Print | None:
+    """What tells a file from others of its name; None if it is not there."""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        checksum = zlib.crc32(file.read(_PRINT_BYTES))
+        file.seek(max(0, size - _PRINT_BYTES))
+        return Print(size, zlib.crc32(file.read(_PRINT_BYTES), checksum))
+    return None
+
+
+def _is_copy(path: str, file: ReadFile) -> bool:
+    """Whether a file is what was read, under another path."""
+    if file.print is not None:
+        return print_of(path) == file.print
+    return os.path.exists(file.path) and os.path.samefile(path, file.path)
+
+
+def _within(directory: str) -> str:
+    return directory if directory.endswith("/") else f"{directory}/"
+
+
+def _read_files(shelf: FileShelf, part: Part) -> list[ReadFile]:
+    return [_read_file(*entry) for entry in json.loads(shelf.get_bytes(part.path))]
+
+
+def _read_file(stream: str, path: str, known: Sequence[int] | None = None) -> ReadFile:
+    return ReadFile(stream, path, None if known is None else Print(*known))
 
 
 def _is_hidden(name: str) -> bool:

@@ -8,10 +8,13 @@ Spark lists it again.
 
 import json
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
+
+from watersmeet.spark.ingest.new_files import is_local, local_path
 
 _NONE = -1  # before the first list of files
 _OTHER_FORMS = (OSError, ValueError, KeyError, TypeError)  # of logs that are not a file source's: Spark goes by them
@@ -23,6 +26,39 @@ def missing_inputs(checkpoint: str) -> list[str]:
         return sorted(path for path in _planned_inputs(Path(checkpoint)) if not os.path.exists(path))
     except _OTHER_FORMS:
         return []  # Spark itself will say what is missing
+
+
+def listed_elsewhere(checkpoint: str, roots: Mapping[str, str]) -> dict[str, str]:
+    """Streams, by the directories of their files, that nothing was listed of, where files of others were; and one such.
+
+    Spark would read all files of a directory that was moved again.
+    """
+    unseen, other = dict(roots), ""
+    try:
+        for _, path in _lists(Path(checkpoint)):
+            for file in map(json.loads, path.read_text(encoding="utf-8").splitlines()[1:]):
+                name = _listed_as(file["path"])
+                of = [stream for stream, root in roots.items() if name.startswith(root)]
+                other = name if not of else other
+                for stream in of:
+                    unseen.pop(stream, None)
+            if not unseen:
+                return {}
+    except _OTHER_FORMS:
+        return {}
+    return dict.fromkeys(unseen, other) if other else {}
+
+
+def root_of(path: str) -> str:
+    """What all files begin with that a source's path or pattern means, as `listed_elsewhere` compares them."""
+    plain = re.split(r"[*?\[{\\]", path)[0]
+    base = path if plain == path else plain.rpartition("/")[0]
+    return os.path.normpath(os.path.join(os.getcwd(), local_path(base))) if is_local(base) else base.rstrip("/")
+
+
+def _listed_as(path: str) -> str:
+    parsed = urlparse(path)
+    return os.path.normpath(unquote(parsed.path)) if parsed.scheme in ("", "file") else unquote(path)
 
 
 def strike_out_unplanned(checkpoint: str) -> None:

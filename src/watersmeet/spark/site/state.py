@@ -80,7 +80,11 @@ class SiteState:
         self.tables = TableReader(spark, settings.topology, catalogue.schemas, shelf)
         self.framed = program.sources  # what is read of streams, as Spark's query lays it out
         listings = self.intake.listings
-        self.new_files = None if listings is None else NewFiles(listings, shelf, self.ledger.inputs)
+        self.new_files = (
+            None
+            if listings is None
+            else NewFiles(listings, shelf, self.ledger.inputs, lambda text: self.warnings.say(text, text))
+        )
         self.reports = SiteReports(program.site, checkpoint.directory, settings.events)
         run_id = f"{program.site}-{checkpoint.run_id}"
         self.deliveries = Deliveries(*(spark, catalogue, shelf, evaluator, open_writer, self.reports, run_id))

@@ -25,7 +25,7 @@ class SiteTakeover:
         self._idle = idle
         self._join = join
         self._reporting = threading.Lock()
-        self._reported_changes = len(state.versions.log)
+        self._reported_changes = state.versions.changes
 
     def request(self, change: Change) -> None:
         """Ask for a change of plans or queries, which all sites go over to when they have agreed.
@@ -117,7 +117,7 @@ class SiteTakeover:
 
     def report_if_any(self) -> None:
         """Tell what became of changes that were decided elsewhere."""
-        if len(self._state.versions.log) > self._reported_changes:
+        if self._state.versions.changes > self._reported_changes:
             self.report()
 
     def report(self) -> None:
@@ -126,13 +126,13 @@ class SiteTakeover:
         with self._reporting:
             now = state.versions
             if state.settings.alone or state.site == proposer_of(now.deployment):
-                for entry in now.log[self._reported_changes :]:
+                for entry in now.changes_after(self._reported_changes):
                     for event in change_events(entry, now.deployment):
                         state.events.publish(event)
-            self._reported_changes = len(now.log)
+            self._reported_changes = now.changes
 
     @property
     def is_settled(self) -> bool:
         """Whether no change is under way or queued here, and what became of all is told."""
         versions = self._state.versions
-        return not versions.under_way and self._reported_changes == len(versions.log)
+        return not versions.under_way and self._reported_changes == versions.changes
