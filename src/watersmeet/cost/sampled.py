@@ -136,8 +136,8 @@ class SampledJoins:
             else:
                 shares = {alias: _distinct(batch, places) / len(batch) for alias, places in found.rows.items()}
                 self._memory[slot] = shares, _distinct(batch, found.low) / len(batch)
-        told: tuple[Mapping[int, float], float] | None = self._memory[slot]
-        return told
+        first: tuple[Mapping[int, float], float] | None = self._memory[slot]
+        return first
 
     def batches(self, mask: int, head: int | None = None) -> float:
         """Micro-batches a second in which there are any new combinations."""

@@ -251,8 +251,8 @@ class _Sampler:
         task = SketchRows(
             tuple(names), tuple(one.sql for one in self._predicates), max(self._rows - self._sketch.sketched, 0)
         )
-        for told in reports(map_rows(self._laid_out(rows, names), task)):
-            self._sketch.merge(StreamSketch.from_data(told))
+        for data in reports(map_rows(self._laid_out(rows, names), task)):
+            self._sketch.merge(StreamSketch.from_data(data))
         if not isinstance(self._stream, Table):
             self._keep_first(rows)
         self._tell(self._stream.name, self._sketch.rows)

@@ -29,13 +29,13 @@ def sweep(
     job = threading.Thread(target=_run_job, args=(spark, group, function, points, outcome), daemon=True)
     progress(0, len(points))
     job.start()
-    told = 0
+    reported = 0
     try:
         while job.is_alive():
             job.join(_POLL_S)
             done = _done(spark, group)
-            if told < done < len(points):
-                told = done
+            if reported < done < len(points):
+                reported = done
                 progress(done, len(points))
     except BaseException:
         spark.sparkContext.cancelJobGroup(group)

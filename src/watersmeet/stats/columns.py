@@ -323,7 +323,7 @@ class ColumnSketch:
 
     @staticmethod
     def from_data(data: Mapping[str, Any]) -> "ColumnSketch":
-        """The sketch that `to_data` told of."""
+        """The sketch that `to_data` was called on."""
         made = ColumnSketch(exact=data["exact"])
         made.rows, made._low, made._high = data["rows"], data["low"], data["high"]
         made._distinct, made._frequent = _bytes(data["distinct"]), _bytes(data["frequent"])

@@ -179,7 +179,7 @@ class StreamSketch:
 
     @staticmethod
     def from_data(data: Mapping[str, Any]) -> "StreamSketch":
-        """The sketch that `to_data` told of."""
+        """The sketch that `to_data` was called on."""
         made = StreamSketch()
         made.rows, made.sketched = data["rows"], data["sketched"]
         made._first, made._last = data["first"], data["last"]

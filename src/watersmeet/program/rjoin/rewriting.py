@@ -102,9 +102,9 @@ def candidates(waiting: Rewritten) -> list[tuple[str, Key]]:
 
 def _contradicts(query: JoinQuery, values: Mapping[Column, object]) -> bool:
     """Whether attributes that must be equal would not be, those of a tuple and those with a constant."""
-    told = {**_constants(query), **values}
+    fixed = {**_constants(query), **values}
     for group in equal_sides(query):
-        if len({told[side.columns[0]] for side in group if side.is_plain and side.columns[0] in told}) > 1:
+        if len({fixed[side.columns[0]] for side in group if side.is_plain and side.columns[0] in fixed}) > 1:
             return True
     return False
 

@@ -169,12 +169,12 @@ class Shard:
         )
         return self._go_on(made, hosts, now_us)
 
-    def take_rates(self, told: Sequence[tuple[Ask, Rates, Ints]], now_us: int) -> Out:
+    def take_rates(self, answered: Sequence[tuple[Ask, Rates, Ints]], now_us: int) -> Out:
         """Rates and hosts of keys have come: what waited for them goes on."""
-        for ask, rates, hosts in told:
+        for ask, rates, hosts in answered:
             learned = np.full(len(ask.keys), now_us, np.int64)
             self._table.learn(ask.nodes, ask.keys, rates, hosts, learned)
-        parked = [self._parked.pop(ask.number) for ask, _, _ in told]
+        parked = [self._parked.pop(ask.number) for ask, _, _ in answered]
         rows, nodes = (np.concatenate(parts) for parts in zip(*parked, strict=True))
         return self._place(rows, nodes, now_us, asks=False)  # what aged meanwhile is believed, or it would never end
 

@@ -270,7 +270,7 @@ def _unpack_fixed(reader: Reader, how: int, kind: pa.DataType, rows: int) -> mem
 
 
 def _pack_numbers(out: bytearray, place: int, values: npt.NDArray[np.integer]) -> None:
-    """Numbers by what is left of them beside the least, or of the steps between them; told in the byte at a place."""
+    """Numbers by what is left of them beside the least, or of the steps between them; a byte says which."""
     first = values[0] if (rises := _rises(values)) else values.min()
     out += number_bytes(folded(int(first)))
     rest = _wrapped(values) - _wrapped(first)
@@ -301,7 +301,7 @@ def _unpack_numbers(reader: Reader, how: int, rows: int) -> U64:
 
 
 def _pack_bytes(out: bytearray, place: int, data: U8 | memoryview) -> None:
-    """Bytes, compressed if they are fewer then; told in the byte at a place."""
+    """Bytes, compressed if they are fewer then; a byte says which."""
     if data.nbytes >= _WORTH_COMPRESSING:
         packed = _ZSTD.compress(pa.py_buffer(data), asbytes=True)
         size = number_bytes(len(packed))

@@ -64,8 +64,10 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
         own = _varied(rows, name)
         values = sorted({row[name] for row in own})
         shares = [fmean(column(own, "share", **{name: value})) for value in values]
-        told = ", ".join(f"{value:g}: {spread(column(own, 'share', **{name: value}))}" for value in values)
-        sentences.append(finding(max(shares) < 1, f"adaptive costs less than non-adaptive whatever {name} is ({told})"))
+        listed = ", ".join(f"{value:g}: {spread(column(own, 'share', **{name: value}))}" for value in values)
+        sentences.append(
+            finding(max(shares) < 1, f"adaptive costs less than non-adaptive whatever {name} is ({listed})")
+        )
     return sentences
 
 

@@ -1,12 +1,19 @@
 """PIER, figure 5.6 (5.8.3): running time of compositions as square matrices grow."""
 
 from collections.abc import Sequence
-from math import log2
 from pathlib import Path
 
 from watersmeet.reproduce.experiment import Experiment, Row, finding
 from watersmeet.reproduce.pier.plot import draw
-from watersmeet.reproduce.pier.runs import COVER, FIGURES, Point, by_algorithm, mean_of, run_compositions
+from watersmeet.reproduce.pier.runs import (
+    COVER,
+    FIGURES,
+    Point,
+    by_algorithm,
+    power_of_growth,
+    run_compositions,
+    square_points,
+)
 
 SIZES, QUICK_SIZES = (50, 100, 200, 300, 500), (30, 60)
 DRAWS = 3
@@ -15,22 +22,18 @@ ALGORITHMS = ("Basic-M/A/W", "Add-M/A/P", "Add-M/A/W", COVER)
 
 def _points(quick: bool) -> tuple[Point, ...]:
     sizes, draws = (QUICK_SIZES, 1) if quick else (SIZES, DRAWS)
-    return tuple(Point(size, size, size // 2, one, ALGORITHMS) for size in sizes for one in range(draws))
+    return square_points(sizes, ALGORITHMS, draws)
 
 
 def _verdict(rows: Sequence[Row]) -> list[str]:
     own = by_algorithm(rows)
-    sizes = sorted({row["queries"] for row in rows})
     found = []
     for name in ALGORITHMS:
-        first, last = (
-            mean_of([row for row in own[name] if row["queries"] == size], "ms") for size in (sizes[-2], sizes[-1])
-        )
-        power = log2(last / first) / log2(sizes[-1] / sizes[-2])
+        last_ms, size, power = power_of_growth(own[name])
         found.append(
             finding(
                 power > 1,
-                f"{name} takes {last:,.0f} ms at {sizes[-1]} queries, growing with the power {power:.1f} of their "
+                f"{name} takes {last_ms:,.0f} ms at {size} queries, growing with the power {power:.1f} of their "
                 "number (published: more than linear)",
             )
         )

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from math import log2
 
 import numpy as np
 
@@ -84,6 +85,18 @@ def points_of(
         for basis in (bases[::4] if quick else bases)
         for draw in range(draws)
     )
+
+
+def square_points(sizes: Sequence[int], algorithms: tuple[str, ...], draws: int) -> tuple[Point, ...]:
+    """Square matrices of some sizes with half as many basis rows as queries."""
+    return tuple(Point(size, size, size // 2, draw, algorithms) for size in sizes for draw in range(draws))
+
+
+def power_of_growth(rows: Sequence[Row]) -> tuple[float, int, float]:
+    """The time at the largest size in ms, that size, and the power of it with which time grows from the one before."""
+    before, last = sorted({row["queries"] for row in rows})[-2:]
+    times = [mean_of([row for row in rows if row["queries"] == size], "ms") for size in (before, last)]
+    return times[1], last, log2(times[1] / times[0]) / log2(last / before)
 
 
 def run_linear(point: Point) -> list[Row]:

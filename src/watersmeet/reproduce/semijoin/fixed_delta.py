@@ -100,14 +100,14 @@ class FixedDelta:
         """
         batch = pairs.first_us // self.tau_us
         probed_us = (batch + 1) * self.tau_us + self.delta_us  # constraint 1
-        told = self._arrivals_us(self._back, 0)[pairs.second_us // self.tau_us] <= probed_us
+        arrived = self._arrivals_us(self._back, 0)[pairs.second_us // self.tau_us] <= probed_us
         match method:
             case Method.SP_S | Method.SM_S2:
-                return told
+                return arrived
             case Method.SP_D | Method.SM_S1 | Method.SM_D2:
                 return self._is_kept(pairs.second_us, self._arrivals_us(self._there, 0)[batch])
             case Method.SM_D1:
-                known = np.unique(pairs.first[told])  # rows of S1 for whose value any tuple has been announced
+                known = np.unique(pairs.first[arrived])  # rows of S1 for whose value any tuple has been announced
                 late_us = self._arrivals_us(self._there, self.delta_us)[batch]
                 return np.isin(pairs.first, known) & self._is_kept(pairs.second_us, late_us)
 

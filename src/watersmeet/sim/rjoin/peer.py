@@ -401,7 +401,7 @@ class DynamicPeer:
         return int(self.known.tuple_arrays.ts_us[refs[refs >= 0]].max(initial=0))
 
     def _sweep(self) -> None:
-        """Give back what can have no part in an answer any more, and what was handed over to others."""
+        """Evict what can have no part in an answer any more, and what was handed over to others."""
         if not self.is_up:
             return
         self._kernel.after(self.fault_tolerance.sweep_us, self._sweep)

@@ -107,10 +107,10 @@ class ConnectBackend:
 
         try:
             count = 2 * self.parallelism
-            told = self._spark.range(0, count, 1, count).mapInArrow(compare, "same boolean").collect()
+            compared = self._spark.range(0, count, 1, count).mapInArrow(compare, "same boolean").collect()
         except Exception:  # the check of executors says what is wrong there
             return False
-        return all(row[0] for row in told)
+        return all(row[0] for row in compared)
 
     def answer(self) -> None:
         _ = self._spark.version

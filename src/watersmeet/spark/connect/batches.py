@@ -11,31 +11,16 @@ from collections.abc import Callable
 from typing import Any
 
 
-class ClientBatches:
-    """Calls a function with the numbers of micro-batches, one after the other, until it raises or is stopped."""
+class ThreadQuery:
+    """The members of PySpark's `StreamingQuery` that are about a thread of this process, and what has ended it."""
 
-    def __init__(self, run_batch: Callable[[Any, int], None], first: int, interval_s: float, name: str) -> None:
-        self.id = uuid.uuid4()
-        self.name = name
-        self.lastProgress: Any = None  # Spark counts nothing here
-        self._run_batch = run_batch
-        self._next = first
-        self._interval_s = interval_s
-        self._error: Exception | None = None
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"batches-{name}", daemon=True)
-        self._thread.start()
+    _thread: threading.Thread
+    _error: Exception | None = None
 
     @property
     def isActive(self) -> bool:
         """Whether micro-batches still run."""
         return self._thread.is_alive()
-
-    @property
-    def status(self) -> dict[str, Any]:
-        """In the form of PySpark's."""
-        text = f"micro-batch {self._next}" if self.isActive else "stopped"
-        return {"message": text, "isDataAvailable": self.isActive, "isTriggerActive": self.isActive}
 
     def exception(self) -> Exception | None:
         """What has ended it, if anything has."""
@@ -49,6 +34,27 @@ class ClientBatches:
         if self._error is not None:
             raise self._error
         return True
+
+
+class ClientBatches(ThreadQuery):
+    """Calls a function with the numbers of micro-batches, one after the other, until it raises or is stopped."""
+
+    def __init__(self, run_batch: Callable[[Any, int], None], first: int, interval_s: float, name: str) -> None:
+        self.id = uuid.uuid4()
+        self.name = name
+        self.lastProgress: Any = None  # Spark counts nothing here
+        self._run_batch = run_batch
+        self._next = first
+        self._interval_s = interval_s
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"batches-{name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """In the form of PySpark's."""
+        text = f"micro-batch {self._next}" if self.isActive else "stopped"
+        return {"message": text, "isDataAvailable": self.isActive, "isTriggerActive": self.isActive}
 
     def stop(self) -> None:
         """Let no micro-batch begin any more; returns when the one under way is over."""

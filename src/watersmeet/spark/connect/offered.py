@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from watersmeet.errors import RunError
+from watersmeet.spark.connect.batches import ThreadQuery
 from watersmeet.spark.failures import is_servers_end
 
 _POLL_S = 0.02
@@ -95,7 +96,7 @@ class OfferedFrame:
         return [(text,) for text in json.loads(reports.read_text(encoding="utf-8"))]
 
 
-class OfferedBatches:
+class OfferedBatches(ThreadQuery):
     """A query on the server and the thread that takes its micro-batches, as one: the members of `StreamingQuery`."""
 
     def __init__(
@@ -107,7 +108,6 @@ class OfferedBatches:
         self._place = directory / uuid.uuid4().hex[:12]
         self._place.mkdir(parents=True)
         self._run_batch = run_batch
-        self._error: Exception | None = None
         self._closing = threading.Event()
         self._beat()
         try:
@@ -136,11 +136,6 @@ class OfferedBatches:
         return self._query.id
 
     @property
-    def isActive(self) -> bool:
-        """Whether the query runs or a micro-batch of it is under way."""
-        return self._thread.is_alive()
-
-    @property
     def status(self) -> dict[str, Any]:
         """What Spark is doing."""
         return dict(self._query.status)
@@ -149,19 +144,6 @@ class OfferedBatches:
     def lastProgress(self) -> Any:
         """Spark's progress of the last micro-batch."""
         return self._query.lastProgress
-
-    def exception(self) -> Exception | None:
-        """What has ended it, if anything has."""
-        return self._error
-
-    def awaitTermination(self, timeout: float | None = None) -> bool | None:
-        """Wait for the end; with a timeout, whether it has come. Raises what has ended it."""
-        self._thread.join(timeout)
-        if self._thread.is_alive():
-            return False
-        if self._error is not None:
-            raise self._error
-        return True
 
     def stop(self) -> None:
         """End the query on the server."""

@@ -37,7 +37,7 @@ class LateRowsWatch:
                     self._say(name, state)
 
     def conclude(self, streams: Mapping[str, StreamState]) -> None:
-        """At the end of the run, say the last figures of what was told of before."""
+        """At the end of the run, say the last figures of what was warned of before."""
         for name in sorted(self._doublings):
             self._say(name, streams[name])
 

@@ -192,7 +192,7 @@ class SiteJob:
                     ledger = state.released(state.ledger)
                     if ledger is not state.ledger:
                         state.checkpoint.commit(ledger)
-                if not has_failed:  # else the end was told already
+                if not has_failed:  # else the end was reported already
                     with contextlib.suppress(Exception):  # nothing depends on it
                         state.report_status()
                 state.links.close()

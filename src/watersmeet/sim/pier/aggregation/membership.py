@@ -90,14 +90,14 @@ class ChildMembership:
         return Redirected(parent)
 
     def expire(self, before_us: int) -> list[Address]:
-        """Let go of children that were last heard of before then, and say which."""
+        """Drop children that were last heard of before then, and say which."""
         silent = [address for address, child in self._children.items() if child.heard_us < before_us]
         for address in silent:
             del self._children[address]
         return silent
 
     def forget(self, child: Address) -> None:
-        """Let go of one that has gone elsewhere or does not answer."""
+        """Drop one that has gone elsewhere or does not answer."""
         self._children.pop(child, None)
 
     def _replacement(self) -> Address:
