@@ -17,7 +17,7 @@ def update_centrally(
 ) -> Modification:
     """The plan for new figures, one stream of which has reported a change to the coordinator."""
     plan = generate(setting, figures)
-    old, new = (operator_sets(one, setting.homes, coordinator) for one in (current, plan))
+    old, new = (operator_sets(execution_plan, setting.homes, coordinator) for execution_plan in (current, plan))
     affected = frozenset(node for node in new if new[node] != old[node])
     messages = [Sent(MessageKind.REPORT, setting.homes[changed], coordinator)]
     messages += [Sent(MessageKind.OPERATORS, coordinator, node) for node in sorted(affected)]

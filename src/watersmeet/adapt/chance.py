@@ -24,10 +24,10 @@ def without_chance(histogram: Histogram, rows: int) -> Histogram:
     >>> [round(one.share, 3) for one in without_chance(drawn, 100).bins]
     [0.1, 0.1, 0.1, 0.1, 0.1, 0.5]
     """
-    single = np.array([one.low == one.high for one in histogram.bins], bool)
+    single = np.array([bin_.low == bin_.high for bin_ in histogram.bins], bool)
     if rows <= 0 or single.sum() < _FEWEST:
         return histogram
-    counts = np.array([one.share for one in histogram.bins]) * rows
+    counts = np.array([bin_.share for bin_ in histogram.bins]) * rows
     middle = float(np.median(counts[single]))
     alike = single & (counts <= middle + _POPULAR_ERRORS * np.sqrt(max(middle, 1.0)))
     if alike.sum() < _FEWEST:
@@ -35,7 +35,7 @@ def without_chance(histogram: Histogram, rows: int) -> Histogram:
     mean, variance = float(counts[alike].mean()), float(counts[alike].var(ddof=1))
     kept = max(1.0 - mean / variance, 0.0) if variance > 0 else 0.0
     shares = np.where(alike, mean + kept * (counts - mean), counts) / rows
-    bins = tuple(replace(one, share=float(share)) for one, share in zip(histogram.bins, shares, strict=True))
+    bins = tuple(replace(bin_, share=float(share)) for bin_, share in zip(histogram.bins, shares, strict=True))
     return replace(histogram, bins=bins)
 
 

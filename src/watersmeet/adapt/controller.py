@@ -115,31 +115,33 @@ class Controller:
         """The state as plans begin: those that run already, or those for the statistics of the topology."""
         known = running or {}
         queries = {}
-        for one in self.queries:
-            name = one.query.name
+        for query in self.queries:
+            name = query.query.name
             plan = (
-                known[name] if name in known else first_plan(self._problem(one, self.topology), one.mode, one.planner)
+                known[name]
+                if name in known
+                else first_plan(self._problem(query, self.topology), query.mode, query.planner)
             )
             queries[name] = QueryState(plan)
         return ControllerState(MonitorState(self.half_life_s), queries)
 
     def going_on(self, name: str, join: JoinPlan) -> RunningQuery | None:
         """A query that has a plan already; None if the procedure that decides cannot go on from it."""
-        one = next(one for one in self.queries if one.query.name == name)
-        if one.mode == "planner":
-            return RunningQuery(join, one.planner)
+        query = next(query for query in self.queries if query.query.name == name)
+        if query.mode == "planner":
+            return RunningQuery(join, query.planner)
         sequences = sequences_of(join)
         if sequences is None:
             return None
         # Nobody knows for which figures the sequences were made: without a setting, every one begins anew.
-        figures = figures_of(self._problem(one, self.topology).workload)
-        return RunningQuery(join, one.mode, sequences, figures)
+        figures = figures_of(self._problem(query, self.topology).workload)
+        return RunningQuery(join, query.mode, sequences, figures)
 
     def observe(self, state: ControllerState, observations: Iterable[Observation], now_s: float) -> ControllerState:
         """The state after observations."""
         monitor = state.monitor
-        for one in observations:
-            monitor = observe(monitor, one, now_s)
+        for observation in observations:
+            monitor = observe(monitor, observation, now_s)
         return replace(state, monitor=monitor)
 
     def step(
@@ -161,11 +163,11 @@ class Controller:
         actions: list[GoOver] = []
         events: list[Event] = []
         queries = dict(state.queries)
-        for one in self.queries:
-            name = one.query.name
+        for query in self.queries:
+            name = query.query.name
             try:
-                problem, state = self._by_matches(state, one, self._problem(one, seen))
-                queries[name], action, event = self._decide(one, queries[name], problem, now_s, alive)
+                problem, state = self._by_matches(state, query, self._problem(query, seen))
+                queries[name], action, event = self._decide(query, queries[name], problem, now_s, alive)
             except (MissingStatistic, NoPlan):
                 continue  # not enough is known yet, or no plan keeps to the limits: the running one stays
             actions += [action] if action is not None else []
@@ -176,11 +178,11 @@ class Controller:
         """Whether costs are to be computed although no figure has moved."""
         if state.looked_s is None or now_s - state.looked_s >= _LOOK_HALF_LIVES * self.half_life_s:
             return True
-        return any(one.trigger is None or one.trigger.is_waiting(now_s) for one in state.queries.values())
+        return any(query.trigger is None or query.trigger.is_waiting(now_s) for query in state.queries.values())
 
     def has_moved(self, monitor: MonitorState, looked: Mapping[str, float], figures: Mapping[str, float]) -> bool:
         """Whether figures are so far from those for which costs were last computed that a cost may have changed."""
-        share = _LOOK_SHARE * min((one.policy.threshold for one in self.queries), default=0.0)
+        share = _LOOK_SHARE * min((query.policy.threshold for query in self.queries), default=0.0)
         errors = monitor.rate_errors
         return figures.keys() != looked.keys() or any(
             abs(value - looked[name]) > (share + _LOOK_ERRORS * errors.get(name, 0.0)) * abs(looked[name])
@@ -195,7 +197,7 @@ class Controller:
 
     def seen(self, state: ControllerState, now_s: float) -> Topology:
         """The topology with statistics and links as observed."""
-        values = {stream: one.values for stream, one in state.reports.items()}
+        values = {stream: report.values for stream, report in state.reports.items()}
         stats = statistics(state.monitor, self.topology.stats, now_s, values)
         return self.with_observed(state, stats, with_links(state.monitor, self.topology))
 
@@ -208,29 +210,29 @@ class Controller:
         return replace(topology, stats=replace(stats, selectivities={**stats.selectivities, **shares}))
 
     def _decide(
-        self, one: AdaptiveQuery, state: QueryState, problem: Problem, now_s: float, alive: Sequence[str] | None
+        self, query: AdaptiveQuery, state: QueryState, problem: Problem, now_s: float, alive: Sequence[str] | None
     ) -> tuple[QueryState, GoOver | None, PlanDecision | None]:
-        costs = watched_costs(problem, one.mode, state.running)
+        costs = watched_costs(problem, query.mode, state.running)
         if state.trigger is None:
             # Nobody knows whether the plan was made for what is observed: it is considered when averages are known,
             # which no past holds back yet.
-            known_s = now_s + one.policy.settle_s / SETTLE_HALF_LIVES
+            known_s = now_s + query.policy.settle_s / SETTLE_HALF_LIVES
             first = replace(started(costs, now_s), settled_s=known_s, switched_s=None)  # min_interval is for later ones
             return replace(state, trigger=first), None, None
-        policy = _cautious(one.policy, uncertainty(problem))
+        policy = _cautious(query.policy, uncertainty(problem))
         trigger, change = watch(state.trigger, policy, costs, now_s)
         state = replace(state, trigger=trigger)
         if change is None:
             return state, None, None
         coordinator = coordinator_of(self.topology, alive)
-        found = consider(problem, one.mode, state.running, planner=one.planner, coordinator=coordinator)
+        found = consider(problem, query.mode, state.running, planner=query.planner, coordinator=coordinator)
         verdict = judge(trigger, policy, found.offer, now_s)
         if verdict.accepted and found.next.join == state.running.join:
             verdict = Verdict(False, "the plan is the best already")
-        name, next_version = one.query.name, state.version + 1 if verdict.accepted else state.version
+        name, next_version = query.query.name, state.version + 1 if verdict.accepted else state.version
         event = PlanDecision(
             name,
-            one.mode,
+            query.mode,
             next_version,
             verdict.accepted,
             verdict.reason,
@@ -243,24 +245,24 @@ class Controller:
         )
         if not verdict.accepted:
             return replace(state, trigger=decided(trigger, verdict, costs, now_s)), None, event
-        costs = watched_costs(problem, one.mode, found.next)
+        costs = watched_costs(problem, query.mode, found.next)
         state = QueryState(found.next, next_version, decided(trigger, verdict, costs, now_s))
         went = f"went from {cost_text(change.before)} to {cost_text(change.now)}"
         because = f"the cost of {change.step} {went}; {verdict.reason}"
-        unit = "bytes" if one.mode == "planner" and problem.objective == Objective() else "cost"
-        unit = "seconds of work" if one.mode != "planner" else unit
+        unit = "bytes" if query.mode == "planner" and problem.objective == Objective() else "cost"
+        unit = "seconds of work" if query.mode != "planner" else unit
         expected = Expected(found.offer.current, found.offer.proposed, found.offer.migration, unit)
         return state, GoOver(name, found.next.join, next_version, because, expected, problem), event
 
     def _by_matches(
-        self, state: ControllerState, one: AdaptiveQuery, problem: Problem
+        self, state: ControllerState, query: AdaptiveQuery, problem: Problem
     ) -> tuple[Problem, ControllerState]:
         """The problem with as many combinations as joins really find, where those are far from what values tell."""
         known = state.monitor.known_matches
         workload, corrected = problem.workload, dict(state.corrected)
         sets: dict[tuple[str, ...], list[Matched]] = {}
         for what in known:
-            if what.query == one.query.name and set(what.aliases) <= set(workload.aliases):
+            if what.query == query.query.name and set(what.aliases) <= set(workload.aliases):
                 sets.setdefault(what.aliases, []).append(what)
         rates = {scan.alias: problem.topology.stats.stream(scan.stream).rate for scan in problem.shape.scans}
         for aliases in sorted(sets, key=lambda some: (len(some), some)):
@@ -274,15 +276,15 @@ class Controller:
                 for what in sets[aliases]
             )
             times = max(found, _FEWEST_MATCHES * expected) / expected if expected > 0 else 1.0
-            far = _STILL_FAR if (one.query.name, aliases) in corrected else _FAR
-            corrected.pop((one.query.name, aliases), None)
+            far = _STILL_FAR if (query.query.name, aliases) in corrected else _FAR
+            corrected.pop((query.query.name, aliases), None)
             if not 1 / far < times < far:
-                corrected[one.query.name, aliases] = times
+                corrected[query.query.name, aliases] = times
                 workload = replace(workload, conditions=(*workload.conditions, (mask, times)), _memory={})
         return replace(problem, workload=workload), replace(state, corrected=corrected)
 
-    def _problem(self, one: AdaptiveQuery, topology: Topology) -> Problem:
-        return problem_for(topology, one.query, one.parsed)
+    def _problem(self, query: AdaptiveQuery, topology: Topology) -> Problem:
+        return problem_for(topology, query.query, query.parsed)
 
 
 def uncertainty(problem: Problem) -> float:

@@ -72,9 +72,9 @@ def watched_costs(problem: Problem, mode: Mode, running: RunningQuery) -> dict[s
             assert running.sequences is not None, "the paper's procedures have sequences"
             setting, figures = setting_of(problem), figures_of(problem.workload)
             return {
-                f"{one.head} to {stream}": cost
-                for one in running.sequences.sequences
-                for stream, cost in best_step_costs(setting, figures, one).items()
+                f"{sequence.head} to {stream}": cost
+                for sequence in running.sequences.sequences
+                for stream, cost in best_step_costs(setting, figures, sequence).items()
             }
         case "planner":
             # Streams count whether or not this plan ships them: another one may because they have become small.
@@ -133,7 +133,7 @@ def _linear(problem: Problem, mode: str, plan: ExecutionPlan, figures: Mapping[s
 def _migration_s(setting: Setting, figures: Mapping[str, StreamFigures], found: Modification) -> float:
     """The time that messages and windows take on links."""
     messages = (*found.messages, *point_to_point(found.groups))
-    total = sum(setting.transfer_s(one.sender, one.to, _MESSAGE_BYTES) for one in messages)
+    total = sum(setting.transfer_s(message.sender, message.to, _MESSAGE_BYTES) for message in messages)
     for move in dict.fromkeys(found.moves):
         size = figures[move.stream].window_rows * figures[move.stream].row_bytes
         total += setting.transfer_s(move.origin, move.to, size)

@@ -172,7 +172,7 @@ class Decisions:
         self.state = replace(
             state,
             monitor=state.monitor.without_query(query),
-            queries={name: one for name, one in state.queries.items() if name != query},
+            queries={name: query_state for name, query_state in state.queries.items() if name != query},
             corrected={key: times for key, times in state.corrected.items() if key[0] != query},
         )
 
@@ -197,7 +197,7 @@ class Decisions:
 
     def matched(self, counts: Mapping[Matched, int], seconds: float, now_us: int) -> None:
         """Take note of the combinations that joins of a site have found in some seconds."""
-        watched = {one.query.name: one for one in self.controller.queries}
+        watched = {query.query.name: query for query in self.controller.queries}
         seen = []
         for what, rows in counts.items():
             if what.query in watched and what.query in self.state.queries:
@@ -247,12 +247,12 @@ class Decisions:
 
 def _with_query(before: Topology, now: Topology, query: Query) -> Topology:
     """A topology with a query of another one, and the streams and statistics that it lacks."""
-    known = {one.name for one in before.sources}
+    known = {source.name for source in before.sources}
     return replace(
         before,
         queries=(*(one for one in before.queries if one.name != query.name), query),
-        streams=(*before.streams, *(one for one in now.streams if one.name not in known)),
-        tables=(*before.tables, *(one for one in now.tables if one.name not in known)),
+        streams=(*before.streams, *(stream for stream in now.streams if stream.name not in known)),
+        tables=(*before.tables, *(table for table in now.tables if table.name not in known)),
         stats=filled(before.stats, now.stats),
     )
 
@@ -265,12 +265,12 @@ def decisions_of(
     Of an outer join, what is decided on is the first of its inner joins; the others keep their plans.
     """
     half_life_s = HALF_LIFE_TRIGGERS * trigger_us / 1e6
-    found = (_watched(topology, *one, half_life_s) for one in asked.values())
-    watched = [one for one in found if one is not None]
-    running = {one.query.name: plan for one, plan in watched if plan is not None}
+    found = (_watched(topology, *entry, half_life_s) for entry in asked.values())
+    watched = [entry for entry in found if entry is not None]
+    running = {query.query.name: plan for query, plan in watched if plan is not None}
     if not watched:
         return None
-    controller = Controller(topology, tuple(one for one, _ in watched), half_life_s)
+    controller = Controller(topology, tuple(query for query, _ in watched), half_life_s)
     try:
         return Decisions(controller, controller.start(0.0, running), trigger_us)
     except MissingStatistic:

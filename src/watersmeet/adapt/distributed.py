@@ -198,12 +198,12 @@ Step: TypeAlias = tuple[Node, list[Letter]]
 def nodes_of(setting: Setting, figures: Mapping[str, StreamFigures], plan: ExecutionPlan) -> dict[str, Node]:
     """The nodes of a plan that was made with these figures."""
     positions: dict[str, dict[str, SequencePosition]] = {stream: {} for stream in setting.streams}
-    for one in plan.sequences:
-        chain = (one.head, *one.order)
-        for place, rows in enumerate(inputs_of(setting, figures, one)[:-1]):
+    for sequence in plan.sequences:
+        chain = (sequence.head, *sequence.order)
+        for place, rows in enumerate(inputs_of(setting, figures, sequence)[:-1]):
             following = chain[place + 2] if place + 2 < len(chain) else None
-            positions[chain[place + 1]][one.head] = SequencePosition(
-                chain[place], following, rows, one.at_destination[place]
+            positions[chain[place + 1]][sequence.head] = SequencePosition(
+                chain[place], following, rows, sequence.at_destination[place]
             )
     return {
         stream: Node(
@@ -391,7 +391,7 @@ def plan_of(nodes: Mapping[str, Node]) -> ExecutionPlan:
             order.append(stream)
             stream = nodes[stream].positions[head].following
         sequences.append(
-            StreamPlan(head, tuple(order), tuple(nodes[one].positions[head].at_destination for one in order))
+            StreamPlan(head, tuple(order), tuple(nodes[name].positions[head].at_destination for name in order))
         )
     return ExecutionPlan(tuple(sequences))
 
@@ -418,11 +418,11 @@ def update_distributed(
         if figures[stream] != before[stream]:
             nodes[stream], letters = changed(nodes[stream], setting, figures[stream])
             sent += exchange(nodes, setting, letters)
-    messages = over_links(Sent(one.kind, setting.homes[one.sender], setting.homes[one.to]) for one in sent)
+    messages = over_links(Sent(letter.kind, setting.homes[letter.sender], setting.homes[letter.to]) for letter in sent)
     moves = tuple(
-        WindowMove(one.body.stream, setting.homes[one.to], one.body.to)
-        for one in sent
-        if isinstance(one.body, WindowRequest) and setting.homes[one.to] != one.body.to
+        WindowMove(letter.body.stream, setting.homes[letter.to], letter.body.to)
+        for letter in sent
+        if isinstance(letter.body, WindowRequest) and setting.homes[letter.to] != letter.body.to
     )
     return Modification(plan_of(nodes), messages, moves, affected_groups(setting, nodes))
 

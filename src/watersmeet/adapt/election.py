@@ -126,7 +126,9 @@ def _go_on(member: GroupMember, out: Iterable[Ballot] = ()) -> Step:
         own = {member.name} if member.is_ready else set()
         member = replace(member, all_local=True, ready=member.ready | own)
         sent += [
-            one for one in _to_others(member, MessageKind.LOCAL_READY, is_of_all=True) if one.to not in member.ready
+            ballot
+            for ballot in _to_others(member, MessageKind.LOCAL_READY, is_of_all=True)
+            if ballot.to not in member.ready
         ]
     if not member.switched and member.ready == everyone:
         member = replace(member, switched=True)

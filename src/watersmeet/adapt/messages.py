@@ -72,9 +72,9 @@ class Modification:
 
     def count(self, phase: Phase) -> int:
         """Messages of a phase; table 3's migration is ours and synchronisation together."""
-        return sum(one.kind.phase is phase for one in self.messages)
+        return sum(message.kind.phase is phase for message in self.messages)
 
 
 def over_links(messages: Iterable[Sent]) -> tuple[Sent, ...]:
     """The messages that leave their site."""
-    return tuple(one for one in messages if one.sender != one.to)
+    return tuple(message for message in messages if message.sender != message.to)

@@ -152,7 +152,7 @@ class _Transfers:
         keep = 0.5 ** (max(now_s - self.at_s, 0.0) / half_life_s) if self.weight else 0.0
         before = (self.weight, self.x, self.y, self.xx, self.xy, self.yy)
         new = (1.0, x, y, x * x, x * y, y * y)
-        return _Transfers(now_s, *(keep * old + one for old, one in zip(before, new, strict=True)))
+        return _Transfers(now_s, *(keep * old + value for old, value in zip(before, new, strict=True)))
 
     def fitted(self, link: Link) -> tuple[float, float | None] | None:
         """Latency in seconds and bits a second; where sizes hardly differ, the bandwidth is the one given.
@@ -247,8 +247,11 @@ class MonitorState:
         """Whether something seems to have changed, and a few more observations will tell."""
         fresh_s = self.half_life_s / 2
         return any(rate.off for rate in self.rates.values()) or any(
-            one.drifts and one.before is None and one.present.sketched < _FEW_ROWS and now_s - one.since_s < fresh_s
-            for one in self.sketches.values()
+            sketch.drifts
+            and sketch.before is None
+            and sketch.present.sketched < _FEW_ROWS
+            and now_s - sketch.since_s < fresh_s
+            for sketch in self.sketches.values()
         )
 
     @property
@@ -260,8 +263,10 @@ class MonitorState:
     def figures(self, topology: Topology) -> dict[str, float]:
         """A few numbers that differ where plans might have to."""
         found = {stream: rate.average.mean or 0.0 for stream, rate in self.rates.items()}
-        found |= {f"{stream} drifts": float(2**one.drifts) for stream, one in self.sketches.items()}
-        found |= {f"{stream} is known": float(one.whole_rows >= LEAST_ROWS) for stream, one in self.sketches.items()}
+        found |= {f"{stream} drifts": float(2**sketch.drifts) for stream, sketch in self.sketches.items()}
+        found |= {
+            f"{stream} is known": float(sketch.whole_rows >= LEAST_ROWS) for stream, sketch in self.sketches.items()
+        }
         for pair, transfers in self.transfers.items():
             fitted = transfers.fitted(topology.link(*sorted(pair)))
             found[f"{sorted(pair)}"] = 0.0 if fitted is None else fitted[0] + 8e4 / (fitted[1] or inf)
@@ -271,11 +276,11 @@ class MonitorState:
     @property
     def known_matches(self) -> dict[Matched, float]:
         """Combinations a second by the product of the rates of their streams, as far as enough were seen."""
-        return {what: one.known for what, one in self.matches.items() if one.known is not None}
+        return {what: match.known for what, match in self.matches.items() if match.known is not None}
 
     def without_query(self, query: str) -> "MonitorState":
         """Without what the joins of a query have found: one of its name may find something else."""
-        return replace(self, matches={what: one for what, one in self.matches.items() if what.query != query})
+        return replace(self, matches={what: match for what, match in self.matches.items() if what.query != query})
 
     def with_matches(self, seen: MatchesObserved, now_s: float) -> "MonitorState":
         """With combinations that were found, unless windows are still of before rates or values have changed."""
@@ -288,11 +293,11 @@ class MonitorState:
         sketches = [self.sketches[stream] for stream in seen.streams if stream in self.sketches]
         begins = (
             *(rate.since_s for rate in rates if rate is not None),
-            *(one.since_s for one in sketches if one.drifts and one.before is None),
+            *(sketch.since_s for sketch in sketches if sketch.drifts and sketch.before is None),
         )
         if now_s - max(begins) < seen.filling_s:
             return self
-        drifts = tuple(one.drifts for one in sketches)
+        drifts = tuple(sketch.drifts for sketch in sketches)
         past = (tuple(rate.since_s for rate in rates if rate is not None), drifts)
         known = self.matches.get(seen.what, _Matches(past))
         if known.past != past:  # what was found counts no more, but what is known as long as values are the same

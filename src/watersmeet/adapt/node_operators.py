@@ -65,10 +65,10 @@ def sequence_operators(plan: StreamPlan, homes: Mapping[str, str], site: str) ->
 
 def operator_sets(plan: ExecutionPlan, homes: Mapping[str, str], site: str) -> OperatorSets:
     """What each node does, by the head it does it for."""
-    found: OperatorSets = {homes[one.head]: {} for one in plan.sequences}
-    for one in plan.sequences:
-        for node, operators in sequence_operators(one, homes, site).items():
-            found[node][one.head] = operators
+    found: OperatorSets = {homes[sequence.head]: {} for sequence in plan.sequences}
+    for sequence in plan.sequences:
+        for node, operators in sequence_operators(sequence, homes, site).items():
+            found[node][sequence.head] = operators
     return found
 
 

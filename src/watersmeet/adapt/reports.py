@@ -83,7 +83,7 @@ def packed_size(values: StreamStats) -> int:
     """
     size = 0
     for column in values.columns.values():
-        size += _NUMBER_BYTES * sum(1 if one is None else len(one) for one in (column.sizes, column.in_order))
+        size += _NUMBER_BYTES * sum(1 if entry is None else len(entry) for entry in (column.sizes, column.in_order))
         if column.histogram is not None:
             size += len(_packed_bins(column.histogram))
     return size
@@ -91,12 +91,12 @@ def packed_size(values: StreamStats) -> int:
 
 def _packed_bins(histogram: Histogram) -> bytes:
     bins = histogram.bins
-    low = np.array([one.low for one in bins], np.int64)
+    low = np.array([bin_.low for bin_ in bins], np.int64)
     columns = [
         np.diff(low, prepend=low[:1]),
-        np.array([one.high - one.low for one in bins], np.int64),
-        np.array([round(_DISTINCT * min(one.distinct, 2.0**53)) for one in bins], np.int64),
-        np.array([round(one.share * _SHARES) for one in bins], np.int64),
+        np.array([bin_.high - bin_.low for bin_ in bins], np.int64),
+        np.array([round(_DISTINCT * min(bin_.distinct, 2.0**53)) for bin_ in bins], np.int64),
+        np.array([round(bin_.share * _SHARES) for bin_ in bins], np.int64),
     ]
     return pack_rows(pa.table(columns, schema=_BINS))
 
@@ -125,9 +125,9 @@ def figures_of_site(
     """What a site tells somebody who knows some reports, and what that one knows then."""
     reports, _ = gathered(monitor, known, topology, now_s)
     values = {stream: StreamStats() for stream in monitor.sketches}
-    new = {stream: one.values for stream, one in reports.items() if one is not known.get(stream)}
+    new = {stream: report.values for stream, report in reports.items() if report is not known.get(stream)}
     found = statistics(monitor, Stats(), now_s, {**values, **new})
-    links = tuple((min(pair), max(pair), *one) for pair, one in fitted_links(monitor, topology).items())
+    links = tuple((min(pair), max(pair), *fitted_link) for pair, fitted_link in fitted_links(monitor, topology).items())
     return ObservedFigures(now_s, found.streams, found.selectivities, links), reports
 
 
@@ -185,7 +185,7 @@ def _is_finite(value: object) -> bool:
             return all(map(_is_finite, value.values()))
         case tuple():
             return all(map(_is_finite, value))
-    return not is_dataclass(value) or all(_is_finite(getattr(value, one.name)) for one in fields(value))
+    return not is_dataclass(value) or all(_is_finite(getattr(value, field_.name)) for field_ in fields(value))
 
 
 @dataclass(frozen=True)

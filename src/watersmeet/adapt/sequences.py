@@ -70,7 +70,7 @@ def clique(names: Iterable[str]) -> frozenset[frozenset[str]]:
     3
     """
     known = sorted(names)
-    return frozenset(frozenset((one, other)) for one in known for other in known if one < other)
+    return frozenset(frozenset((name, other)) for name in known for other in known if name < other)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class ExecutionPlan:
     sequences: tuple[StreamPlan, ...]
 
     def of(self, head: str) -> StreamPlan:
-        return next(one for one in self.sequences if one.head == head)
+        return next(sequence for sequence in self.sequences if sequence.head == head)
 
 
 def head_rows(setting: Setting, head: str, figures: StreamFigures) -> Partial:
@@ -215,14 +215,14 @@ def best_step_costs(setting: Setting, figures: Mapping[str, StreamFigures], plan
     """The cost of the one-way join to every stream of a sequence, were it placed as well as it can be (equation 3)."""
     rows = inputs_of(setting, figures, plan)
     return {
-        stream: one_way_cost(setting, one, stream, figures[stream]).seconds
-        for one, stream in zip(rows, plan.order, strict=False)
+        stream: one_way_cost(setting, row, stream, figures[stream]).seconds
+        for row, stream in zip(rows, plan.order, strict=False)
     }
 
 
 def plan_cost(setting: Setting, figures: Mapping[str, StreamFigures], plan: ExecutionPlan) -> float:
     """The cost of all sequences of a plan."""
-    return sum(sum(step_costs(setting, figures, one)) for one in plan.sequences)
+    return sum(sum(step_costs(setting, figures, sequence)) for sequence in plan.sequences)
 
 
 def is_greedy(setting: Setting, figures: Mapping[str, StreamFigures], plan: StreamPlan) -> bool:

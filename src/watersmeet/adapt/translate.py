@@ -23,10 +23,10 @@ def setting_of(problem: Problem) -> Setting:
     """Aliases as the paper's streams, their homes, links and the unit costs of this machine."""
     workload, sites = problem.workload, problem.sites
     links = {}
-    for number, one in enumerate(sites):
+    for number, site in enumerate(sites):
         for other in sites[number + 1 :]:
-            link = problem.topology.link(one, other)
-            links[frozenset((one, other))] = TransferTime(
+            link = problem.topology.link(site, other)
+            links[frozenset((site, other))] = TransferTime(
                 link.latency_us / 1e6, inf if link.bandwidth_bps is None else link.bandwidth_bps / 8
             )
     ties = frozenset(
@@ -71,7 +71,7 @@ def sequences_of(join: JoinPlan) -> ExecutionPlan | None:
             placements.append(hop.method is Method.SP_D and at != home[hop.alias])
             at = home[hop.alias] if hop.method is Method.SP_D else at
         found.append(StreamPlan(plan.head, tuple(hop.alias for hop in plan.hops), tuple(placements)))
-    return ExecutionPlan(tuple(sorted(found, key=lambda one: one.head)))
+    return ExecutionPlan(tuple(sorted(found, key=lambda stream_plan: stream_plan.head)))
 
 
 def linear_of(plan: ExecutionPlan, aliases: tuple[str, ...], homes: tuple[str, ...]) -> Linear:
@@ -79,8 +79,8 @@ def linear_of(plan: ExecutionPlan, aliases: tuple[str, ...], homes: tuple[str, .
     home = dict(zip(aliases, homes, strict=True))
     heads = []
     for head in aliases:
-        one, at, hops = plan.of(head), home[head], []
-        for alias, at_destination in zip(one.order, one.at_destination, strict=True):
+        stream_plan, at, hops = plan.of(head), home[head], []
+        for alias, at_destination in zip(stream_plan.order, stream_plan.at_destination, strict=True):
             is_there = at_destination or at == home[alias]
             hops.append(Hop(alias, Method.SP_D if is_there else Method.SP_S))
             at = home[alias] if is_there else at

@@ -120,13 +120,17 @@ def _with_plans(
             query = topology.query(name)
             with errors_naming(query):
                 plans = check_query(spark, topology, query, site=None).plans
-            rows += [Difference("plan", one, "new", f"by {plans[one].planner}") for one in plans if one in found.begun]
+            rows += [
+                Difference("plan", plan, "new", f"by {plans[plan].planner}") for plan in plans if plan in found.begun
+            ]
             if name in found.replanned:
-                others = {one: chosen for one, chosen in plans.items() if one not in found.begun}
-                again |= {one: QueryPlan(one, chosen.plan, planner=chosen.planner) for one, chosen in others.items()}
+                others = {plan: chosen for plan, chosen in plans.items() if plan not in found.begun}
+                again |= {
+                    other: QueryPlan(other, chosen.plan, planner=chosen.planner) for other, chosen in others.items()
+                }
         rows = list(dict.fromkeys(rows))
         changed = plan_changes(deployed.versions.deployment, again.values())
-        rows += [Difference("plan", one.query, "changed", f"by {one.planner}") for one in changed]
+        rows += [Difference("plan", plan.query, "changed", f"by {plan.planner}") for plan in changed]
     return replace(found, rows=tuple(rows))
 
 

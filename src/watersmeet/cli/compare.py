@@ -77,11 +77,11 @@ def run(options: argparse.Namespace) -> int:
     if options.plot is not None:
         _plot(runs, Path(options.plot))
     if options.format == "json":
-        print(json.dumps({"trigger_us": scenario.trigger_us, "planners": [_data(one) for one in runs]}, indent=2))
+        print(json.dumps({"trigger_us": scenario.trigger_us, "planners": [_data(ran) for ran in runs]}, indent=2))
     else:
         _print(Console(highlight=False), scenario, runs)
-    wrong = any(one.summary is not None and not one.summary.is_right for one in runs)
-    return 1 if wrong or all(one.summary is None for one in runs) else 0
+    wrong = any(ran.summary is not None and not ran.summary.is_right for ran in runs)
+    return 1 if wrong or all(ran.summary is None for ran in runs) else 0
 
 
 def _scenario(options: argparse.Namespace) -> "SitesScenario":
@@ -127,7 +127,7 @@ def _share(text: str | None) -> float | None:
 
 
 def _print(console: Console, scenario: "SitesScenario", runs: "list[PlannerRun]") -> None:
-    ran = [one for one in runs if one.summary is not None]
+    ran = [ran for ran in runs if ran.summary is not None]
     if ran and ran[0].summary is not None:
         rows, interval = ran[0].summary.tuples, format_duration(scenario.trigger_us)
         console.print(f"{rows:,} rows, a micro-batch every {interval}, seed {scenario.seed}")
@@ -138,45 +138,48 @@ def _print(console: Console, scenario: "SitesScenario", runs: "list[PlannerRun]"
         table.add_column(heading, justify="right")
     table.add_column("answers")
     table.add_column("")
-    most = max((one.bytes or 0 for one in ran), default=0)
-    for one in sorted(ran, key=lambda one: (one.bytes or 0, one.planner)):
-        assert one.summary is not None, "it has run"
-        traffic, delays = one.summary.traffic, [q.delays for q in one.summary.queries.values() if q.delays is not None]
+    most = max((planner_run.bytes or 0 for planner_run in ran), default=0)
+    for planner_run in sorted(ran, key=lambda ran: (ran.bytes or 0, ran.planner)):
+        assert planner_run.summary is not None, "it has run"
+        traffic, delays = (
+            planner_run.summary.traffic,
+            [q.delays for q in planner_run.summary.queries.values() if q.delays is not None],
+        )
         estimated = traffic.estimated_bytes
         messages = sum(row.traffic.batches for row in traffic.rows)
         table.add_row(
-            one.planner,
+            planner_run.planner,
             f"{traffic.bytes:,}",
             "" if estimated is None else f"{estimated:,.0f}",
             f"{messages:,}",
             f"{max(d.median_us for d in delays) / 1e3:,.0f} ms" if delays else "",
             f"{max(d.p99_us for d in delays) / 1e3:,.0f} ms" if delays else "",
             f"{traffic.price:.6f}",
-            f"{one.cpu_s:.1f}",
-            f"{one.summary.answers:,}, {'right' if one.summary.is_right else 'WRONG'}",
+            f"{planner_run.cpu_s:.1f}",
+            f"{planner_run.summary.answers:,}, {'right' if planner_run.summary.is_right else 'WRONG'}",
             "█" * max(1, round(_BAR_WIDTH * traffic.bytes / most)) if most else "",
         )
     print_table(table, console)
-    for one in runs:
-        if one.summary is None:
-            console.print(f"{one.planner}: no plan, since {one.reason}", soft_wrap=True)
+    for planner_run in runs:
+        if planner_run.summary is None:
+            console.print(f"{planner_run.planner}: no plan, since {planner_run.reason}", soft_wrap=True)
 
 
-def _data(one: "PlannerRun") -> dict[str, Any]:
-    if one.summary is None:
-        return {"planner": one.planner, "reason": one.reason}
-    data = one.summary.data
-    estimated = one.summary.traffic.estimated_bytes
+def _data(ran: "PlannerRun") -> dict[str, Any]:
+    if ran.summary is None:
+        return {"planner": ran.planner, "reason": ran.reason}
+    data = ran.summary.data
+    estimated = ran.summary.traffic.estimated_bytes
     figures = {name: data[name] for name in ("bytes", "price", "queries", "links")}
-    return {"planner": one.planner, "cpu_s": round(one.cpu_s, 3), "estimated_bytes": estimated, **figures}
+    return {"planner": ran.planner, "cpu_s": round(ran.cpu_s, 3), "estimated_bytes": estimated, **figures}
 
 
 def _plot(runs: "list[PlannerRun]", path: Path) -> None:
     from watersmeet.reproduce.plots import bars
 
     rows = [
-        {"planner": one.planner, "bytes": one.bytes or 0, "estimate": one.summary.traffic.estimated_bytes or 0}
-        for one in runs
-        if one.summary is not None
+        {"planner": ran.planner, "bytes": ran.bytes or 0, "estimate": ran.summary.traffic.estimated_bytes or 0}
+        for ran in runs
+        if ran.summary is not None
     ]
     bars(rows, path, label="planner", series={"bytes": "bytes shipped", "estimate": "estimate"}, logy=True)

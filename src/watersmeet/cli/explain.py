@@ -129,7 +129,7 @@ def _early(spark: "SparkSession", topology: Topology, query: Query, *, is_early:
     from watersmeet.planners.early import compare_early
     from watersmeet.spark.planning import plan_queries
 
-    found = compare_early(topology, query, lambda one, asked: plan_queries(spark, one, [asked]).plans)
+    found = compare_early(topology, query, lambda topology, asked: plan_queries(spark, topology, [asked]).plans)
     if found is None:
         return ""
     verb = "ship" if is_early else "would ship"
@@ -182,7 +182,7 @@ def _data(chosen: "Chosen", cost: "Cost | None") -> dict[str, object]:
 
 def _title(name: str, planned: "Planned", readers: "Mapping[str, list[str]]") -> str:
     """What a plan is for: a query, a part of its UNION ALL, or a view and who reads it."""
-    target = next(one.output.target for one in planned.asked if name in dict(one.output.branches))
+    target = next(asked.output.target for asked in planned.asked if name in dict(asked.output.branches))
     is_view = target.is_stream
     what = f"view {target.name}, read by {', '.join(readers[target.name])}" if is_view else f"query {target.name}"
     return what if name == target.name else f"{what}: {name}, another SELECT of its UNION ALL"
@@ -196,7 +196,7 @@ def _text(title: str, chosen: "Chosen", cost: "Cost | None") -> str:
     shown = explain_text(chosen.plan)
     used = [f"  {name}: {words}" for name, words in _METHODS.items() if f"by {name}" in shown]
     used += [f"  {name}: {words}" for name, words in _REDUCTIONS.items() if name in shown]
-    old = [] if chosen.problem is None else [f"  {one}" for one in _old_statistics(chosen.problem, time.time())]
+    old = [] if chosen.problem is None else [f"  {name}" for name in _old_statistics(chosen.problem, time.time())]
     return "\n".join([title, shown, f"  {estimated}", *used, *old])
 
 
@@ -205,8 +205,8 @@ def _old_statistics(problem: "Problem", now: float) -> list[str]:
     found = []
     for name in sorted({source.stream for source in problem.query.sources}):
         known = problem.topology.stats.stream(name)
-        numbers = [known.rate, known.row_bytes, *(one.distinct for one in known.columns.values())]
-        ages = [age for one in numbers if one is not None and (age := one.age_s(now)) is not None]
+        numbers = [known.rate, known.row_bytes, *(column.distinct for column in known.columns.values())]
+        ages = [age for number in numbers if number is not None and (age := number.age_s(now)) is not None]
         if ages and max(ages) > _OLD_S:
             days = int(max(ages) // _OLD_S)
             found.append(

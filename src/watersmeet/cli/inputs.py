@@ -39,11 +39,11 @@ def check_queries(topology: Topology, queries: Sequence[Query]) -> None:
         with errors_naming(query):
             asked = outputs_of(topology, [query])
             whole = with_outputs(replace(topology, queries=(query,)), asked)
-            for one in asked:
-                for name, parsed in one.output.branches:
+            for entry in asked:
+                for name, parsed in entry.output.branches:
                     check_plan(whole, whole.query(name), parsed)
     if topology.has_schemas:
-        outputs_of(topology, [query for query in topology.views if query.name not in {one.name for one in queries}])
+        outputs_of(topology, [query for query in topology.views if query.name not in {query.name for query in queries}])
 
 
 @contextlib.contextmanager

@@ -218,11 +218,9 @@ def _run_sites(scenario: "SitesScenario", options: argparse.Namespace) -> int:
         console.print(f"seed {summary.seed}: {summary.answers:,} answers{checked}, {summary.traffic.bytes:,} bytes")
     else:
         _print_sites(console, summary, wall_s, is_checked=bool(options.check))
-        for at, one in series.taken:
-            text = (
-                f"query {one.query}: version {one.version} of its plan was decided on after {at:,.0f} s: {one.reason}"
-            )
-            console.print(Text(text), soft_wrap=True)
+        for at, taken in series.taken:
+            text = f"query {taken.query}: version {taken.version} of its plan was decided on after {at:,.0f} s"
+            console.print(Text(f"{text}: {taken.reason}"), soft_wrap=True)
         for path in written:
             console.print(f"written to {path}", soft_wrap=True)
     return 1 if options.check and not summary.is_right else 0
@@ -344,7 +342,7 @@ def _plot_bytes(scenario: "SitesScenario", series: "BytesBySecond", outcome: "Si
     if series.taken:
         named |= fixed_series(scenario, {"first plan": outcome.first_joins, "last plan": outcome.last_joins})
     seconds = outcome.summary.virtual_us // 1_000_000 + 1
-    columns = {name: smoothed(one, seconds) for name, one in named.items()}
+    columns = {name: smoothed(bytes_by_second, seconds) for name, bytes_by_second in named.items()}
     rows = [{"second": n, **{name: values[n] for name, values in columns.items()}} for n in range(seconds)]
     labels = {name: name for name in columns}
     lines(rows, path, x="second", series=labels, xlabel="seconds of event time", ylabel="bytes/s over all links")

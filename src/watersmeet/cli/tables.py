@@ -110,10 +110,14 @@ def plans_table(
     table.add_column("version", justify="right")
     for heading in ("planner", "since (UTC)", "why"):
         table.add_column(heading)
-    asked = sorted(proposals, key=lambda one: one[0])
-    for at, plan in sorted(plans, key=lambda one: one[1].query):
+    asked = sorted(proposals, key=lambda proposal: proposal[0])
+    for at, plan in sorted(plans, key=lambda plan: plan[1].query):
         since = datetime.fromtimestamp(at, UTC).strftime("%H:%M:%S")
-        reasons = [one.reason for before, one in asked if plan.query in one.queries and before <= at]
+        reasons = [
+            plan_change_proposed.reason
+            for before, plan_change_proposed in asked
+            if plan.query in plan_change_proposed.queries and before <= at
+        ]
         table.add_row(plan.query, str(plan.version), plan.planner, since, reasons[-1] if reasons else "")
     return table
 
@@ -123,7 +127,7 @@ def messages_line(traffic: "LinkTraffic") -> str:
     counts: dict[str, int] = {}
     for row in traffic.rows:
         counts[row.purpose] = counts.get(row.purpose, 0) + row.traffic.batches
-    found = sorted((one for one in counts.items() if one[1]), key=lambda one: (-one[1], one[0]))
+    found = sorted((count for count in counts.items() if count[1]), key=lambda one: (-one[1], one[0]))
     return f"messages by kind: {', '.join(f'{kind} {count:,}' for kind, count in found) or 'none'}"
 
 

@@ -160,10 +160,10 @@ def _with_batches(units: Units, seconds: float, report: Callable[[float], None])
     for trial in trials:
         for taken in trial.taken.values():
             steady = taken[_WINDOW_BATCHES:]
-            whole = median(one.seconds for one in steady)  # by which errors are judged
-            operators, inputs = median(one.operators for one in steady), median(one.inputs for one in steady)
+            whole = median(taken.seconds for taken in steady)  # by which errors are judged
+            operators, inputs = median(taken.operators for taken in steady), median(taken.inputs for taken in steady)
             known.append((1 / whole, operators / whole, inputs / whole))
-            rest.append(median(one.seconds - one.rows_s(units) for one in steady) / whole)
+            rest.append(median(taken.seconds - taken.rows_s(units) for taken in steady) / whole)
     micro_batch_s, operator_s, kept_s = _never_negative(np.array(known), np.array(rest))
     shortest = min(one.seconds for trial in trials for taken in trial.taken.values() for one in taken)
     least = shortest / 100  # noise cannot make either of them nothing
@@ -216,7 +216,7 @@ class _Site:
     def _run_tasks(self, task: Callable[[int], list[Any]], count: int, rows: int) -> list[Any]:
         """Run tasks here, and remember what they made."""
         found = [result for number in range(count) for result in task(number)]
-        self.made += [one for one in found if isinstance(one, Made)]
+        self.made += [value for value in found if isinstance(value, Made)]
         return found
 
 
@@ -255,18 +255,18 @@ class _Trial:
             Ingest(site.program, site.shelf, scan)(fresh[scan.stream], marks[scan.stream])
             for scan in site.program.streams
         ]
-        site.made += [one.made for one in found if one.made is not None]
+        site.made += [ingested.made for ingested in found if ingested.made is not None]
         # The ledger is made durable when rows have been filed, and again when they have been joined.
         site.ledger = _stored(site.engine.ingest(site.ledger, self._batch, found))
         site.ledger = _stored(site.engine.run(site.ledger, Arrivals(site.inbox)))
 
     def _counted(self, site: _Site, seconds: float) -> _Taken:
         rows: dict[str, int] = {}
-        for one in site.made:
-            rows[one.flow] = rows.get(one.flow, 0) + one.rows
+        for filed in site.made:
+            rows[filed.flow] = rows.get(filed.flow, 0) + filed.rows
         operators = site.program.operators
         inputs = [sum(rows.get(part.flow(flow), 0) for flow in operator.inputs) for part, operator in operators]
-        sent = sum(payload.rows for one in site.made for payload in one.payloads.values())
+        sent = sum(payload.rows for filed in site.made for payload in filed.payloads.values())
         received = sum(entry.rows for _, _, parcel in site.inbox for entry in parcel.entries)
         made = sum(rows.get(part.flow(operator.out), 0) for part, operator in operators)
         return _Taken(seconds, sum(count > 0 for count in inputs), sum(inputs), made, sent + received)

@@ -72,13 +72,13 @@ def _share(test: Test, known: Callable[[str], KnownColumn]) -> float:
         case Every(tests):
             return _share_of_all(_flat(tests), known)
         case Some(tests):
-            return 1.0 - prod(1.0 - _share(one, known) for one in tests)
+            return 1.0 - prod(1.0 - _share(test, known) for test in tests)
         case Opposite(of):
             return 1.0 - _share(of, known)
 
 
 def _flat(tests: Sequence[Test]) -> list[Test]:
-    return [part for one in tests for part in (_flat(one.tests) if isinstance(one, Every) else [one])]
+    return [part for test in tests for part in (_flat(test.tests) if isinstance(test, Every) else [test])]
 
 
 def _share_of_all(tests: Sequence[Test], known: Callable[[str], KnownColumn]) -> float:
@@ -158,11 +158,11 @@ def _share_between(bounds: _Difference, known: Callable[[str], KnownColumn]) -> 
 
 def _points(histogram: Histogram) -> F64:
     """Values of a column, each for as many rows."""
-    shares = np.array([one.share for one in histogram.bins])
+    shares = np.array([bin_.share for bin_ in histogram.bins])
     ends = np.cumsum(shares)
     places = (np.arange(_POINTS) + 0.5) / _POINTS * ends[-1]
     cell = np.minimum(np.searchsorted(ends, places), len(shares) - 1)
-    low, high = (np.array([float(getattr(one, side)) for one in histogram.bins])[cell] for side in ("low", "high"))
+    low, high = (np.array([float(getattr(bin_, side)) for bin_ in histogram.bins])[cell] for side in ("low", "high"))
     inside = (places - (ends[cell] - shares[cell])) / np.maximum(shares[cell], 1e-300)
     found: F64 = low + (high - low) * np.clip(inside, 0.0, 1.0)
     return found

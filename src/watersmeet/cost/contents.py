@@ -152,7 +152,7 @@ def rate_of(content: Content, workload: Workload) -> float:
             return rate_of(subject, workload) * share
         case Gathered(subject, found):
             counted = _counted(found, workload)
-            share = wanted_by_any([_chances(one, workload) for one in found]) if counted is None else counted
+            share = wanted_by_any([_chances(content, workload) for content in found]) if counted is None else counted
             return rate_of(subject, workload) * share
         case Nothing():
             return 0.0
@@ -175,22 +175,22 @@ def _counted(found: Sequence[Fetched | Met | Overlapping], workload: Workload) -
     if workload.sampled is None:
         return None
     taken, others = [], []
-    for one in found:
-        mask, other = one.subject.mask, one.by.mask if isinstance(one, Fetched) else one.other
+    for content in found:
+        mask, other = content.subject.mask, content.by.mask if isinstance(content, Fetched) else content.other
         if not other or not (workload.is_counted(mask) and workload.is_counted(other)):
             return None
         if not workload.shared(mask, other):
             return None
-        if isinstance(one, Fetched):
-            head = one.by.head
-            bits = workload.sampled.which_fetched(mask, other, head, spans=one.spans, slack_s=one.slack_s)
+        if isinstance(content, Fetched):
+            head = content.by.head
+            bits = workload.sampled.which_fetched(mask, other, head, spans=content.spans, slack_s=content.slack_s)
         else:
-            kind = "met" if isinstance(one, Met) else "overlapping"
-            bits = workload.sampled.which(kind, mask, other, one.slack_s)
-            others.append(one.false)
+            kind = "met" if isinstance(content, Met) else "overlapping"
+            bits = workload.sampled.which(kind, mask, other, content.slack_s)
+            others.append(content.false)
         taken.append((mask, bits))
     share, of = workload.sampled.gathered(taken)
-    estimated = wanted_by_any([_chances(one, workload) for one in found])
+    estimated = wanted_by_any([_chances(content, workload) for content in found])
     share = (share * of + min(estimated, 1.0)) / (of + 1)
     return float(with_false_positives(np.asarray(share), max(others, default=0.0)))
 

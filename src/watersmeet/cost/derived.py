@@ -35,7 +35,7 @@ def derived_stats(outputs: Iterable[Output], stats: Stats, columns: Mapping[str,
         if not output.target.is_stream or stats.stream(name).rate is not None:
             continue
         branches = [_branch(query, stats, columns) for _, query in output.branches]
-        known = [one for one in branches if one is not None]
+        known = [branch for branch in branches if branch is not None]
         if len(known) == len(branches):
             stats = filled(stats, Stats({name: _united(output.columns, known)}))
     return stats
@@ -61,13 +61,15 @@ def _branch(query: JoinQuery, stats: Stats, columns: Mapping[str, Sequence[str]]
     figures = _Figures(query, stats, columns)
     rate = figures.rate(query) if query.outer is None else _outer_rate(query, figures)
     confidence = min(confidence, _ASSUMED) if figures.is_assumed else confidence
-    intervals = [one for source in sources if (one := stats.stream(source.stream).batch_interval) is not None]
-    interval = min(intervals, key=lambda one: one.value, default=None)
+    intervals = [number for source in sources if (number := stats.stream(source.stream).batch_interval) is not None]
+    interval = min(intervals, key=lambda interval: interval.value, default=None)
     items = [item for item in query.output if item.name != EVENT_TIME]
     if query.grouping is None:
         found = tuple(figures.column(item) for item in items)
         if query.distinct:
-            different = prod(one.distinct.value if one.distinct else DEFAULTS["distinct values"] for one in found)
+            different = prod(
+                column.distinct.value if column.distinct else DEFAULTS["distinct values"] for column in found
+            )
             rate = _hit(max(different, 1.0), rate * UNBOUNDED_S) / UNBOUNDED_S
         return _Rows(rate, confidence, found, interval, {})
     window = query.grouping.output_window
@@ -85,7 +87,7 @@ def _branch(query: JoinQuery, stats: Stats, columns: Mapping[str, Sequence[str]]
 
 def _hits(histogram: Histogram, drawn: float) -> list[float]:
     """How many values of each bin are among so many that are drawn."""
-    return [_hit(max(one.distinct, 1e-9), drawn * one.share) for one in histogram.bins]
+    return [_hit(max(bin_.distinct, 1e-9), drawn * bin_.share) for bin_ in histogram.bins]
 
 
 def _hit(many: float, drawn: float) -> float:
@@ -127,7 +129,7 @@ class _Figures:
         shape = self.shape if is_main else shape_of(query, self._columns)
         workload = self.main if is_main else self._workload(query, shape)
         applied = {condition.expression for condition in shape.conditions}
-        left = prod(self.selectivity(one.sql) for one in query.residuals if one not in applied)
+        left = prod(self.selectivity(predicate.sql) for predicate in query.residuals if predicate not in applied)
         heads = [number for number, scan in enumerate(shape.scans) if not isinstance(scan.window, AsOf)]
         everything = (1 << len(shape.scans)) - 1
         return left * sum(workload.head_rate(head, everything) for head in heads)
@@ -140,7 +142,7 @@ class _Figures:
         known = [self._source(column) for column in own]
         if item.expression.is_plain:
             return self._joined(own[0]) or known[0]
-        counts = [one.distinct.value for one in known if one.distinct is not None]
+        counts = [column.distinct.value for column in known if column.distinct is not None]
         distinct = _number(prod(counts)) if len(counts) == len(known) else None
         return ColumnStats(distinct, None, known[0].sizes)
 
@@ -177,7 +179,7 @@ class _Figures:
         if column.alias not in self._query.aliases:
             return ColumnStats()
         known = self._stats.stream(self._query.source(column.alias).stream).columns
-        return next((one for key, one in known.items() if key.casefold() == column.name.casefold()), ColumnStats())
+        return next((stats for key, stats in known.items() if key.casefold() == column.name.casefold()), ColumnStats())
 
     def _joined(self, column: Column) -> ColumnStats | None:
         """A column that is a key of the join: its values are those that all members of the key have."""
@@ -203,8 +205,8 @@ def _outer_rate(query: JoinQuery, figures: _Figures) -> float:
     for relation in expanded.relations:
         of = rates[relation.of] if relation.of >= 0 else 0.0
         lonely = 1.0
-        for one in relation.by:
-            other = expanded.relations[one.relation]
+        for matcher in relation.by:
+            other = expanded.relations[matcher.relation]
             lonely *= figures.without_partner(relation.aliases, of, other.aliases, branches[other.branch])
         match relation.kind:
             case RelationKind.ALL:
@@ -226,7 +228,8 @@ def _once_a_window(histogram: Histogram, drawn: float) -> Histogram:
     if total <= 0:
         return histogram
     bins = (
-        Bin(one.low, one.high, one.distinct, count / total) for one, count in zip(histogram.bins, found, strict=True)
+        Bin(bin_.low, bin_.high, bin_.distinct, count / total)
+        for bin_, count in zip(histogram.bins, found, strict=True)
     )
     return Histogram(tuple(bins), Origin.ESTIMATED, histogram.confidence, histogram.taken_at)
 
@@ -249,15 +252,17 @@ def _number(value: float) -> Number:
 
 def _united(names: Sequence[str], branches: Sequence[_Rows]) -> StreamStats:
     """The rows of all branches of a UNION ALL."""
-    rate = sum(one.rate for one in branches)
-    confidence = min(one.confidence for one in branches)
-    weights = np.array([one.rate / rate if rate > 0 else 1 / len(branches) for one in branches])
-    columns = {name: _mixed([one.columns[number] for one in branches], weights) for number, name in enumerate(names)}
-    intervals = [one.batch_interval for one in branches if one.batch_interval is not None]
+    rate = sum(branch.rate for branch in branches)
+    confidence = min(branch.confidence for branch in branches)
+    weights = np.array([branch.rate / rate if rate > 0 else 1 / len(branches) for branch in branches])
+    columns = {
+        name: _mixed([branch.columns[number] for branch in branches], weights) for number, name in enumerate(names)
+    }
+    intervals = [branch.batch_interval for branch in branches if branch.batch_interval is not None]
     return StreamStats(
         rate=Number(rate, Origin.ESTIMATED, confidence),
         columns=columns,
-        batch_interval=min(intervals, key=lambda one: one.value, default=None),
+        batch_interval=min(intervals, key=lambda interval: interval.value, default=None),
         busy=branches[0].busy if len(branches) == 1 else {},
     )
 
@@ -266,14 +271,14 @@ def _mixed(columns: Sequence[ColumnStats], weights: F64) -> ColumnStats:
     """A column whose rows are of several columns in turn, the values of a smaller set among those of a larger one."""
     if len(columns) == 1:
         return columns[0]
-    counts = [one.distinct.value for one in columns if one.distinct is not None]
+    counts = [column.distinct.value for column in columns if column.distinct is not None]
     distinct = _number(max(counts)) if len(counts) == len(columns) else None
-    histograms = {number: one.histogram for number, one in enumerate(columns) if one.histogram is not None}
+    histograms = {number: column.histogram for number, column in enumerate(columns) if column.histogram is not None}
     histogram = None
     if len(histograms) == len(columns):
         domain = aligned(histograms, {}, np.ones(len(columns), bool))
         histogram = _histogram(domain, weights @ domain.shares)
-    sizes = [one.sizes for one in columns if one.sizes is not None]
+    sizes = [column.sizes for column in columns if column.sizes is not None]
     if len(sizes) < len(columns):
         return ColumnStats(distinct, histogram)
     small, ten, hundred, thousand, large = (weights @ np.array(sizes)).tolist()

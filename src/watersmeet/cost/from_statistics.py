@@ -113,19 +113,19 @@ def _left(
 ) -> tuple[tuple[int, float], ...]:
     """For each set of aliases that comparisons are about, the share of its combinations that they leave."""
     numbers = {scan.alias: number for number, scan in enumerate(scans)}
-    columns = {column.flat: column for one in conditions for column in one.expression.columns}
+    columns = {column.flat: column for condition in conditions for column in condition.expression.columns}
 
     def known(name: str) -> KnownColumn:
         number = numbers[columns[name].alias]
         return KnownColumn(windows[number] * 1e6, gather.histogram(scans[number], columns[name].name))
 
     by_set: dict[int, list[Condition]] = {}
-    for one in conditions:
-        by_set.setdefault(sum(1 << numbers[alias] for alias in one.aliases), []).append(one)
+    for condition in conditions:
+        by_set.setdefault(sum(1 << numbers[alias] for alias in condition.aliases), []).append(condition)
     left = []
     for which, some in sorted(by_set.items()):
-        share = share_left([one for one in some if not gather.knows(one.expression.sql)], known)
-        given = [gather.selectivity(one.expression.sql) for one in some]
+        share = share_left([condition for condition in some if not gather.knows(condition.expression.sql)], known)
+        given = [gather.selectivity(condition.expression.sql) for condition in some]
         left.append((which, share * float(np.prod(given))))
     return tuple(left)
 
@@ -137,7 +137,7 @@ def _dropped(
     numbers = {scan.alias: number for number, scan in enumerate(scans)}
     for number, scan in enumerate(scans):
         for kept in scan.kept:
-            about = [one.aliases for one in conditions if kept.name in one.columns]
+            about = [condition.aliases for condition in conditions if kept.name in condition.columns]
             if about and kept.name not in output:
                 needed = sum(1 << numbers[alias] for alias in {alias for aliases in about for alias in aliases})
                 yield number, needed, gather.sizes(scan, kept.expression.columns[0].name)
@@ -323,8 +323,8 @@ def _nested(distinct: Mapping[int, float], members: NDArray[np.bool_]) -> Domain
 def aligned(histograms: Mapping[int, Histogram], distinct: Mapping[int, float], members: NDArray[np.bool_]) -> Domain:
     """Cells between all edges of all histograms; the rows of a bin spread evenly over it."""
     bins = [bin_ for histogram in histograms.values() for bin_ in histogram.bins]
-    top = max(one.high for one in bins)
-    low = np.array(sorted({edge for one in bins for edge in (one.low, one.high + 1) if edge <= top}), np.int64)
+    top = max(bin_.high for bin_ in bins)
+    low = np.array(sorted({edge for bin_ in bins for edge in (bin_.low, bin_.high + 1) if edge <= top}), np.int64)
     high = np.append(low[1:] - 1, top)
     values = (high.view(np.uint64) - low.view(np.uint64)).astype(float) + 1.0  # up to 2^64 of them in a cell
     shares = np.zeros((len(members), len(low)))

@@ -95,7 +95,7 @@ class _Pricing:
         }
         for site, gather in list(self._made_at.values()):
             if isinstance(gather, Gather):
-                self._made_at |= {one.out.name: (site, gather) for one in gather.members}
+                self._made_at |= {member.out.name: (site, gather) for member in gather.members}
         self._ships = [(site, ship) for site, program in self._programs.items() for ship in program.ships]
         self._timing = Timing(
             *(join.site, workload.aliases, topology, self._programs, self._made_at, self._ships),
@@ -171,7 +171,7 @@ class _Pricing:
             found = frozenset() if plain in self._tables else frozenset({self._workload.number(plain)})
         elif plain in self._made_at:
             made_at, operator = self._made_at[plain]
-            found = frozenset().union(*(self._sources(one.name, made_at) for one in operator.inputs))
+            found = frozenset().union(*(self._sources(input_.name, made_at) for input_ in operator.inputs))
         elif flow.startswith("clock("):
             found = frozenset({self._workload.number(flow.removeprefix("clock(").removesuffix(")"))})
         else:
@@ -270,13 +270,15 @@ class _Pricing:
 
     def _gathered(self, operator: Gather) -> Content:
         """Rows that any of several semijoins finds; in a tree, those by more streams are among those by fewer."""
-        rates = [self._reduced(one).rate for one in operator.members]
-        found = [one for one in rates if isinstance(one, Fetched | Met | Overlapping)]
-        others = [one.other for one in found if isinstance(one, Overlapping)]
+        rates = [self._reduced(member).rate for member in operator.members]
+        found = [rate for rate in rates if isinstance(rate, Fetched | Met | Overlapping)]
+        others = [content.other for content in found if isinstance(content, Overlapping)]
         found = [
-            one
-            for one in found
-            if not (isinstance(one, Overlapping) and any(o != one.other and o & one.other == o for o in others))
+            content
+            for content in found
+            if not (
+                isinstance(content, Overlapping) and any(o != content.other and o & content.other == o for o in others)
+            )
         ]
         lead = self.content(operator.members[0].subject)
         return Content(Form.ROW, lead.mask, Gathered(lead, tuple(dict.fromkeys(found))))

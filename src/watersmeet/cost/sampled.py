@@ -40,7 +40,7 @@ class SampledRows:
     values: pa.Table  # of the columns that comparisons read, by flat name
 
     def only(self, which: Bits) -> "SampledRows":
-        keys = {one: values[which] for one, values in self.keys.items()}
+        keys = {key: values[which] for key, values in self.keys.items()}
         return SampledRows(
             self.of, self.number[which], self.low[which], self.high[which], keys, self.values.filter(pa.array(which))
         )
@@ -297,7 +297,7 @@ class SampledJoins:
         end = np.searchsorted((theirs * width + right.low)[order], own * width + left.high, side="right")
         many = np.maximum(end - first, 0)
         mask = before | 1 << alias
-        new = [one for about, one in self.conditions if about & mask == about and about >> alias & 1]
+        new = [condition for about, condition in self.conditions if about & mask == about and about >> alias & 1]
         if many.sum() > (_MOST_MET if new else _MOST_MADE):
             raise _TooMany
         chunks = np.searchsorted(np.cumsum(many), np.arange(_CHUNK, int(many.sum()), _CHUNK))
@@ -326,7 +326,7 @@ class SampledJoins:
         places = np.repeat(which, many)
         offset = np.arange(len(places)) - np.repeat(np.cumsum(many) - many, many)
         found = order[np.repeat(first, many) + offset]
-        rows = {**{one: left.rows[one][places] for one in left.rows}, alias: found}
+        rows = {**{row: left.rows[row][places] for row in left.rows}, alias: found}
         later = (right.low[found] > left.low[places]) | (
             (right.low[found] == left.low[places]) & (alias > left.head[places])
         )
@@ -339,8 +339,8 @@ class SampledJoins:
         if not new or not len(made.low):
             return made
         columns: dict[str, pa.Array] = {}
-        for one in rows:
-            taken = self.aliases[one].values.take(pa.array(rows[one]))
+        for row in rows:
+            taken = self.aliases[row].values.take(pa.array(rows[row]))
             columns |= {name: taken.column(name).combine_chunks() for name in taken.column_names}
         return made.only(not_rejected(new, columns))
 
@@ -412,13 +412,13 @@ def _spans(key: I64, low: I64, high: I64) -> tuple[I64, I64, I64]:
     order = np.lexsort((low, key))
     span, lows, highs = np.zeros(len(key), np.int64), [], []
     last_key, until, ends = -1, -1, -1
-    for place, one, start, end in zip(
+    for place, value, start, end in zip(
         order.tolist(), key[order].tolist(), low[order].tolist(), high[order].tolist(), strict=True
     ):
-        if one != last_key or start > until:
-            goes_on = one == last_key and start <= ends
+        if value != last_key or start > until:
+            goes_on = value == last_key and start <= ends
             begin = until if goes_on else start
-            last_key, until = one, (max(ends, end) if goes_on else end)
+            last_key, until = value, (max(ends, end) if goes_on else end)
             lows.append(begin)
             highs.append(until)
         ends = end

@@ -41,7 +41,7 @@ def compared_by(shapes: Iterable[QueryShape]) -> dict[str, Compared]:
         for scan in shape.scans:
             own = found.setdefault(scan.stream, Compared())
             own.longest_us = max(own.longest_us, longest_us)
-            own.filters |= {one.sql: one for one in scan.filters}
+            own.filters |= {predicate.sql: predicate for predicate in scan.filters}
             own.keys |= dict.fromkeys(filter(None, _keys_of(scan, shape.classes)))
         for condition in shape.conditions:
             for column in condition.expression.columns:
@@ -74,20 +74,20 @@ def sampled_joins(
     samples = [stats.stream(scan.stream).sample for scan in scans]
     if any(sample is None for sample in samples):
         return None
-    tables = {scan.stream: table_of(one) for scan, one in zip(scans, samples, strict=True) if one is not None}
+    tables = {scan.stream: table_of(sample) for scan, sample in zip(scans, samples, strict=True) if sample is not None}
     if not all(_has_what_it_takes(scan, classes, tables[scan.stream]) for scan in scans):
         return None
-    begin, end, is_whole = _common_while([one for one in samples if one is not None], list(tables.values()))
+    begin, end, is_whole = _common_while([sample for sample in samples if sample is not None], list(tables.values()))
     numbers = {scan.alias: number for number, scan in enumerate(scans)}
-    about = tuple((sum(1 << numbers[alias] for alias in one.aliases), one) for one in conditions)
-    compared = {column for one in conditions for column in one.expression.columns}
-    if any(VALUE + one.name not in tables[scans[numbers[one.alias]].stream].column_names for one in compared):
+    about = tuple((sum(1 << numbers[alias] for alias in condition.aliases), condition) for condition in conditions)
+    compared = {column for condition in conditions for column in condition.expression.columns}
+    if any(VALUE + column.name not in tables[scans[numbers[column.alias]].stream].column_names for column in compared):
         return None
     masks = tuple(sum(1 << numbers[scan.alias] for scan in scans if c.number in scan.classes) for c in classes)
     if end - begin < (1 if is_whole else _WINDOWS * _longest_us(scans) + 1):
         return None
     rows = tuple(_rows_of(scan, classes, about, tables[scan.stream], begin, end) for scan in scans)
-    if sum(len(one.low) for one in rows) < LEAST_ROWS:
+    if sum(len(row.low) for row in rows) < LEAST_ROWS:
         return None
     return SampledJoins(rows, masks, 0, end - begin, interval_s, about)
 
@@ -118,7 +118,7 @@ def too_short(scans: Sequence[Scan], stats: Stats) -> TooShort | None:
     samples = [sample for scan in scans if (sample := stats.stream(scan.stream).sample) is not None]
     if len(samples) < len(scans) or len(scans) > MOST_STREAMS:
         return None
-    tables = [table_of(one) for one in samples]
+    tables = [table_of(sample) for sample in samples]
     begin, end, is_whole = _common_while(samples, tables)
     needed_us = _WINDOWS * _longest_us(scans) + 1
     if is_whole or end - begin >= needed_us:
@@ -129,12 +129,12 @@ def too_short(scans: Sequence[Scan], stats: Stats) -> TooShort | None:
 def _common_while(samples: Sequence[Sample], tables: Sequence[pa.Table]) -> tuple[int, int, bool]:
     """From when to when the samples of all streams have all of their rows, and whether that is all there are."""
     times = [table.column(TIME).to_numpy() for table in tables]
-    begin = min((int(one[0]) for one in times if len(one)), default=0)
-    cut = [int(one[min(len(one), MOST_ROWS) - 1]) for one in times if len(one) > MOST_ROWS]
-    cut += [int(one[-1]) for one, sample in zip(times, samples, strict=False) if len(one) and not sample.is_whole]
+    begin = min((int(time[0]) for time in times if len(time)), default=0)
+    cut = [int(time[min(len(time), MOST_ROWS) - 1]) for time in times if len(time) > MOST_ROWS]
+    cut += [int(time[-1]) for time, sample in zip(times, samples, strict=False) if len(time) and not sample.is_whole]
     if cut:
         return begin, min(cut), False
-    return begin, max((int(one[-1]) for one in times if len(one)), default=0) + 1, True
+    return begin, max((int(time[-1]) for time in times if len(time)), default=0) + 1, True
 
 
 def _has_what_it_takes(scan: Scan, classes: Sequence[KeyClass], table: pa.Table) -> bool:
@@ -142,7 +142,7 @@ def _has_what_it_takes(scan: Scan, classes: Sequence[KeyClass], table: pa.Table)
     if not all(keys):
         return False
     needed = {f"{KEY}{name}" for name in keys}
-    needed |= {FILTER + one.sql for one in scan.filters}
+    needed |= {FILTER + predicate.sql for predicate in scan.filters}
     return needed <= set(table.column_names) and isinstance(scan.window, Range | Tumble | Rows | Unbounded)
 
 
@@ -173,8 +173,8 @@ def _rows_of(
     table, low = table.slice(0, inside), times[:inside] - begin
     high = np.minimum(_ends(scan.window, low, begin), end - begin)
     keep = np.ones(len(low), bool)
-    for one in scan.filters:
-        keep &= table.column(FILTER + one.sql).fill_null(False).to_numpy(zero_copy_only=False)
+    for predicate in scan.filters:
+        keep &= table.column(FILTER + predicate.sql).fill_null(False).to_numpy(zero_copy_only=False)
     keys = {}
     for number, name in zip(scan.classes, _keys_of(scan, classes), strict=True):
         column = table.column(f"{KEY}{name}")

@@ -116,6 +116,6 @@ def _leading(operator: Operator) -> tuple[str, ...]:
         case Semijoin() if operator.head and operator.witness.form is Form.ASK:
             return (operator.witness.name,)
         case Gather():
-            return tuple(dict.fromkeys(name for one in operator.members for name in _leading(one)))
+            return tuple(dict.fromkeys(name for member in operator.members for name in _leading(member)))
         case _:
             return tuple(flow.name for flow in operator.inputs)

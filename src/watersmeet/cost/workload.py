@@ -223,7 +223,7 @@ class Workload:
         members = members_of(mask)
         if self.sampled is None or len(members) == 1 or not self.sampled.is_tied(mask):
             return self._even_rate(head, members) * self.selectivity(mask)
-        even = {one: self._even_rate(one, members) for one in members}
+        even = {member: self._even_rate(member, members) for member in members}
         total = max(sum(even.values()), 1e-300)
         share = (self.sampled.count(mask, head) + even[head] / total) / (self.sampled.count(mask) + 1)
         return total * self.selectivity(mask) * share
@@ -238,7 +238,7 @@ class Workload:
         found = self._memory.get((mask, 0))
         if found is None:
             members = members_of(mask)
-            found = sum(self._even_rate(one, members) for one in members) * self.selectivity(mask)
+            found = sum(self._even_rate(member, members) for member in members) * self.selectivity(mask)
             self._memory[mask, 0] = found
         return found
 
@@ -331,14 +331,14 @@ class Workload:
             counted = self.sampled.first_times(mask, head)
             if counted is not None:
                 by_alias, of_heads = counted
-                for alias, one in by_alias.items():
-                    rows[alias] = one
+                for alias, value in by_alias.items():
+                    rows[alias] = value
                 return _FirstTimes(rows, of_heads, sum(by_alias.values()) / len(by_alias))
         batch_rows = max(batch_rows, 1.0)
         met = dict(zip(members, self._met_at_once(mask).tolist(), strict=True))
         choices = float(np.prod([*met.values()]))
         heads = members if head is None else [head]
-        shares = np.array([self.head_rate(one, mask) for one in heads])
+        shares = np.array([self.head_rate(head, mask) for head in heads])
         shares = shares / shares.sum() if shares.sum() > 0 else np.full(len(heads), 1 / len(heads))
         taken_s = batch_rows / max(self.combination_rate(mask) * (1 if head is None else 1 / len(members)), 1e-300)
         pool = np.maximum(self.window + self.rate * min(taken_s, float(self.window_s.max())), 1.0)

@@ -16,12 +16,12 @@ _CELL = "padding:2px 10px 2px 0;text-align:{}"
 def run_html(now: dict[str, Any], notes: Sequence[dict[str, Any]], query: str | None = None) -> str:
     """A snapshot of a run with what happened last, or of one of its queries."""
     parts = [_title(now, query)]
-    queries = [one for one in now["queries"] if query in (None, one["name"])]
+    queries = [value for value in now["queries"] if query in (None, value["name"])]
     parts.append(_queries(queries))
     if query is None:
         parts += [_sites(now["sites"]), _links(now["links"])]
     else:
-        parts += [_flows(one) for one in queries]
+        parts += [_flows(query) for query in queries]
         notes = [note for note in notes if note["query"] in (None, query)]
     parts.append(_notes(notes[-_MOST_NOTES:]))
     return f'<div style="font-size:13px;line-height:1.5">{"".join(parts)}</div>'
@@ -52,7 +52,7 @@ def _title(now: dict[str, Any], query: str | None) -> str:
     ]
     if totals["central"]:
         figures[-1] += f" ({totals['bytes'] / totals['central']:.0%} of central)"
-    name = query or ", ".join(one["name"] for one in now["queries"])
+    name = query or ", ".join(value["name"] for value in now["queries"])
     colour = _COLOURS.get(now["state"], "#6b7280")
     state = f'<span style="color:{colour};font-weight:600">{escape(now["state"])}</span>'
     message = f'<div style="color:{_COLOURS["failed"]}">{escape(now["message"])}</div>' if now["message"] else ""
@@ -75,16 +75,16 @@ def _queries(queries: Sequence[dict[str, Any]]) -> str:
     rows = [
         [
             *(
-                one["name"],
-                one["planner"] or "-",
-                one["version"] or "-",
-                f"{one['rows']:,.0f}",
-                f"{one['answers']:,.0f}",
+                query["name"],
+                query["planner"] or "-",
+                query["version"] or "-",
+                f"{query['rows']:,.0f}",
+                f"{query['answers']:,.0f}",
             ),
-            *(_seconds(one["delay_median_s"]), _seconds(one["delay_p99_s"])),
-            *(f"{one['late']:,.0f}", f"{one['malformed']:,.0f}", _bytes(one["shipped"])),
+            *(_seconds(query["delay_median_s"]), _seconds(query["delay_p99_s"])),
+            *(f"{query['late']:,.0f}", f"{query['malformed']:,.0f}", _bytes(query["shipped"])),
         ]
-        for one in queries
+        for query in queries
     ]
     return table_html(columns, rows, "Queries")
 

@@ -284,7 +284,7 @@ class RunModel:
             return ("failed" if source.ended.reason == "failed" else "ended"), f"run {source.ended.reason}"
         has_signs = any(event.site == site for _, _, event in self.events_of(SiteStatus))
         age, patience_s = now - self.seen.get(site, 0.0), self.silent_after_s
-        if any(one is source and name.startswith(ELSEWHERE) for name, one in self.sources.items()):
+        if any(event_source is source and name.startswith(ELSEWHERE) for name, event_source in self.sources.items()):
             patience_s += ELSEWHERE_S
         if has_signs and age > patience_s:
             return "silent", f"no sign of life for {duration_text(age)}"

@@ -115,7 +115,9 @@ def _links(model: RunModel, now: float) -> list[dict[str, Any]]:
         if found := users.get((origin, to, flow)):
             return found
         join = flow.partition(":")[0].partition("~")[0]
-        return [join] if ":" in flow and join in names else [one.query for one in readers if flow in one.streams]
+        return (
+            [join] if ":" in flow and join in names else [reader.query for reader in readers if flow in reader.streams]
+        )
 
     sent: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for _, _, event in model.events_of(LinkCounts):
@@ -143,8 +145,8 @@ def _links(model: RunModel, now: float) -> list[dict[str, Any]]:
                 "to": to,
                 "latency_ms": latency_ms,
                 "price_per_gb": price,
-                "bytes": sum(one["bytes"] for one in purposes.values()),
-                "bytes_s": sum(one["bytes_s"] for one in purposes.values()),
+                "bytes": sum(purpose["bytes"] for purpose in purposes.values()),
+                "bytes_s": sum(purpose["bytes_s"] for purpose in purposes.values()),
                 "purposes": purposes,
                 "backlog": 0 if status is None else status.backlog_bytes.get(to, 0),
                 "measured_latency_s": None if status is None else status.latency_s.get(to),
@@ -194,7 +196,7 @@ def _expected(model: RunModel) -> tuple[float, ShippingExpected | None]:
 def _query(model: RunModel, now: float, name: str, links: list[dict[str, Any]]) -> dict[str, Any]:
     described = next((e for _, _, e in model.events_of(QueryDescribed) if e.query == name), None)
     plans = [(at, event) for _, at, event in model.events_of(PlanInForce) if event.query == name]
-    plan = max(plans, key=lambda one: one[0])[1] if plans else None
+    plan = max(plans, key=lambda plan: plan[0])[1] if plans else None
     streams = () if described is None else described.streams
     median, p99 = model.delays(name)
     key = ("answers", name)
@@ -300,6 +302,6 @@ def answers(model: RunModel, after: int = 0) -> dict[str, Any]:
     for name, kept in model.answers.items():
         columns = kept[-1].columns
         new = takewhile(lambda one: one.sample > after, reversed(kept))
-        rows = [{"at": one.at, "values": one.row} for one in new if one.columns == columns]
+        rows = [{"at": value.at, "values": value.row} for value in new if value.columns == columns]
         found.append({"query": name, "columns": columns, "rows": rows})
     return {"samples": model.answers_ever, "queries": found}

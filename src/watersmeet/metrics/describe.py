@@ -44,7 +44,8 @@ def program_event(program: SiteProgram) -> SiteProgramInForce:
     """The operators of a site, and what it ships for which queries."""
     operators = [f"{', '.join(part.queries)}: {_text(operator)}" for part, operator in program.operators]
     shipments = [
-        (one.to, one.arrives_as, one.purpose.value, ", ".join(_queries_of(program, one))) for one in program.shipments
+        (shipment.to, shipment.arrives_as, shipment.purpose.value, ", ".join(_queries_of(program, shipment)))
+        for shipment in program.shipments
     ]
     return SiteProgramInForce(program.site, tuple(operators), tuple(shipments))
 

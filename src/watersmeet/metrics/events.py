@@ -321,9 +321,9 @@ def to_json(event: Event, at: float) -> str:
     '{"at": 12.5, "event": "run_ended", "reason": "completed", "message": ""}'
     """
     data = {"at": at, "event": kind_of(event)}
-    for one in fields(event):
-        value = getattr(event, one.name)
-        data[one.name] = dict(value) if isinstance(value, Mapping) else value
+    for field_ in fields(event):
+        value = getattr(event, field_.name)
+        data[field_.name] = dict(value) if isinstance(value, Mapping) else value
     return json.dumps(data, allow_nan=False)
 
 
@@ -343,10 +343,10 @@ def from_json(line: str) -> tuple[float, Event]:
     if not isinstance(kind, str) or kind not in _TYPES:
         raise ValueError(f"unknown event {kind!r}; known: {', '.join(sorted(_TYPES))}")
     known = fields(_TYPES[kind])
-    needed = [one.name for one in known if one.default is MISSING and one.default_factory is MISSING]
+    needed = [field_.name for field_ in known if field_.default is MISSING and field_.default_factory is MISSING]
     if missing := [name for name in ("at", *needed) if name not in data]:
         raise ValueError(f"event {kind!r} lacks {', '.join(missing)}")
-    values = {one.name: _tuples(data[one.name]) for one in known if one.name in data}
+    values = {field_.name: _tuples(data[field_.name]) for field_ in known if field_.name in data}
     hints = get_type_hints(_TYPES[kind])
     if wrong := [name for name, value in values.items() if not fits(hints[name], value) or not _is_sound(value)]:
         raise ValueError(f"event {kind!r} has values of other types or without bounds: {', '.join(wrong)}")

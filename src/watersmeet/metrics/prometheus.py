@@ -153,9 +153,9 @@ class _Metrics:
             case MicroBatchCompleted():
                 self._read_micro_batch(at, event)
             case QueryRemoved():
-                for one in (self.plan_version, self.plan_bytes):
+                for gauge in (self.plan_version, self.plan_bytes):
                     with suppress(KeyError):
-                        one.remove(event.query)
+                        gauge.remove(event.query)
             case QueryEnded():
                 for counts in (self.answers, self.failed):
                     with suppress(KeyError):

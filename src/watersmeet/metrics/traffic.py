@@ -87,11 +87,11 @@ def expected_flows(
             flows[slot] = max(size, flows.get(slot, 0.0))
         parts = {site: part for site, program in programs.items() for part in program.parts if part.name == join}
         anywhere = next(iter(parts.values()), None)
-        for one in cost.flows:
-            part = parts.get(one.to, anywhere)  # rows of streams have the name that they arrive under
-            name = part.views[one.flow].flow if part is not None and one.flow in part.views else f"{join}:{one.flow}"
-            slot = (one.origin, one.to, one.purpose, name)
-            flows[slot] = max(one.bytes_s, flows.get(slot, 0.0))
+        for flow in cost.flows:
+            part = parts.get(flow.to, anywhere)  # rows of streams have the name that they arrive under
+            name = part.views[flow.flow].flow if part is not None and flow.flow in part.views else f"{join}:{flow.flow}"
+            slot = (flow.origin, flow.to, flow.purpose, name)
+            flows[slot] = max(flow.bytes_s, flows.get(slot, 0.0))
     return flows
 
 

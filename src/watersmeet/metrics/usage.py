@@ -58,13 +58,15 @@ def _at_site(program: SiteProgram, ledger: SiteLedger, query: str | None, select
     for stream in sorted({view.stream for part in parts for view in part.views.values() if view.ordered}):
         kept += [*ledger.clocks.get(clock_flow(stream), ()), *ledger.pending.get(stream, ())]
     records = None if selects is None else set(_records(program, parts, selects))
-    kept += [one for name, segments in ledger.seen.items() if records is None or name in records for one in segments]
-    kept += [one for name, some in ledger.groups.items() if records is None or name in records for one in some]
     kept += [
-        one
+        segment for name, segments in ledger.seen.items() if records is None or name in records for segment in segments
+    ]
+    kept += [segment for name, some in ledger.groups.items() if records is None or name in records for segment in some]
+    kept += [
+        segment
         for name, some in ledger.matching.items()
         if records is None or definition_of(name) in records
-        for one in some
+        for segment in some
     ]
     flows = {name for part in parts for name in _shipped(part)}
     sizes = [

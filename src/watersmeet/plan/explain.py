@@ -103,10 +103,10 @@ def estimate_text(
 def _why(cost: Cost, tried: Sequence[Tried]) -> list[str]:
     """Why the plan with this cost, of those that were tried: what the next one would ship, and what it has more of."""
     others = [one for one in tried if one.cost is not None and one.join is not None and one.planner != "auto"]
-    dearer = [one for one in others if one.cost is not None and one.cost.bytes_s > cost.bytes_s * (1 + 1e-9)]
+    dearer = [tried for tried in others if tried.cost is not None and tried.cost.bytes_s > cost.bytes_s * (1 + 1e-9)]
     if not dearer:
         return []
-    runner = min(dearer, key=lambda one: (one.value, one.planner))
+    runner = min(dearer, key=lambda tried: (tried.value, tried.planner))
     assert runner.cost is not None
     own, theirs = _bytes_by_purpose(cost), _bytes_by_purpose(runner.cost)
     more = {name: theirs.get(name, 0.0) - own.get(name, 0.0) for name in {*own, *theirs}}
@@ -223,7 +223,7 @@ def _relation_lines(matching: Matching) -> list[str]:
                 kept = ", ".join(relations[rows.of].aliases)
                 steps.append(f"whose part ({kept}) is a row of the outer join below")
                 break
-            others = [set(relations[one.relation].aliases) - set(rows.aliases) for one in rows.by]
+            others = [set(relations[matcher.relation].aliases) - set(rows.aliases) for matcher in rows.by]
             names = ", ".join(sorted(set().union(*others)))
             steps.append(f"{'with' if rows.kind is RelationKind.MATCHED else 'without'} a partner ({names})")
             rows = relations[rows.of]
@@ -240,7 +240,9 @@ def _aliases(plan: Plan) -> tuple[str, ...]:
 def _group_lines(grouping: Grouping, pad: str) -> list[str]:
     """The groups of a query; `key0` and `value0` are its keys and aggregates in order."""
     columns = ", ".join(f"{_group_shown(item.expression)} AS {item.name}" for item in _named(grouping.select))
-    aggregates = ", ".join(f"value{i} = {one.sql.replace('`', '')}" for i, one in enumerate(grouping.aggregates))
+    aggregates = ", ".join(
+        f"value{i} = {aggregate.sql.replace('`', '')}" for i, aggregate in enumerate(grouping.aggregates)
+    )
     keys = ", ".join([*(f"key{number}" for number in range(grouping.keys)), str(grouping.window)])
     lines = [f"{pad}answer each window once, when it has ended: {columns}"]
     if isinstance(grouping.window, Changes):
@@ -252,7 +254,7 @@ def _group_lines(grouping: Grouping, pad: str) -> list[str]:
         )
         lines.append(f"{pad}  the first {grouping.limit} of each window by {order}")
     if grouping.having:
-        lines.append(f"{pad}  keep where {' AND '.join(_group_shown(one) for one in grouping.having)}")
+        lines.append(f"{pad}  keep where {' AND '.join(_group_shown(predicate) for predicate in grouping.having)}")
     lines.append(f"{pad}  group by {keys}{f': {aggregates}' if aggregates else ''}")
     return lines
 
@@ -281,8 +283,8 @@ def _local_lines(join: JoinPlan, pad: str) -> list[str]:
 def _condition_lines(join: JoinPlan) -> list[str]:
     """The comparisons that are applied within the join, and when."""
     return [
-        f"keep where {_shown(one.expression)}, as soon as {' and '.join(one.aliases)} have met"
-        for one in join.conditions
+        f"keep where {_shown(condition.expression)}, as soon as {' and '.join(condition.aliases)} have met"
+        for condition in join.conditions
     ]
 
 
@@ -305,7 +307,7 @@ def _indexes(join: JoinPlan) -> dict[str, list[Key]]:
     for program in compile_sites(join).values():
         for operator in program.operators:
             looked_up = operator.lookups if isinstance(operator, Probe) else ()
-            for name in (*(one.alias for one in looked_up), *(flow.name for flow in operator.inputs[1:])):
+            for name in (*(lookup.alias for lookup in looked_up), *(flow.name for flow in operator.inputs[1:])):
                 if name in found:
                     found[name].add(operator.key)
     return {alias: sorted(keys) for alias, keys in found.items()}

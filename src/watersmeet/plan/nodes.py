@@ -268,7 +268,12 @@ class JoinPlan:
         if len(scans) == 1:
             return scans[0].columns
         asked = {*self.output, *(name for pair in self.verify for name in pair)}
-        asked.update(name for one in self.conditions if not set(one.aliases) <= set(aliases) for name in one.columns)
+        asked.update(
+            name
+            for condition in self.conditions
+            if not set(condition.aliases) <= set(aliases)
+            for name in condition.columns
+        )
         return tuple(name for scan in scans for name in scan.columns if name in asked)
 
     def position(self, alias: str) -> int:

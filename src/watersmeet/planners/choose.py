@@ -103,7 +103,7 @@ def choose(
         )
         note = "; ".join(filter(None, [note, unknown]))
     if filters := problem.workload.unmeasured:
-        shown = ", ".join(one.replace("`", "") for one in filters)
+        shown = ", ".join(name.replace("`", "") for name in filters)
         unmeasured = f"how many rows pass is not known, so all are taken to: {shown}; run `watersmeet stats`"
         note = "; ".join(filter(None, [note, unmeasured]))
     if unfit := _unfit_samples(problem):
@@ -249,9 +249,9 @@ def _outer(topology: Topology, query: Query, parsed: JoinQuery, *, every: bool, 
         asked = query if number == 0 else replace(query, plan=None)
         if counts_rows:  # rows end with those after them: their order must be known where they are judged
             asked = replace(query, plan=None, planner="central")
-        one = choose(topology, asked, branch.query, every=every and number == 0, reaction_s=reaction_s)
-        chosen.append(one)
-    plan: Plan = OuterJoin(tuple(one.plan for one in chosen), matching_of(parsed, expanded), parsed.grouping)
+        choice = choose(topology, asked, branch.query, every=every and number == 0, reaction_s=reaction_s)
+        chosen.append(choice)
+    plan: Plan = OuterJoin(tuple(choice.plan for choice in chosen), matching_of(parsed, expanded), parsed.grouping)
     return replace(chosen[0], plan=plan if parsed.into is None else Into(plan, parsed.into))
 
 
@@ -263,7 +263,7 @@ def _has_counted_changes(parsed: JoinQuery) -> bool:
 
 def _counts_rows(parsed: JoinQuery, expanded: Branches) -> bool:
     """Whether rows that are judged are in a ROWS window: those of an outer join that may lack a partner."""
-    judged = {alias for one in expanded.relations if one.kind in JUDGING for alias in one.aliases}
+    judged = {alias for relation in expanded.relations if relation.kind in JUDGING for alias in relation.aliases}
     return any(isinstance(parsed.source(alias).window, Rows) for alias in judged)
 
 

@@ -44,7 +44,7 @@ def with_early_groups(topology: Topology, plans_of: PlansOf) -> Topology:
     owners: dict[str, Asked] = {}
     for query in topology.queries:
         with suppress(InputError):  # which whoever plans it will say
-            owners |= {one.owner.name: one for one in outputs_of(topology, [query])}
+            owners |= {asked.owner.name: asked for asked in outputs_of(topology, [query])}
 
     def settled(query: Query) -> Query:
         if query.group_early is not None or query.name not in owners:
@@ -72,7 +72,11 @@ def _fails_alike(asked: Asked) -> bool:
     """Whether no expression would be evaluated for rows that have no partner, for which it might fail."""
     for _, query in asked.output.branches:
         grouping = query.grouping
-        arguments = [] if grouping is None else [one.item for one in grouping.aggregates if one.item is not None]
+        arguments = (
+            []
+            if grouping is None
+            else [aggregate.item for aggregate in grouping.aggregates if aggregate.item is not None]
+        )
         if grouping is None or not all(query.select[item].expression.is_plain for item in arguments):
             return False
     return True

@@ -326,8 +326,8 @@ def plans_by_class(
     No pick is fed by another, so each of these plans ships what the tree does but for its own picks.
     """
     picked = find_partition(tree, workload, pick, seed)
-    for key_class in dict.fromkeys(one.key_class for one in picked):
-        again = {one.node: one for one in picked if one.key_class == key_class}
+    for key_class in dict.fromkeys(pick.key_class for pick in picked):
+        again = {pick.node: pick for pick in picked if pick.key_class == key_class}
         yield partitioned(
             workload,
             key_class,

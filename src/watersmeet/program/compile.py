@@ -111,12 +111,12 @@ class _Builder:
             site,
             self._join,
             tuple(
-                replace(one, sub_plans=self._sub_plans_of(sub_plans))
-                for one, sub_plans in self._operators.get(site, {}).items()
+                replace(operator, sub_plans=self._sub_plans_of(sub_plans))
+                for operator, sub_plans in self._operators.get(site, {}).items()
             ),
             tuple(
-                replace(one, sub_plans=self._sub_plans_of(sub_plans))
-                for one, sub_plans in self._ships.get(site, {}).items()
+                replace(ship, sub_plans=self._sub_plans_of(sub_plans))
+                for ship, sub_plans in self._ships.get(site, {}).items()
             ),
             tuple(self._paces.get(site, ())),
             tuple(sorted(inbound, key=lambda item: (item[0], item[1].name))),
@@ -130,12 +130,16 @@ class _Builder:
             read = {
                 flow.name
                 for operators in self._operators.values()
-                for one in operators
-                for flow in one.inputs
-                if not (isinstance(one, Announce) and flow == one.out)
+                for operator in operators
+                for flow in operator.inputs
+                if not (isinstance(operator, Announce) and flow == operator.out)
             }
             needed = {
-                site: {one: sub_plans for one, sub_plans in operators.items() if one.out.name in shipped | read}
+                site: {
+                    operator: sub_plans
+                    for operator, sub_plans in operators.items()
+                    if operator.out.name in shipped | read
+                }
                 for site, operators in self._operators.items()
             }
             if needed == self._operators:
@@ -285,28 +289,28 @@ class _Builder:
         at = node.at
         origin, left, bound = self._node(node.inputs[0].node)
         self._ship(origin, left, at)
-        for number, one in enumerate(node.inputs[1:], start=2):
-            origin, right, more = self._node(one.node)
+        for number, input_ in enumerate(node.inputs[1:], start=2):
+            origin, right, more = self._node(input_.node)
             key = self._tying(bound, more)
             alias, other = self._shortest(bound), self._shortest(more)
             both = (*bound, *more)
             in_order = [alias for alias in both if counted(self._join.scan(alias).window) is not None]
-            if in_order and one.reduction is not Reduction.NONE:
+            if in_order and input_.reduction is not Reduction.NONE:
                 raise ValueError("inputs of a tree are not reduced where a ROWS window is among them")
             for counting in in_order:
                 self._ship(self._join.home(counting), clock_of(counting), at)
-            if origin != at and key and one.reduction is not Reduction.NONE:
+            if origin != at and key and input_.reduction is not Reduction.NONE:
                 keys = self._announce(at, alias, key, left)
                 self._pace(origin, right, alias, at)
-                if one.reduction is Reduction.TWO_STEP:
+                if input_.reduction is Reduction.TWO_STEP:
                     name = self._name(f"asks({right},{left})", origin, right, key, Form.SPAN)
                     asks = Flow(name, Form.SPAN, Purpose.KEYS)
                     self._add(origin, ProjectKeys(right, key, asks, other))
-                    asks = self._ship(origin, asks, at, bloom=one.bloom)
+                    asks = self._ship(origin, asks, at, bloom=input_.bloom)
                     found = Flow(self._name(f"found({right},{left})", at, keys, asks), Form.SPAN, Purpose.KEYS)
                     self._add(at, Semijoin("", alias, keys, asks, key, found))
                     keys = found
-                keys = self._ship(at, keys, origin, bloom=one.bloom)
+                keys = self._ship(at, keys, origin, bloom=input_.bloom)
                 reduced = Flow(
                     self._name(f"{right}|{left}", origin, right, keys), right.form, Purpose.TUPLES, alias=other
                 )

@@ -76,12 +76,12 @@ def _seen(join: JoinPlan, alias: str) -> _Seen:
     def of_stream(expression: Expression) -> Expression:
         return restated(expression, alias, scan.stream)
 
-    members = ((one, one.member(alias)) for one in join.classes)
+    members = ((key_class, key_class.member(alias)) for key_class in join.classes)
     return _Seen(
         scan.stream,
         counted(scan.window) is not None,
         frozenset(map(of_stream, scan.filters)),
-        {one.number: (of_stream(member), one.exact) for one, member in members if member is not None},
+        {key_class.number: (of_stream(member), key_class.exact) for key_class, member in members if member is not None},
         {kept.name: of_stream(kept.expression) for kept in scan.kept},
     )
 
@@ -161,7 +161,7 @@ class _Work:
         taken: set[str] = set()
         for (site, to, _, _), found in groups.items():
             for some in self._together(found):
-                aliases = dict.fromkeys(one.subject.name for one, _ in some)
+                aliases = dict.fromkeys(semijoin.subject.name for semijoin, _ in some)
                 name = f"gathered({' '.join(aliases)},{to})"
                 while name in taken:
                     name += "'"
@@ -185,13 +185,13 @@ class _Work:
         left = sorted(found, key=lambda one: -len(self._seen[one[0].subject.name].columns))
         while left:
             lead = self._seen[left[0][0].subject.name]
-            some = [one for one in left if lead.has_columns_of(self._seen[one[0].subject.name])]
-            left = [one for one in left if one not in some]
+            some = [entry for entry in left if lead.has_columns_of(self._seen[entry[0].subject.name])]
+            left = [entry for entry in left if entry not in some]
             if len(some) > 1:
                 yield some
 
     def _gather(self, site: str, to: str, name: str, some: list[tuple[Semijoin, Ship]]) -> None:
-        aliases = tuple(dict.fromkeys(one.subject.name for one, _ in some))
+        aliases = tuple(dict.fromkeys(semijoin.subject.name for semijoin, _ in some))
         lead, differ = self._seen[aliases[0]], len({self._seen[alias].selection for alias in aliases}) > 1
         names = {alias: name if len(aliases) == 1 else f"{name} as {alias}" for alias in aliases}
         copies = tuple(
@@ -199,13 +199,13 @@ class _Work:
             for number, alias in enumerate(aliases)
         )
         semijoins, reached, instead = [], [], {}
-        for one, ship in some:
-            mark = Flow(f"reached({one.out.name},{to})", Form.REACHED, Purpose.WATERMARKS)
-            reader = Flow(names[one.subject.name], Form.ROW, Purpose.TUPLES, mark=mark.name)
-            semijoins.append(replace(one, out=reader))
+        for semijoin, ship in some:
+            mark = Flow(f"reached({semijoin.out.name},{to})", Form.REACHED, Purpose.WATERMARKS)
+            reader = Flow(names[semijoin.subject.name], Form.ROW, Purpose.TUPLES, mark=mark.name)
+            semijoins.append(replace(semijoin, out=reader))
             reached.append(mark)
-            instead[one.out] = reader
-            sub_plans = self.operators[site].pop(one)
+            instead[semijoin.out] = reader
+            sub_plans = self.operators[site].pop(semijoin)
             del self.ships[site][ship]
             self.ships[site][Ship(mark, to, mark)] = set(sub_plans)
         out = Flow(name, Form.ROW, Purpose.TUPLES)
@@ -222,23 +222,24 @@ class _Work:
     def _prune(self) -> None:
         """Leave out what is made or sent for nobody; row clocks and paces are next to nothing."""
         while True:
-            read = {site: {flow for one in own for flow in one.inputs} for site, own in self.operators.items()}
+            read = {site: {flow for ship in own for flow in ship.inputs} for site, own in self.operators.items()}
             ships = {
                 site: {
-                    one: sub_plans
-                    for one, sub_plans in own.items()
-                    if one.flow.form not in (Form.SPAN, Form.ASK) or one.arrives_as in read.get(one.to, ())
+                    operator: sub_plans
+                    for operator, sub_plans in own.items()
+                    if operator.flow.form not in (Form.SPAN, Form.ASK)
+                    or operator.arrives_as in read.get(operator.to, ())
                 }
                 for site, own in self.ships.items()
             }
-            sent = {site: {one.flow for one in own} for site, own in ships.items()}
+            sent = {site: {ship.flow for ship in own} for site, own in ships.items()}
             operators = {
                 site: {
-                    one: sub_plans
-                    for one, sub_plans in own.items()
-                    if one.out.form not in (Form.SPAN, Form.ASK, Form.POINT, Form.ROW)
-                    or one.out in sent.get(site, ())
-                    or any(one.out in other.inputs for other in own)
+                    operator: sub_plans
+                    for operator, sub_plans in own.items()
+                    if operator.out.form not in (Form.SPAN, Form.ASK, Form.POINT, Form.ROW)
+                    or operator.out in sent.get(site, ())
+                    or any(operator.out in other.inputs for other in own)
                 }
                 for site, own in self.operators.items()
             }

@@ -216,11 +216,11 @@ class Gather:
     @property
     def semijoins(self) -> tuple[Semijoin, ...]:
         """Its members, each for the sub-plans that it is for."""
-        return tuple(replace(one, sub_plans=self.sub_plans) for one in self.members)
+        return tuple(replace(member, sub_plans=self.sub_plans) for member in self.members)
 
     @property
     def inputs(self) -> tuple[Flow, ...]:
-        return tuple(dict.fromkeys(flow for one in self.members for flow in one.inputs))
+        return tuple(dict.fromkeys(flow for member in self.members for flow in member.inputs))
 
     @property
     def key(self) -> Key:
@@ -233,11 +233,11 @@ class Gather:
     @property
     def aliases(self) -> tuple[str, ...]:
         """The aliases whose rows it finds: they are of one stream."""
-        return tuple(dict.fromkeys(one.subject.name for one in self.members))
+        return tuple(dict.fromkeys(member.subject.name for member in self.members))
 
     def alias_of(self, flow: Flow) -> str:
         """The alias whose window an input is about."""
-        found = (one.alias for one in self.members if flow == one.witness)
+        found = (member.alias for member in self.members if flow == member.witness)
         return flow.name if flow.name in self.aliases else next(found)
 
 
@@ -365,7 +365,9 @@ def node_operators(program: JoinProgram) -> Iterator[str]:
             case Semijoin():
                 yield f"semijoin({operator.subject}, {operator.witness}) -> {operator.out}{_for(operator.sub_plans)}"
             case Gather():
-                several = " or ".join(f"semijoin({one.subject}, {one.witness})" for one in operator.semijoins)
+                several = " or ".join(
+                    f"semijoin({semijoin.subject}, {semijoin.witness})" for semijoin in operator.semijoins
+                )
                 yield f"{several} -> {operator.out}{_for(operator.sub_plans)}"
             case Announce():
                 yield f"announce({operator.rows}) -> {operator.out}{_for(operator.sub_plans)}"

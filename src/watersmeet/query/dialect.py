@@ -43,14 +43,14 @@ def all_of(conditions: list[str]) -> str:
     """Conditions of DuckDB's dialect joined by AND as Spark evaluates it: none after the first that is false."""
     if len(conditions) == 1:
         return f"({conditions[0]})"
-    cases = " ".join(f"WHEN NOT ({one}) THEN FALSE" for one in conditions)
-    return f"(CASE {cases} ELSE {' AND '.join(f'({one})' for one in conditions)} END)"
+    cases = " ".join(f"WHEN NOT ({condition}) THEN FALSE" for condition in conditions)
+    return f"(CASE {cases} ELSE {' AND '.join(f'({condition})' for condition in conditions)} END)"
 
 
 def any_of(conditions: list[str]) -> str:
     """The same by OR: none after the first that is true."""
-    cases = " ".join(f"WHEN ({one}) THEN TRUE" for one in conditions)
-    return f"(CASE {cases} ELSE {' OR '.join(f'({one})' for one in conditions)} END)"
+    cases = " ".join(f"WHEN ({condition}) THEN TRUE" for condition in conditions)
+    return f"(CASE {cases} ELSE {' OR '.join(f'({condition})' for condition in conditions)} END)"
 
 
 def _whole_units(node: exp.Expr) -> exp.Expr:
@@ -104,8 +104,8 @@ def _divided(operator: str) -> Any:
 def _connected(operator: str, join: Any) -> Any:
     def connect(generator: Any, node: exp.Connector) -> str:
         operands = list(node.flatten(unnest=False))
-        texts = [generator.sql(one) for one in operands]
-        if not generator.dialect.ansi or not any(one.find(*_CAN_FAIL) for one in operands[1:]):
+        texts = [generator.sql(operand) for operand in operands]
+        if not generator.dialect.ansi or not any(operand.find(*_CAN_FAIL) for operand in operands[1:]):
             return f" {operator} ".join(texts)
         if sum(map(len, texts)) > _LONGEST_OPERAND:
             raise RecursionError

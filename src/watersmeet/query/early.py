@@ -34,7 +34,7 @@ def grouped_early(query: JoinQuery, types: Mapping[str, Mapping[str, str]]) -> s
     """
     grouping, window = _checked(query)
     views = [_View(query, source, grouping) for source in query.sources]
-    values = [_value(query, one, views, types) for one in grouping.aggregates]
+    values = [_value(query, aggregate, views, types) for aggregate in grouping.aggregates]
     keys = [_written(item.expression) for item in query.select[: grouping.keys]]
     names = {key_of_group(number).sql: f"({text})" for number, text in enumerate(keys)}
     names |= {value_of_group(number).sql: text for number, text in enumerate(values)}
@@ -43,15 +43,15 @@ def grouped_early(query: JoinQuery, types: Mapping[str, Mapping[str, str]]) -> s
     def over(expression: Expression) -> str:
         return _QUOTED.sub(lambda found: names.get(found.group(), found.group()), expression.sql)
 
-    conditions = [f"{_written(one.left)} = {_written(one.right)}" for one in query.equalities]
-    conditions += [f"({_written(one)})" for one in query.residuals]
+    conditions = [f"{_written(equality.left)} = {_written(equality.right)}" for equality in query.equalities]
+    conditions += [f"({_written(predicate)})" for predicate in query.residuals]
     interval = Hop(window.window_us, window.window_us)
     sql = f"WITH {', '.join(view.sql(interval) for view in views)} "
     sql += f"SELECT {', '.join(f'{over(item.expression)} AS {_quoted(item.name)}' for item in grouping.select)} "
     sql += f"FROM {', '.join(f'{view.name} [{window}] {_quoted(view.alias)}' for view in views)} "
     sql += f"WHERE {' AND '.join(conditions)} GROUP BY {', '.join([*keys, str(grouping.window)])}"
     if grouping.having:
-        sql += f" HAVING {' AND '.join(f'({over(one)})' for one in grouping.having)}"
+        sql += f" HAVING {' AND '.join(f'({over(predicate)})' for predicate in grouping.having)}"
     if grouping.limit is not None:
         order = (
             f"{over(key.expression)} {'DESC' if key.descending else 'ASC'} NULLS "
@@ -89,10 +89,10 @@ class _View:
     def __init__(self, query: JoinQuery, source: StreamRef, grouping: Grouping) -> None:
         self.alias, self.stream = source.alias, source.stream
         self.name = f"{source.alias}_early"
-        self._filters = [one for one in query.filters if one.aliases == (source.alias,)]
-        sides = [side for one in query.equalities for side in (one.left, one.right)]
+        self._filters = [predicate for predicate in query.filters if predicate.aliases == (source.alias,)]
+        sides = [side for equality in query.equalities for side in (equality.left, equality.right)]
         read = [*sides, *query.residuals, *(item.expression for item in query.select[: grouping.keys])]
-        columns = (column for one in read for column in one.columns if column.alias == source.alias)
+        columns = (column for expression in read for column in expression.columns if column.alias == source.alias)
         self._columns = tuple(dict.fromkeys(columns))
         self._partials: dict[str, str] = {}  # by what is written, the column that has it
 
@@ -108,7 +108,11 @@ class _View:
     def sql(self, window: Hop) -> str:
         columns = [f"{_dotted(column)} AS {_quoted(column.name)}" for column in self._columns]
         items = [*columns, f"count(*) AS {_COUNT}", *(f"{text} AS {name}" for text, name in self._partials.items())]
-        where = f" WHERE {' AND '.join(f'({_written(one)})' for one in self._filters)}" if self._filters else ""
+        where = (
+            f" WHERE {' AND '.join(f'({_written(expression)})' for expression in self._filters)}"
+            if self._filters
+            else ""
+        )
         keys = ", ".join(_dotted(column) for column in self._columns)
         source = f"{_quoted(self.stream)} {_quoted(self.alias)}"
         return f"{self.name} AS (SELECT {', '.join(items)} FROM {source}{where} GROUP BY {keys}, {window})"

@@ -104,12 +104,14 @@ class OuterJoins:
 
     def rebound(self, bound: Mapping[Predicate, Predicate], types: tuple[tuple[Column, str], ...]) -> "OuterJoins":
         """The same with other predicates in the place of some, and the types of columns."""
-        return OuterJoins(_rebound(self.tree, bound), tuple(bound.get(one, one) for one in self.where), types)
+        return OuterJoins(
+            _rebound(self.tree, bound), tuple(bound.get(predicate, predicate) for predicate in self.where), types
+        )
 
 
 def _rebound(node: JoinTree, bound: Mapping[Predicate, Predicate]) -> JoinTree:
     left, right = (side if isinstance(side, str) else _rebound(side, bound) for side in (node.left, node.right))
-    return JoinTree(node.kind, left, right, tuple(bound.get(one, one) for one in node.on))
+    return JoinTree(node.kind, left, right, tuple(bound.get(predicate, predicate) for predicate in node.on))
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ def groups_sql(query: JoinQuery, grouping: Grouping, types: Mapping[str, str], w
     ended = "TRUE" if watermark_us is None else f"__start + {length_us} <= {watermark_us}"
     by = ", ".join([*keys, "__start"])
     groups = f"SELECT {', '.join(columns)} FROM ({counted}) WHERE {ended} GROUP BY {by}"
-    having = " AND ".join(f"({to_duckdb(one)})" for one in grouping.having) or "TRUE"
+    having = " AND ".join(f"({to_duckdb(predicate)})" for predicate in grouping.having) or "TRUE"
     items = ", ".join(f"{_group_item_sql(item)} AS {quoted(item.name)}" for item in grouping.select)
     statement = f"SELECT {items} FROM ({groups}) WHERE {having}"
     if grouping.limit is not None:
@@ -59,7 +59,7 @@ def changes_sql(query: JoinQuery, grouping: Grouping, types: Mapping[str, str], 
     keys = [quoted(item.name) for item in query.select[: grouping.keys]]
     group = f"dense_rank() OVER (ORDER BY {', '.join(keys)})" if keys else "0"
     ts, before = quoted(TIME.name), "TRUE" if watermark_us is None else f"__at < {watermark_us}"
-    having = " AND ".join(f"({to_duckdb(one)})" for one in grouping.having) or "TRUE"
+    having = " AND ".join(f"({to_duckdb(predicate)})" for predicate in grouping.having) or "TRUE"
     own = {CHANGED_AT: "make_timestamptz(CAST(__at AS BIGINT))", DELETED: "NOT __is"}
     items, values = [], []
     for number, item in enumerate(grouping.select):

@@ -62,7 +62,7 @@ def outer_sql(
     )
     if query.grouping is not None and isinstance(query.grouping.window, Changes):
         items += f",\n  CASE WHEN {END} < {NEVER} THEN {END} END AS __end"
-    conditions = [_predicate_sql(one) for one in outer.where]
+    conditions = [_predicate_sql(predicate) for predicate in outer.where]
     if heads_before_us is not None:
         conditions.append(f"{TS} < {heads_before_us}")
     where = "\n  AND ".join(conditions or ["TRUE"])

@@ -133,7 +133,7 @@ class _Expansion:
         self._made: list[_Made] = []
         self._tables = {source.alias for source in query.sources if isinstance(source.window, AsOf)}
         self._joins: dict[frozenset[str], tuple[Predicate, ...]] = {}  # by pattern, the predicates of its branch
-        rejected = frozenset[str]().union(*(rejects_null(one) for one in outer.where))
+        rejected = frozenset[str]().union(*(rejects_null(predicate) for predicate in outer.where))
         self._tree = self._pushed_down(_simplified(outer.tree, rejected))
         self._where: list[Predicate] = []
         for predicate in outer.where:
@@ -191,7 +191,7 @@ class _Expansion:
         everything = aliases_of(self._tree)
         for pattern in patterns:
             absent = everything - pattern.aliases
-            if not any(rejects_null(one) & absent for one in self._where):
+            if not any(rejects_null(predicate) & absent for predicate in self._where):
                 self._made[pattern.relation].is_output = True
         needed = sorted(self._needed())
         self._check_kept_tables(needed)
@@ -212,7 +212,7 @@ class _Expansion:
                     places.index(made.aliases),
                     tuple(alias for alias in order if alias in made.aliases),
                     numbers.get(made.of, -1),
-                    tuple(replace(one, relation=numbers[one.relation]) for one in made.by),
+                    tuple(replace(matcher, relation=numbers[matcher.relation]) for matcher in made.by),
                     made.is_output,
                     self._is_at_once(old) and not self._is_awaited(old, needed),
                 )
@@ -228,13 +228,13 @@ class _Expansion:
         left, right = self._patterns(node.left), self._patterns(node.right)
         if node.kind in (JoinKind.SEMI, JoinKind.ANTI):
             return self._halves(node, left, right)
-        pairs = {(i, j): pair for i, one in enumerate(left) for j, two in enumerate(right)
-                 if (pair := self._pair(node, one, two)) is not None}  # fmt: skip
+        pairs = {(i, j): pair for i, pattern in enumerate(left) for j, two in enumerate(right)
+                 if (pair := self._pair(node, pattern, two)) is not None}  # fmt: skip
         found = list(pairs.values())
         if node.kind is not JoinKind.INNER:
             found += [
-                self._lacking(one, [pair for (i, _), pair in pairs.items() if i == number])
-                for number, one in enumerate(left)
+                self._lacking(pattern, [pair for (i, _), pair in pairs.items() if i == number])
+                for number, pattern in enumerate(left)
             ]
         if node.kind is JoinKind.FULL:
             found += [
@@ -251,9 +251,9 @@ class _Expansion:
     def _joined(self, node: JoinTree, left: _Pattern, right: _Pattern) -> _Pattern | None:
         """All combinations of two patterns that satisfy ON; None where it rejects the NULLs of one."""
         absent = aliases_of(node) - left.aliases - right.aliases
-        if any(rejects_null(one) & absent for one in node.on):
+        if any(rejects_null(predicate) & absent for predicate in node.on):
             return None
-        on = (self._without(one, absent) for one in node.on)
+        on = (self._without(predicate, absent) for predicate in node.on)
         return self._plain(left.aliases | right.aliases, (*left.predicates, *right.predicates, *on))
 
     def _pair(self, node: JoinTree, left: _Pattern, right: _Pattern) -> _Pattern | None:
@@ -271,7 +271,7 @@ class _Expansion:
 
     def _lacking(self, pattern: _Pattern, pairs: list[_Pattern]) -> _Pattern:
         """The rows of a pattern that are in none of some pairs."""
-        by = [Matcher(one.relation, self._made[one.relation].of in (-1, pattern.relation)) for one in pairs]
+        by = [Matcher(pair.relation, self._made[pair.relation].of in (-1, pattern.relation)) for pair in pairs]
         return self._judged(RelationKind.UNMATCHED, pattern, by) if by else pattern
 
     def _halves(self, node: JoinTree, left: list[_Pattern], right: list[_Pattern]) -> list[_Pattern]:
@@ -300,7 +300,7 @@ class _Expansion:
                 seen.add(number)
                 yield number
                 made = self._made[number]
-                waiting += [one.relation for one in made.by]
+                waiting += [matcher.relation for matcher in made.by]
                 waiting += [made.of] if made.of >= 0 else []
 
     # -- tables
@@ -310,7 +310,7 @@ class _Expansion:
         made = self._made[number]
         if made.of >= 0 and not self._is_at_once(made.of):
             return False
-        others = (self._made[one.relation].aliases - made.aliases for one in made.by)
+        others = (self._made[matcher.relation].aliases - made.aliases for matcher in made.by)
         return all(aliases <= self._tables for aliases in others)
 
     def _is_awaited(self, number: int, needed: Iterable[int]) -> bool:
@@ -339,7 +339,7 @@ class _Expansion:
             return
         for side, other in ((node.left, node.right), (node.right, node.left)):
             seen = _visible(side)
-            refreshed = [one for one in seen if self._query.source(one).window == AsOf(is_refreshed=True)]
+            refreshed = [name for name in seen if self._query.source(name).window == AsOf(is_refreshed=True)]
             if refreshed and seen - self._tables and _visible(other) - self._tables:
                 raise SqlError(
                     f"streams are joined after table {min(refreshed)!r}, which is refreshed, in a query with outer "
@@ -352,7 +352,7 @@ class _Expansion:
             windows = [self._query.source(alias).window for alias in relation.aliases]
             if relation.kind not in JUDGING or relation.is_at_once:
                 continue
-            if not all(isinstance(one, Unbounded | AsOf) for one in windows):
+            if not all(isinstance(window, Unbounded | AsOf) for window in windows):
                 continue
             names = " and ".join(repr(alias) for alias in relation.aliases if alias not in self._tables)
             if relation.kind is RelationKind.UNMATCHED:
@@ -373,16 +373,16 @@ class _Expansion:
         query = self._query
         absent = frozenset(query.aliases) - aliases
         predicates = self._joins[aliases]
-        expressions = [one for one in predicates if isinstance(one, Expression)]
+        expressions = [predicate for predicate in predicates if isinstance(predicate, Expression)]
         relations = tuple(relations)
-        own = [one for one in relations if one.branch == number]
-        is_output = any(one.is_output for one in own)
+        own = [relation for relation in relations if relation.branch == number]
+        is_output = any(relation.is_output for relation in own)
         items = list(query.select) if is_output else []
         select = [replace(item, expression=with_nulls(item.expression, self._types, absent)) for item in items]
         if is_output and self._where:
-            where = [self._without(one, absent) for one in self._where]
-            columns = sorted({column for one in where for column in _columns(one)})
-            condition = " AND ".join(f"({_sql(one)})" for one in where)
+            where = [self._without(predicate, absent) for predicate in self._where]
+            columns = sorted({column for predicate in where for column in _columns(predicate)})
+            condition = " AND ".join(f"({_sql(predicate)})" for predicate in where)
             select.append(
                 SelectItem(WHERE_HOLDS, Expression(f"coalesce({condition}, false)", tuple(columns), "boolean"))
             )
@@ -394,9 +394,9 @@ class _Expansion:
         inner = replace(
             query,
             sources=tuple(source for source in query.sources if source.alias in aliases),
-            equalities=tuple(one for one in predicates if isinstance(one, Equality)),
-            filters=tuple(one for one in expressions if len(one.aliases) == 1),
-            residuals=tuple(one for one in expressions if len(one.aliases) != 1),
+            equalities=tuple(predicate for predicate in predicates if isinstance(predicate, Equality)),
+            filters=tuple(expression for expression in expressions if len(expression.aliases) == 1),
+            residuals=tuple(expression for expression in expressions if len(expression.aliases) != 1),
             select=tuple(select),
             distinct=False,
             grouping=None,
@@ -417,8 +417,8 @@ class _Expansion:
                     found |= set(relations[relation.of].aliases)
             if relation.kind is RelationKind.PART and relations[relation.of].branch == branch:
                 found |= set(relations[relation.of].aliases)
-            for one in relation.by:
-                found |= set(relation.aliases) if relations[one.relation].branch == branch else set()
+            for matcher in relation.by:
+                found |= set(relation.aliases) if relations[matcher.relation].branch == branch else set()
         return [alias for alias in self._query.aliases if alias in found]
 
     def _without(self, predicate: Predicate, absent: frozenset[str]) -> Predicate:
@@ -432,7 +432,7 @@ def _simplified(node: JoinTree | str, rejected: frozenset[str]) -> JoinTree | st
     if isinstance(node, str):
         return node
     left, right = aliases_of(node.left), aliases_of(node.right)
-    by_on = frozenset[str]().union(*(rejects_null(one) for one in node.on))
+    by_on = frozenset[str]().union(*(rejects_null(predicate) for predicate in node.on))
     kind, sides = node.kind, (node.left, node.right)
     if kind is JoinKind.FULL:
         match bool(rejected & left), bool(rejected & right):

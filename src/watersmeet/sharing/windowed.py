@@ -204,10 +204,10 @@ class SharedAggregation:
             return np.zeros(batch.num_rows, np.int64)
         encoded = [pc.dictionary_encode(batch.column(name), null_encoding="encode") for name in self._group_columns]
         inverse, first = np.zeros(batch.num_rows, np.int64), np.zeros(1, np.int64)
-        for one in encoded:
-            keys = inverse * len(one.dictionary) + one.indices.to_numpy(zero_copy_only=False)
+        for value in encoded:
+            keys = inverse * len(value.dictionary) + value.indices.to_numpy(zero_copy_only=False)
             _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
-        tuples = zip(*(one.take(pa.array(first)).to_pylist() for one in encoded), strict=True)
+        tuples = zip(*(value.take(pa.array(first)).to_pylist() for value in encoded), strict=True)
         numbers = np.array([self._groups.setdefault(key, len(self._groups)) for key in tuples], np.int64)
         return numbers[inverse.reshape(-1)]
 
@@ -310,9 +310,9 @@ def _by_window_and_group(queries: Sequence[WindowedQuery]) -> dict[tuple[Window,
 
 def _answers(found: Sequence[_Answer], queries: Sequence[WindowedQuery], group_columns: Sequence[str]) -> pa.Table:
     """One row an answer; grouping columns that a query does not have are NULL."""
-    names = [queries[query].name for one in found for query in one.queries.tolist()]
-    starts = [one.begin for one in found for _ in range(len(one.queries))]
-    figures = np.concatenate([one.figures for one in found], axis=1) if found else np.zeros((6, 0), np.int64)
+    names = [queries[query].name for answer in found for query in answer.queries.tolist()]
+    starts = [answer.begin for answer in found for _ in range(len(answer.queries))]
+    figures = np.concatenate([answer.figures for answer in found], axis=1) if found else np.zeros((6, 0), np.int64)
     rows, values, high, low, least, most = figures
     empty = values == 0
     sums = [
@@ -325,9 +325,9 @@ def _answers(found: Sequence[_Answer], queries: Sequence[WindowedQuery], group_c
     }
     for name in group_columns:
         keys = [
-            one.keys[group][one.group_by.index(name)] if name in one.group_by else None
-            for one in found
-            for group in one.groups.tolist()
+            answer.keys[group][answer.group_by.index(name)] if name in answer.group_by else None
+            for answer in found
+            for group in answer.groups.tolist()
         ]
         columns[name] = pa.array(keys)
     columns["rows"] = pa.array(rows)

@@ -216,8 +216,8 @@ class PlanAdapter:
             self._carry_out(*self._decisions.decide(now_us))
 
     def _carry_out(self, changes: Iterable[GoOver], events: Iterable[Event]) -> None:
-        for one in events:
-            self._publish(one)
+        for event in events:
+            self._publish(event)
         for change in changes:
             self._go_over(change)
 

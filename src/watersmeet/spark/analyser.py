@@ -68,7 +68,7 @@ class TypedRows:
         struct = field.dataType
         if not isinstance(struct, StructType) or struct.names != [str(number) for number in range(len(texts))]:
             return  # a text that is more than one expression
-        self._types |= {text: one.dataType.simpleString() for text, one in zip(texts, struct.fields, strict=True)}
+        self._types |= {text: field.dataType.simpleString() for text, field in zip(texts, struct.fields, strict=True)}
         if self._backend.are_harmless(self._frame, frame, texts):
             self._harmless.update(texts)
 

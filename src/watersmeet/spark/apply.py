@@ -77,7 +77,7 @@ class Applier:
                 return
         job = next(job for job in self._jobs if job.site == site)
         place = job.directory
-        for request in (one for one in requests_in(place) if one.id == name):
+        for request in (request for request in requests_in(place) if request.id == name):
             text = None
             if not job.versions.has_request(name):
                 try:
@@ -121,10 +121,10 @@ class Applier:
             if not change.queries:
                 return found
             self._catalogue.ask_for(topology)
-            for one in self._jobs:
-                one.note_topology(topology)
+            for site_job in self._jobs:
+                site_job.note_topology(topology)
             check_change(at.versions.deployment, change)
-            if cause := next(filter(None, (one.cause_against(change) for one in self._jobs)), ""):
+            if cause := next(filter(None, (job.cause_against(change) for job in self._jobs)), ""):
                 raise InputError(cause)
             at.request(change)
             self._events.publish(PlanChangeProposed(change.queries, reason, before))
@@ -138,7 +138,7 @@ class Applier:
 
     def _check_streams(self, versions: Versions, streams: Iterable[Stream]) -> None:
         """Refuse a stream that was read before and is another one now: what was read of it is still known."""
-        for after in sorted(streams, key=lambda one: one.name):
+        for after in sorted(streams, key=lambda stream: stream.name):
             before = self._catalogue.past_stream(versions, after.name)
             if before is None or isinstance(after, Table):
                 continue
@@ -178,7 +178,7 @@ class Applier:
                 rows.append(Difference("plan", name, "new", f"by {chosen.planner}"))
                 self._asked[name] = chosen
             read = {source.stream for name in found.begun for source in planned.bounds[name].query.sources}
-            read |= {one.output.target.name for one in planned.asked if one.output.target.is_stream}
+            read |= {asked.output.target.name for asked in planned.asked if asked.output.target.is_stream}
             streams = self._catalogue.stream_texts(read)
         expanded, others = self.expanded(topology), []
         for name in self.selects_of(topology, found.replanned):
@@ -202,16 +202,16 @@ class Applier:
         names = {table.name: _free_name(table.name, known) for table in topology.tables}
         read: dict[str, set[str]] = {}  # by query or view whose SELECTs begin
         plain = without_names(topology)
-        for one in outputs_of(plain, plain.queries):
-            if set(found.begun) & {name for name, _ in one.output.branches}:
-                read.setdefault(one.owner.name, set()).update(one.output.streams & names.keys())
+        for asked in outputs_of(plain, plain.queries):
+            if set(found.begun) & {name for name, _ in asked.output.branches}:
+                read.setdefault(asked.owner.name, set()).update(asked.output.streams & names.keys())
 
         def named(queries: Iterable[Query]) -> tuple[Query, ...]:
             return tuple(
-                replace(one, read_as=tuple((name, names[name]) for name in sorted(read[one.name])))
-                if one.name in read
-                else one
-                for one in queries
+                replace(query, read_as=tuple((name, names[name]) for name in sorted(read[query.name])))
+                if query.name in read
+                else query
+                for query in queries
             )
 
         return replace(topology, queries=named(topology.queries), views=named(topology.views))
@@ -219,17 +219,17 @@ class Applier:
     def expanded(self, topology: Topology) -> Topology:
         """A topology with derived streams as they are here, and a query for each SELECT: what planners need."""
         streams = self._catalogue.topology.streams
-        schemas = {one.name: one.schema for one in streams if one.is_derived and one.schema is not None}
+        schemas = {stream.name: stream.schema for stream in streams if stream.is_derived and stream.schema is not None}
         return with_outputs(topology, outputs_of(topology, topology.queries), schemas)
 
     def selects_of(self, topology: Topology, queries: Iterable[str]) -> tuple[str, ...]:
         """The names under which the SELECTs of some queries, and of the views that they read, have their plans."""
         asked = outputs_of(topology, [topology.query(name) for name in queries])
-        return tuple(name for one in asked for name, _ in one.output.branches)
+        return tuple(name for entry in asked for name, _ in entry.output.branches)
 
     def bound(self, query: str) -> Bound:
         """How a query that is in force is bound to the schemas of its streams."""
-        finishes = (finish for one in self._jobs[0].versions.deployment.in_force for finish in one.finishes)
+        finishes = (finish for joined in self._jobs[0].versions.deployment.in_force for finish in joined.finishes)
         return self._catalogue.bounds[next(finish.definition for finish in finishes if finish.query == query)]
 
     def _note(self, at: float, event: Event) -> None:
@@ -264,10 +264,10 @@ def _columns(stream: Stream) -> str:
 
 def deployed_topology(catalogue: Catalogue, versions: Versions) -> Topology:
     """A topology with the queries that are in force in a deployment, and the views that they read."""
-    finishes = [finish for one in versions.deployment.in_force for finish in one.finishes]
+    finishes = [finish for joined in versions.deployment.in_force for finish in joined.finishes]
     given, known = catalogue.given, catalogue.topology
     named = {stream.name for stream in given.sources}
-    streams = (one for one in known.streams if one.name not in named and not one.is_derived)
-    tables = (one for one in known.tables if one.name not in named and not one.read_of)
+    streams = (stream for stream in known.streams if stream.name not in named and not stream.is_derived)
+    tables = (table for table in known.tables if table.name not in named and not table.read_of)
     whole = replace(given, queries=(), streams=(*given.streams, *streams), tables=(*given.tables, *tables))
     return with_defined(whole, (catalogue.defined(finish.definition) for finish in finishes))

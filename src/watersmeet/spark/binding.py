@@ -96,7 +96,7 @@ def expect_queries(analyser: Analyser, topology: Topology, queries: Iterable[Joi
 
 
 def _schemas_of(analyser: Analyser, topology: Topology, query: JoinQuery) -> dict[str, StructType]:
-    return {one.stream: stream_schema(analyser.spark, topology.stream(one.stream)) for one in query.sources}
+    return {source.stream: stream_schema(analyser.spark, topology.stream(source.stream)) for source in query.sources}
 
 
 def _rows_of(analyser: Analyser, query: JoinQuery, schemas: Mapping[str, StructType]) -> TypedRows:
@@ -160,8 +160,12 @@ def _bound_grouping(analyser: Analyser, rows: TypedRows, query: JoinQuery, group
         if _NOT_DISTINCT.search(kind) or kind.startswith(("array", "struct", "void")) or is_collated(kind):
             written = item.expression.sql.replace("`", "")
             raise TypeMismatch(f"GROUP BY cannot compare {written} of type {kind}; cast it or take it apart")
-    ours = {one.sql: one.item for one in grouping.aggregates if one.function in ("max_k", "min_k")}  # not Spark's
-    types = _types(rows, [Expression(one.sql, ()) for one in grouping.aggregates if one.sql not in ours])
+    ours = {
+        aggregate.sql: aggregate.item for aggregate in grouping.aggregates if aggregate.function in ("max_k", "min_k")
+    }  # not Spark's
+    types = _types(
+        rows, [Expression(aggregate.sql, ()) for aggregate in grouping.aggregates if aggregate.sql not in ours]
+    )
     types |= {sql: f"array<{query.select[item].expression.type}>" for sql, item in ours.items() if item is not None}
     for aggregate in grouping.aggregates:
         kind = "" if aggregate.item is None else query.select[aggregate.item].expression.type
@@ -175,7 +179,9 @@ def _bound_grouping(analyser: Analyser, rows: TypedRows, query: JoinQuery, group
         ):
             written = aggregate.sql.replace("`", "")
             raise TypeMismatch(f"{written}: values of type {kind} cannot be aggregated so; cast the argument")
-    typed = replace(grouping, aggregates=tuple(replace(one, type=types[one.sql]) for one in grouping.aggregates))
+    typed = replace(
+        grouping, aggregates=tuple(replace(aggregate, type=types[aggregate.sql]) for aggregate in grouping.aggregates)
+    )
     groups = analyser.rows(_group_type(replace(query, grouping=typed)))
     results = [*(item.expression for item in typed.select), *typed.having, *(key.expression for key in typed.order)]
     found = _types(groups, results)
@@ -187,7 +193,7 @@ def _bound_grouping(analyser: Analyser, rows: TypedRows, query: JoinQuery, group
     return replace(
         typed,
         select=tuple(replace(item, expression=_typed(item.expression, found)) for item in typed.select),
-        having=tuple(_condition(one, found) for one in typed.having),
+        having=tuple(_condition(predicate, found) for predicate in typed.having),
     )
 
 

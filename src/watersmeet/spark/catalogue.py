@@ -64,8 +64,8 @@ class Catalogue:
         self.delays_us.update({stream.name: stream.watermark_us for stream in known.values()})
         self._topology = replace(
             self._topology,
-            streams=tuple(one for one in known.values() if not isinstance(one, Table)),
-            tables=tuple(one for one in known.values() if isinstance(one, Table)),
+            streams=tuple(stream for stream in known.values() if not isinstance(stream, Table)),
+            tables=tuple(stream for stream in known.values() if isinstance(stream, Table)),
         )
 
     def ask_for(self, topology: Topology) -> None:
@@ -122,7 +122,7 @@ class Catalogue:
         """Bind the SELECTs that a change begins; InputError if that cannot be done here."""
         with self._lock:
             self.know_streams(change.streams)
-            return {one.query: self._bound(one.query, one.definition) for one in change.plans if one.is_fresh}
+            return {plan.query: self._bound(plan.query, plan.definition) for plan in change.plans if plan.is_fresh}
 
     def know_streams(self, texts: Mapping[str, str]) -> None:
         """Take streams from their definitions; what queries read that are deployed stays as it is."""
@@ -148,7 +148,7 @@ class Catalogue:
     def resume(self, versions: Versions) -> None:
         """Know what the checkpoint of a site has, also of queries that end."""
         self.know_streams(versions.streams)
-        used = {finish.definition: finish.query for one in versions.deployment.joins for finish in one.finishes}
+        used = {finish.definition: finish.query for joined in versions.deployment.joins for finish in joined.finishes}
         for name, text in versions.queries.items():
             if name in used and name not in self._defined and text:
                 self.know(name, *self._bound(used[name], text))
@@ -174,8 +174,8 @@ def definitions_of(topology: Topology, asked: Iterable[Asked]) -> dict[str, Defi
     every = list(asked)
     views = {view.name: view for view in topology.views}
     found: dict[str, Definition] = {}
-    for one in every:
-        is_view = one.owner.name in views
-        read = tuple(views[name] for name in views_under(every, one.owner) if name in views)
-        found |= {name: Definition(one.owner, read, is_view) for name, _ in one.output.branches}
+    for entry in every:
+        is_view = entry.owner.name in views
+        read = tuple(views[name] for name in views_under(every, entry.owner) if name in views)
+        found |= {name: Definition(entry.owner, read, is_view) for name, _ in entry.output.branches}
     return found

@@ -62,7 +62,7 @@ def _identity_of_tables(
     queries: Iterable[JoinQuery], schemas: Mapping[str, StructType], catalogue: Catalogue
 ) -> dict[str, Any]:
     """What queries read of tables, and whether those are refreshed; a source may get other columns meanwhile."""
-    read = {(one.source(c.alias).stream, c.name) for one in queries for c in _columns_of(one)}
+    read = {(query.source(c.alias).stream, c.name) for query in queries for c in _columns_of(query)}
     return {
         name: {
             "schema": StructType([field for field in schemas[name] if (name, field.name) in read]).simpleString(),
@@ -166,7 +166,9 @@ def change_events(entry: Takeover, deployment: Deployment) -> Iterator[Event]:
     if entry.refused:
         yield ChangeRefused(entry.change.queries, entry.refused)
         return
-    earlier = {finish.query for one in deployment.joins if one.since < entry.revision for finish in one.finishes}
+    earlier = {
+        finish.query for joined in deployment.joins if joined.since < entry.revision for finish in joined.finishes
+    }
     for plan in entry.change.plans:
         if plan.is_fresh:
             yield QueryAdded(plan.query, entry.at_us, entry.revision, plan.query in earlier)

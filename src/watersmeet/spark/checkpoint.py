@@ -123,7 +123,7 @@ class Checkpoint:
         """Let select lists be others than before, where all answers given so far have the same columns."""
         stored = self._stored_identity()
         for name, query in identity["queries"].items():
-            before, now = ([(n, kind) for n, _, kind in one[SELECT]] for one in (stored["queries"][name], query))
+            before, now = ([(n, kind) for n, _, kind in value[SELECT]] for value in (stored["queries"][name], query))
             if before != now and self.ledger.rows_out.get(name):
                 raise CheckpointMismatch(
                     f"query {name!r}: its answers had the columns {_columns(before)} and now have {_columns(now)}, but "

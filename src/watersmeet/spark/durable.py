@@ -63,9 +63,9 @@ class Disk:
         place = Path(directory)
         if place.is_dir():
             return
-        made = list(takewhile(lambda one: not one.exists(), (place, *place.parents)))
+        made = list(takewhile(lambda path: not path.exists(), (place, *place.parents)))
         place.mkdir(parents=True, exist_ok=True)
-        self.flush(one.parent for one in made)
+        self.flush(path.parent for path in made)
 
 
 FLUSHED, UNFLUSHED = Disk(), Disk(flushes=False)

@@ -141,10 +141,10 @@ def _read_by_plans(bound: BoundOutputs) -> Iterator[frozenset[str]]:
     """For each SELECT that a planner plans over several sites, what it reads, below views too."""
     below: dict[str, frozenset[str]] = {}
     homes = bound.topology.homes
-    for one in bound.asked:
-        sources = {name: below.get(name, frozenset([name])) for name in one.output.streams}
-        below[one.output.target.name] = frozenset().union(*sources.values())
-        for name, parsed in one.output.branches:
+    for asked in bound.asked:
+        sources = {name: below.get(name, frozenset([name])) for name in asked.output.streams}
+        below[asked.output.target.name] = frozenset().union(*sources.values())
+        for name, parsed in asked.output.branches:
             query = bound.topology.query(name)
             streams = {source.stream for source in parsed.sources}
             if query.plan is not None or query.planner == "central" or len(parsed.sources) < 2:
@@ -166,5 +166,7 @@ def _can_be_seen(stream: Stream) -> bool:
 
 
 def _come_with_time(unseen: Sequence[Stream]) -> str:
-    named = ", ".join(f"{one.name} ({'a frame' if one.source is None else one.source.format})" for one in unseen)
+    named = ", ".join(
+        f"{stream.name} ({'a frame' if stream.source is None else stream.source.format})" for stream in unseen
+    )
     return f"rows of {named} only come with time and cannot be looked at before, so all rows go to the query's site"

@@ -87,7 +87,9 @@ class QueryHandle:
             return None
         at = next((site for site in last if self._run.answers_here(self.name, site)), next(iter(last)))
         streams = {scan.stream for join in join_plans_of(self.chosen.plan) for scan in join.scans}
-        marks = {name: mark for one in last.values() for name, mark in one.watermarks.items() if name in streams}
+        marks = {
+            name: mark for completed in last.values() for name, mark in completed.watermarks.items() if name in streams
+        }
         return {"name": self.name, "batchId": last[at].batch, "watermarks": marks, **asdict(self.usage)}
 
 
@@ -489,5 +491,5 @@ class StreamingRun:
 
 def _with_named(known: Sequence[Named], more: Sequence[Named]) -> tuple[Named, ...]:
     """Things with others of the same name in their place."""
-    names = {one.name for one in more}
-    return tuple([one for one in known if one.name not in names] + list(more))
+    names = {query.name for query in more}
+    return tuple([query for query in known if query.name not in names] + list(more))

@@ -39,7 +39,11 @@ def connector_jars() -> list[Path]:
 
 def connector_settings(topology: Topology | None) -> dict[str, str]:
     """Spark's settings for a topology that reads topics or writes Avro, where the jars were fetched."""
-    ends = [] if topology is None else [*(one.source for one in topology.sources), *(q.sink for q in topology.queries)]
+    ends = (
+        []
+        if topology is None
+        else [*(source.source for source in topology.sources), *(q.sink for q in topology.queries)]
+    )
     jars = connector_jars() if any(end is not None and end.format == "kafka" for end in ends) else []
     return {"spark.jars": ",".join(map(str, jars))} if jars else {}
 

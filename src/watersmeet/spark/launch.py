@@ -169,7 +169,7 @@ class Launch:
         if self.decisions is None:
             self.events.subscribe(self._warn_if_added_with_adapt)
         elif not (self.alone and self.once):  # other sites may come after the end
-            self._adapt(run, self.decisions, [one.job for one in started])
+            self._adapt(run, self.decisions, [site_query.job for site_query in started])
         return run
 
     def _adapt(self, run: StreamingRun, decisions: Decisions, jobs: Sequence[SiteJob]) -> None:
@@ -200,7 +200,7 @@ class Launch:
     def _warn_if_added_with_adapt(self, at: float, event: Event) -> None:
         if isinstance(event, QueryAdded):
             now = self.applier.deployed
-            if any(one.name == event.query and now.adapt_of(one).is_on for one in now.queries):
+            if any(query.name == event.query and now.adapt_of(query).is_on for query in now.queries):
                 text = f"query {event.query!r}: its plan stays as it is although it has adapt, since no query had when "
                 self.events.publish(RunWarning(None, event.query, f"{text}the run started; start it again"))
 
@@ -262,7 +262,11 @@ class Launch:
                 once=self.once,
                 alone=self.alone,
                 slack_us=self._slack_us(read_versions(held.shelf, held.ledger)),
-                distances={one: topology.link(site, one).distance for one in topology.site_names if one != site},
+                distances={
+                    site_name: topology.link(site, site_name).distance
+                    for site_name in topology.site_names
+                    if site_name != site
+                },
                 observations=None if self.decisions is None else self.observations,
                 apply=self.applier.take,
             )
@@ -296,7 +300,7 @@ class Launch:
             return
         if self._is_behind(read_versions(held.shelf, ledger)):
             return
-        finishes = [finish for one in self.deployment.joins for finish in one.finishes]
+        finishes = [finish for joined in self.deployment.joins for finish in joined.finishes]
         corrected = with_finishes(held.shelf, ledger, finishes, queries)
         if corrected is not ledger:
             held.commit(corrected)
@@ -404,17 +408,17 @@ class Launch:
         """What must be the same for a checkpoint to be resumed."""
         own, running = self.known.get(site), latest(self.known)
         if own is not None and self._is_behind(own):
-            behind = [finish for one in own.deployment.in_force for finish in one.finishes]
+            behind = [finish for joined in own.deployment.in_force for finish in joined.finishes]
             return identity_of(site, behind, self.catalogue)  # it is about to follow the others
         since = {} if running is None else _since(running)
-        finishes = [finish for one in self.deployment.joins for finish in one.finishes]
+        finishes = [finish for joined in self.deployment.joins for finish in joined.finishes]
         asked = [replace(finish, since=since.get(finish.query, 1)) for finish in finishes]
         return identity_of(site, asked, self.catalogue)
 
 
 def _since(versions: Versions) -> dict[str, int]:
     """By query that is in force, the revision with which it began or was last replaced."""
-    return {finish.query: finish.since for one in versions.deployment.in_force for finish in one.finishes}
+    return {finish.query: finish.since for joined in versions.deployment.in_force for finish in joined.finishes}
 
 
 def _partition(chosen: Chosen) -> object:

@@ -51,12 +51,12 @@ class ObservedStatistics:
     def take(self, found: Sequence[Ingested]) -> None:
         """Take what was seen of the rows of a micro-batch."""
         with self._lock:
-            for one in found:
-                if one.observed:
-                    self._observer.take(one.stream, json.loads(one.observed))
+            for ingested in found:
+                if ingested.observed:
+                    self._observer.take(ingested.stream, json.loads(ingested.observed))
         if self._listener is not None:
-            for stream in {one.stream for one in found}:
-                texts = [one.observed for one in found if one.stream == stream and one.observed]
+            for stream in {ingested.stream for ingested in found}:
+                texts = [ingested.observed for ingested in found if ingested.stream == stream and ingested.observed]
                 self._listener.sketched(stream, texts)
         if time.monotonic() - self._written_at >= _WRITE_S:
             self.write()

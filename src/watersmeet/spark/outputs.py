@@ -30,8 +30,8 @@ class BoundOutputs:
 
     def schema(self, query: str) -> StructType:
         """The row type of a query's answers."""
-        one = next(one for one in self.asked if one.output.target.name == query)
-        return answer_type(self.bounds[one.output.branches[0][0]])
+        asked = next(asked for asked in self.asked if asked.output.target.name == query)
+        return answer_type(self.bounds[asked.output.branches[0][0]])
 
 
 def bind_outputs(
@@ -43,12 +43,12 @@ def bind_outputs(
     schemas: dict[str, str] = {}
     bounds: dict[str, Bound] = {}
     known = with_outputs(topology, ())
-    expect_queries(analyser, known, (branch for one in asked for _, branch in one.output.branches))
-    for number, one in enumerate(asked):
+    expect_queries(analyser, known, (branch for entry in asked for _, branch in entry.output.branches))
+    for number, entry in enumerate(asked):
         if number == 0 or asked[number - 1].output.target.is_stream:
             known = with_outputs(topology, asked[:number], schemas)
-        output = one.output
-        found = {name: _bind(analyser, known, one, name) for name, _ in output.branches}
+        output = entry.output
+        found = {name: _bind(analyser, known, entry, name) for name, _ in output.branches}
         bounds |= _of_one_type(spark, found) if len(found) > 1 else found
         if output.target.is_stream:
             fields = answer_type(bounds[output.branches[0][0]]).fields
@@ -56,12 +56,12 @@ def bind_outputs(
     return BoundOutputs(with_outputs(topology, asked, schemas), asked, bounds)
 
 
-def _bind(analyser: Analyser, topology: Topology, one: Asked, name: str) -> Bound:
+def _bind(analyser: Analyser, topology: Topology, asked: Asked, name: str) -> Bound:
     try:
-        return bind_parsed(analyser, topology, dict(one.output.branches)[name])
+        return bind_parsed(analyser, topology, dict(asked.output.branches)[name])
     except InputError as error:
-        if one.output.target.is_stream and not str(error).startswith(("view ", "stream ")):
-            raise type(error)(f"view {one.output.target.name!r}: {error}") from None
+        if asked.output.target.is_stream and not str(error).startswith(("view ", "stream ")):
+            raise type(error)(f"view {asked.output.target.name!r}: {error}") from None
         raise
 
 
@@ -88,7 +88,9 @@ def _of_one_type(spark: SparkSession, bounds: Mapping[str, Bound]) -> dict[str, 
             raise TypeMismatch(f"UNION ALL: {readable(error)}") from None
     found = {}
     for (name, bound), own in zip(bounds.items(), types, strict=True):
-        kinds = [None if one.dataType.simpleString() == kind else kind for one, kind in zip(own, common, strict=True)]
+        kinds = [
+            None if field.dataType.simpleString() == kind else kind for field, kind in zip(own, common, strict=True)
+        ]
         found[name] = Bound(cast_output(bound.query, kinds), bound.schemas)
     return found
 

@@ -68,7 +68,7 @@ def plan_queries(
 
 def with_choices(spark: SparkSession, topology: Topology) -> Topology:
     """The topology whose queries and views say whether their rows are grouped below the join."""
-    return with_early_groups(topology, lambda one, query: plan_queries(spark, one, [query]).plans)
+    return with_early_groups(topology, lambda topology, query: plan_queries(spark, topology, [query]).plans)
 
 
 def check_query(
@@ -116,12 +116,12 @@ def check_queries(
 ) -> Planned:
     """Plan all queries of a run at once; one by one only to find out which of them is wrong."""
     try:
-        with refusing([one.name for one in queries]):
+        with refusing([query.name for query in queries]):
             return _check_queries(spark, topology, queries, once=once, site=site, kept=kept)
     except Exception:
-        for one in queries if len(queries) > 1 else ():
-            with refusing([one.name]):
-                check_query(spark, topology, one, once=once, site=site, kept=kept)
+        for query in queries if len(queries) > 1 else ():
+            with refusing([query.name]):
+                check_query(spark, topology, query, once=once, site=site, kept=kept)
         raise
 
 

@@ -59,7 +59,7 @@ def _read(checkpoint: Path, *, at_start: bool) -> Versions | None:
 
 def latest(known: Mapping[str, Versions]) -> Versions | None:
     """The versions of a site that has gone furthest."""
-    return max(known.values(), key=lambda one: one.deployment.revision, default=None)
+    return max(known.values(), key=lambda versions: versions.deployment.revision, default=None)
 
 
 def current_definitions(known: Mapping[str, Versions]) -> dict[str, str]:
@@ -67,7 +67,7 @@ def current_definitions(known: Mapping[str, Versions]) -> dict[str, str]:
     versions = latest(known)
     if versions is None:
         return {}
-    return {finish.query: finish.definition for one in versions.deployment.in_force for finish in one.finishes}
+    return {finish.query: finish.definition for joined in versions.deployment.in_force for finish in joined.finishes}
 
 
 def resumed(topology: Topology, known: Mapping[str, Versions], root: Path) -> Topology:
@@ -138,10 +138,10 @@ def _with_queries(
 def with_defined(topology: Topology, definitions: Iterable[Definition]) -> Topology:
     """A topology with the queries and views of some definitions; views of its own that these do not have stay."""
     every = list(definitions)
-    queries = {one.query.name: one.query for one in every if not one.is_view}
+    queries = {definition.query.name: definition.query for definition in every if not definition.is_view}
     views = {view.name: view for view in topology.views}
-    views |= {view.name: view for one in every for view in one.views}
-    views |= {one.query.name: one.query for one in every if one.is_view}
+    views |= {view.name: view for definition in every for view in definition.views}
+    views |= {definition.query.name: definition.query for definition in every if definition.is_view}
     return replace(
         topology,
         queries=tuple(queries[name] for name in sorted(queries)),

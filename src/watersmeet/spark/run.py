@@ -134,7 +134,7 @@ def _start(
     kept = {} if fresh else kept_columns(root)
     planned = check_queries(session, topology, asked, once=once, site=site, kept=kept)
     topology, bounds = planned.topology, planned.bounds
-    plans_change = plans_change or any(topology.adapt_of(one).mode != "off" for one in asked)
+    plans_change = plans_change or any(topology.adapt_of(query).mode != "off" for query in asked)
     decisions, plans = adapting(topology, bounds, planned.plans, trigger_us)
     deployment = deployment_of(plans, topology, plans_change=plans_change)
     programs = programs_of(deployment)

@@ -140,7 +140,7 @@ class _Sampler:
         self._spark = spark
         self._stream = stream
         self._compared = compared
-        self._predicates = [_Predicate(one.aliases[0], sql) for sql, one in compared.filters.items()]
+        self._predicates = [_Predicate(predicate.aliases[0], sql) for sql, predicate in compared.filters.items()]
         self._first: pa.Table | None = None  # rows by event time, of all that were read
         self._rows = rows
         self._deadline = time.monotonic() + seconds
@@ -249,7 +249,9 @@ class _Sampler:
         """Sketch some rows, and tell how far it has come."""
         names = tuple(field.name for field in self._schema.fields if _has_arrow_type(field.dataType))
         task = SketchRows(
-            tuple(names), tuple(one.sql for one in self._predicates), max(self._rows - self._sketch.sketched, 0)
+            tuple(names),
+            tuple(predicate.sql for predicate in self._predicates),
+            max(self._rows - self._sketch.sketched, 0),
         )
         for data in reports(map_rows(self._laid_out(rows, names), task)):
             self._sketch.merge(StreamSketch.from_data(data))
@@ -273,7 +275,8 @@ class _Sampler:
         columns = {TIME: first.column(TS)}
         columns |= {KEY + name: key_numbers(first.column(name)) for name in self._compared.keys}
         columns |= {
-            FILTER + one.sql: first.column(_predicate_name(number)) for number, one in enumerate(self._predicates)
+            FILTER + predicate.sql: first.column(_predicate_name(number))
+            for number, predicate in enumerate(self._predicates)
         }
         columns |= {VALUE + name: first.column(name) for name in self._compared.values}
         return sample_of(columns, is_whole=is_whole and first.num_rows == known.num_rows < MOST_ROWS)
@@ -282,7 +285,7 @@ class _Sampler:
         """Event time, predicates and columns of the rows that are well formed."""
         if catches_malformed(self._stream.source):
             rows = rows.where(F.col(CORRUPT).isNull())
-        aliases = sorted({one.alias for one in self._predicates})
+        aliases = sorted({predicate.alias for predicate in self._predicates})
         columns = [(f"`{_quoted(field.name)}`", field.name) for field in self._schema.fields]
         flat = rows.select(
             *(F.col(place).alias(f"#{name}") for place, name in columns),
@@ -293,7 +296,7 @@ class _Sampler:
         if not isinstance(self._stream, Table):
             micros = F.expr(micros_sql(f"`#{_quoted(ts)}`", self._schema[ts].dataType.simpleString()))
         laid_out = [micros.cast("long").alias(TS)]
-        laid_out += [F.expr(one.sql).alias(_predicate_name(n)) for n, one in enumerate(self._predicates)]
+        laid_out += [F.expr(predicate.sql).alias(_predicate_name(n)) for n, predicate in enumerate(self._predicates)]
         laid_out += [F.col(f"`#{_quoted(name)}`").alias(name) for name in names]
         return flat.select(*laid_out).where(F.col(f"`{TS}`").between(FIRST_US, LAST_US))
 

@@ -39,12 +39,14 @@ def running_text(root: Path) -> str:
 
 def _reached_us(ledger: SiteLedger) -> int | None:
     times = [state.max_ts for state in ledger.streams.values() if state.max_ts is not None]
-    return max((one for one in times if one < END_US), default=None)
+    return max((time for time in times if time < END_US), default=None)
 
 
 def _lines(latest: Versions, known: dict[str, Versions], states: list[SiteCounts]) -> Iterator[str]:
     yield f"revision {latest.deployment.revision} of the plans, by the checkpoints of {', '.join(known)}"
-    behind = sorted(f"{site} ({one.deployment.revision})" for site, one in known.items() if _old(one, latest))
+    behind = sorted(
+        f"{site} ({versions.deployment.revision})" for site, versions in known.items() if _old(versions, latest)
+    )
     if behind:
         yield f"  not there yet: {', '.join(behind)}"
     for join in latest.deployment.joins:
@@ -63,15 +65,15 @@ def _lines(latest: Versions, known: dict[str, Versions], states: list[SiteCounts
         yield f"queued: {_change(change)}"
 
 
-def _old(one: Versions, latest: Versions) -> bool:
-    return one.deployment.revision < latest.deployment.revision
+def _old(versions: Versions, latest: Versions) -> bool:
+    return versions.deployment.revision < latest.deployment.revision
 
 
 def _join_lines(join: Joined, known: dict[str, Versions]) -> Iterator[str]:
     queries = ", ".join(finish.query for finish in join.finishes)
     from_us, until_us = join.heads.from_us, join.heads.until_us
     since = "from the start" if from_us is None else f"from {format_instant(from_us)} on"
-    gone = sorted(site for site, one in known.items() if join.name in one.gone)
+    gone = sorted(site for site, versions in known.items() if join.name in versions.gone)
     if until_us is None:
         state = "in force"
     else:
@@ -82,8 +84,8 @@ def _join_lines(join: Joined, known: dict[str, Versions]) -> Iterator[str]:
 
 def _change(change: Change) -> str:
     plans = [
-        f"{'new query ' if one.is_fresh else ''}{one.query}{f' by {one.planner}' if one.planner else ''}"
-        for one in change.plans
+        f"{'new query ' if plan.is_fresh else ''}{plan.query}{f' by {plan.planner}' if plan.planner else ''}"
+        for plan in change.plans
     ]
     what = ", ".join([*plans, *(f"{query} ends" for query in change.removed)])
     return f"{what}, since {change.reason}" if change.reason else what

@@ -129,8 +129,8 @@ class ColumnSketch:
             self._summarise(self._values, self._counts)
         self._take(other._values, other._counts)
         union = sketching.hll_union(_LOG_REGISTERS)
-        for one in (self, other):
-            union.update(one._hll())
+        for sketch in (self, other):
+            union.update(sketch._hll())
         self._distinct = union.get_result(sketching.HLL_8).serialize_compact()
         frequent = self._items()
         frequent.merge(other._items())
@@ -252,7 +252,7 @@ class ColumnSketch:
             return True
         pairs = float((self._counts * (self._counts - 1) / 2).sum())
         light = max(before.distinct - len(heavy), 1.0)
-        chance = sum(one**2 for one in heavy.values()) + (1 - share) ** 2 / light
+        chance = sum(value**2 for value in heavy.values()) + (1 - share) ** 2 / light
         expected = chance * self.rows * (self.rows - 1) / 2
         return abs(pairs - expected) > _DRIFT_ERRORS * sqrt(expected + 1) * 2 + _DRIFT_PAIRS * expected
 
@@ -266,9 +266,9 @@ class ColumnSketch:
         heavy = self.heavy
         bins = [Bin(value, value, 1.0, share) for value, share in heavy.items()]
         bins += self._ranges(list(heavy), max(1.0 - sum(heavy.values()), 0.0), self._foretold(seen))
-        total = sum(one.share for one in bins)
-        bins.sort(key=lambda one: one.low)
-        return tuple(Bin(one.low, one.high, round(one.distinct, 1), round(one.share / total, 9)) for one in bins)
+        total = sum(bin_.share for bin_ in bins)
+        bins.sort(key=lambda bin_: bin_.low)
+        return tuple(Bin(bin_.low, bin_.high, round(bin_.distinct, 1), round(bin_.share / total, 9)) for bin_ in bins)
 
     def _ranges(self, heavy: Sequence[int], share: float, distinct: float) -> list[Bin]:
         """The values that are not heavy in ranges of about equally many rows, from the sample of them."""
@@ -284,7 +284,7 @@ class ColumnSketch:
         bins: list[Bin] = []
         for start, end in zip(starts, ends, strict=True):
             first, last = int(values[start]), int(values[end - 1])
-            low = max([self._low, *(one + 1 for one in heavy if one < first), *(one.high + 1 for one in bins[-1:])])
+            low = max([self._low, *(one + 1 for one in heavy if one < first), *(bin_.high + 1 for bin_ in bins[-1:])])
             following = [int(values[end]) - 1] if end < len(values) else [self._high]
             high = min([*following, *(one - 1 for one in heavy if one > last)])
             different = distinct * (end - start) / len(values)

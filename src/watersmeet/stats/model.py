@@ -62,10 +62,10 @@ class Histogram:
         for one, other in zip(self.bins, self.bins[1:], strict=False):
             if one.high >= other.low:
                 raise ValueError(f"the bins {one.low}..{one.high} and {other.low}..{other.high} are not in order")
-        for one in self.bins:
-            if one.low > one.high or one.distinct < 0 or one.share < 0:
-                raise ValueError(f"not a bin: {one}")
-        if self.bins and not 0.99 < sum(one.share for one in self.bins) < 1.01:
+        for bin_ in self.bins:
+            if bin_.low > bin_.high or bin_.distinct < 0 or bin_.share < 0:
+                raise ValueError(f"not a bin: {bin_}")
+        if self.bins and not 0.99 < sum(bin_.share for bin_ in self.bins) < 1.01:
             raise ValueError("the shares of a histogram must add up to 1")
 
 

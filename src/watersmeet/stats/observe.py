@@ -58,7 +58,7 @@ def _sample(table: pa.Table) -> pa.Table:
 def _key_columns(scan: StreamScan) -> dict[int, str]:
     """The key columns that are a column of the stream, each column once: by its values rather than by their hash."""
     found: dict[str, int] = {}
-    for number, key in sorted(enumerate(scan.keys), key=lambda one: not one[1].exact):
+    for number, key in sorted(enumerate(scan.keys), key=lambda key: not key[1].exact):
         name = _column_of(key.expression)
         if name is not None:
             found.setdefault(name, number)
@@ -101,7 +101,12 @@ def _travelling(scan: StreamScan, keys: Mapping[int, str], table: pa.Table) -> p
 
 def filter_shares(scan: Scan, shares: Mapping[str, Number]) -> dict[str, Number]:
     """The share of rows that pass each filter of an alias, from the shares that pass the conditions of its stream."""
-    filters = tuple(sorted({restated(one, scan.alias, scan.stream) for one in scan.filters}, key=lambda one: one.sql))
+    filters = tuple(
+        sorted(
+            {restated(predicate, scan.alias, scan.stream) for predicate in scan.filters},
+            key=lambda expression: expression.sql,
+        )
+    )
     share = shares.get(Selection(filters, (), None).condition) if filters else None
     if share is None:
         return {}
@@ -157,4 +162,4 @@ class StreamObserver:
     def from_json(program: SiteProgram, text: str) -> "StreamObserver":
         """The observer that `to_json` wrote."""
         data: dict[str, Any] = json.loads(text)
-        return StreamObserver(program, {stream: StreamSketch.from_data(one) for stream, one in data.items()})
+        return StreamObserver(program, {stream: StreamSketch.from_data(value) for stream, value in data.items()})

@@ -89,9 +89,9 @@ class StreamSketch:
         """Another one that has taken the same."""
         made = copy.copy(self)
         made._intervals = self._intervals.copy()
-        made._columns = {name: one.copy() for name, one in self._columns.items()}
-        made._sizes = {name: one.copy() for name, one in self._sizes.items()}
-        made._in_order = {name: one.copy() for name, one in self._in_order.items()}
+        made._columns = {name: column.copy() for name, column in self._columns.items()}
+        made._sizes = {name: size.copy() for name, size in self._sizes.items()}
+        made._in_order = {name: sizes.copy() for name, sizes in self._in_order.items()}
         made._row_sizes = self._row_sizes.copy()
         made._passed = dict(self._passed)
         return made
@@ -184,9 +184,9 @@ class StreamSketch:
         made.rows, made.sketched = data["rows"], data["sketched"]
         made._first, made._last = data["first"], data["last"]
         made._intervals = np.array(data.get("intervals", [0] * len(INTERVALS)), np.int64)
-        made._columns = {name: ColumnSketch.from_data(one) for name, one in data["columns"].items()}
-        made._sizes = {name: Sizes(one) for name, one in data["sizes"].items()}
-        made._in_order = {name: Sizes(one) for name, one in data["in_order"].items()}
+        made._columns = {name: ColumnSketch.from_data(value) for name, value in data["columns"].items()}
+        made._sizes = {name: Sizes(value) for name, value in data["sizes"].items()}
+        made._in_order = {name: Sizes(value) for name, value in data["in_order"].items()}
         made._row_sizes = Sizes(data["row_sizes"])
         made._passed = {predicate: (rows, asked) for predicate, (rows, asked) in data["passed"].items()}
         return made

@@ -59,7 +59,7 @@ def read_stats(path: Path, columns: Mapping[str, Sequence[str]]) -> Stats:
     if "streams" in keys:
         given = keys["streams"].mapping("streams")
         for name, entry in given.items():
-            known = next((one for one in columns if one.casefold() == name.casefold()), None)
+            known = next((column for column in columns if column.casefold() == name.casefold()), None)
             if known is None:
                 unknown.append(name)
                 continue
@@ -67,7 +67,7 @@ def read_stats(path: Path, columns: Mapping[str, Sequence[str]]) -> Stats:
                 raise entry.fail(f"stream {name!r} is given twice (case does not count); remove one")
             streams[known] = read_stream_stats(entry, known, columns[known], known=_EITHER_KEYS)
     selectivities = keys["selectivities"].mapping("selectivities") if "selectivities" in keys else {}
-    shares = {sql: _number(one, f"selectivity {sql!r}", most=1.0) for sql, one in selectivities.items()}
+    shares = {sql: _number(selectivity, f"selectivity {sql!r}", most=1.0) for sql, selectivity in selectivities.items()}
     return Stats(streams, shares, tuple(unknown))
 
 
@@ -81,8 +81,8 @@ def filled(first: Stats, second: Stats) -> Stats:
     """
     streams = {name: first.stream(name) for name in (*first.streams, *second.streams)}
     for name, other in second.streams.items():
-        one = streams[name]
-        columns = {key: one.columns.get(key, ColumnStats()) for key in (*one.columns, *other.columns)}
+        stats = streams[name]
+        columns = {key: stats.columns.get(key, ColumnStats()) for key in (*stats.columns, *other.columns)}
         for key, extra in other.columns.items():
             own = columns[key]
             measured = own if own.sizes else extra
@@ -94,13 +94,13 @@ def filled(first: Stats, second: Stats) -> Stats:
                 extra.nulls if own.nulls is None else own.nulls,
             )
         streams[name] = StreamStats(
-            one.rate or other.rate,
-            one.row_bytes or other.row_bytes,
+            stats.rate or other.rate,
+            stats.row_bytes or other.row_bytes,
             columns,
-            one.batch_interval or other.batch_interval,
-            one.rows or other.rows,
-            one.busy or (other.busy if one.rate is None else {}),
-            one.sample or (other.sample if one.rate is None else None),
+            stats.batch_interval or other.batch_interval,
+            stats.rows or other.rows,
+            stats.busy or (other.busy if stats.rate is None else {}),
+            stats.sample or (other.sample if stats.rate is None else None),
         )
     unknown = tuple(dict.fromkeys((*first.unknown, *second.unknown)))
     return Stats(streams, {**second.selectivities, **first.selectivities}, unknown)
@@ -115,9 +115,9 @@ def stats_data(stats: Stats) -> dict[str, Any]:
     """Statistics as plain values, in the form of the file."""
     data: dict[str, Any] = {}
     if stats.streams:
-        data["streams"] = {name: _stream_data(one) for name, one in stats.streams.items()}
+        data["streams"] = {name: _stream_data(stream) for name, stream in stats.streams.items()}
     if stats.selectivities:
-        data["selectivities"] = {sql: _number_data(one) for sql, one in stats.selectivities.items()}
+        data["selectivities"] = {sql: _number_data(selectivity) for sql, selectivity in stats.selectivities.items()}
     return data
 
 
@@ -196,7 +196,7 @@ def _sizes(entry: Entry, what: str) -> BytesByBatch:
         raise entry.fail(
             f"sizes of {what} must be five, for batches of 1, 10, 100, 1,000 and 10,000 rows, such as {_SIZES_EXAMPLE}"
         )
-    sizes = [_amount(one, f"a size of {what}", is_size=True) for one in listed]
+    sizes = [_amount(entry, f"a size of {what}", is_size=True) for entry in listed]
     if len(sizes) == 3:  # as files had them: for batches of 10, 100 and 1,000 rows
         sizes = [sizes[0], *sizes, sizes[-1]]
     one, ten, hundred, thousand, most = sizes
@@ -235,7 +235,7 @@ def _about(keys: Mapping[str, Entry], what: str) -> tuple[Origin, float, float |
     """Where a figure comes from, how far it can be trusted, and when it was taken."""
     origin, confidence, taken_at = Origin.GIVEN, 1.0, None
     if "origin" in keys:
-        name, known = keys["origin"].text("origin"), [one.value for one in Origin]
+        name, known = keys["origin"].text("origin"), [origin.value for origin in Origin]
         if name not in known:
             raise keys["origin"].fail(f"{what}: unknown origin {name!r}; {did_you_mean(name, known)}")
         origin = Origin(name)
@@ -261,15 +261,15 @@ def _histogram(entry: Entry, what: str) -> Histogram:
         if "bins" not in keys:
             raise entry.fail(f"{what} has no bins")
         about, listing = _about(keys, what), keys["bins"]
-    bins = [(_bin(one, what), one) for one in listing.sequence(what, _BINS_EXAMPLE)]
+    bins = [(_bin(entry, what), entry) for entry in listing.sequence(what, _BINS_EXAMPLE)]
     bins.sort(key=lambda pair: pair[0].low)
     for (one, _), (other, place) in pairwise(bins):
         if one.high >= other.low:
             raise place.fail(f"{what}: the bins {_range(one)} and {_range(other)} overlap; every value has one bin")
-    total = sum(one.share for one, _ in bins)
+    total = sum(bin_.share for bin_, _ in bins)
     if bins and not 0.99 < total < 1.01:
         raise entry.fail(f"{what}: the shares of its bins add up to {total:g}; they must add up to 1")
-    return Histogram(tuple(one for one, _ in bins), *about)
+    return Histogram(tuple(bin_ for bin_, _ in bins), *about)
 
 
 def _bin(entry: Entry, what: str) -> Bin:
@@ -298,8 +298,8 @@ def _whole(entry: Entry, what: str) -> int:
     return value
 
 
-def _range(one: Bin) -> str:
-    return str(one.low) if one.low == one.high else f"{one.low}..{one.high}"
+def _range(bin_: Bin) -> str:
+    return str(bin_.low) if bin_.low == bin_.high else f"{bin_.low}..{bin_.high}"
 
 
 def _stream_data(stats: StreamStats) -> dict[str, Any]:
@@ -317,7 +317,7 @@ def _stream_data(stats: StreamStats) -> dict[str, Any]:
     if stats.sample is not None:
         data["sample"] = {"rows": b64encode(stats.sample.rows).decode("ascii"), "whole": stats.sample.is_whole}
     if stats.columns:
-        data["columns"] = {name: _column_data(one) for name, one in stats.columns.items()}
+        data["columns"] = {name: _column_data(column) for name, column in stats.columns.items()}
     return data
 
 
@@ -332,17 +332,17 @@ def _column_data(stats: ColumnStats) -> dict[str, Any]:
     if stats.in_order is not None:
         data["in_order"] = [_plain(size) for size in stats.in_order]
     if stats.histogram is not None:
-        bins = [_bin_data(one) for one in stats.histogram.bins]
+        bins = [_bin_data(bin_) for bin_ in stats.histogram.bins]
         about = _about_data(stats.histogram)
         data["histogram"] = {**about, "bins": bins} if about else bins
     return data
 
 
-def _bin_data(one: Bin) -> dict[str, Any]:
-    place: dict[str, Any] = {"value": one.low} if one.low == one.high else {"low": one.low, "high": one.high}
-    place["share"] = _plain(one.share)
-    if one.distinct != float(one.high - one.low + 1):
-        place["distinct"] = _plain(one.distinct)
+def _bin_data(bin_: Bin) -> dict[str, Any]:
+    place: dict[str, Any] = {"value": bin_.low} if bin_.low == bin_.high else {"low": bin_.low, "high": bin_.high}
+    place["share"] = _plain(bin_.share)
+    if bin_.distinct != float(bin_.high - bin_.low + 1):
+        place["distinct"] = _plain(bin_.distinct)
     return place
 
 

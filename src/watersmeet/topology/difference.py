@@ -60,7 +60,7 @@ def differences(before: Topology, after: Topology) -> Differences:
     if not after.queries:
         raise InputError("no query would be left; stop the run instead")
     before, after = without_names(before), without_names(after)
-    old, new = ({query.name: query for query in one.queries} for one in (before, after))
+    old, new = ({query.name: query for query in topology.queries} for topology in (before, after))
     running, asked = _selects(before), _selects(after)
     is_other = {name for name in running.keys() & asked.keys() if running[name] != asked[name]}
     added = tuple(name for name in new if name not in old)
@@ -99,8 +99,8 @@ def differences(before: Topology, after: Topology) -> Differences:
 def streams_read(topology: Topology, queries: Iterable[Query] | None = None) -> set[str]:
     """The streams and tables that some queries of a topology read, or all of them, also through views."""
     topology = without_names(topology if queries is None else replace(topology, queries=tuple(queries)))
-    outputs = [one.output for one in outputs_of(topology, topology.queries)]
-    return {name for one in outputs for name in one.streams} - {one.target.name for one in outputs}
+    outputs = [asked.output for asked in outputs_of(topology, topology.queries)]
+    return {name for output in outputs for name in output.streams} - {output.target.name for output in outputs}
 
 
 def without_names(topology: Topology) -> Topology:
@@ -130,11 +130,11 @@ def _selects(topology: Topology) -> dict[str, _Selects]:
     """What the queries of a topology ask for, and the views that they read."""
     found: dict[str, _Selects] = {}
     asked = outputs_of(topology, topology.queries)
-    views = {one.output.target.name: one.owner.name for one in asked if one.output.target.is_stream}
-    for owner in {one.owner.name: one.owner for one in asked}.values():  # views before those that read them
-        outputs = [one.output for one in asked if one.owner.name == owner.name]
-        branches = tuple((name, canonical_sql(parsed)) for one in outputs for name, parsed in one.branches)
-        read = {views[name] for one in outputs for name in one.streams if name in views} - {owner.name}
+    views = {entry.output.target.name: entry.owner.name for entry in asked if entry.output.target.is_stream}
+    for owner in {entry.owner.name: entry.owner for entry in asked}.values():  # views before those that read them
+        outputs = [entry.output for entry in asked if entry.owner.name == owner.name]
+        branches = tuple((name, canonical_sql(parsed)) for output in outputs for name, parsed in output.branches)
+        read = {views[name] for output in outputs for name in output.streams if name in views} - {owner.name}
         is_view = owner.name in views
         settings = (owner.start_us, owner.errors)
         found[owner.name] = _Selects(is_view, branches, settings, tuple((name, found[name]) for name in sorted(read)))
@@ -144,7 +144,9 @@ def _selects(topology: Topology) -> dict[str, _Selects]:
 def _planning(before: Topology, old: Query, after: Topology, new: Query) -> list[str]:
     """What is different of what a query, and the views that it reads, say about their plans."""
     settings = _differing(old, new, _PLANNING)
-    views = [{one.owner.name: one.owner for one in outputs_of(*asked)} for asked in ((before, [old]), (after, [new]))]
+    views = [
+        {entry.owner.name: entry.owner for entry in outputs_of(*asked)} for asked in ((before, [old]), (after, [new]))
+    ]
     for name in sorted((views[0].keys() & views[1].keys()) - {old.name}):
         settings += [f"{setting} of view {name}" for setting in _differing(views[0][name], views[1][name], _PLANNING)]
     return settings
@@ -155,10 +157,10 @@ def _views(
 ) -> Iterator[Difference]:
     """Views that come and go with the queries that read them, or would be elsewhere."""
     places = [
-        {one.owner.name: one for one in outputs_of(one, one.queries) if one.output.target.is_stream}
-        for one in (before, after)
+        {asked.owner.name: asked for asked in outputs_of(topology, topology.queries) if asked.output.target.is_stream}
+        for topology in (before, after)
     ]
-    for name in sorted(one for one in old.keys() | new.keys() if (new.get(one) or old[one]).is_view):
+    for name in sorted(name for name in old.keys() | new.keys() if (new.get(name) or old[name]).is_view):
         if name not in new:
             yield Difference("view", name, "ends")
         elif name not in old:
@@ -199,8 +201,8 @@ _STREAM_CAUSES: Mapping[str, str] = {
 def _streams(before: Topology, after: Topology) -> Iterator[Difference]:
     """Streams that are read: those that begin and end to be, and those that have changed."""
     old, new = (
-        {name.casefold(): one.stream(name) for name in streams_read(one) - one.table_windows.keys()}
-        for one in (before, after)
+        {name.casefold(): topology.stream(name) for name in streams_read(topology) - topology.table_windows.keys()}
+        for topology in (before, after)
     )
     for key in sorted(new.keys() - old.keys()):
         yield Difference("stream", new[key].name, "begins", f"at {new[key].site}, {_shown(new[key].source)}")
@@ -212,7 +214,10 @@ def _streams(before: Topology, after: Topology) -> Iterator[Difference]:
 
 def _tables(before: Topology, after: Topology) -> Iterator[Difference]:
     """Tables that queries begin or cease to read, and those that have changed."""
-    names = [{name.casefold() for name in streams_read(one) & one.table_windows.keys()} for one in (before, after)]
+    names = [
+        {name.casefold() for name in streams_read(topology) & topology.table_windows.keys()}
+        for topology in (before, after)
+    ]
     old = {table.name.casefold(): table for table in before.tables}
     new = {table.name.casefold(): table for table in after.tables}
     for key in sorted(names[1] - names[0]):
@@ -250,10 +255,10 @@ def _setting(stream: Stream, name: str) -> Any:
 def _links(before: Topology, after: Topology) -> Iterator[Difference]:
     """Pairs of sites between which the network is another; new plans are made for it."""
     sites = [name for name in after.site_names if name in before.site_names]
-    for number, one in enumerate(sites):
+    for number, site in enumerate(sites):
         for other in sites[number + 1 :]:
-            if (old := before.link(one, other)) != (new := after.link(one, other)):
-                yield Difference("link", f"{one} - {other}", "changed", f"{_network(old)} -> {_network(new)}")
+            if (old := before.link(site, other)) != (new := after.link(site, other)):
+                yield Difference("link", f"{site} - {other}", "changed", f"{_network(old)} -> {_network(new)}")
 
 
 def _settings(before: Topology, after: Topology) -> Iterator[Difference]:

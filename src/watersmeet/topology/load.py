@@ -106,7 +106,9 @@ def load_topology(path: str | Path, parameters: Mapping[str, str] | None = None)
     transport = _link_transport(top["link_transport"], directory) if "link_transport" in top else LinkTransport()
     stats = Stats(given)
     if "stats_file" in top:
-        columns = {one.name: one.columns for one in (*streams, *(table for table in tables if table.has_schema))}
+        columns = {
+            stream.name: stream.columns for stream in (*streams, *(table for table in tables if table.has_schema))
+        }
         stats = filled(stats, _stats_file(top["stats_file"], directory, columns))
     durability = _durability(top["durability"]) if "durability" in top else DURABILITIES[-1]
     adapt = _adapt(top["adapt"], "the topology") if "adapt" in top else Adapt()

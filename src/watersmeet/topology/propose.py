@@ -94,7 +94,7 @@ def _query(streams: Sequence[FoundStream]) -> list[str]:
             label = name if name.casefold() not in taken else f"{right.name}_{name}"
             taken.add(label.casefold())
             select.append((f"y.{_column(name)}", label))
-    texts = [one if one.endswith(f".{label}") else f"{one} AS {_column(label)}" for one, label in select]
+    texts = [name if name.endswith(f".{label}") else f"{name} AS {_column(label)}" for name, label in select]
     return [
         "  first:   # guessed: rows of equal " + key + ", at most five minutes apart",
         "    sql: >",

@@ -43,12 +43,12 @@ def outputs_of(topology: Topology, queries: Iterable[Query], views: Iterable[Que
 def views_under(asked: Iterable[Asked], owner: Query) -> tuple[str, ...]:
     """The views that a query or view reads, directly or not."""
     every = list(asked)
-    owners = {one.output.target.name: one.owner.name for one in every if one.output.target.is_stream}
+    owners = {asked.output.target.name: asked.owner.name for asked in every if asked.output.target.is_stream}
     found: set[str] = set()
     reached = {owner.name}
     while reached:
         found |= reached
-        read = {name for one in every if one.owner.name in reached for name in one.output.streams}
+        read = {name for asked in every if asked.owner.name in reached for name in asked.output.streams}
         reached = {owners[name] for name in read if name in owners} - found
     return tuple(sorted(found - {owner.name}))
 
@@ -60,16 +60,16 @@ def with_outputs(topology: Topology, asked: Sequence[Asked], schemas: Mapping[st
     """
     streams = {stream.name: stream for stream in topology.streams}
     known = {query.name for query in topology.queries}
-    branches = [(name, query) for one in asked for name, query in one.queries.items() if name not in known]
-    for one in asked:
-        if one.output.target.is_stream:
-            name = one.output.target.name
-            texts = ", ".join(f"{_quoted(column)} string" for column in one.output.columns)
+    branches = [(name, query) for entry in asked for name, query in entry.queries.items() if name not in known]
+    for entry in asked:
+        if entry.output.target.is_stream:
+            name = entry.output.target.name
+            texts = ", ".join(f"{_quoted(column)} string" for column in entry.output.columns)
             schema = (schemas or {}).get(name, texts)
-            streams[name] = Stream(name, event_time="", schema=schema, site=one.site or "", is_derived=True)
+            streams[name] = Stream(name, event_time="", schema=schema, site=entry.site or "", is_derived=True)
     tables = {table.name: table for table in topology.tables}
     stats = dict(topology.stats.streams)
-    for owner in {query.name: query for query in (*topology.queries, *(one.owner for one in asked))}.values():
+    for owner in {query.name: query for query in (*topology.queries, *(entry.owner for entry in asked))}.values():
         for name, read_as in owner.read_as:
             base = next((table for table in topology.tables if table.name.casefold() == name.casefold()), None)
             if base is not None and read_as not in tables:
@@ -81,7 +81,7 @@ def with_outputs(topology: Topology, asked: Sequence[Asked], schemas: Mapping[st
         tables=tuple(tables.values()),
         stats=replace(topology.stats, streams=stats),
         views=tuple(query for _, query in branches),
-        derived=tuple(one.output for one in asked if one.output.target.is_stream),
+        derived=tuple(entry.output for entry in asked if entry.output.target.is_stream),
     )
 
 
@@ -190,7 +190,10 @@ def _with_tables(output: Output, names: Mapping[str, str]) -> Output:
         (
             name,
             replace(
-                query, sources=tuple(replace(one, stream=names.get(one.stream, one.stream)) for one in query.sources)
+                query,
+                sources=tuple(
+                    replace(source, stream=names.get(source.stream, source.stream)) for source in query.sources
+                ),
             ),
         )
         for name, query in output.branches
@@ -211,7 +214,7 @@ def _naming(query: Query, target: Target) -> Iterator[None]:
 
 def readers_of(asked: Sequence[Asked]) -> Iterator[tuple[str, list[str]]]:
     """Each derived stream, and the outputs that read it."""
-    for one in asked:
-        if one.output.target.is_stream:
-            name = one.output.target.name
+    for entry in asked:
+        if entry.output.target.is_stream:
+            name = entry.output.target.name
             yield name, [other.output.target.name for other in asked if name in other.output.streams]

@@ -170,7 +170,7 @@ def _panel(heading: str, sub_plan: SubPlan, join: JoinPlan) -> Panel:
             heads = []
             for sequence in sub_plan.sequences:
                 aliases = (probe.alias for stage in sequence.stages for probe in stage.probes)
-                heads.append(HeadPlan(sequence.head, tuple(Hop(one, Method.SP_S, sub_plan.at) for one in aliases)))
+                heads.append(HeadPlan(sequence.head, tuple(Hop(alias, Method.SP_S, sub_plan.at) for alias in aliases)))
             return LinearPanel(heading, Linear(tuple(heads)), join)
 
 

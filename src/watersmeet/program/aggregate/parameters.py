@@ -32,7 +32,7 @@ def _are_percentiles(parameters: Parameters) -> bool:
     match parameters:
         case (accuracy, is_array, *shares):
             is_known = is_array == 1 or (is_array == 0 and len(shares) == 1)
-            return is_known and _is_whole(accuracy, _MOST) and bool(shares) and all(0 <= one <= 1 for one in shares)
+            return is_known and _is_whole(accuracy, _MOST) and bool(shares) and all(0 <= share <= 1 for share in shares)
         case _:
             return False
 

@@ -98,7 +98,12 @@ class Held:
         kept: list[Segment] = []
         due: list[pa.Table] = []
         tables: list[tuple[pa.Table, Segment | None]] = [(self.shelf.get(path), None) for path in answers]
-        tables += [(self.shelf.get(part.path), one) for one in held if one.min_ts < until_us for part in one.parts]
+        tables += [
+            (self.shelf.get(part.path), segment)
+            for segment in held
+            if segment.min_ts < until_us
+            for part in segment.parts
+        ]
         for table, segment in tables:
             is_due = pa.array(column(table, self.time) < until_us)
             due.append(table.filter(is_due))
@@ -107,9 +112,9 @@ class Held:
                 kept.append(segment)
             elif rest.num_rows:
                 kept.append(self._segment([rest]))
-        kept += [one for one in held if one.min_ts >= until_us]
+        kept += [segment for segment in held if segment.min_ts >= until_us]
         if len(kept) > _MANY_HELD:
-            kept = [self._segment([self.shelf.get(part.path) for one in kept for part in one.parts])]
+            kept = [self._segment([self.shelf.get(part.path) for segment in kept for part in segment.parts])]
         found = pa.concat_tables(due) if due else None
         return tuple(kept), found if found is not None and found.num_rows else None
 

@@ -97,7 +97,7 @@ class Finish:
             hidden += [Expression(column.sql, (column,)) for column in (*keys, WINDOW_START)]
         elif isinstance(grouping.window, Changes):
             hidden = [Expression(PLACE.sql, (PLACE,))]
-        select = (*grouping.select, *(SelectItem(f"#{number}", one) for number, one in enumerate(hidden)))
+        select = (*grouping.select, *(SelectItem(f"#{number}", expression) for number, expression in enumerate(hidden)))
         columns = tuple(column.flat for column in grouping.columns)
         return Finish(self.query, columns, grouping.having, select, False, self.errors, since=self.since)
 

@@ -81,7 +81,9 @@ class MatchRows:
 
     def passes_through(self, branch: int) -> bool:
         """Whether all combinations of a branch are answers as they come."""
-        return any(one.branch == branch and self._passes_through(one) for one in self._matching.relations)
+        return any(
+            relation.branch == branch and self._passes_through(relation) for relation in self._matching.relations
+        )
 
     def _passes_through(self, relation: OuterRelation) -> bool:
         return relation.is_output and relation.kind is RelationKind.ALL
@@ -140,8 +142,12 @@ class MatchRows:
         columns = [*keys, *(f"{alias}.{ROW_TIME}" for alias in aliases)]
         new_rows: Sequence[pa.Table] = decided[relation.of].rows
         partners: Sequence[pa.Table] = []
-        for one in relation.by:
-            tables = arrived.get(relations[one.relation].branch, ()) if one.is_raw else decided[one.relation].rows
+        for matcher in relation.by:
+            tables = (
+                arrived.get(relations[matcher.relation].branch, ())
+                if matcher.is_raw
+                else decided[matcher.relation].rows
+            )
             partners = [*partners, *(table.select(columns) for table in tables if table.num_rows)]
         rows_name, matches_name = self._name(number, "rows"), self._name(number, "matches")
         rows, matches = state.get(rows_name, ()), state.get(matches_name, ())
@@ -153,7 +159,7 @@ class MatchRows:
         # Rows and matches of the same ends are due together, so those that are not due need not be looked at.
         is_plain = (
             relations[relation.of].kind is RelationKind.ALL
-            and all(one.is_raw for one in relation.by)
+            and all(matcher.is_raw for matcher in relation.by)
             and not any(isinstance(self._windows[alias], Rows) for alias in aliases)
         )
         if is_last and relation.kind is RelationKind.UNMATCHED:
@@ -171,9 +177,9 @@ class MatchRows:
         due, rest = self._due(aliases, rows, new_rows, watermark)
         waiting_parts = [
             table
-            for one in relation.by
-            if not one.is_raw
-            for table in self._tables(after.get(self._name(one.relation, "rows"), ()))
+            for matcher in relation.by
+            if not matcher.is_raw
+            for table in self._tables(after.get(self._name(matcher.relation, "rows"), ()))
         ]
         if due and waiting_parts:  # a partner of theirs is not decided yet
             parted = [_parted(table, _is_among(table, waiting_parts, keys)) for table in due]
@@ -202,8 +208,8 @@ class MatchRows:
     ) -> tuple[list[pa.Table], tuple[Segment, ...]]:
         """Rows whose interval has ended by the watermark, and the rest."""
         counts_rows = any(isinstance(self._windows[alias], Rows) for alias in aliases)
-        opened = [one for one in kept if counts_rows or one.min_ts < watermark]
-        closed = tuple(one for one in kept if not (counts_rows or one.min_ts < watermark))
+        opened = [segment for segment in kept if counts_rows or segment.min_ts < watermark]
+        closed = tuple(segment for segment in kept if not (counts_rows or segment.min_ts < watermark))
         tables = self._tables(opened)
         if counts_rows:
             tables = [self._counted(table, aliases) for table in tables]

@@ -60,13 +60,15 @@ class RecordShape:
 
     def places(self, grouping: Grouping, arguments: Sequence[str]) -> tuple[int, ...]:
         """Which aggregates of the records those of a query are, whose select items have such stored columns."""
-        return tuple(self.aggregates.index(_canonical(one, arguments, self.columns)) for one in grouping.aggregates)
+        return tuple(
+            self.aggregates.index(_canonical(aggregate, arguments, self.columns)) for aggregate in grouping.aggregates
+        )
 
 
 def shape_of(grouping: Grouping, stream: str, site: str, stored: Sequence[str]) -> RecordShape:
     """The shape of a query whose select items are such stored columns."""
-    columns = tuple(sorted({stored[one.item] for one in grouping.aggregates if one.item is not None}))
-    aggregates = {_canonical(one, stored, columns) for one in grouping.aggregates}
+    columns = tuple(sorted({stored[aggregate.item] for aggregate in grouping.aggregates if aggregate.item is not None}))
+    aggregates = {_canonical(aggregate, stored, columns) for aggregate in grouping.aggregates}
     pane_us = grouping.output_window.pane_us
     return RecordShape(
         stream, site, pane_us, tuple(stored[: grouping.keys]), columns, tuple(sorted(aggregates, key=repr))
@@ -85,7 +87,7 @@ def add_records(
 
     Rows that no query wants have the empty set; None where there are no others.
     """
-    wanted = np.array([bool(one) for one in sets])[codes]
+    wanted = np.array([bool(set_) for set_ in sets])[codes]
     if not wanted.all():
         rows, codes = rows.filter(pa.array(wanted)), codes[wanted]
     if not rows.num_rows:
@@ -147,13 +149,13 @@ def ended_shared(
     if not records:
         return
     layout, window = shape.layout(records[0].schema), grouping.output_window
-    times = [one.column(TS).to_numpy() for one in records]
-    first, last = min(int(one.min()) for one in times), max(int(one.max()) for one in times)
+    times = [record.column(TS).to_numpy() for record in records]
+    first, last = min(int(time.min()) for time in times), max(int(time.max()) for time in times)
     alike: dict[Member, list[int]] = {}  # by when rows count for them
     for number, member in enumerate(members):
         alike.setdefault(member.within(first, last), []).append(number)
     for bounds, numbers in alike.items():
-        tables = _in_panes(shape, [during(one, bounds) for one in records])
+        tables = _in_panes(shape, [during(record, bounds) for record in records])
         for table in windowed_records(window, layout, tables, after_us, until_us):
             chosen = _members_of(table, [members[number] for number in numbers])
             for groups in _groups(query, grouping, places, layout, table, chosen):
@@ -176,7 +178,7 @@ def records_of_member(
     shape: RecordShape, grouping: Grouping, places: Sequence[int], member: Member, records: Sequence[pa.Table]
 ) -> pa.Table | None:
     """The records of one query by itself, as it would have them without others."""
-    tables = _in_panes(shape, [during(one, member) for one in records])
+    tables = _in_panes(shape, [during(record, member) for record in records])
     tables = [table.filter(pa.array(_members_of(table, [member])[:, 0])) for table in tables]
     tables = [own_records(shape.layout(table.schema), places, table) for table in tables if table.num_rows]
     return layout_of(grouping, tables[0].schema).combine(tables) if tables else None
@@ -209,9 +211,9 @@ def set_of(selections: Sequence[int]) -> bytes:
 
 def matrix_of(sets: Sequence[bytes], selections: Sequence[int]) -> Bools:
     """Which of some selections each set has: a row a set."""
-    width = max((len(one) for one in sets), default=0)
+    width = max((len(set_) for set_ in sets), default=0)
     width = max(width, max(selections, default=0) // 8 + 1)
-    whole = np.frombuffer(b"".join(one.ljust(width, b"\0") for one in sets), np.uint8).reshape(len(sets), width)
+    whole = np.frombuffer(b"".join(set_.ljust(width, b"\0") for set_ in sets), np.uint8).reshape(len(sets), width)
     found: Bools = np.unpackbits(whole, axis=1, bitorder="little")[:, list(selections)].astype(np.bool_)
     return found
 
@@ -242,7 +244,7 @@ def own_records(layout: Layout, places: Sequence[int], records: pa.Table) -> pa.
 def _members_of(records: pa.Table, members: Sequence[Member]) -> Bools:
     """Which members each record counts for."""
     coded = records.column(SET).combine_chunks().dictionary_encode()
-    matrix = matrix_of(coded.dictionary.to_pylist(), [one.selection for one in members])
+    matrix = matrix_of(coded.dictionary.to_pylist(), [member.selection for member in members])
     found: Bools = matrix[coded.indices.to_numpy(zero_copy_only=False)]
     return found
 
@@ -250,10 +252,12 @@ def _members_of(records: pa.Table, members: Sequence[Member]) -> Bools:
 def _in_panes(shape: RecordShape, records: Sequence[pa.Table]) -> list[pa.Table]:
     """Records at the first instants of their panes, wherever these were cut."""
     found = []
-    for one in records:
-        times = one.column(TS).to_numpy()
+    for record in records:
+        times = record.column(TS).to_numpy()
         panes = times // shape.pane_us * shape.pane_us
-        found.append(one.set_column(one.column_names.index(TS), TS, pa.array(panes)) if (panes != times).any() else one)
+        found.append(
+            record.set_column(record.column_names.index(TS), TS, pa.array(panes)) if (panes != times).any() else record
+        )
     return found
 
 

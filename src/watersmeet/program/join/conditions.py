@@ -48,9 +48,9 @@ def newly_complete(
 ) -> list[Condition]:
     """The conditions all of whose aliases have met now, and had not before in any of the sides that meet."""
     return [
-        one
-        for one in conditions
-        if set(one.aliases) <= set(met) and not any(set(one.aliases) <= set(side) for side in before)
+        condition
+        for condition in conditions
+        if set(condition.aliases) <= set(met) and not any(set(condition.aliases) <= set(side) for side in before)
     ]
 
 
@@ -58,7 +58,7 @@ def not_rejected(conditions: Sequence[Condition], columns: Mapping[str, pa.Array
     """Which combinations every condition is true for, or fails for; `columns` are those that conditions read."""
     judge = _Judge(columns)
     found = [judge.result(condition.test) for condition in conditions]
-    mask: Mask = np.logical_and.reduce([one.true | one.failed for one in found])
+    mask: Mask = np.logical_and.reduce([result.true | result.failed for result in found])
     return mask
 
 
@@ -102,16 +102,16 @@ class _Judge:
                 values = self._values(of)
                 return _Result(~values.valid & ~values.failed, values.valid & ~values.failed, values.failed)
             case Every(tests):
-                parts = [self.result(one) for one in tests]
-                false = np.logical_or.reduce([one.false for one in parts])
-                true = np.logical_and.reduce([one.true for one in parts])
-                failed = np.logical_or.reduce([one.failed for one in parts])
+                parts = [self.result(test) for test in tests]
+                false = np.logical_or.reduce([result.false for result in parts])
+                true = np.logical_and.reduce([result.true for result in parts])
+                failed = np.logical_or.reduce([result.failed for result in parts])
                 return _Result(true & ~failed, false & ~failed, failed)
             case Some(tests):
-                parts = [self.result(one) for one in tests]
-                false = np.logical_and.reduce([one.false for one in parts])
-                true = np.logical_or.reduce([one.true for one in parts])
-                failed = np.logical_or.reduce([one.failed for one in parts])
+                parts = [self.result(test) for test in tests]
+                false = np.logical_and.reduce([result.false for result in parts])
+                true = np.logical_or.reduce([result.true for result in parts])
+                failed = np.logical_or.reduce([result.failed for result in parts])
                 return _Result(true & ~failed, false & ~failed, failed)
             case Opposite(of):
                 result = self.result(of)

@@ -191,7 +191,7 @@ def gather(out, values, positions, low):  # type: ignore[no-untyped-def]
             out[i] = values[positions[i] - low]
 
 
-@_compiled(*(_FIVE(_INT, _INT, *(_TIMES,) * 4, _KEYS, *one, *_RULE) for one in _MEMBERSHIPS))
+@_compiled(*(_FIVE(_INT, _INT, *(_TIMES,) * 4, _KEYS, *entry, *_RULE) for entry in _MEMBERSHIPS))
 def expand_sets(  # type: ignore[no-untyped-def]
     first,
     last,
@@ -250,7 +250,7 @@ def expand_sets(  # type: ignore[no-untyped-def]
     return left[:count], right[:count], latest[:count], earliest[:count], found[:count]
 
 
-@_compiled(*(_SETS(_INT, *one) for one in _MEMBERSHIPS))
+@_compiled(*(_SETS(_INT, *entry) for entry in _MEMBERSHIPS))
 def member_sets(rows, words, places, bits, members, always):  # type: ignore[no-untyped-def]
     """The sets of queries that rows are in, as `expand_sets` computes them."""
     found = np.empty(rows, np.uint64)

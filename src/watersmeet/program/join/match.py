@@ -96,29 +96,33 @@ def first_of_any(meetings: Sequence[Meeting]) -> Iterator[tuple[bool, I64]]:
     """
     fresh = _distinct(
         [
-            _met(one.subject.new, one.witnesses.rows.both, (*one.witnesses.old_filters, *one.witnesses.new_filters))
-            for one in meetings
-            if len(one.subject.new)
+            _met(
+                meeting.subject.new,
+                meeting.witnesses.rows.both,
+                (*meeting.witnesses.old_filters, *meeting.witnesses.new_filters),
+            )
+            for meeting in meetings
+            if len(meeting.subject.new)
         ]
     )
     if len(fresh):
         yield True, fresh
     waiting = _distinct(
         [
-            _met_by(one.subject.old, one.witnesses.rows.new, one.witnesses.new_filters)
-            for one in meetings
-            if len(one.subject.old)
+            _met_by(meeting.subject.old, meeting.witnesses.rows.new, meeting.witnesses.new_filters)
+            for meeting in meetings
+            if len(meeting.subject.old)
         ]
     )
     if not len(waiting):
         return
     is_alive, is_met = np.zeros(len(waiting), bool), np.zeros(len(waiting), bool)
-    for one in meetings:
-        own = np.flatnonzero(one.subject.old.accepts(waiting))
+    for meeting in meetings:
+        own = np.flatnonzero(meeting.subject.old.accepts(waiting))
         if len(own):
-            candidates = _subset(one.subject.old, waiting[own])
-            is_alive[own] |= _are_alive(candidates, one.alive_from)
-            is_met[own[_met(candidates, one.witnesses.rows.old, one.witnesses.old_filters)]] = True
+            candidates = _subset(meeting.subject.old, waiting[own])
+            is_alive[own] |= _are_alive(candidates, meeting.alive_from)
+            is_met[own[_met(candidates, meeting.witnesses.rows.old, meeting.witnesses.old_filters)]] = True
     waiting = waiting[is_alive & ~is_met]
     if len(waiting):
         yield False, waiting

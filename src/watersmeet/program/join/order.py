@@ -67,8 +67,8 @@ def reordered(checks: Sequence[Sequence[Check]], order: Sequence[int]) -> list[t
     found: list[list[Check]] = [[] for _ in order]
     for group in {id(group): group for group in agreeing.values()}.values():
         first, *others = sorted(group, key=lambda number: place[number])
-        for one in others:
-            found[place[one] - 1].append((group[one], place[first], group[first]))
+        for other in others:
+            found[place[other] - 1].append((group[other], place[first], group[first]))
     return [tuple(some) for some in found]
 
 

@@ -205,7 +205,7 @@ def join(carrier: Relation, lookups: Sequence[RelationLookup]) -> Iterator[Combi
 
 
 def _arranged(lookups: Sequence[RelationLookup], order: Sequence[int]) -> list[RelationLookup]:
-    checks = reordered([[(number, owner, number) for number, owner in one.checks] for one in lookups], order)
+    checks = reordered([[(number, owner, number) for number, owner in lookup.checks] for lookup in lookups], order)
     return [
         RelationLookup(lookups[number - 1].relation, tuple((of, owner) for of, owner, _ in own))
         for number, own in zip(order, checks, strict=True)

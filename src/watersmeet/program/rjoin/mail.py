@@ -89,4 +89,4 @@ def joined(mails: Sequence[Mail]) -> Mail:
     if len(mails) == 1:
         return mails[0]
     kind = type(mails[0])
-    return kind(*(np.concatenate([getattr(mail, one.name) for mail in mails]) for one in fields(kind)))
+    return kind(*(np.concatenate([getattr(mail, field.name) for mail in mails]) for field in fields(kind)))

@@ -89,16 +89,16 @@ class Shard:
             return Out()
         arrays, catalog = self.known.tuple_arrays, self.known.catalog
         senders, keys, refs = [], [], []
-        for one in tuples:
-            stream = arrays.stream[one]
+        for row in tuples:
+            stream = arrays.stream[row]
             columns = len(catalog.indexed(catalog.streams[stream]))
             attributes = np.arange(columns, dtype=np.int32) + catalog.first_attribute[stream]
-            values = arrays.value[one, :columns]
+            values = arrays.value[row, :columns]
             has_value = values != 0
             wanted = np.concatenate([attributes, attributes[has_value]])
             numbers = self.keys_of(wanted, np.concatenate([np.full(columns, NO_VALUE, np.int32), values[has_value]]))
             keys.append(numbers)
-            refs.append(np.full(len(numbers), one, np.int32))
+            refs.append(np.full(len(numbers), row, np.int32))
             senders.append(np.full(len(numbers), node, np.int32))
         return Out(tuples=TupleMail(np.concatenate(senders), np.concatenate(keys), np.concatenate(refs)))
 

@@ -95,7 +95,11 @@ class Catalog:
         self.schemas, self.event_times = dict(schemas), dict(event_times)
         self.streams = tuple(sorted(schemas))
         self._indexed = {
-            stream: [one.name for one in schema if one.name != event_times[stream] and not pa.types.is_nested(one.type)]
+            stream: [
+                value.name
+                for value in schema
+                if value.name != event_times[stream] and not pa.types.is_nested(value.type)
+            ]
             for stream, schema in schemas.items()
         }
         for stream, names in self._indexed.items():
@@ -362,7 +366,7 @@ class Known:
     def rows_of(self, tuples: Ints) -> pa.Table:
         """Tuples of one stream as they came."""
         return pa.concat_tables(
-            [self.tables[table].slice(row, 1) for table, row in (self.place[one] for one in tuples.tolist())]
+            [self.tables[table].slice(row, 1) for table, row in (self.place[value] for value in tuples.tolist())]
         )
 
     def _filter(self, stream: int, alias: str, predicates: tuple[Expression, ...]) -> int:

@@ -67,15 +67,15 @@ def with_finishes(
     """
     versions = read_versions(shelf, ledger)
     joins, known = versions.deployment.joins, versions.queries
-    since = {finish.query: finish.since for one in versions.deployment.in_force for finish in one.finishes}
+    since = {finish.query: finish.since for joined in versions.deployment.in_force for finish in joined.finishes}
     given = {
         (finish.query, finish.branch): replace(finish, since=since[finish.query])
         for finish in finishes
         if finish.query in since
     }
     corrected = tuple(
-        replace(one, finishes=tuple(_corrected(given.get((old.query, old.branch)), old) for old in one.finishes))
-        for one in joins
+        replace(joined, finishes=tuple(_corrected(given.get((old.query, old.branch)), old) for old in joined.finishes))
+        for joined in joins
     )
     defined = {definition_name(name, since[name]): text for name, text in (queries or {}).items() if name in since}
     if corrected == joins and all(known.get(name) == text for name, text in defined.items()):
@@ -111,9 +111,9 @@ def adopt(engine: SiteEngine, ledger: SiteLedger) -> tuple[SiteEngine, SiteLedge
         *(versions.deployment, proposal.change, proposal.number, decided.at_us, decided.retired), decided.holdings
     )
     gone = tuple(name for name in versions.gone if name not in decided.retired)
-    began = [one.heads.from_us for one in after.joins if one.since == after.revision]
-    in_force = {one.name for one in versions.deployment.in_force}
-    ended = [one.heads.until_us for one in after.joins if one.name in in_force]
+    began = [joined.heads.from_us for joined in after.joins if joined.since == after.revision]
+    in_force = {joined.name for joined in versions.deployment.in_force}
+    ended = [joined.heads.until_us for joined in after.joins if joined.name in in_force]
     split_us = next((one for one in (*began, *reversed(ended)) if one is not None), decided.at_us)
     entry = Takeover(after.revision, proposal.change, split_us, "", *bytes_sent(old, ledger))
     versions = replace(
@@ -140,8 +140,8 @@ def adopt(engine: SiteEngine, ledger: SiteLedger) -> tuple[SiteEngine, SiteLedge
 
 def _definitions(versions: Versions, proposal: Proposal, after: Deployment) -> dict[str, str]:
     """What the queries of a deployment ask for, those that end among them."""
-    begun = {definition_name(one.query, proposal.number): one.definition for one in proposal.change.plans}
-    used = {finish.definition for one in after.joins for finish in one.finishes}
+    begun = {definition_name(plan.query, proposal.number): plan.definition for plan in proposal.change.plans}
+    used = {finish.definition for joined in after.joins for finish in joined.finishes}
     return {name: text for name, text in {**versions.queries, **begun}.items() if name in used}
 
 
@@ -155,7 +155,7 @@ def _built(
         fresh = [index for index in indexes if index.relation not in known]
         source = _source(old, flow, starting)
         for index in fresh if source else ():
-            segments = (_indexed(shelf, program, flow, index, one) for one in ledger.relations.get(source, ()))
+            segments = (_indexed(shelf, program, flow, index, segment) for segment in ledger.relations.get(source, ()))
             built[index.relation] = tuple(segment for segment in segments if segment is not None)
     return built
 
@@ -184,17 +184,21 @@ def _indexed(shelf: Shelf, program: SiteProgram, flow: str, index: Index, segmen
 
 def _history(shelf: Shelf, old: SiteProgram, program: SiteProgram, ledger: SiteLedger) -> Iterable[Made]:
     """Rows that came before, and row clocks, for sites that get them for new joins from here."""
-    known = {(one.to, one.arrives_as) for one in old.shipments}
+    known = {(shipment.to, shipment.arrives_as) for shipment in old.shipments}
     for flow, shipments in program.shipments_of.items():
-        fresh = [one for one in shipments if (one.to, one.arrives_as) not in known and one.has_history]
+        fresh = [
+            shipment
+            for shipment in shipments
+            if (shipment.to, shipment.arrives_as) not in known and shipment.has_history
+        ]
         if not fresh:
             continue
         if fresh[0].form is Form.CLOCK:
             yield from _clock_history(shelf, program, flow, fresh, ledger)
         elif fresh[0].columns is not None:
-            parts = dict.fromkeys((one.source or _source(old, flow, ()), one.past) for one in fresh)
+            parts = dict.fromkeys((shipment.source or _source(old, flow, ()), shipment.past) for shipment in fresh)
             for source, past in parts:
-                wanted = [one for one in fresh if one.past == past and one.source in ("", source)]
+                wanted = [shipment for shipment in fresh if shipment.past == past and shipment.source in ("", source)]
                 for segment in ledger.relations.get(source, ()):
                     whole = pa.concat_tables([shelf.get(part.path) for part in segment.parts]).combine_chunks()
                     table = where(whole, during(whole, past))
@@ -214,7 +218,7 @@ def _clock_history(
     ticks = ledger.clocks.get(flow, ())
     if not ticks:
         return
-    times = np.concatenate([column(shelf.get(one.parts[0].path), TS) for one in ticks])
+    times = np.concatenate([column(shelf.get(segment.parts[0].path), TS) for segment in ticks])
     ordinals = np.arange(ticks[0].min_ordinal, ticks[0].min_ordinal + len(times))
     table = pa.table({TS: times, ORDINAL: ordinals})
     payloads = pack_for_others(program, shelf, flow, table, only=shipments)
@@ -232,8 +236,10 @@ def finished(program: SiteProgram, ledger: SiteLedger) -> tuple[str, ...]:
         others = {Form.PACE, Form.RESULT} if part.is_grouped else {Form.PACE}
         flows |= {part.flow(ship.flow) for ship in part.program.ships if ship.flow.form not in others}
         flows |= {part.flow(flow) for _, flow in part.program.inbound if flow.form not in others}
-        records = (*program.shipments, *(one for _, one in program.inbound))
-        flows |= {one.arrives_as for one in records if one.form is Form.RECORD and one.is_of(part.name)}
+        records = (*program.shipments, *(shipment for _, shipment in program.inbound))
+        flows |= {
+            shipment.arrives_as for shipment in records if shipment.form is Form.RECORD and shipment.is_of(part.name)
+        }
         if all(marks.get(flow, UNKNOWN) >= part.heads.until_us for flow in flows):
             over.append(part.name)
     return _without_read(program, over)
@@ -292,8 +298,8 @@ def _pruned(ledger: SiteLedger, old: SiteProgram, program: SiteProgram) -> SiteL
     lost = _flows(old) - _flows(program)
     lost |= {finish.definition for _, finish in old.finishes} - {finish.definition for _, finish in program.finishes}
     lost |= shared_states(old) - shared_states(program)
-    purposes = {(one.to, one.arrives_as): one.purpose for one in old.shipments}
-    left = {(one.to, one.arrives_as) for one in program.shipments}
+    purposes = {(shipment.to, shipment.arrives_as): shipment.purpose for shipment in old.shipments}
+    left = {(shipment.to, shipment.arrives_as) for shipment in program.shipments}
     links = {}
     for to, link in ledger.links.items():
         dropped = [flow for flow in link.traffic if (to, flow) in purposes and (to, flow) not in left]
@@ -331,7 +337,7 @@ def _without(values: Mapping[str, Value], lost: set[str]) -> dict[str, Value]:
 
 def _flows(program: SiteProgram) -> set[str]:
     """All flows that a site has anything to do with."""
-    found = {one.arrives_as for _, one in program.inbound} | {one.flow for one in program.shipments}
+    found = {shipment.arrives_as for _, shipment in program.inbound} | {shipment.flow for shipment in program.shipments}
     for part in program.parts:
         for operator in part.program.operators:
             found |= {part.flow(operator.out), *(part.flow(flow) for flow in operator.inputs)}

@@ -273,7 +273,7 @@ def insist(versions: Versions, site: str) -> tuple[Versions, Outgoing]:
     others = [one for one in versions.deployment.sites if one not in (site, *proposal.informed)]
     informed = (*proposal.informed, *others)
     versions = replace(versions, proposal=replace(proposal, informed=informed))
-    return versions, [(one, proposal.promises[site]) for one in others]
+    return versions, [(other, proposal.promises[site]) for other in others]
 
 
 def _take(versions: Versions, site: str, sender: str, note: Note) -> tuple[Versions, Outgoing]:
@@ -291,7 +291,7 @@ def _take(versions: Versions, site: str, sender: str, note: Note) -> tuple[Versi
                 return versions, []
             if proposal is not None:  # a later one of the same revision: the one before was called off
                 versions = _called_off(versions, proposal, "another site could not go over")
-            promises = {who: one for who, one in versions.early if one.number == number}
+            promises = {who: ready for who, ready in versions.early if ready.number == number}
             early = tuple(item for item in versions.early if item[1].number > number)
             made = Proposal(number, change, sender, form, {**promises, sender: promise})
             return replace(versions, proposal=made, early=early), []
@@ -324,7 +324,7 @@ def _propose(versions: Versions, site: str, bound: Bound, judge: Judge, holding:
     others = tuple(one for one in versions.deployment.sites if one != site)
     proposal = Proposal(number, change, site, versions.form, {site: promise}, informed=others)
     prepare = Prepare(number, change, versions.form, promise)
-    return replace(versions, proposal=proposal, queue=versions.queue[1:]), [(one, prepare) for one in others]
+    return replace(versions, proposal=proposal, queue=versions.queue[1:]), [(other, prepare) for other in others]
 
 
 def _promise(versions: Versions, site: str, bound: Bound, judge: Judge, holding: Holding) -> tuple[Versions, Outgoing]:
@@ -333,9 +333,9 @@ def _promise(versions: Versions, site: str, bound: Bound, judge: Judge, holding:
         return versions, []
     promise = Ready(proposal.number, bound(proposal.change), versions.gone, judge(proposal.change), holding)
     asked = versions.deployment.sites if proposal.form is DecidedBy.POINT_TO_POINT else (proposal.proposer,)
-    others = tuple(one for one in asked if one != site)
+    others = tuple(name for name in asked if name != site)
     proposal = replace(proposal, promises={**proposal.promises, site: promise}, informed=(*proposal.informed, *others))
-    return replace(versions, proposal=proposal), [(one, promise) for one in others]
+    return replace(versions, proposal=proposal), [(other, promise) for other in others]
 
 
 def _decide(versions: Versions, site: str) -> tuple[Versions, Outgoing]:
@@ -344,18 +344,18 @@ def _decide(versions: Versions, site: str) -> tuple[Versions, Outgoing]:
     if proposal is None or proposal.decision is not None:
         return versions, []
     promises = proposal.promises
-    causes = sorted(f"{who}: {one.refused}" for who, one in promises.items() if one.refused)
+    causes = sorted(f"{who}: {promise.refused}" for who, promise in promises.items() if promise.refused)
     if not causes and set(promises) != set(versions.deployment.sites):
         return versions, []
-    bounds = [one.bound_us for one in promises.values() if one.bound_us != UNKNOWN]
-    gone = [set(one.gone) for one in promises.values()]
+    bounds = [promise.bound_us for promise in promises.values() if promise.bound_us != UNKNOWN]
+    gone = [set(promise.gone) for promise in promises.values()]
     at_us = max((bound + 1 for bound in bounds), default=FIRST_US)
-    holdings = {who: one.holding for who, one in sorted(promises.items()) if one.holding != NOTHING_HELD}
+    holdings = {who: promise.holding for who, promise in sorted(promises.items()) if promise.holding != NOTHING_HELD}
     retired = tuple(sorted(set.intersection(*gone)))
     decided = Decided(proposal.number, at_us, retired, causes[0] if causes else "", {} if causes else holdings)
     others = [one for one in versions.deployment.sites if one != site]
     tells = proposal.form is DecidedBy.COORDINATED
-    return _settled(versions, proposal, decided), [(one, decided) for one in others] if tells else []
+    return _settled(versions, proposal, decided), [(other, decided) for other in others] if tells else []
 
 
 def _settled(versions: Versions, proposal: Proposal, decided: Decided) -> Versions:

@@ -132,7 +132,7 @@ class Answering:
     @cached_property
     def _sharing_queries(self) -> dict[tuple[str, str], SharedQuery]:
         found = ((part, finish, shared_query(part, finish)) for part, finish in self._program.finishes)
-        return {(part.name, finish.query): one for part, finish, one in found if one is not None}
+        return {(part.name, finish.query): shared for part, finish, shared in found if shared is not None}
 
     @cached_property
     def _shared_partials(self) -> dict[RecordShape, list[JoinPart]]:
@@ -148,12 +148,12 @@ class Answering:
 
         Where a version of a query ends, the pane goes in two parts: another version may be answered from elsewhere.
         """
-        flows = [part.flow(one.out) for part in parts for one in part.program.operators]
+        flows = [part.flow(operator.out) for part in parts for operator in part.program.operators]
         before = ledger.watermarks.get(shape.name, UNKNOWN)
         now = max(before, min(ledger.watermarks.get(flow, UNKNOWN) for flow in flows))
         first_open = now // shape.pane_us * shape.pane_us
         ends = [part.heads.until_us for part in parts if part.heads.until_us is not None]
-        return first_open + (shape.pane_us if any(before < one <= now for one in ends) else 0), now
+        return first_open + (shape.pane_us if any(before < end <= now for end in ends) else 0), now
 
     def regrouped(self, ledger: SiteLedger, program: SiteProgram) -> SiteLedger:
         """The ledger with partial records where the next program looks for them."""
@@ -176,9 +176,11 @@ class Answering:
     ) -> tuple[Answers | None, Evaluated]:
         """The combinations of a micro-batch after residual predicates and select list."""
         is_shared = finish.query in part.shared  # its rows are in shared records
-        results = [one for one in made if not is_shared and one.results is not None and _is_result_of(part, one.flow)]
-        rows = sum(one.rows for one in results)
-        paths = tuple(one.results for one in results if one.results is not None)
+        results = [
+            filed for filed in made if not is_shared and filed.results is not None and _is_result_of(part, filed.flow)
+        ]
+        rows = sum(filed.rows for filed in results)
+        paths = tuple(filed.results for filed in results if filed.results is not None)
         return self._finishing.rows(finish, paths, rows, ledger) if rows else (None, Evaluated(()))
 
     def answer(
@@ -196,8 +198,8 @@ class Answering:
         seen, rows_out = dict(ledger.seen), dict(ledger.rows_out)
         groups, closed, matching = dict(ledger.groups), dict(ledger.closed), dict(ledger.matching)
         failed, failed_paths = dict(ledger.failed), list(failed_rows)
-        sharing = [one for finishes in due.values() for version in finishes if (one := self._sharing(*version))]
-        self._shared.take(ledger, groups, made, dict.fromkeys(one.shape for one in sharing))
+        sharing = [shared for finishes in due.values() for version in finishes if (shared := self._sharing(*version))]
+        self._shared.take(ledger, groups, made, dict.fromkeys(shared.shape for shared in sharing))
         answered = self._answered_together(ledger, groups, made, due)
         for query, finishes in due.items():
             for name, versions in _by_definition(finishes).items():
@@ -223,7 +225,7 @@ class Answering:
                     arrived = self._records.arrived(finish.grouping, self._arrived_records(parts, query, made))
                     state = self._records.added(finish.grouping, pieces, (*groups.get(name, ()), *arrived))
                     more = (
-                        self._shared.own((self._sharing(*one) for one in versions), groups)
+                        self._shared.own((self._sharing(*version) for version in versions), groups)
                         if (name not in answered and now > before)
                         else ()
                     )
@@ -239,12 +241,12 @@ class Answering:
                         finish, pieces, groups.get(name, ()), until_us, ledger
                     )
                 if finish.distinct:
-                    unseen = (self._finishing.kept_distinct(one, finish, seen) for one in pieces)
-                    pieces = [one for one in unseen if one is not None]
+                    unseen = (self._finishing.kept_distinct(answers, finish, seen) for answers in pieces)
+                    pieces = [answers for answers in unseen if answers is not None]
                 if pieces:
                     target = finish.target.name
                     given.setdefault(target, []).extend(pieces)
-                    rows_out[target] = rows_out.get(target, 0) + sum(one.rows for one in pieces)
+                    rows_out[target] = rows_out.get(target, 0) + sum(answers.rows for answers in pieces)
         self._shared.evict(groups, closed, sharing)
         ledger = replace(ledger, seen=seen, groups=groups, closed=closed, rows_out=rows_out, failed=failed)
         return replace(ledger, matching=matching), failed_paths
@@ -288,16 +290,16 @@ class Answering:
         alike: dict[tuple[RecordShape, Grouping, str, int, int], list[SharedQuery]] = {}
         for query, finishes in due.items():
             for name, versions in _by_definition(finishes).items():
-                one = self._sharing(*versions[-1]) if len(versions) == 1 else None
-                if one is None or one.finish.distinct or groups.get(name) or not groups.get(one.shape.name):
+                shared = self._sharing(*versions[-1]) if len(versions) == 1 else None
+                if shared is None or shared.finish.distinct or groups.get(name) or not groups.get(shared.shape.name):
                     continue
-                is_direct = one.part.program.operators and query not in one.part.shared
-                if is_direct or self._arrived_records([one.part], query, made):
+                is_direct = shared.part.program.operators and query not in shared.part.shared
+                if is_direct or self._arrived_records([shared.part], query, made):
                     continue
                 before = ledger.closed.get(name, UNKNOWN)
-                now = max(before, self._answered_until([one.part], query, ledger))
-                slot = (one.shape, one.grouping, one.finish.errors, before, now)
-                alike.setdefault(slot, []).append(one)
+                now = max(before, self._answered_until([shared.part], query, ledger))
+                slot = (shared.shape, shared.grouping, shared.finish.errors, before, now)
+                alike.setdefault(slot, []).append(shared)
         answered: dict[str, list[Answers]] = {}
         for (*_, before, now), queries in alike.items():
             try:
@@ -306,7 +308,7 @@ class Answering:
                 continue
             found = self._finishing.groups_together(queries, tables, ledger) if tables else {}
             if found is not None:
-                answered |= {one.finish.definition: found.get(place, []) for place, one in enumerate(queries)}
+                answered |= {query.finish.definition: found.get(place, []) for place, query in enumerate(queries)}
         return answered
 
     def _clocks(self, parts: Sequence[JoinPart], ledger: SiteLedger) -> Callable[[str], Clock]:
@@ -332,11 +334,13 @@ class Answering:
         for finish in {finish.branch: finish for _, finish in versions}.values():
             answered = len(finish.answers)
             names = [*(name for name, _ in columns[:answered]), *(item.name for item in finish.select[answered:])]
-            for one in by_branch.get(finish.branch, ()):
-                tables = [self._shelf.get(path).select([stored for stored, _ in one.columns]) for path in one.paths]
+            for answers in by_branch.get(finish.branch, ()):
+                tables = [
+                    self._shelf.get(path).select([stored for stored, _ in answers.columns]) for path in answers.paths
+                ]
                 arrived.setdefault(finish.branch, []).extend(table.rename_columns(names) for table in tables)
                 if match.passes_through(finish.branch) and WHERE_HOLDS not in names:
-                    given.append(replace(one, columns=one.columns[:answered]))
+                    given.append(replace(answers, columns=answers.columns[:answered]))
         branches = sorted({finish.branch for _, finish in versions})
         reached = [
             self._answered_until([part for part, finish in versions if finish.branch == branch], main.query, ledger)
@@ -353,7 +357,7 @@ class Answering:
         """The instant before which no more combinations come about here or arrive, of any version of a join."""
         reached, ends = [], [UNKNOWN]
         for part in parts:
-            flows = [part.flow(one.out) for one in part.program.operators if one.out.form is Form.RESULT]
+            flows = [part.flow(operator.out) for operator in part.program.operators if operator.out.form is Form.RESULT]
             flows += self._record_flows(part, query) if part.is_grouped else _arriving_results(part)
             if (shape := part.shapes.get(query)) is not None:
                 senders = sorted({sender for sender, _ in self._program.inbound})
@@ -372,11 +376,11 @@ class Answering:
 
     @cached_property
     def _arriving(self) -> frozenset[str]:
-        return frozenset(one.arrives_as for _, one in self._program.inbound)
+        return frozenset(shipment.arrives_as for _, shipment in self._program.inbound)
 
     def _arrived_records(self, parts: Sequence[JoinPart], query: str, made: Sequence[Made]) -> list[str]:
         flows = {flow for part in parts for flow in self._record_flows(part, query)}
-        return [one.results for one in made if one.flow in flows and one.results is not None]
+        return [filed.results for filed in made if filed.flow in flows and filed.results is not None]
 
     def refuse_failed(self, query: str, count: int, paths: Sequence[str | None], cause: str = "") -> None:
         """End the run for what expressions of a query fail for, where the query wants that."""

@@ -50,12 +50,12 @@ class Change:
     @property
     def queries(self) -> tuple[str, ...]:
         """All queries that it is about."""
-        return (*(one.query for one in self.plans), *self.removed)
+        return (*(plan.query for plan in self.plans), *self.removed)
 
 
 def check_change(deployment: Deployment, change: Change) -> None:
     """Refuse a change that cannot be made while the deployment runs."""
-    running = {finish.query for one in deployment.in_force for finish in one.finishes}
+    running = {finish.query for joined in deployment.in_force for finish in joined.finishes}
     for left in left_behind(deployment, change):
         if must_fill(deployment, left) and any(not _is_timed(scan.window) for scan in left.join.scans):
             rest = _list(finish.query for finish in left.finishes if finish.query not in change.queries)
@@ -66,45 +66,45 @@ def check_change(deployment: Deployment, change: Change) -> None:
     for query in change.removed:
         if query not in running:
             raise InputError(f"query {query!r} does not run, so it cannot be removed; those that do: {_list(running)}")
-    for one in change.plans:
-        joins = join_plans_of(one.plan)
+    for plan in change.plans:
+        joins = join_plans_of(plan.plan)
         programs = [item for join in joins for item in compile_sites(join).items()]
         used = {site for site, program in programs if program.operators or program.ships}
         if missing := sorted(used - set(deployment.sites)):
             raise InputError(
-                f"query {one.query!r}: its new plan needs {_list(missing)}, where nothing runs; start the sites "
+                f"query {plan.query!r}: its new plan needs {_list(missing)}, where nothing runs; start the sites "
                 f"together, or choose a plan for {_list(deployment.sites)}"
             )
-        if one.is_fresh:
-            _check_homes(deployment, one, joins)
+        if plan.is_fresh:
+            _check_homes(deployment, plan, joins)
             read = {scan.stream for scan in deployment.scans}
             tables = {scan.stream for join in joins for scan in join.scans if isinstance(scan.window, AsOf)}
             if again := sorted(tables & read):
                 raise InputError(
-                    f"query {one.query!r} reads table {again[0]!r} as it was read for others that began meanwhile; ask "
-                    "for it once more, so that it is read anew"
+                    f"query {plan.query!r} reads table {again[0]!r} as it was read for others that began meanwhile; "
+                    "ask for it once more, so that it is read anew"
                 )
             continue
-        if one.query not in running:
-            raise InputError(f"query {one.query!r} does not run, so it has no plan to change; add it instead")
-        _check_same(deployment, one)
+        if plan.query not in running:
+            raise InputError(f"query {plan.query!r} does not run, so it has no plan to change; add it instead")
+        _check_same(deployment, plan)
         for join in joins:
-            _check_replanned(deployment, one, join)
+            _check_replanned(deployment, plan, join)
 
 
 def replanned_tables(change: Change) -> set[str]:
     """Tables that are refreshed and read by queries that get another plan."""
-    joins = (join for one in change.plans if not one.is_fresh for join in join_plans_of(one.plan))
+    joins = (join for plan in change.plans if not plan.is_fresh for join in join_plans_of(plan.plan))
     return {scan.stream for join in joins for scan in join.scans if scan.window == AsOf(is_refreshed=True)}
 
 
-def _check_homes(deployment: Deployment, one: QueryPlan, joins: Iterable[JoinPlan]) -> None:
+def _check_homes(deployment: Deployment, plan: QueryPlan, joins: Iterable[JoinPlan]) -> None:
     """Refuse a query that would have a stream arrive elsewhere than where joins of before still wait for its rows."""
     homes = {scan.stream: home for known in deployment.joins for scan, home in _homes(known.join)}
     for scan, home in (found for join in joins for found in _homes(join)):
         if home != (known := homes.get(scan.stream, home)):
             raise InputError(
-                f"query {one.query!r}: the rows of {scan.stream!r} would come about at site {home}, and others that "
+                f"query {plan.query!r}: the rows of {scan.stream!r} would come about at site {home}, and others that "
                 f"read them at {known} are not over; give the view that they are of `site: {known}`, or the query "
                 "another name"
             )
@@ -114,29 +114,29 @@ def _homes(join: JoinPlan) -> Iterable[tuple[Scan, str]]:
     return zip(join.scans, join.homes, strict=True)
 
 
-def _check_replanned(deployment: Deployment, one: QueryPlan, join: JoinPlan) -> None:
+def _check_replanned(deployment: Deployment, plan: QueryPlan, join: JoinPlan) -> None:
     """Refuse another plan for a join of a query that runs, of which an outer join has several."""
-    _check_places(deployment, one, join)
+    _check_places(deployment, plan, join)
     if deployment.history:
-        _check_kept(deployment, one.query, join)
+        _check_kept(deployment, plan.query, join)
     if not deployment.history and not all(_is_timed(scan.window) for scan in join.scans):
         raise InputError(
-            f"query {one.query!r} {_endless(join)}, and homes keep no rows for later versions, so "
+            f"query {plan.query!r} {_endless(join)}, and homes keep no rows for later versions, so "
             f"its plan cannot change while it runs; start it with plans that may change, or stop it and begin anew"
         )
 
 
 def left_behind(deployment: Deployment, change: Change) -> Iterable[Joined]:
     """Joins of queries that a change is not about, which they share with queries that it is about."""
-    for one in deployment.in_force:
-        queries = {finish.query for finish in one.finishes}
+    for joined in deployment.in_force:
+        queries = {finish.query for finish in joined.finishes}
         if queries & set(change.queries) and queries - set(change.queries):
-            yield one
+            yield joined
 
 
-def must_fill(deployment: Deployment, one: Joined) -> bool:
+def must_fill(deployment: Deployment, joined: Joined) -> bool:
     """Whether a copy of a join has to wait for full windows: parts of a key space have relations of their own."""
-    return not deployment.history and one.join.partition is not None
+    return not deployment.history and joined.join.partition is not None
 
 
 def _is_timed(window: Window) -> bool:
@@ -151,9 +151,9 @@ def _endless(join: JoinPlan) -> str:
 def _check_same(deployment: Deployment, asked: QueryPlan) -> None:
     """Refuse a plan that was made for something else than what the query asks for now: it may have been replaced."""
     running = {
-        known.branch: (_asked_of(one.join), _answers_of(known))
-        for one in deployment.in_force
-        for known in one.finishes
+        known.branch: (_asked_of(joined.join), _answers_of(known))
+        for joined in deployment.in_force
+        for known in joined.finishes
         if known.query == asked.query
     }
     wanted = {
@@ -174,7 +174,10 @@ def _answers_of(finish: Finish) -> tuple[object, ...]:
 
 def _asked_of(join: JoinPlan) -> list[tuple[str, str, Window, frozenset[str]]]:
     """The streams of a join with their windows and filters, whatever its plan."""
-    found = [(scan.alias, scan.stream, scan.window, frozenset(one.sql for one in scan.filters)) for scan in join.scans]
+    found = [
+        (scan.alias, scan.stream, scan.window, frozenset(predicate.sql for predicate in scan.filters))
+        for scan in join.scans
+    ]
     return sorted(found, key=lambda one: one[0])
 
 
@@ -182,8 +185,8 @@ def _check_places(deployment: Deployment, asked: QueryPlan, join: JoinPlan) -> N
     """Refuse a plan for other homes of streams, or whose answers go elsewhere if they are rows of a view."""
     homes = {
         scan.stream: home
-        for one in deployment.in_force
-        for scan, home in zip(one.join.scans, one.join.homes, strict=True)
+        for joined in deployment.in_force
+        for scan, home in zip(joined.join.scans, joined.join.homes, strict=True)
     }
     for scan, home in zip(join.scans, join.homes, strict=True):
         if homes.get(scan.stream, home) != home:
@@ -193,17 +196,17 @@ def _check_places(deployment: Deployment, asked: QueryPlan, join: JoinPlan) -> N
                 "--fresh"
             )
     target = asked.plan.target if isinstance(asked.plan, Into) else Target(asked.query)
-    for one in deployment.in_force:
-        for finish in one.finishes:
+    for joined in deployment.in_force:
+        for finish in joined.finishes:
             if finish.query == asked.query and finish.target != target:
                 raise InputError(
                     f"query {asked.query!r}: the new plan gives answers to {_named(target)} and the one in force to "
                     f"{_named(finish.target)}; plan it together with the queries that read it"
                 )
-            if finish.query == asked.query and target.is_stream and one.join.site != join.site:
+            if finish.query == asked.query and target.is_stream and joined.join.site != join.site:
                 raise InputError(
                     f"view {target.name!r}: its rows would be made at site {join.site}, and they are at "
-                    f"{one.join.site}; streams and views stay where they are; keep its `site:`, or begin anew with "
+                    f"{joined.join.site}; streams and views stay where they are; keep its `site:`, or begin anew with "
                     "--fresh"
                 )
 
@@ -233,9 +236,9 @@ def plan_changes(deployment: Deployment, plans: Iterable[QueryPlan]) -> tuple[Qu
         for finish in joined.finishes:
             bare.setdefault(finish.query, {})[finish.branch] = _bare(joined.join)
     return tuple(
-        one
-        for one in plans
-        if one.query in bare and bare[one.query] != dict(enumerate(map(_bare, join_plans_of(one.plan))))
+        plan
+        for plan in plans
+        if plan.query in bare and bare[plan.query] != dict(enumerate(map(_bare, join_plans_of(plan.plan))))
     )
 
 

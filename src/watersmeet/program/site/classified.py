@@ -49,7 +49,7 @@ def classified_selections(scan: StreamScan, kind_of: Mapping[str, ValueKind]) ->
 def classified_columns(scan: StreamScan, selections: Sequence[int]) -> tuple[str, ...]:
     """The columns, by flat name, that rows must have to be classified by some selections."""
     predicates = [_predicate(scan, number) for number in selections]
-    return tuple(sorted({name for one in predicates if one is not None for name in columns_of(one)}))
+    return tuple(sorted({name for predicate in predicates if predicate is not None for name in columns_of(predicate)}))
 
 
 def kind_of_type(kind: pa.DataType) -> ValueKind:
@@ -67,13 +67,13 @@ def possible_fragments(scan: StreamScan, selections: Sequence[int]) -> Bools | N
     A selection without filters has all rows; when selections begin is left aside.
     """
     filtered = [number for number in selections if scan.selections[number].filters]
-    predicates = [one for number in filtered if (one := _predicate(scan, number)) is not None]
+    predicates = [predicate for number in filtered if (predicate := _predicate(scan, number)) is not None]
     if len(predicates) < len(filtered):
         return None
     found = np.ones((1, 0), bool)
     if predicates:
-        texts = {name: isinstance(value, str) for one in predicates for name, value in constants_of(one)}
-        names = sorted(frozenset().union(*(columns_of(one) for one in predicates)))
+        texts = {name: isinstance(value, str) for predicate in predicates for name, value in constants_of(predicate)}
+        names = sorted(frozenset().union(*(columns_of(predicate) for predicate in predicates)))
         try:
             schema = {name: pa.string() if texts.get(name) else pa.float64() for name in names}
             found = Classifier(predicates, schema).static_superset(_MOST_LISTED)
@@ -89,8 +89,8 @@ def possible_fragments(scan: StreamScan, selections: Sequence[int]) -> Bools | N
 
 def _predicate(scan: StreamScan, number: int) -> Predicate | None:
     """The filters of a selection, where all of them are simple; None also where there are none."""
-    parts = [predicate_of(one) for one in scan.selections[number].filters]
-    known = tuple(one for one in parts if one is not None)
+    parts = [predicate_of(predicate) for predicate in scan.selections[number].filters]
+    known = tuple(predicate for predicate in parts if predicate is not None)
     return And(known) if known and len(known) == len(parts) else None
 
 
@@ -124,7 +124,7 @@ class RowFilters:
     def _fragments(self) -> tuple[I64, Bools]:
         """The fragment of each row, and which of the classified selections each has; the last one has none."""
         wanted = [_predicate(self.scan, number) for number in self._classified]
-        predicates = tuple(one for one in wanted if one is not None)
+        predicates = tuple(predicate for predicate in wanted if predicate is not None)
         assert len(predicates) == len(wanted), "filters that are not simple are evaluated"
         names = classified_columns(self.scan, self._classified)
         schema = tuple((name, self.table.schema.field(name).type) for name in names)
@@ -191,7 +191,9 @@ class RowFilters:
 
     def _begun(self, codes: I64, sets: Bools) -> tuple[I64, Bools]:
         """Sets without selections that begin after a row."""
-        starts = np.array([one.start_us if one.start_us is not None else -(1 << 63) for one in self.scan.selections])
+        starts = np.array(
+            [selection.start_us if selection.start_us is not None else -(1 << 63) for selection in self.scan.selections]
+        )
         instants = np.unique(starts[starts > -(1 << 63)])
         if not len(instants) or not self.table.num_rows:
             return codes, sets

@@ -59,7 +59,7 @@ def accepted(
     """Which combinations conditions do not reject; `bound` has the aliases of each relation."""
     columns: dict[str, pa.Array] = {}
     for aliases, relation, numbers in zip(bound, relations, rows, strict=True):
-        names = sorted({c.flat for one in conditions for c in one.expression.columns if c.alias in aliases})
+        names = sorted({c.flat for condition in conditions for c in condition.expression.columns if c.alias in aliases})
         columns |= dict(zip(names, relation.gather(numbers, names), strict=True))
     return not_rejected(conditions, columns)
 
@@ -78,9 +78,9 @@ def accepted_of(part: JoinPart, operator: Probe, found: Combinations, relations:
     """Those combinations of one member of a group that its conditions do not reject."""
     if not part.join.conditions or not len(found):
         return found
-    asked = {name for one in part.join.conditions for name in one.columns}
+    asked = {name for condition in part.join.conditions for name in condition.columns}
     columns: dict[str, pa.Array] = {}
-    order = (operator.head, *(one.alias for one in operator.lookups))
+    order = (operator.head, *(lookup.alias for lookup in operator.lookups))
     for alias, relation, rows in zip(order, relations, found.rows, strict=True):
         names = [(name, stored) for name, stored in part.views[alias].columns if name in asked]
         values = relation.gather(rows, [stored for _, stored in names])
@@ -91,7 +91,7 @@ def accepted_of(part: JoinPart, operator: Probe, found: Combinations, relations:
 def columns_of(part: JoinPart, operator: Probe, found: Combinations, relations: Sequence[Relation]) -> pa.Table:
     """The finished combinations of one member of a group, with its own columns."""
     columns: dict[str, pa.Array] = {}
-    order = (operator.head, *(one.alias for one in operator.lookups))
+    order = (operator.head, *(lookup.alias for lookup in operator.lookups))
     for alias, relation, rows in zip(order, relations, found.rows, strict=True):
         names = part.views[alias].columns
         values = relation.gather(rows, [stored for _, stored in names])

@@ -73,12 +73,12 @@ class Deployment:
 
     @property
     def in_force(self) -> tuple[Joined, ...]:
-        return tuple(one for one in self.joins if one.heads.until_us is None)
+        return tuple(joined for joined in self.joins if joined.heads.until_us is None)
 
 
 def first_joins(deployment: Deployment) -> dict[str, JoinPlan]:
     """By query, the join in force; of an outer join, the first of those that it is made of."""
-    return {f.query: one.join for one in deployment.in_force for f in one.finishes if f.branch == 0}
+    return {f.query: joined.join for joined in deployment.in_force for f in joined.finishes if f.branch == 0}
 
 
 def shared_joins(
@@ -96,7 +96,9 @@ def shared_joins(
     for (_, start_us), users in found.items():
         (_, first), *_ = users
         name = first.query if first.branch == 0 else f"{first.query}#{first.branch + 1}"
-        common = tuple(one for one in users[0][0].conditions if all(one in join.conditions for join, _ in users))
+        common = tuple(
+            condition for condition in users[0][0].conditions if all(condition in join.conditions for join, _ in users)
+        )
         own = [_with_common(join, finish, common) for join, finish in users]
         joins.append(Joined(name, _united([join for join, _ in own]), start_us, tuple(finish for _, finish in own)))
     return joins
@@ -106,11 +108,11 @@ def _with_common(join: JoinPlan, finish: Finish, common: tuple[Condition, ...]) 
     """A join with the conditions that all its queries have; what follows it for one of them applies the others."""
     if join.conditions == common:
         return join, finish
-    own = [one for one in join.conditions if one not in common]
-    asked = {*join.output, *(name for one in own for name in one.columns)}
+    own = [condition for condition in join.conditions if condition not in common]
+    asked = {*join.output, *(name for condition in own for name in condition.columns)}
     every = (*(name for scan in join.scans for name in scan.columns), TIME.flat)
     output = tuple(name for name in every if name in asked)
-    predicates = dict.fromkeys([*(one.expression for one in own), *finish.predicates])
+    predicates = dict.fromkeys([*(condition.expression for condition in own), *finish.predicates])
     return (
         replace(join, conditions=common, output=output),
         replace(finish, columns=output, predicates=tuple(predicates)),
@@ -146,14 +148,16 @@ def deployed(
 ) -> Deployment:
     """The first deployment of some joins."""
     joins = tuple(joins)
-    scans, _ = stream_tables((one.name, one.join, one.start_us) for one in joins)
+    scans, _ = stream_tables((joined.name, joined.join, joined.start_us) for joined in joins)
     first = Deployment(
         joins, 1, tuple(scans[name] for name in sorted(scans)), (), tuple(sorted(sites)), history, shares
     )
-    programs = {one.name: _compiled(one.join, first.sites, answers) for one in joins}
+    programs = {joined.name: _compiled(joined.join, first.sites, answers) for joined in joins}
     first = replace(first, sites=tuple(sorted({*first.sites, *(s for by_site in programs.values() for s in by_site)})))
     bare = _parts(first, programs)
-    sent = [one for site in first.sites for one in sent_streams(bare[site], {name: name for name in scans})]
+    sent = [
+        sent_stream for site in first.sites for sent_stream in sent_streams(bare[site], {name: name for name in scans})
+    ]
     return replace(first, sent=tuple(sent))
 
 
@@ -176,8 +180,8 @@ def program_at(
     whole = _program(deployment, site, parts[site], shipments)
     left = [part for part in parts[site] if part.name not in gone]
     sent = _shipments(deployment, {**parts, site: left}, site) if gone else whole.shipments
-    inbound = tuple((origin, one) for origin, one in whole.inbound if not _is_over(one, gone))
-    read = {scan.stream for one in deployment.joins if one.name not in gone for scan in one.join.scans}
+    inbound = tuple((origin, shipment) for origin, shipment in whole.inbound if not _is_over(shipment, gone))
+    read = {scan.stream for joined in deployment.joins if joined.name not in gone for scan in joined.join.scans}
     streams = tuple(scan for scan in whole.streams if scan.stream in read)
     return replace(
         whole, parts=tuple(left), streams=streams, shipments=sent, inbound=inbound, past_numbers=past_numbers or {}
@@ -191,7 +195,9 @@ def _is_over(shipment: Shipment, gone: Collection[str]) -> bool:
 
 def parts_of(deployment: Deployment, *, answers: bool = True) -> dict[str, list[JoinPart]]:
     """What every site does for each join by itself."""
-    return _parts(deployment, {one.name: _compiled(one.join, deployment.sites, answers) for one in deployment.joins})
+    return _parts(
+        deployment, {joined.name: _compiled(joined.join, deployment.sites, answers) for joined in deployment.joins}
+    )
 
 
 @lru_cache(maxsize=512)  # a change asks for the programs of all joins several times, and every site does
@@ -203,26 +209,30 @@ def _program(
     deployment: Deployment, site: str, parts: Sequence[JoinPart], shipments: Mapping[str, tuple[Shipment, ...]]
 ) -> SiteProgram:
     joins, scans = deployment.joins, {scan.stream: scan for scan in deployment.scans}
-    homes = {scan.stream: home for one in joins for scan, home in zip(one.join.scans, one.join.homes, strict=True)}
-    inbound = tuple((origin, one) for origin in deployment.sites for one in shipments[origin] if one.to == site)
+    homes = {
+        scan.stream: home for joined in joins for scan, home in zip(joined.join.scans, joined.join.homes, strict=True)
+    }
+    inbound = tuple(
+        (origin, shipment) for origin in deployment.sites for shipment in shipments[origin] if shipment.to == site
+    )
     local = tuple(scans[stream] for stream in sorted(scans) if homes.get(stream) == site)
     stored = {scan.stream: _all_of(scan) for scan in local}
-    for one in deployment.sent:
-        if one.to == site:
-            stored[one.name] = Stored(scans[one.stream], one.keys, one.columns, one.selections)
-    derived = {finish.target.name for one in joins for finish in one.finishes if finish.target.is_stream}
+    for sent in deployment.sent:
+        if sent.to == site:
+            stored[sent.name] = Stored(scans[sent.stream], sent.keys, sent.columns, sent.selections)
+    derived = {finish.target.name for joined in joins for finish in joined.finishes if finish.target.is_stream}
     away = frozenset(
         scan.stream
-        for one in joins
-        for scan in one.join.scans
-        if homes[scan.stream] == site and one.join.site not in (None, site) and scan.stream not in derived
+        for joined in joins
+        for scan in joined.join.scans
+        if homes[scan.stream] == site and joined.join.site not in (None, site) and scan.stream not in derived
     )
-    errors = {finish.query: finish.errors for one in joins for finish in one.finishes}
+    errors = {finish.query: finish.errors for joined in joins for finish in joined.finishes}
     return SiteProgram(
         *(site, tuple(parts), local, stored, shipments[site], inbound, away, errors),
         revision=deployment.revision,
         history=deployment.history,
-        numbers_out=_numbers((one.to, one) for one in shipments[site]),
+        numbers_out=_numbers((shipment.to, shipment) for shipment in shipments[site]),
         numbers_in=_numbers(inbound),
     )
 
@@ -236,26 +246,28 @@ def _numbers(shipments: Iterable[tuple[str, Shipment]]) -> dict[str, tuple[str, 
 
 
 def _parts(deployment: Deployment, compiled: Mapping[str, Mapping[str, JoinProgram]]) -> dict[str, list[JoinPart]]:
-    _, views = stream_tables(((one.name, one.join, one.start_us) for one in deployment.joins), deployment.scans)
+    _, views = stream_tables(
+        ((joined.name, joined.join, joined.start_us) for joined in deployment.joins), deployment.scans
+    )
     parts: dict[str, list[JoinPart]] = {site: [] for site in deployment.sites}
-    for one in deployment.joins:
-        queries = tuple(finish.query for finish in one.finishes)
-        for site, program in compiled[one.name].items():
-            names = one.names.get(site, {})
+    for joined in deployment.joins:
+        queries = tuple(finish.query for finish in joined.finishes)
+        for site, program in compiled[joined.name].items():
+            names = joined.names.get(site, {})
             own = {
                 alias: replace(view, stream=names.get(view.stream, view.stream))
                 for (name, alias), view in views.items()
-                if name == one.name
+                if name == joined.name
             }
-            finishes = one.finishes if program.is_query_site else ()
-            is_grouped = bool(queries) and all(finish.grouping and not finish.matching for finish in one.finishes)
+            finishes = joined.finishes if program.is_query_site else ()
+            is_grouped = bool(queries) and all(finish.grouping and not finish.matching for finish in joined.finishes)
             makes_answers = any(operator.out.form is Form.RESULT for operator in program.operators)
-            partials = one.finishes if is_grouped and makes_answers and not finishes else ()
-            apart = one.apart.get(site, {})
-            part = JoinPart(one.name, program, own, queries, finishes, one.heads, apart, one.is_fresh)
+            partials = joined.finishes if is_grouped and makes_answers and not finishes else ()
+            apart = joined.apart.get(site, {})
+            part = JoinPart(joined.name, program, own, queries, finishes, joined.heads, apart, joined.is_fresh)
             part = replace(part, partials=partials, is_grouped=is_grouped)
             if deployment.shares:
-                part = _with_shapes(deployment, part, compiled[one.name])
+                part = _with_shapes(deployment, part, compiled[joined.name])
             parts[site].append(part)
     return {site: _with_shared(own, site) for site, own in parts.items()}
 
@@ -271,7 +283,7 @@ def _with_shapes(deployment: Deployment, part: JoinPart, compiled: Mapping[str, 
         for finish in (*part.finishes, *part.partials)
         if (shape := shape_of_finish(part.join, home, part.views, finish)) is not None
     }
-    streams = {one.stream: one for one in deployment.scans}
+    streams = {scan.stream: scan for scan in deployment.scans}
     selection = part.views[scan.alias].selection
     member = member_of(streams[scan.stream], selection, part.heads.from_us, part.heads.until_us)
     return replace(part, shapes=found, members=dict.fromkeys(found, member))
@@ -364,7 +376,7 @@ def _shipments(deployment: Deployment, parts: Mapping[str, Sequence[JoinPart]], 
                 part.route(ship.flow, ship.sub_plans),
                 copies=_copies(part, ship),
             )
-    sent = {(one.stream, one.to, one.name): one for one in deployment.sent}
+    sent = {(sent.stream, sent.to, sent.name): sent for sent in deployment.sent}
     tables = {scan.stream for scan in deployment.scans if scan.is_table}
     for (stream, to), ships in stream_ships(own.values()).items():
         there = {part.name: part for part in parts[to]}
@@ -429,8 +441,10 @@ def _past_shipment(parts: Mapping[str, Sequence[JoinPart]], spec: SentStream, ho
 
 def _copies(part: JoinPart, ship: Ship) -> tuple[Copy, ...]:
     """What becomes of gathered rows where they arrive."""
-    made = (one for one in part.program.operators if isinstance(one, Gather) and one.out == ship.flow)
-    return tuple(replace(copy, flow=f"{part.name}:{copy.flow}") for one in made for copy in one.copies)
+    made = (
+        operator for operator in part.program.operators if isinstance(operator, Gather) and operator.out == ship.flow
+    )
+    return tuple(replace(copy, flow=f"{part.name}:{copy.flow}") for gather in made for copy in gather.copies)
 
 
 def _readers(part: JoinPart, flow: Flow) -> list[Operator]:

@@ -120,7 +120,7 @@ class SiteEngine:
     def admits(self, ledger: SiteLedger, found: Iterable[Ingested]) -> bool:
         """Whether rows that were found may be ingested before the next revision is adopted."""
         hold_us = ledger.hold_us
-        return hold_us is None or all(one.max_ts is None or one.max_ts <= hold_us for one in found)
+        return hold_us is None or all(ingested.max_ts is None or ingested.max_ts <= hold_us for ingested in found)
 
     def request(self, ledger: SiteLedger, change: Change) -> SiteLedger:
         """Ask for a change; it is proposed to all sites when those before it are settled."""
@@ -179,7 +179,7 @@ class SiteEngine:
         """What the site could send of the past; where a stream has ended, rows that others need may be evicted."""
         if not deployment.history or len(deployment.sites) < 3 or not self._distances:
             return NOTHING_HELD
-        names = {one.name for one in deployment.sent if one.to == self.program.site}
+        names = {sent.name for sent in deployment.sent if sent.to == self.program.site}
         marks = {name: mark for name, mark in sorted(ledger.watermarks.items()) if name in names}
         return Holding({} if END_US in ledger.watermarks.values() else marks, self._distances)
 
@@ -238,23 +238,23 @@ class SiteEngine:
         streams, central, null_keys = dict(ledger.streams), dict(ledger.central), dict(ledger.null_keys)
         failed = dict(ledger.failed)
         queries = {part.name: part.queries for part in self.program.parts}
-        for one in found:
-            state = streams.get(one.stream, StreamState())
-            marks = [mark for mark in (state.max_ts, one.max_ts) if mark is not None]
-            streams[one.stream] = replace(
+        for ingested in found:
+            state = streams.get(ingested.stream, StreamState())
+            marks = [mark for mark in (state.max_ts, ingested.max_ts) if mark is not None]
+            streams[ingested.stream] = replace(
                 state,
                 max_ts=max(marks, default=None),
-                rows=state.rows + one.rows,
-                late=state.late + one.late,
-                malformed=state.malformed + one.malformed,
-                late_by_us=max(state.late_by_us, one.late_by_us),
+                rows=state.rows + ingested.rows,
+                late=state.late + ingested.late,
+                malformed=state.malformed + ingested.malformed,
+                late_by_us=max(state.late_by_us, ingested.late_by_us),
             )
-            central[one.stream] = central.get(one.stream, Traffic()) + one.central
-            for join, count in one.null_keys.items():
+            central[ingested.stream] = central.get(ingested.stream, Traffic()) + ingested.central
+            for join, count in ingested.null_keys.items():
                 for query in queries[join]:
                     null_keys[query] = null_keys.get(query, 0) + count
-            for query, count in one.failed.items():
-                self._answering.refuse_failed(query, count, [one.failed_file])
+            for query, count in ingested.failed.items():
+                self._answering.refuse_failed(query, count, [ingested.failed_file])
                 failed[query] = failed.get(query, 0) + count
         return replace(ledger, streams=streams, central=central, null_keys=null_keys, failed=failed)
 
@@ -265,10 +265,10 @@ class SiteEngine:
             ledger = self._agree(ledger, notes)
         ledger = self._declare(ledger, arrivals.declared)
         pending = dict(ledger.pending)
-        for one in ledger.ingested:
-            if one.pending is not None:
-                pending[one.stream] = (*pending.get(one.stream, ()), one.pending)
-        made = [made for one in ledger.ingested for made in (one.made, *one.shared) if made is not None]
+        for ingested in ledger.ingested:
+            if ingested.pending is not None:
+                pending[ingested.stream] = (*pending.get(ingested.stream, ()), ingested.pending)
+        made = [made for ingested in ledger.ingested for made in (ingested.made, *ingested.shared) if made is not None]
         ledger = replace(ledger, number=before.number + 1, batch=ledger.ingested_batch, ingested=(), pending=pending)
         if messages:
             task = Unpack(self.program, self.shelf, tuple(messages))
@@ -285,7 +285,7 @@ class SiteEngine:
             has_notes = any(link.notes for link in ledger.links.values())
             return send(self.program, self.shelf, ledger, ()) if has_notes else ledger
         ledger = self._append_clock_ticks(ledger, made)
-        failed = [one.failed_file for one in before.ingested]
+        failed = [ingested.failed_file for ingested in before.ingested]
         return self._joined(before, replace(ledger, watermarks=marks), made, failed, self._rounds)
 
     def _joined(
@@ -313,8 +313,11 @@ class SiteEngine:
             done |= names
             ledger, failed = self._answering.answer(ledger, made, due, given, failed)
             ledger, found = self._derived(ledger, due, given, filed)
-            made = [*made, *(made for one in found for made in (one.made, *one.shared) if made is not None)]
-            failed = [*failed, *(one.failed_file for one in found)]
+            made = [
+                *made,
+                *(made for ingested in found for made in (ingested.made, *ingested.shared) if made is not None),
+            ]
+            failed = [*failed, *(ingested.failed_file for ingested in found)]
             if starting and found:
                 rounds = self._rounds  # joins that have run before read these rows too
         matched = counted(ledger.matched, self._matched, made)
@@ -337,7 +340,7 @@ class SiteEngine:
             scan = next((scan for scan in self.program.streams if scan.stream == stream), None)
             if (answers := given.pop(stream, None)) and scan is not None:
                 found += self._derive(self.program, scan, answers, filed.get(stream, 0))
-                filed[stream] = filed.get(stream, 0) + sum(len(one.paths) for one in answers)
+                filed[stream] = filed.get(stream, 0) + sum(len(given.paths) for given in answers)
         if marks == ledger.watermarks and not found:
             return ledger, []
         return replace(self._noted(ledger, found), watermarks=spread(self.program, marks)), found
@@ -379,12 +382,12 @@ class SiteEngine:
 
     def _append_clock_ticks(self, ledger: SiteLedger, made: Sequence[Made]) -> SiteLedger:
         clocks, counts = dict(ledger.clocks), dict(ledger.ordinals)
-        for one in made:
-            if one.ticks is not None:
-                first = counts.get(one.flow, max(one.ticks.min_ordinal, 0))
-                counts[one.flow] = first + one.rows
-                ticks = replace(one.ticks, min_ordinal=first, max_ordinal=counts[one.flow] - 1)
-                clocks[one.flow] = (*clocks.get(one.flow, ()), ticks)
+        for filed in made:
+            if filed.ticks is not None:
+                first = counts.get(filed.flow, max(filed.ticks.min_ordinal, 0))
+                counts[filed.flow] = first + filed.rows
+                ticks = replace(filed.ticks, min_ordinal=first, max_ordinal=counts[filed.flow] - 1)
+                clocks[filed.flow] = (*clocks.get(filed.flow, ()), ticks)
         return replace(ledger, clocks=clocks, ordinals=counts)
 
     def _buckets_for(self, rows: int) -> int:
@@ -400,7 +403,7 @@ class SiteEngine:
         starting: frozenset[str] = frozenset(),
     ) -> list[Made]:
         for groups, operators in rounds:
-            rows = sum(one.rows for one in made)
+            rows = sum(filed.rows for filed in made)
             buckets = self._buckets_for(rows)
             task = Round(
                 self.program,

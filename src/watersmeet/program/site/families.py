@@ -33,12 +33,12 @@ class Family:
 def is_probe_of_one(program: JoinProgram) -> bool:
     """Whether all that a site does for a join is to take the rows of one stream as answers."""
     return len(program.operators) == 1 and all(
-        isinstance(one, Probe)
-        and not one.lookups
-        and one.left.form is Form.ROW
-        and one.out.form is Form.RESULT
-        and one.sub_plans is None
-        for one in program.operators
+        isinstance(operator, Probe)
+        and not operator.lookups
+        and operator.left.form is Form.ROW
+        and operator.out.form is Form.RESULT
+        and operator.sub_plans is None
+        for operator in program.operators
     )
 
 

@@ -233,17 +233,24 @@ def pack_for_others(
     """Rows of a flow packed for each site they go to, or for some shipments; what is the same is packed once."""
     packed: dict[tuple[object, ...], PackedRows] = {}
     payloads = {}
-    every = (one for one in program.shipments_of.get(flow, ()) if not one.is_past)
-    for one in every if only is None else only:
-        form = (one.arrives_as, one.route, one.columns, one.keys, one.selections, one.span)
+    every = (shipment for shipment in program.shipments_of.get(flow, ()) if not shipment.is_past)
+    for shipment in every if only is None else only:
+        form = (
+            shipment.arrives_as,
+            shipment.route,
+            shipment.columns,
+            shipment.keys,
+            shipment.selections,
+            shipment.span,
+        )
         if form not in packed:
-            rows = shipped_rows(program, table, one, part, key)
+            rows = shipped_rows(program, table, shipment, part, key)
             if rows.num_rows:
                 data = pack_rows(rows)
                 schema = pack_schema(rows.schema).hex()
                 packed[form] = PackedRows(shelf.put_bytes(_stem(flow), data), len(data), rows.num_rows, schema)
         if form in packed:
-            payloads[payload_name(one)] = packed[form]
+            payloads[payload_name(shipment)] = packed[form]
     return payloads
 
 

@@ -120,10 +120,12 @@ class Finishing:
     def compared(self, finish: Finish, pieces: Sequence[Answers], ledger: SiteLedger) -> list[Answers]:
         """Answers of an outer join with what DISTINCT finds equal ones by."""
         tables = [
-            self._shelf.get(path).select([name for name, _ in one.columns]) for one in pieces for path in one.paths
+            self._shelf.get(path).select([name for name, _ in answers.columns])
+            for answers in pieces
+            for path in answers.paths
         ]
         paths = tuple(self._shelf.put("answers", table.rename_columns(list(finish.columns))).path for table in tables)
-        rows = sum(one.rows for one in pieces)
+        rows = sum(answers.rows for answers in pieces)
         found, _ = self.rows(finish, paths, rows, ledger) if rows else (None, Evaluated(()))
         return [] if found is None else [found]
 
@@ -132,7 +134,7 @@ class Finishing:
     ) -> tuple[tuple[Segment, ...], list[Answers]]:
         """Answers of a DISTINCT that is a stream wait for the watermark: each is given at the first time it has."""
         assert finish.time_column is not None
-        paths = [path for one in pieces for path in one.paths]
+        paths = [path for answers in pieces for path in answers.paths]
         held, due = Held(self._shelf, finish.time_column).released(held, paths, until_us)
         if due is None:
             return held, []
@@ -145,7 +147,7 @@ class Finishing:
         if not fresh:
             return None
         seen[finish.definition] = (*seen.get(finish.definition, ()), *fresh)
-        given = tuple(one.path for segment in fresh for one in segment.parts)
+        given = tuple(part.path for segment in fresh for part in segment.parts)
         return replace(answers, paths=given, rows=sum(segment.rows for segment in fresh))
 
     def _unseen(self, finish: Finish, paths: tuple[str, ...], rows: int, seen: tuple[Segment, ...]) -> list[Segment]:
@@ -161,16 +163,18 @@ class Finishing:
         first, *others = pieces
         if not others:
             return first
-        if all(one.columns == first.columns and one.first is None for one in pieces):
-            paths = tuple(path for one in pieces for path in one.paths)
-            return replace(first, paths=paths, rows=sum(one.rows for one in pieces))
+        if all(answers.columns == first.columns and answers.first is None for answers in pieces):
+            paths = tuple(path for answers in pieces for path in answers.paths)
+            return replace(first, paths=paths, rows=sum(answers.rows for answers in pieces))
         columns = tuple((answer_column(number), name) for number, (_, name) in enumerate(first.columns))
         given = []
-        for one in pieces:
-            for table in one.tables(self._shelf):
-                table = table.select([name for name, _ in one.columns]).rename_columns([name for name, _ in columns])
+        for answers in pieces:
+            for table in answers.tables(self._shelf):
+                table = table.select([name for name, _ in answers.columns]).rename_columns(
+                    [name for name, _ in columns]
+                )
                 given.append(self._shelf.put("answers", table).path)
-        return Answers(first.batch, tuple(given), columns, sum(one.rows for one in pieces))
+        return Answers(first.batch, tuple(given), columns, sum(answers.rows for answers in pieces))
 
 
 def _replaced_columns(names: Sequence[str]) -> set[str]:

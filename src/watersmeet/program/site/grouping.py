@@ -79,11 +79,11 @@ class GroupRecords:
         window, alive = grouping.output_window, None
         ended: tuple[pa.Table, ...] = ()
         if now > before and (state or more):
-            due = [*self.tables(one for one in state if one.min_ts < now), *more]
+            due = [*self.tables(segment for segment in state if segment.min_ts < now), *more]
             ended = tuple(ended_groups(query, grouping, due, before, now))
         if now > UNKNOWN:
             alive = first_pane_needed(window, now)
-            state = tuple(one for one in state if one.max_ts >= alive)
+            state = tuple(segment for segment in state if segment.max_ts >= alive)
         return self.merged(grouping, state, 2 * window.length_us, alive), ended
 
     def with_changes(
@@ -101,19 +101,19 @@ class GroupRecords:
         found = values_between(query, grouping, tables, before, now)
         layout = layout_of(grouping, tables[0].schema)
         if layout.is_negatable:  # what has begun is one record a group, and none where all has expired
-            alone = [one for one in state if one.min_ts > BEGUN and one.max_ts < now]
+            alone = [segment for segment in state if segment.min_ts > BEGUN and segment.max_ts < now]
             extent = None
         else:
-            state, alone = tuple(one for one in state if one.max_ts >= now - 1), []
+            state, alone = tuple(segment for segment in state if segment.max_ts >= now - 1), []
             longest_us = grouping.changes.longest_us
             extent = None if longest_us is None else 2 * longest_us
-        others = tuple(one for one in state if one not in alone)
-        merges: list[State] = [*((one,) for one in alone), *choose_merges(others, extent, TS, now)]
+        others = tuple(segment for segment in state if segment not in alone)
+        merges: list[State] = [*((segment,) for segment in alone), *choose_merges(others, extent, TS, now)]
         for merged in merges:
             records = still_needed(layout, self.tables(merged), now)
             level = max(segment.level for segment in merged) + (len(merged) > 1)
             kept = [self._segment(grouping, records, level)] if records.num_rows else []
-            state = (*(one for one in state if one not in merged), *kept)
+            state = (*(segment for segment in state if segment not in merged), *kept)
         return state, found
 
     def united(self, grouping: Grouping, state: State) -> pa.Table | None:
@@ -123,19 +123,19 @@ class GroupRecords:
 
     def without_ended_panes(self, grouping: Recorded, state: State, first_open: int) -> tuple[State, pa.Table | None]:
         """The records of a pane and later ones, and all records before it as one table."""
-        ended = self.tables(one for one in state if one.min_ts < first_open)
+        ended = self.tables(segment for segment in state if segment.min_ts < first_open)
         ended = [table.filter(pc.less(table.column(TS), first_open)) for table in ended]
-        kept = [one for one in state if one.min_ts >= first_open]
-        for one in state:
-            if one.min_ts < first_open <= one.max_ts:
-                kept += self._combined(grouping, [one], first_open)
+        kept = [segment for segment in state if segment.min_ts >= first_open]
+        for segment in state:
+            if segment.min_ts < first_open <= segment.max_ts:
+                kept += self._combined(grouping, [segment], first_open)
         table = _layout(grouping, ended[0].schema).combine(ended) if ended else None
         return tuple(kept), table
 
     def merged(self, grouping: Recorded, state: State, extent_us: int | None = None, alive: int | None = None) -> State:
         """The records in fewer segments, where they have become many."""
         for merged in choose_merges(state, extent_us, TS, alive):
-            state = (*(one for one in state if one not in merged), *self._combined(grouping, merged, alive))
+            state = (*(segment for segment in state if segment not in merged), *self._combined(grouping, merged, alive))
         return state
 
     def _combined(self, grouping: Recorded, merged: Sequence[Segment], alive: int | None) -> list[Segment]:

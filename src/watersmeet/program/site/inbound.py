@@ -93,12 +93,13 @@ def _check_records(program: SiteProgram, shipment: Shipment, schema: pa.Schema, 
         return
     check_shared(shape, schema)
     keys, items = (
-        [type_of(shape.stream, one[len(shape.stream) + 1 :]) for one in names] for names in (shape.keys, shape.columns)
+        [type_of(shape.stream, name[len(shape.stream) + 1 :]) for name in names]
+        for names in (shape.keys, shape.columns)
     )
     types = {key_of_group(number).name: kind for number, kind in enumerate(keys)}
-    for number, one in enumerate(shape.aggregates):
-        if one.item is not None and one.function in ("min", "max"):
-            types[f"s{number}.value"] = items[one.item]
+    for number, aggregate in enumerate(shape.aggregates):
+        if aggregate.item is not None and aggregate.function in ("min", "max"):
+            types[f"s{number}.value"] = items[aggregate.item]
     for name, spark_type in types.items():
         if name in schema.names and not _is_of(spark_type, schema.field(name).type):
             raise ValueError(f"column {name!r} of partial records is {schema.field(name).type}")
@@ -138,7 +139,7 @@ def _columns(program: SiteProgram, shipment: Shipment, schema: pa.Schema) -> tup
     if shipment.form is Form.RESULT:
         return set(output_columns(part.join)), set()
     every = {name for scan in part.join.scans for name in scan.columns}
-    classes = {class_column(one.number) for one in part.join.classes}
+    classes = {class_column(key_class.number) for key_class in part.join.classes}
     read = _read(part, shipment.arrives_as)
     for copy in shipment.copies:
         wanted = _read(part, copy.flow)
@@ -174,10 +175,10 @@ def known_types(program: SiteProgram, shipment: Shipment, type_of: TypeOf) -> di
     """The Spark types of values, as far as they are known."""
     if shipment.columns is not None:
         scan = stored_of(program, shipment).scan
-        kept = [(scan.stream, one) for one in scan.kept]
+        kept = [(scan.stream, kept) for kept in scan.kept]
     else:
         scans = program.part(shipment.join).join.scans if shipment.join else ()
-        kept = [(scan.stream, one) for scan in scans for one in scan.kept]
+        kept = [(scan.stream, kept) for scan in scans for kept in scan.kept]
     return {one.name: _type_of(one.expression, stream, type_of) for stream, one in kept}
 
 

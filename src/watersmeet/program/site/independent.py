@@ -73,7 +73,7 @@ def is_linear(shape: RecordShape, layout: Layout) -> bool:
 
 def counts_only(shape: RecordShape) -> bool:
     """Whether records of a shape are certainly such, whatever the types of its columns."""
-    are_counts = all(one.function == "count" and not one.distinct for one in shape.aggregates)
+    are_counts = all(aggregate.function == "count" and not aggregate.distinct for aggregate in shape.aggregates)
     return are_counts and _counting(shape) is not None
 
 
@@ -86,10 +86,10 @@ def basis_size(fragments: Bools) -> int | None:
 def known_bases(known: Iterable[bytes], sets: Sequence[bytes]) -> list[list[bytes]]:
     """The bases that the reader knows and from which all queries of some fragments follow."""
     by_basis: dict[bytes, list[QueryRecord]] = {}
-    for one in sorted(filter(is_entry, known)):
-        entry = _decoded(one)
+    for data in sorted(filter(is_entry, known)):
+        entry = _decoded(data)
         by_basis.setdefault(entry.basis, []).append(entry)
-    return [[one.to_bytes() for one in basis] for basis in by_basis.values() if _is_right(basis, sets)]
+    return [[record.to_bytes() for record in basis] for basis in by_basis.values() if _is_right(basis, sets)]
 
 
 @lru_cache(maxsize=16)  # F stays the same for most panes
@@ -120,7 +120,7 @@ def _factored(fragments: Bools) -> tuple[I64, I64] | None:
 
 def owners_of(entries: Sequence[bytes], sets: Sequence[bytes]) -> Bools:
     """Which fragments (rows) each entry is the record of."""
-    return matrix_of(sets, [_decoded(one).selection for one in entries])
+    return matrix_of(sets, [_decoded(entry).selection for entry in entries])
 
 
 def of_all_queries(shape: RecordShape, records: pa.Table) -> pa.Table:
@@ -131,9 +131,9 @@ def of_all_queries(shape: RecordShape, records: pa.Table) -> pa.Table:
         return records
     layout = shape.layout(records.schema)
     places = coded.indices.to_numpy(zero_copy_only=False)
-    terms = [_terms(one) if is_entry(one) else None for one in written]
-    plain = np.array([one is None for one in terms])[places]
-    counts = np.array([0 if one is None else len(one[0]) for one in terms])[places]
+    terms = [_terms(data) if is_entry(data) else None for data in written]
+    plain = np.array([term is None for term in terms])[places]
+    counts = np.array([0 if term is None else len(term[0]) for term in terms])[places]
     selections = np.concatenate([one[0] for place in places if (one := terms[place]) is not None])
     factors = np.concatenate([one[1] for place in places if (one := terms[place]) is not None])
     spread = records.drop_columns([SET]).take(pa.array(np.repeat(np.arange(len(places)), counts)))
@@ -145,14 +145,18 @@ def of_all_queries(shape: RecordShape, records: pa.Table) -> pa.Table:
     assert counted is not None, "queries that send entries count rows"
     made = made.filter(pa.array(made.column(layout.state_column(counted, "n")).to_numpy() != 0))
     different, found = np.unique(made.column(SET).to_numpy(), return_inverse=True)
-    singles = pa.array([set_of([one]) for one in different.tolist()], pa.binary()).take(pa.array(found.reshape(-1)))
+    singles = pa.array([set_of([value]) for value in different.tolist()], pa.binary()).take(pa.array(found.reshape(-1)))
     made = made.set_column(made.column_names.index(SET), SET, singles)
     return pa.concat_tables([records.filter(pa.array(plain)).select(made.column_names), made])
 
 
 def _counting(shape: RecordShape) -> int | None:
     """Which aggregate of a shape counts rows."""
-    found = (number for number, one in enumerate(shape.aggregates) if one.function == "count" and one.item is None)
+    found = (
+        number
+        for number, aggregate in enumerate(shape.aggregates)
+        if aggregate.function == "count" and aggregate.item is None
+    )
     return next(found, None)
 
 
@@ -174,11 +178,11 @@ def _selections(some: bytes) -> I64:
 
 def _is_right(basis: Sequence[QueryRecord], sets: Sequence[bytes]) -> bool:
     """Whether the entries of a basis give all queries of some fragments, and nothing to others."""
-    width = 8 * max(len(some) for some in [*sets, *(some for one in basis for _, some in one.factors)])
-    width = max(width, *(one.selection + 1 for one in basis))
+    width = 8 * max(len(some) for some in [*sets, *(some for record in basis for _, some in record.factors)])
+    width = max(width, *(record.selection + 1 for record in basis))
     factors = np.zeros((len(basis), width))
-    for place, one in enumerate(basis):
-        for factor, some in one.factors:
+    for place, record in enumerate(basis):
+        for factor, some in record.factors:
             factors[place, _selections(some)] = factor
     fragments = matrix_of(sets, range(width)).astype(np.float64)
-    return bool((fragments[:, [one.selection for one in basis]] @ factors == fragments).all())
+    return bool((fragments[:, [record.selection for record in basis]] @ factors == fragments).all())

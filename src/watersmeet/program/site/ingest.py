@@ -158,7 +158,7 @@ class Ingest:
         for part in self.program.parts:
             for view in part.views.values():
                 if view.stream == self.scan.stream:
-                    for row, sql in self._failures(rows, [one["failed"] for one in reports], view.selection):
+                    for row, sql in self._failures(rows, [report["failed"] for report in reports], view.selection):
                         for query in part.queries:
                             reasons.setdefault(query, {}).setdefault(row, f"{shown(sql)} fails")
         kept = [
@@ -222,9 +222,11 @@ class Ingest:
     def _wanted(self, filters: RowFilters) -> Mask | None:
         """Which rows any query selects; None is all of them."""
         if any(selection.keys for selection in self.scan.selections):
-            return _any([_fulfilled(filters, one, number) for number, one in enumerate(self.scan.selections)])
+            return _any(
+                [_fulfilled(filters, selection, number) for number, selection in enumerate(self.scan.selections)]
+            )
         codes, sets = filters.sets(range(len(self.scan.selections)))
-        return np.array([bool(one) for one in sets])[codes]
+        return np.array([bool(set_) for set_ in sets])[codes]
 
 
 def first_row_id(batch: int, task: int) -> int:

@@ -104,7 +104,7 @@ class Inputs:
         """Rows with the columns and bits that some aliases read, where they were stored before anyone did."""
         names = {name for view in views for _, name in view.columns} - set(table.column_names)
         stored = self._program.stored[views[0].stream]
-        index = next(one for one in self._program.indexes[views[0].flow] if one.relation == relation)
+        index = next(index for index in self._program.indexes[views[0].flow] if index.relation == relation)
         kept = {number for view in views for number in view.keys.values()}
         read = kept if index.classes is None else kept & set(index.classes)
         names |= {class_column(number) for number in read} - set(table.column_names)
@@ -188,7 +188,7 @@ class Inputs:
 
     def _has_columns(self, view: View, relation: str, table: pa.Table) -> bool:
         """Whether rows were stored with all that an alias reads of them."""
-        index = next(one for one in self._program.indexes[view.flow] if one.relation == relation)
+        index = next(index for index in self._program.indexes[view.flow] if index.relation == relation)
         read = view.keys.values() if index.classes is None else set(view.keys.values()) & set(index.classes)
         names = {*map(class_column, read), *(name for _, name in view.columns)}
         return names <= set(table.column_names)
@@ -267,7 +267,9 @@ def read_clock(shelf: Shelf, ticks: Sequence[Segment]) -> Clock:
     """As much of a row clock as is known here."""
     if not ticks:
         return Clock()
-    return Clock(ticks[0].min_ordinal, np.concatenate([column(shelf.get(one.parts[0].path), TS) for one in ticks]))
+    return Clock(
+        ticks[0].min_ordinal, np.concatenate([column(shelf.get(segment.parts[0].path), TS) for segment in ticks])
+    )
 
 
 def axis_of(part: JoinPart, alias: str, clock: Callable[[str], Clock]) -> Axis:

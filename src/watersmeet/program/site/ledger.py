@@ -103,7 +103,7 @@ class Ingested:
     @property
     def paths(self) -> Iterable[str]:
         """The files that hold what was found."""
-        yield from (one.results for one in self.shared if one.results is not None)
+        yield from (filed.results for filed in self.shared if filed.results is not None)
         if self.made is not None:
             yield from (part.path for segment in self.made.segments.values() for part in segment.parts)
             yield from (payload.path for payload in self.made.payloads.values())
@@ -129,7 +129,7 @@ class Answers:
     def tables(self, shelf: Shelf) -> list[pa.Table]:
         """Its rows, as they are in the files."""
         tables = [shelf.get(path) for path in self.paths]
-        return tables if self.span is None else [one.slice(*self.span) for one in tables]
+        return tables if self.span is None else [table.slice(*self.span) for table in tables]
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class SiteLedger:
                 *(part.path for segment in self.segments for part in segment.parts),
                 *(parcel.path for link in self.links.values() for parcel in link.outbox),
                 *(path for found in self.ingested for path in found.paths),
-                *(path for waiting in self.undelivered.values() for one in waiting for path in one.paths),
+                *(path for waiting in self.undelivered.values() for answers in waiting for path in answers.paths),
                 *(part.path for part in self.inputs),
                 *((self.versions,) if self.versions else ()),
             )

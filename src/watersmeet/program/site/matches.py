@@ -49,9 +49,9 @@ def _found_by(part: JoinPart, operator: Operator) -> Matched | None:
 def counted(before: Mapping[str, int], flows: Mapping[str, Matched], made: Iterable[Made]) -> dict[str, int]:
     """All combinations found so far, by flow; flows that are gone are forgotten."""
     counts = {flow: before.get(flow, 0) for flow in flows}
-    for one in made:
-        if one.flow in counts:
-            counts[one.flow] += one.rows
+    for filed in made:
+        if filed.flow in counts:
+            counts[filed.flow] += filed.rows
     return counts
 
 

@@ -41,8 +41,8 @@ def nearest(home: str, to: str, holders: Iterable[Holder], holdings: Mapping[str
     True
     """
     own = _distance(holdings, home, to)
-    known = ((_distance(holdings, one.site, to), one.site, one.held_as, one) for one in holders)
-    found = [(far, site, name, one) for far, site, name, one in known if own is not None and far is not None]
+    known = ((_distance(holdings, holder.site, to), holder.site, holder.held_as, holder) for holder in holders)
+    found = [(far, site, name, holder) for far, site, name, holder in known if own is not None and far is not None]
     best = min(found, default=None, key=lambda one: one[:3])
     return best[3] if best is not None and own is not None and best[0] < own else None
 

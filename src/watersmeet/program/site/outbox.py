@@ -16,8 +16,8 @@ def send(program: SiteProgram, shelf: Shelf, ledger: SiteLedger, made: Sequence[
     """Put into the outbox what other sites get of this micro-batch."""
     links = dict(ledger.links)
     by_flow: dict[str, list[Made]] = {}
-    for one in made:
-        by_flow.setdefault(one.flow, []).append(one)
+    for filed in made:
+        by_flow.setdefault(filed.flow, []).append(filed)
     for to in sorted({*program.peers_out, *(to for to, link in links.items() if link.notes)}):
         link = links.get(to, LinkState())
         numbers = {flow: number for number, flow in enumerate(program.numbers_out.get(to, ()))}
@@ -80,7 +80,7 @@ def _count(traffic: dict[str, Traffic], name: str, more: Traffic) -> None:
 
 def flow_purposes(program: SiteProgram) -> Callable[[str, str], Purpose]:
     """What a flow to another site is for; traffic that is no flow has the name of its purpose."""
-    purposes = {(one.to, one.arrives_as): one.purpose for one in program.shipments}
+    purposes = {(shipment.to, shipment.arrives_as): shipment.purpose for shipment in program.shipments}
     own = {purpose.value: purpose for purpose in Purpose}
     return lambda to, name: purposes.get((to, name)) or own.get(name, Purpose.WATERMARKS)
 
@@ -100,5 +100,9 @@ def traffic_by_purpose(program: SiteProgram, ledger: SiteLedger) -> dict[str, di
 
 def bytes_sent(program: SiteProgram, ledger: SiteLedger) -> tuple[int, int]:
     """All bytes that a site has sent, and those among them that were rows of the past for other plans."""
-    counts = [(purpose, one) for sent in traffic_by_purpose(program, ledger).values() for purpose, one in sent.items()]
-    return sum(one.bytes for _, one in counts), sum(one.bytes for why, one in counts if why is Purpose.MIGRATION)
+    counts = [
+        (purpose, traffic) for sent in traffic_by_purpose(program, ledger).values() for purpose, traffic in sent.items()
+    ]
+    return sum(traffic.bytes for _, traffic in counts), sum(
+        traffic.bytes for why, traffic in counts if why is Purpose.MIGRATION
+    )

@@ -31,7 +31,7 @@ def probe_groups(
         part = program.part(name)
         slot = _probe_shape(part, operator)
         streams = {view.stream for view in part.views.values()} & program.stored.keys()
-        if slot is None or any(len(program.stored[one].selections) > MOST_SELECTIONS for one in streams):
+        if slot is None or any(len(program.stored[stream].selections) > MOST_SELECTIONS for stream in streams):
             rest.append((name, operator))
         else:
             assert isinstance(operator, Probe)
@@ -56,8 +56,12 @@ def _probe_shape(part: JoinPart, operator: Operator) -> object | None:
     aliases = [flow.name for flow in operator.windows]
     windows = tuple((part.views[alias].flow, part.join.scan(alias).window) for alias in aliases)
     lookups = tuple(
-        (aliases.index(one.alias), part.columns(one.rows, one.checks), owners_of(part, operator, one.checks))
-        for one in operator.lookups
+        (
+            aliases.index(lookup.alias),
+            part.columns(lookup.rows, lookup.checks),
+            owners_of(part, operator, lookup.checks),
+        )
+        for lookup in operator.lookups
     )
     keys = tuple(part.columns(flow, operator.key) for flow in operator.inputs)
     relations = tuple(part.relation(flow, operator.key) for flow in operator.inputs)
@@ -66,7 +70,7 @@ def _probe_shape(part: JoinPart, operator: Operator) -> object | None:
 
 def owners_of(part: JoinPart, operator: Probe, checks: Key) -> tuple[tuple[int, int], ...]:
     """For each class to compare, the place and column of the first alias before that has it."""
-    order = [operator.head, *(one.alias for one in operator.lookups)]
+    order = [operator.head, *(lookup.alias for lookup in operator.lookups)]
     found = []
     for number in checks:
         place = next(place for place, alias in enumerate(order) if number in part.views[alias].keys)

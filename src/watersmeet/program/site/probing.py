@@ -68,19 +68,21 @@ class Probing:
         part, operator = members[0]
         aliases = [flow.name for flow in operator.windows]
         position = aliases.index(operator.head)
-        order = [position, *(aliases.index(one.alias) for one in operator.lookups)]
+        order = [position, *(aliases.index(lookup.alias) for lookup in operator.lookups)]
         carrier = self._shared_window(members, position, operator.left, new=True, old=False)
         if not len(carrier[0]):
             return []
         lookups = []
-        for number, one in enumerate(operator.lookups):
+        for number, lookup in enumerate(operator.lookups):
             is_earlier = order[number + 1] < position
-            relation, memberships = self._shared_window(members, order[number + 1], one.rows, new=is_earlier, old=True)
-            columns = part.columns(one.rows, one.checks)
-            owners = owners_of(part, operator, one.checks)
+            relation, memberships = self._shared_window(
+                members, order[number + 1], lookup.rows, new=is_earlier, old=True
+            )
+            columns = part.columns(lookup.rows, lookup.checks)
+            owners = owners_of(part, operator, lookup.checks)
             checks = tuple((column_, *owner) for column_, owner in zip(columns, owners, strict=True))
             lookups.append(SharedLookup(relation, memberships, checks))
-        relations = (carrier[0], *(one.relation for one in lookups))
+        relations = (carrier[0], *(lookup.relation for lookup in lookups))
         tables: dict[int, list[pa.Table]] = {}
         for every, every_set in shared_join(*carrier, lookups):
             own = in_span(part.heads, every.latest, is_last=True)
@@ -104,7 +106,7 @@ class Probing:
         users: dict[int, int] = {}
         for number, view in enumerate(views):
             users[view.selection] = users.get(view.selection, 0) | 1 << number
-        index = next(one for one in self._program.indexes[views[0].flow] if one.relation == relation)
+        index = next(index for index in self._program.indexes[views[0].flow] if index.relation == relation)
         everyone = len(stored.selections) == 1 or index.selections == (views[0].selection,)
         runs, memberships = [], []
         for table in tables:

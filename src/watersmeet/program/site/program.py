@@ -174,7 +174,7 @@ class SiteProgram:
             Family(
                 shape,
                 tuple(sorted({view.selection for part in parts for view in part.views.values()})),
-                tuple(sorted({one for part in parts for one in part.heads.bounds})),
+                tuple(sorted({bound for part in parts for bound in part.heads.bounds})),
             )
             for shape, parts in sorted(found.items(), key=lambda one: one[0].name)
         )
@@ -215,7 +215,7 @@ class SiteProgram:
         for name in self.kept_flows:
             relation = history_relation(name)
             found.setdefault(name, {})[relation] = Index(relation, ())
-        return {name: tuple(by_relation[one] for one in sorted(by_relation)) for name, by_relation in found.items()}
+        return {name: tuple(by_relation[name] for name in sorted(by_relation)) for name, by_relation in found.items()}
 
     @cached_property
     def windows_read(self) -> dict[str, tuple["WindowReader", ...]]:
@@ -245,8 +245,8 @@ class SiteProgram:
         if flow in self.kept_flows:
             return history_relation(flow)
         for relation, readers in sorted(self.windows_read.items()):
-            whole = [one for one in readers if one.flow == flow and one.is_whole]
-            if whole and all(any(one.covers(*need) for one in whole) for need in wanted):
+            whole = [reader for reader in readers if reader.flow == flow and reader.is_whole]
+            if whole and all(any(reader.covers(*need) for reader in whole) for need in wanted):
                 return relation
         return None
 
@@ -264,7 +264,8 @@ class SiteProgram:
         kept = []
         for flow, wanted in sorted(needed.items()):
             relations = (
-                [one for one in readers if one.flow == flow and one.is_whole] for readers in self.windows_read.values()
+                [reader for reader in readers if reader.flow == flow and reader.is_whole]
+                for readers in self.windows_read.values()
             )
             if not any(whole and all(any(r.covers(*need) for r in whole) for need in wanted) for whole in relations):
                 kept.append(flow)
@@ -319,17 +320,19 @@ class SiteProgram:
 
     def flows_to(self, to: str) -> list[Shipment]:
         """The flows that go to another site."""
-        return sorted((one for one in self.shipments if one.to == to), key=lambda one: one.arrives_as)
+        return sorted(
+            (shipment for shipment in self.shipments if shipment.to == to), key=lambda shipment: shipment.arrives_as
+        )
 
     @cached_property
     def shipments_in(self) -> dict[tuple[str, str], Shipment]:
         """By sender and name, what comes from other sites."""
-        return {(sender, one.arrives_as): one for sender, one in self.inbound}
+        return {(sender, shipment.arrives_as): shipment for sender, shipment in self.inbound}
 
     @cached_property
     def awaited(self) -> dict[str, str]:
         """By flow, the one that brings rows of its past from another site: till then its watermark does not count."""
-        return {one.files_as: one.arrives_as for _, one in self.inbound if one.is_past}
+        return {shipment.files_as: shipment.arrives_as for _, shipment in self.inbound if shipment.is_past}
 
     @property
     def does_nothing(self) -> bool:
@@ -362,7 +365,7 @@ def _meets_only_tables(part: JoinPart, operator: Operator, flow: Flow) -> bool:
     """Whether rows of a flow are looked up by rows of tables alone: these come first, so the others are not kept."""
     match operator:
         case Probe():
-            others = [one.name for one in operator.windows if one != flow]
+            others = [window.name for window in operator.windows if window != flow]
         case Pair():
             others = [*(operator.right_bound if flow == operator.left else operator.left_bound)]
         case _:

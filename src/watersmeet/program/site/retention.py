@@ -105,8 +105,8 @@ def _need_of_operator(part: JoinPart, operator: Operator, flow: Flow, axis: Axis
         if others and min(others) >= END_US:  # all that it could meet has come
             return Need(role(operator, flow), axis, END_US, is_over=True)
     if isinstance(operator, Gather):  # what one of its semijoins has sent, the others must not send again
-        lingers = any(flow == one.witness for one in operator.semijoins)
-        concerned = {*operator.aliases, *(one.alias for one in operator.members)}
+        lingers = any(flow == semijoin.witness for semijoin in operator.semijoins)
+        concerned = {*operator.aliases, *(member.alias for member in operator.members)}
         reaches = [Axis(part.join.scan(alias).window, 0, axis.aliases).reach for alias in concerned]
         return Need(flow.form, axis, low_watermark(part, operator, marks), lingers, others=tuple(reaches))
     lingers = (
@@ -121,7 +121,7 @@ def _need_of_probe(part: JoinPart, operator: Probe, flow: Flow, axis: Axis, mark
     """A row of a window may meet rows of the others that are still to come; rows that wait for their order, all."""
     if needs_rows(part):
         mark = low_watermark(part, operator, marks)
-        form = Form.ROW if flow in {one.rows for one in operator.lookups} else Form.POINT
+        form = Form.ROW if flow in {lookup.rows for lookup in operator.lookups} else Form.POINT
         return Need(form, axis, mark, waits_until=mark)
     others = [marks.get(part.flow(other), UNKNOWN) for other in operator.windows if other != flow]
     # Beside tables alone no row is met again: all of theirs are there.
@@ -196,7 +196,7 @@ def kept_ticks(
         return ticks
     # Witnesses linger for a window's length, and the rows they stand against reach back another.
     first = times.last_before(min(lowest)) - 2 * max(counts)
-    return tuple(one for one in ticks if one.max_ordinal >= first) or ticks[-1:]
+    return tuple(segment for segment in ticks if segment.max_ordinal >= first) or ticks[-1:]
 
 
 def _translated(part: JoinPart, operator: Operator) -> tuple[str, ...]:

@@ -27,12 +27,12 @@ def reusing(
     """New joins with the names of what they use: streams that are sent already, and rows that are stored already."""
     before = programs_of(now)
     in_force = _sent_in_force(now)
-    names: dict[str, dict[str, dict[str, str]]] = {one.name: {} for one in added}
+    names: dict[str, dict[str, dict[str, str]]] = {joined.name: {} for joined in added}
     more: list[SentStream] = []
     # Joins of queries that begin need no rows from before, so they share what is sent; others may need different rows.
     # A copy of a join goes on with the relations and flows of that one.
-    own = [one for one in added if not one.copy_of]
-    groups = [[one for one in own if one.is_fresh], *([one] for one in own if not one.is_fresh)]
+    own = [joined for joined in added if not joined.copy_of]
+    groups = [[joined for joined in own if joined.is_fresh], *([joined] for joined in own if not joined.is_fresh)]
     for number, group in enumerate(groups):
         bare = parts_of(replace(now, joins=tuple(group)))
         ending = f"#{revision}" if number == 0 else f"#{revision}.{number}"
@@ -42,16 +42,16 @@ def reusing(
                 users = {part.name for part, _ in ships[wanted.stream, wanted.to]}
                 has_clock = any(ship.flow.form is Form.CLOCK for _, ship in ships[wanted.stream, wanted.to])
                 there = [part for part in bare[wanted.to] if part.name in users]
-                known = [one for one in now.sent if _serves(before, in_force, one, wanted, there, has_clock)]
+                known = [sent for sent in now.sent if _serves(before, in_force, sent, wanted, there, has_clock)]
                 if not known:
                     holders = [] if has_clock else list(_holders(now, before, in_force, wanted, there, holdings))
                     more.append(replace(wanted, holder=nearest(site, wanted.to, holders, holdings)))
                 for name in sorted(users):
                     names[name].setdefault(wanted.to, {})[wanted.stream] = (known or [wanted])[0].name
-    named = [one if one.copy_of else replace(one, names=names[one.name]) for one in added]
+    named = [joined if joined.copy_of else replace(joined, names=names[joined.name]) for joined in added]
     parts = parts_of(replace(now, joins=tuple(named)))
-    apart: dict[str, dict[str, dict[str, str]]] = {one.name: {} for one in named}
-    copies = {one.name: bool(one.copy_of) for one in named}
+    apart: dict[str, dict[str, dict[str, str]]] = {joined.name: {} for joined in named}
+    copies = {joined.name: bool(joined.copy_of) for joined in named}
     for site in now.sites:
         for part in parts[site]:
             if copies[part.name]:
@@ -59,7 +59,7 @@ def reusing(
             found = {base: f"{base}~{revision}" for base in _not_shared(before[site], part)}
             if found:
                 apart[part.name][site] = found
-    return [one if one.copy_of else replace(one, apart=apart[one.name]) for one in named], more
+    return [joined if joined.copy_of else replace(joined, apart=apart[joined.name]) for joined in named], more
 
 
 def _serves(
@@ -91,14 +91,14 @@ def _holders(
     is_table = any(scan.is_table for scan in now.scans if scan.stream == wanted.stream)
     if not now.history or not needs or is_table or any(view.ordered for view, _ in needs):
         return
-    for one in now.sent:
-        mark = holdings[one.to].marks.get(one.name) if one.to in holdings else None
-        if one.stream != wanted.stream or one.to == wanted.to or mark is None or not _contains(one, wanted):
+    for sent in now.sent:
+        mark = holdings[sent.to].marks.get(sent.name) if sent.to in holdings else None
+        if sent.stream != wanted.stream or sent.to == wanted.to or mark is None or not _contains(sent, wanted):
             continue
-        if (one.stream, one.to, one.name) in in_force:
-            relation = before[one.to].covering(one.name, [(view.selection, window) for view, window in needs])
+        if (sent.stream, sent.to, sent.name) in in_force:
+            relation = before[sent.to].covering(sent.name, [(view.selection, window) for view, window in needs])
             if relation is not None:
-                yield Holder(one.to, one.name, relation, mark)
+                yield Holder(sent.to, sent.name, relation, mark)
 
 
 def _past_needed(stream: str, parts: Iterable[JoinPart]) -> list[tuple[View, Window]]:
@@ -115,7 +115,7 @@ def _past_needed(stream: str, parts: Iterable[JoinPart]) -> list[tuple[View, Win
 def _sent_in_force(now: Deployment) -> dict[tuple[str, str, str], bool]:
     """Streams that are sent for joins that nothing follows yet, by (stream, to, name), and whether with their clock."""
     found: dict[tuple[str, str, str], bool] = {}
-    names = {one.name: one.names for one in now.joins}
+    names = {joined.name: joined.names for joined in now.joins}
     for parts in parts_of(replace(now, joins=now.in_force)).values():
         for (stream, to), ships in stream_ships(parts).items():
             for part, ship in ships:
@@ -157,7 +157,7 @@ def _counts_kept(program: SiteProgram, clock: str) -> Iterable[int]:
     """How many rows back a row clock is kept at a site."""
     for part in program.parts:
         if part.is_in_force:
-            concerned = {alias for one in part.program.operators for alias in _concerned(part, one)}
+            concerned = {alias for operator in part.program.operators for alias in _concerned(part, operator)}
             for alias in concerned:
                 window = part.join.scan(alias).window
                 if (count := counted(window)) is not None and part.clock(alias) == clock:
@@ -191,21 +191,21 @@ def _not_shared(before: SiteProgram, part: JoinPart) -> set[str]:
                 continue
             relation = part.relation(flow, operator.key, operator.sub_plans)
             window = part.join.scan(axis_alias(operator, flow)).window
-            if all(one.relation != relation for one in before.indexes.get(view.flow, ())):
+            if all(index.relation != relation for index in before.indexes.get(view.flow, ())):
                 continue
-            readers = [one for one in before.windows_read.get(relation, ()) if one.is_whole]
-            if not before.history or not any(one.covers(view.selection, window) for one in readers):
+            readers = [reader for reader in before.windows_read.get(relation, ()) if reader.is_whole]
+            if not before.history or not any(reader.covers(view.selection, window) for reader in readers):
                 found.add(relation)
     return found
 
 
 def used(deployment: Deployment) -> Iterable[SentStream]:
     """What is sent of streams for any of the joins."""
-    names = {one.name: one.names for one in deployment.joins}
+    names = {joined.name: joined.names for joined in deployment.joins}
     slots = {
         (stream, to, names[part.name].get(to, {}).get(stream, stream))
         for parts in parts_of(deployment).values()
         for (stream, to), ships in stream_ships(parts).items()
         for part, _ in ships
     }
-    return (one for one in deployment.sent if (one.stream, one.to, one.name) in slots)
+    return (sent for sent in deployment.sent if (sent.stream, sent.to, sent.name) in slots)

@@ -49,6 +49,6 @@ def axis_alias(operator: Operator, flow: Flow) -> str:
         case Gather():
             return operator.alias_of(flow)
         case Probe():
-            return next((one.alias for one in operator.lookups if one.rows == flow), operator.head)
+            return next((lookup.alias for lookup in operator.lookups if lookup.rows == flow), operator.head)
         case _:
             return operator.alias

@@ -39,7 +39,7 @@ def rounds_of(program: SiteProgram, names: frozenset[str]) -> Rounds:
 def segments_made(made: Sequence[Made]) -> dict[str, tuple[Segment, ...]]:
     """What was filed, by the relation that it is of."""
     new: dict[str, tuple[Segment, ...]] = {}
-    for one in made:
-        for relation, segment in one.segments.items():
+    for filed in made:
+        for relation, segment in filed.segments.items():
             new[relation] = (*new.get(relation, ()), segment)
     return new

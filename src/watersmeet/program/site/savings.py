@@ -32,11 +32,11 @@ class _Span:
 
 def savings(entry: Takeover, sites: Sequence[SiteCounts]) -> Iterator[str]:
     """In words: what the plans of a change were expected to save, and what came of it."""
-    for one in () if entry.refused else entry.change.plans:
-        if one.expected is not None:
-            costs = one.expected
+    for plan in () if entry.refused else entry.change.plans:
+        if plan.expected is not None:
+            costs = plan.expected
             was, now, once = (_amount(value, costs.unit) for value in (costs.current, costs.proposed, costs.migration))
-            yield f"expected for {one.query}: {now} a second instead of {was}, and {once} to go over"
+            yield f"expected for {plan.query}: {now} a second instead of {was}, and {once} to go over"
     after = None if entry.refused else _since(entry, sites)
     if after is None:
         return
@@ -44,7 +44,7 @@ def savings(entry: Takeover, sites: Sequence[SiteCounts]) -> Iterator[str]:
     rate = f"shipped {_amount(after.bytes_s, 'bytes')} a second in {after.seconds:,.0f} s of event time"
     was = "" if before is None else f" (before: {_amount(before.bytes_s, 'bytes')})"
     yield f"{rate}{was}, and {_amount(after.migrated, 'bytes')} to go over"
-    expected = [one.expected for one in entry.change.plans if one.expected is not None]
+    expected = [plan.expected for plan in entry.change.plans if plan.expected is not None]
     if len(expected) == len(entry.change.plans) == 1 and expected[0].unit == "bytes":
         saved = (expected[0].current - after.bytes_s) * after.seconds - after.migrated
         what = "saved" if saved >= 0 else "lost"
@@ -55,10 +55,10 @@ def _since(entry: Takeover, sites: Sequence[SiteCounts]) -> _Span | None:
     """From a change to the next one, or up to now."""
     following = [_entry(site, entry.revision, later=True) for site in sites]
     own = [_entry(site, entry.revision) for site in sites]
-    started = [one for one in own if one is not None]
+    started = [takeover for takeover in own if takeover is not None]
     if len(started) < len(sites):
         return None  # not all sites have gone over
-    ends = [one for one in following if one is not None]
+    ends = [takeover for takeover in following if takeover is not None]
     if len(ends) == len(sites):
         until_us, shipped, migrated = ends[0].at_us, *_total(ends)
     elif reached := [site.reached_us for site in sites if site.reached_us is not None]:
@@ -71,7 +71,7 @@ def _since(entry: Takeover, sites: Sequence[SiteCounts]) -> _Span | None:
 
 def _before(entry: Takeover, sites: Sequence[SiteCounts]) -> _Span | None:
     """From the change before to this one; nothing of the first plans, whose beginning nobody noted."""
-    earlier = [one for one in sites[0].log if not one.refused and one.revision < entry.revision]
+    earlier = [takeover for takeover in sites[0].log if not takeover.refused and takeover.revision < entry.revision]
     return _since(earlier[-1], sites) if earlier else None
 
 
@@ -81,12 +81,14 @@ def _span(length_us: int, shipped: int, migrated: int, started: Sequence[Takeove
 
 
 def _total(entries: Sequence[Takeover]) -> tuple[int, int]:
-    return sum(one.shipped for one in entries), sum(one.migrated for one in entries)
+    return sum(entry.shipped for entry in entries), sum(entry.migrated for entry in entries)
 
 
 def _entry(site: SiteCounts, revision: int, *, later: bool = False) -> Takeover | None:
     wanted = (
-        one for one in site.log if not one.refused and (one.revision > revision if later else one.revision == revision)
+        takeover
+        for takeover in site.log
+        if not takeover.refused and (takeover.revision > revision if later else takeover.revision == revision)
     )
     return next(wanted, None)
 

@@ -69,13 +69,13 @@ class Semijoining:
         needs_check = self._program.revision > 1 and len(views) > 1
         meetings = [
             Meeting(
-                self._sides.side(part, one, one.subject, is_seen if needs_check else _every),
-                self._sides.witnesses(part, one),
-                self._alive_from(part, operator, one),
+                self._sides.side(part, semijoin, semijoin.subject, is_seen if needs_check else _every),
+                self._sides.witnesses(part, semijoin),
+                self._alive_from(part, operator, semijoin),
             )
-            for one in operator.semijoins
+            for semijoin in operator.semijoins
         ]
-        sides = {one.subject.name: met.subject for one, met in zip(operator.members, meetings, strict=True)}
+        sides = {member.subject.name: met.subject for member, met in zip(operator.members, meetings, strict=True)}
         tables = []
         for is_new, rows in first_of_any(meetings):
             seen = [(sides[alias].new if is_new else sides[alias].old) for alias in operator.aliases]

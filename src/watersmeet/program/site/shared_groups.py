@@ -78,11 +78,13 @@ class SharedGroups:
         """Add the records of a micro-batch to those of some shapes: made here as rows came, or sent by other sites."""
         senders = sorted({sender for sender, _ in self._program.inbound})
         for shape in shapes:
-            paths = [one.results for one in made if one.flow == shape.name and one.results is not None]
+            paths = [filed.results for filed in made if filed.flow == shape.name and filed.results is not None]
             found = self._records.arrived(shape, paths)
             for sender in senders:
                 flow = shape.arrives_as(sender)
-                tables = [self._shelf.get(one.results) for one in made if one.flow == flow and one.results is not None]
+                tables = [
+                    self._shelf.get(filed.results) for filed in made if filed.flow == flow and filed.results is not None
+                ]
                 if not tables:
                     continue
                 known = self._known(groups.get(_SETS + flow, ()))
@@ -105,35 +107,35 @@ class SharedGroups:
         state = groups.get(first.shape.name, ())
         if now <= before or not state:
             return ()
-        due = self._records.tables(one for one in state if one.min_ts < now)
-        members = [one.member for one in queries]
+        due = self._records.tables(segment for segment in state if segment.min_ts < now)
+        members = [query.member for query in queries]
         made = ended_shared(first.finish.query, first.shape, first.grouping, first.places, members, due, before, now)
         return tuple(made)
 
     def own(self, queries: Iterable[SharedQuery | None], groups: Mapping[str, State]) -> list[pa.Table]:
         """The shared records that count for a query, by itself; of several versions where it has some."""
         found = []
-        for one in queries:
-            if one is not None and (state := groups.get(one.shape.name)):
+        for query in queries:
+            if query is not None and (state := groups.get(query.shape.name)):
                 tables = self._records.tables(state)
-                records = records_of_member(one.shape, one.grouping, one.places, one.member, tables)
+                records = records_of_member(query.shape, query.grouping, query.places, query.member, tables)
                 found += [] if records is None else [records]
         return found
 
     def evict(self, groups: Groups, closed: Mapping[str, int], queries: Sequence[SharedQuery]) -> None:
         """Keep of the records of shapes what windows that have not ended need."""
         by_shape: dict[RecordShape, list[SharedQuery]] = {}
-        for one in queries:
-            by_shape.setdefault(one.shape, []).append(one)
+        for query in queries:
+            by_shape.setdefault(query.shape, []).append(query)
         for shape, users in by_shape.items():
             state = groups.get(shape.name, ())
-            reached = [closed.get(one.finish.definition, UNKNOWN) for one in users]
+            reached = [closed.get(user.finish.definition, UNKNOWN) for user in users]
             if not state or min(reached) == UNKNOWN:
                 continue
-            windows = [one.grouping.output_window for one in users]
-            alive = min(first_pane_needed(one, mark) for one, mark in zip(windows, reached, strict=True))
-            longest = max(one.length_us for one in windows)
-            state = tuple(one for one in state if one.max_ts >= alive)
+            windows = [user.grouping.output_window for user in users]
+            alive = min(first_pane_needed(window, mark) for window, mark in zip(windows, reached, strict=True))
+            longest = max(window.length_us for window in windows)
+            state = tuple(segment for segment in state if segment.max_ts >= alive)
             groups[shape.name] = self._records.merged(shape, state, 2 * longest, alive)
 
     def sent(self, groups: Groups, shape: RecordShape, first_open: int) -> Made | None:
@@ -152,7 +154,7 @@ class SharedGroups:
         return Made(shape.name, table.num_rows, payloads=payloads)
 
     def _known(self, state: State) -> list[bytes]:
-        return [one for table in self._records.tables(state) for one in table.column(SET).to_pylist()]
+        return [value for table in self._records.tables(state) for value in table.column(SET).to_pylist()]
 
     def _kept_sets(self, sets: Sequence[bytes]) -> State:
         part = self._shelf.put("sets", pa.table({SET: pa.array(sets, pa.binary())}))
@@ -178,21 +180,21 @@ def regrouped(records: GroupRecords, ledger: SiteLedger, program: SiteProgram) -
     taken: set[tuple[str, RecordShape]] = set()
     spent = set()
     for part, finish in program.partials:
-        one, flow = shared_query(part, finish), part.records(finish.query, program.site)
-        if one is None:
+        shared, flow = shared_query(part, finish), part.records(finish.query, program.site)
+        if shared is None:
             continue
-        if one.shape in shapes and finish.query in part.shared:
+        if shared.shape in shapes and finish.query in part.shared:
             own = records.tables(groups.pop(flow, ()))
-            if (part.name, one.shape) in taken:  # queries of one join have the same records
+            if (part.name, shared.shape) in taken:  # queries of one join have the same records
                 continue
-            taken.add((part.name, one.shape))
-            tables = [as_shared(one.shape, one.places, one.member, table) for table in own]
-            groups[one.shape.name] = (*groups.get(one.shape.name, ()), *records.segments(one.shape, tables))
-        elif state := ledger.groups.get(one.shape.name):
+            taken.add((part.name, shared.shape))
+            tables = [as_shared(shared.shape, shared.places, shared.member, table) for table in own]
+            groups[shared.shape.name] = (*groups.get(shared.shape.name, ()), *records.segments(shared.shape, tables))
+        elif state := ledger.groups.get(shared.shape.name):
             tables = records.tables(state)
-            alone = records_of_member(one.shape, one.grouping, one.places, one.member, tables)
-            groups[flow] = (*groups.get(flow, ()), *records.segments(one.grouping, [] if alone is None else [alone]))
-            spent.add(one.shape.name)
+            alone = records_of_member(shared.shape, shared.grouping, shared.places, shared.member, tables)
+            groups[flow] = (*groups.get(flow, ()), *records.segments(shared.grouping, [] if alone is None else [alone]))
+            spent.add(shared.shape.name)
     for name in spent:
         groups.pop(name, None)
     return replace(ledger, groups={name: state for name, state in groups.items() if state})
@@ -207,12 +209,12 @@ def detached(records: GroupRecords, ledger: SiteLedger, old: SiteProgram, progra
     left = {(part.name, finish.query) for part, finish in program.finishes}
     going_on = {finish.definition for _, finish in program.finishes}
     for part, finish in old.finishes:
-        one = shared_query(part, finish)
-        if one is None or (part.name, finish.query) in left or finish.definition not in going_on:
+        shared = shared_query(part, finish)
+        if shared is None or (part.name, finish.query) in left or finish.definition not in going_on:
             continue
-        tables = records.tables(groups.get(one.shape.name, ()))
-        alone = records_of_member(one.shape, one.grouping, one.places, one.member, tables)
+        tables = records.tables(groups.get(shared.shape.name, ()))
+        alone = records_of_member(shared.shape, shared.grouping, shared.places, shared.member, tables)
         if alone is not None:
-            own = records.segments(one.grouping, [alone])
+            own = records.segments(shared.grouping, [alone])
             groups[finish.definition] = (*groups.get(finish.definition, ()), *own)
     return replace(ledger, groups=groups)

@@ -24,8 +24,8 @@ class Span:
         """The shortest span that contains both."""
         firsts, ends = (self.from_us, other.from_us), (self.until_us, other.until_us)
         return Span(
-            min((one for one in firsts if one is not None), default=None) if None not in firsts else None,
-            max((one for one in ends if one is not None), default=None) if None not in ends else None,
+            min((first for first in firsts if first is not None), default=None) if None not in firsts else None,
+            max((end for end in ends if end is not None), default=None) if None not in ends else None,
         )
 
 

@@ -101,7 +101,9 @@ class StreamTable:
         known = known or StreamScan(stream)
         self.stream = stream
         self._keys: dict[KeyColumn, int] = {key: number for number, key in enumerate(known.keys)}
-        self._selections: dict[Selection, int] = {one: number for number, one in enumerate(known.selections)}
+        self._selections: dict[Selection, int] = {
+            selection: number for number, selection in enumerate(known.selections)
+        }
         self._kept: dict[str, Kept] = {kept.name: kept for kept in known.kept}
         self._users: dict[str, set[int]] = {name: set(numbers) for name, numbers in known.users.items()}
         self._is_table = known.is_table
@@ -109,7 +111,11 @@ class StreamTable:
     def view(self, join: JoinPlan, scan: Scan, start_us: int | None) -> View:
         """Add what an alias needs; how it will see it."""
         keys = {number: self._key(join, number, scan) for number in scan.classes}
-        filters = tuple(sorted({self._restated(one, scan) for one in scan.filters}, key=lambda one: one.sql))
+        filters = tuple(
+            sorted(
+                {self._restated(predicate, scan) for predicate in scan.filters}, key=lambda expression: expression.sql
+            )
+        )
         count = counted(scan.window)
         if isinstance(scan.window, AsOf):  # rows of tables have no time of their own
             self._is_table, start_us = True, None

@@ -46,7 +46,7 @@ def tidy(
     for name, readers in readers_by_relation.items():
         needs = [need_of(reader, axis_for(reader, axes), ledger.watermarks) for reader in readers]
         segments = (*ledger.relations.get(name, ()), *new.get(name, ()))
-        relations[name] = tuple(one for one in segments if any(need.keeps(one) for need in needs))
+        relations[name] = tuple(segment for segment in segments if any(need.keeps(segment) for need in needs))
         if not readers[0][2].bloom:
             extent, axis, alive = merging(readers, needs)
             for group in choose_merges(relations[name], extent, axis, alive):
@@ -65,7 +65,7 @@ def tidy(
             parts.setdefault(number, []).append(part)
         for number, (name, (group, axis, alive)) in enumerate(zip(names, groups, strict=True)):
             merged = merged_segment(group, parts.get(number, ()), axis, alive)
-            rest = tuple(one for one in relations[name] if one not in group)
+            rest = tuple(segment for segment in relations[name] if segment not in group)
             relations[name] = rest if merged is None else (merged, *rest)
     clocks = {
         name: _united(shelf, kept_ticks(program, name, ticks, clock(name), ledger.watermarks))
@@ -80,5 +80,5 @@ def _united(shelf: Shelf, ticks: tuple[Segment, ...]) -> tuple[Segment, ...]:
     """A clock in one segment if it has become many."""
     if len(ticks) < _MANY_TICKS:
         return ticks
-    whole = shelve(shelf, "clock", pa.concat_tables(shelf.get(one.parts[0].path) for one in ticks))
+    whole = shelve(shelf, "clock", pa.concat_tables(shelf.get(segment.parts[0].path) for segment in ticks))
     return (replace(whole, min_ordinal=ticks[0].min_ordinal, max_ordinal=ticks[-1].max_ordinal),)

@@ -40,7 +40,7 @@ def decomposed(shape: RecordShape, records: pa.Table, known: frozenset[bytes]) -
     queries = len(selections)
     found, owners = sets, np.eye(len(sets), dtype=bool)
     if not _pays(layout, len(sets), queries, len(set(sets) - known)):
-        found, owners = [set_of([one]) for one in selections], matrix_of(sets, selections)
+        found, owners = [set_of([selection]) for selection in selections], matrix_of(sets, selections)
     rules = {rule for function, _ in layout.functions for rule in function.rules.values()}
     if rules <= _IDEMPOTENT and len(sets) * queries <= _MOST_COVERED:
         cover, members = _covered(tuple(sets), tuple(selections))
@@ -59,7 +59,7 @@ def most_records(shape: RecordShape, fragments: Bools) -> int:
     most = min(count, queries)
     if counts_only(shape):
         return min(most, most if (rank := basis_size(fragments)) is None else rank)
-    is_idempotent = all(one.function in ("min", "max", "bool_and", "bool_or") for one in shape.aggregates)
+    is_idempotent = all(aggregate.function in ("min", "max", "bool_and", "bool_or") for aggregate in shape.aggregates)
     if is_idempotent and count * queries <= _MOST_COVERED:
         return min(most, rectangle_cover(fragments).size)
     return most
@@ -76,7 +76,7 @@ def _basis(
 
 def _bits(layout: Layout, written: Sequence[bytes], known: frozenset[bytes]) -> float:
     """What the records of a pane take, with sets or entries that the reader does not know."""
-    new = sum(len(one) for one in written if one not in known)
+    new = sum(len(data) for data in written if data not in known)
     return len(written) * _STATE_BITS * (len(layout.columns) - 2) + 8 * new / _EPOCHS
 
 
@@ -113,14 +113,14 @@ def numbered(records: pa.Table, known: Sequence[bytes]) -> tuple[pa.Table, list[
 
     The second is all sets that it knows then.
     """
-    numbers = {one: number for number, one in enumerate(known)}
+    numbers = {data: number for number, data in enumerate(known)}
     values = records.column(SET).to_pylist()
     codes = np.empty(len(values), np.int64)
     written: list[bytes] = []
-    for row, one in enumerate(values):
-        is_new = one not in numbers
-        codes[row] = numbers.setdefault(one, len(numbers))
-        written.append(one if is_new else b"")
+    for row, value in enumerate(values):
+        is_new = value not in numbers
+        codes[row] = numbers.setdefault(value, len(numbers))
+        written.append(value if is_new else b"")
     table = records.set_column(records.column_names.index(SET), SET, pa.array(written, pa.binary()))
     return table.add_column(1, FRAGMENT, pa.array(codes)), list(numbers)
 

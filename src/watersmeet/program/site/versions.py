@@ -32,14 +32,17 @@ def next_deployment(
     Joins that are over at all sites are left out of it. `holdings` is what sites could send of the past.
     """
     gone = set(retired)
-    joins = [one for one in now.joins if one.name not in gone]
+    joins = [joined for joined in now.joins if joined.name not in gone]
     about = set(change.queries)
-    ended = [one for one in joins if one.heads.until_us is None and about & {f.query for f in one.finishes}]
+    ended = [joined for joined in joins if joined.heads.until_us is None and about & {f.query for f in joined.finishes}]
     split_us = _split_us(now, change, ended, at_us)
     added = list(_added(change, ended, revision, split_us))
-    names = {one.name for one in ended}
-    joins = [replace(one, heads=replace(one.heads, until_us=split_us)) if one.name in names else one for one in joins]
-    scans, _ = stream_tables(((one.name, one.join, one.start_us) for one in added), now.scans)
+    names = {joined.name for joined in ended}
+    joins = [
+        replace(joined, heads=replace(joined.heads, until_us=split_us)) if joined.name in names else joined
+        for joined in joins
+    ]
+    scans, _ = stream_tables(((joined.name, joined.join, joined.start_us) for joined in added), now.scans)
     known = tuple(scans[name] for name in sorted(scans))
     added, more = reusing(replace(now, scans=known), added, revision, holdings or {})
     joins += added
@@ -49,17 +52,17 @@ def next_deployment(
 
 def _split_us(now: Deployment, change: Change, ended: Iterable[Joined], at_us: int) -> int:
     """From when on heads are the new versions': at once, or when windows have filled where no history is kept."""
-    begun = [one.heads.from_us for one in ended if one.heads.from_us is not None]
+    begun = [joined.heads.from_us for joined in ended if joined.heads.from_us is not None]
     windows = [
         scan.window
-        for one in change.plans
-        if not one.is_fresh
-        for join in join_plans_of(one.plan)
+        for plan in change.plans
+        if not plan.is_fresh
+        for join in join_plans_of(plan.plan)
         for scan in join.scans
     ]
-    windows += [scan.window for one in ended for scan in one.join.scans] if windows else []
-    copies = [one for one in left_behind(now, change) if must_fill(now, one)]
-    windows += [scan.window for one in copies for scan in one.join.scans]
+    windows += [scan.window for joined in ended for scan in joined.join.scans] if windows else []
+    copies = [joined for joined in left_behind(now, change) if must_fill(now, joined)]
+    windows += [scan.window for joined in copies for scan in joined.join.scans]
     longest = 0 if now.history else max((_length_us(window) for window in windows), default=0)
     return max(at_us + longest, *begun) if begun else at_us + longest
 
@@ -72,24 +75,26 @@ def _added(change: Change, ended: Iterable[Joined], revision: int, split_us: int
     """The joins that a change starts; queries that shared a join with one that leaves it go on with a copy."""
     heads = Span(split_us)
     ended = list(ended)
-    begun = {finish.query: one.start_us for one in ended for finish in one.finishes}
-    since = {finish.query: finish.since for one in ended for finish in one.finishes}
+    begun = {finish.query: joined.start_us for joined in ended for finish in joined.finishes}
+    since = {finish.query: finish.since for joined in ended for finish in joined.finishes}
     for is_fresh in (False, True):
-        plans = {one.query: one for one in change.plans if one.is_fresh == is_fresh}
-        starts = {name: _start(one, split_us) if is_fresh else begun[name] for name, one in plans.items()}
-        errors = {name: one.errors for name, one in plans.items()}
-        for one in shared_joins({name: plan.plan for name, plan in plans.items()}, starts, errors):
-            name = f"{one.name}~{revision}"
+        plans = {plan.query: plan for plan in change.plans if plan.is_fresh == is_fresh}
+        starts = {name: _start(plan, split_us) if is_fresh else begun[name] for name, plan in plans.items()}
+        errors = {name: plan.errors for name, plan in plans.items()}
+        for joined in shared_joins({name: plan.plan for name, plan in plans.items()}, starts, errors):
+            name = f"{joined.name}~{revision}"
             finishes = tuple(
-                replace(finish, since=revision if is_fresh else since[finish.query]) for finish in one.finishes
+                replace(finish, since=revision if is_fresh else since[finish.query]) for finish in joined.finishes
             )
-            yield replace(one, name=name, finishes=finishes, heads=heads, since=revision, is_fresh=is_fresh)
+            yield replace(joined, name=name, finishes=finishes, heads=heads, since=revision, is_fresh=is_fresh)
     about = set(change.queries)
-    for one in ended:
-        left: tuple[Finish, ...] = tuple(finish for finish in one.finishes if finish.query not in about)
+    for joined in ended:
+        left: tuple[Finish, ...] = tuple(finish for finish in joined.finishes if finish.query not in about)
         if left:
             name = f"{left[0].query}~{revision}"
-            yield replace(one, name=name, finishes=left, heads=heads, since=revision, is_fresh=False, copy_of=one.name)
+            yield replace(
+                joined, name=name, finishes=left, heads=heads, since=revision, is_fresh=False, copy_of=joined.name
+            )
 
 
 def _start(plan: QueryPlan, split_us: int) -> int:

@@ -7,7 +7,7 @@ from watersmeet.query.windows import Changes
 
 def waiting_rows(ledger: SiteLedger) -> dict[str, int]:
     """Of each stream, the rows that wait for their order."""
-    counts = {stream: sum(one.rows for one in segments) for stream, segments in sorted(ledger.pending.items())}
+    counts = {stream: sum(segment.rows for segment in segments) for stream, segments in sorted(ledger.pending.items())}
     return {stream: rows for stream, rows in counts.items() if rows}
 
 

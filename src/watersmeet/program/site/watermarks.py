@@ -34,7 +34,7 @@ def paced(program: SiteProgram, marks: Mapping[str, int], made: Sequence[Made]) 
     for part in program.parts:
         for pace, flow in part.program.paces:
             name = part.flow(flow)
-            latest = [s.max_ts for one in made if one.flow == name for s in one.segments.values()]
+            latest = [s.max_ts for filed in made if filed.flow == name for s in filed.segments.values()]
             if flow.form is Form.INTERMEDIATE:  # where its windows end on their axis, which may be never
                 latest = [min(place // len(part.join.scans), END_US) for place in latest]
             known[part.flow(pace)] = max((*latest, known.get(part.flow(pace), UNKNOWN)))

@@ -51,5 +51,5 @@ def _places(keys: U64, size: int) -> list[I64]:
     first = (keys ^ (keys >> _SHIFT_1)) * _MIX_1
     second = ((keys ^ (keys >> _SHIFT_2)) * _MIX_2) | np.uint64(1)
     sums = (first + np.uint64(number) * second for number in range(HASHES))
-    mixed = ((one ^ (one >> _HALF)) * _MIX_3 for one in sums)
-    return [(((one >> _HALF) * np.uint64(size)) >> _HALF).astype(np.int64) for one in mixed]
+    mixed = ((sum_ ^ (sum_ >> _HALF)) * _MIX_3 for sum_ in sums)
+    return [(((value >> _HALF) * np.uint64(size)) >> _HALF).astype(np.int64) for value in mixed]

@@ -32,20 +32,22 @@ def fits(kind: Any, value: Any) -> bool:
     """Whether a value, and all that is in it, is of a type: data that is not ours says what it likes."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        return any(fits(one, value) for one in arguments)
+        return any(fits(argument, value) for argument in arguments)
     if origin is tuple:
         if not isinstance(value, tuple):
             return False
         inner = [arguments[0]] * len(value) if arguments[1:] == (...,) else list(arguments)
         return len(inner) == len(value) and all(map(fits, inner, value))
     if origin is Literal:
-        return any(type(value) is type(one) and value == one for one in arguments)
+        return any(type(value) is type(argument) and value == argument for argument in arguments)
     if origin is not None and issubclass(origin, Mapping):
         is_mapping = isinstance(value, Mapping)
         return is_mapping and all(fits(arguments[0], name) and fits(arguments[1], one) for name, one in value.items())
     if isinstance(kind, type) and is_dataclass(kind):
         hints = _hints_of(kind)
-        return type(value) is kind and all(fits(hints[one.name], getattr(value, one.name)) for one in fields(kind))
+        return type(value) is kind and all(
+            fits(hints[field.name], getattr(value, field.name)) for field in fields(kind)
+        )
     if kind is Any:
         return True
     if kind is int:
@@ -81,20 +83,20 @@ def _decoder(kind: Any) -> Any:
     """What turns plain data into a type, or None where the data is already the value."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        classes = [one for one in arguments if one is not types.NoneType]
+        classes = [argument for argument in arguments if argument is not types.NoneType]
         if len(classes) > 1:
-            return _one_of({one.__name__: one for one in classes})
+            return _one_of({value.__name__: value for value in classes})
         inner = _decoder(classes[0])
         return None if inner is None else lambda data: None if data is None else inner(data)
     if origin is tuple:
         if len(arguments) == 2 and arguments[1] is ...:
             inner = _decoder(arguments[0])
             return tuple if inner is None else lambda data: tuple(map(inner, data))
-        inners = [_decoder(one) for one in arguments]
+        inners = [_decoder(argument) for argument in arguments]
         return lambda data: tuple(one if inner is None else inner(one) for inner, one in zip(inners, data, strict=True))
     if origin is not None and issubclass(origin, Mapping):
         inner = _decoder(arguments[1])
-        return None if inner is None else lambda data: {name: inner(one) for name, one in data.items()}
+        return None if inner is None else lambda data: {name: inner(value) for name, value in data.items()}
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind
     if is_dataclass(kind):

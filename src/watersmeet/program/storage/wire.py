@@ -85,8 +85,8 @@ class Parcel:
     @cached_property
     def _entries(self) -> tuple[bytes, ...]:
         numbers = (
-            (one.flow, len(one.schema), one.rows, len(one.payload), self._latest - one.watermark)
-            for one in self.messages
+            (message.flow, len(message.schema), message.rows, len(message.payload), self._latest - message.watermark)
+            for message in self.messages
         )
         return tuple(b"".join(map(number_bytes, entry)) for entry in numbers)
 
@@ -95,7 +95,7 @@ class Parcel:
         table = self._beginning + b"".join(self._entries)
         size = len(table).to_bytes(_SIZE_BYTES, "little")
         previous = self.previous.to_bytes(_SUM_BYTES, "little")
-        body = previous + table + self.notes + b"".join(one.schema + one.payload for one in self.messages)
+        body = previous + table + self.notes + b"".join(message.schema + message.payload for message in self.messages)
         return _MAGIC + size + _checksum(size, body) + body
 
 

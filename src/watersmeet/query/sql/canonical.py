@@ -34,7 +34,9 @@ def canonical_sql(query: JoinQuery) -> str:
     if query.outer is not None:
         lines += ["JOINED AS", f"  {_tree_text(query.outer.tree)}"]
         lines += (
-            ["AFTER THAT", *(f"  {_predicate_text(one)}" for one in query.outer.where)] if query.outer.where else []
+            ["AFTER THAT", *(f"  {_predicate_text(predicate)}" for predicate in query.outer.where)]
+            if query.outer.where
+            else []
         )
     if predicates:
         lines += ["WHERE", _indented(predicates, " AND")]
@@ -52,7 +54,7 @@ def _tree_text(node: JoinTree | str) -> str:
     """A tree of joins on one line."""
     if isinstance(node, str):
         return quoted(node)
-    on = " AND ".join(_predicate_text(one) for one in node.on)
+    on = " AND ".join(_predicate_text(predicate) for predicate in node.on)
     return f"({_tree_text(node.left)} {node.kind.upper()} {_tree_text(node.right)} ON {on})"
 
 
@@ -70,7 +72,7 @@ def _grouping_lines(grouping: Grouping, select: Sequence[SelectItem]) -> list[st
     lines = ["GROUP BY", _indented([*keys, str(grouping.window)], ","), "AGGREGATES", _indented(values, ",")]
     lines += ["ANSWERS", _indented(answers, ",")]
     if grouping.having:
-        lines += ["HAVING", _indented([normal_form(one) for one in grouping.having], " AND")]
+        lines += ["HAVING", _indented([normal_form(predicate) for predicate in grouping.having], " AND")]
     if grouping.order:
         order = [
             f"{normal_form(key.expression)} {'DESC' if key.descending else 'ASC'} "

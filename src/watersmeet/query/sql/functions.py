@@ -85,7 +85,7 @@ def moving_at(tokens: Tokens, i: int) -> str | None:
     name = tokens[i].name.casefold()
     if name in _DATE_LITERALS and moving_date(_string_at(tokens, i + 1)):
         return f"{name} {tokens[i + 1].text}"
-    is_clock = name == "unix_timestamp" and [one.kind for one in tokens[i + 1 : i + 3]] == [T.L_PAREN, T.R_PAREN]
+    is_clock = name == "unix_timestamp" and [token.kind for token in tokens[i + 1 : i + 3]] == [T.L_PAREN, T.R_PAREN]
     return name if _is_evaluated(tokens, i) and (name in NON_DETERMINISTIC or is_clock) else None
 
 

@@ -175,7 +175,7 @@ def _refuse_within(text: SqlText, tokens: Tokens, tree: exp.Select) -> None:
         if isinstance(node, exp.Distinct) and node.args.get("on"):
             message = "DISTINCT ON is not supported; write GROUP BY with max(...) or min(...) of the other columns"
         if isinstance(node, exp.In) and not any(
-            node.args.get(one) for one in ("expressions", "query", "unnest", "field")
+            node.args.get(name) for name in ("expressions", "query", "unnest", "field")
         ):
             message = "IN lacks values; write some in the parentheses"
         if message:

@@ -98,16 +98,20 @@ def read_grouping(
     if emit:
         ends: list[tuple[int, Range | Tumble]] = []
         counted: list[tuple[int, str, int]] = []
-        for one in sources:
-            if one.alias.casefold() not in scope.aliases:
+        for stream_ref in sources:
+            if stream_ref.alias.casefold() not in scope.aliases:
                 continue
-            if isinstance(one.window, Range | Tumble):
-                ends.append((len(grouped), one.window))
-                time_column = Column(one.alias, event_times.get(one.stream, ROW_TIME))  # rows of views have none
-                grouped.append(SelectItem(f"time of {one.alias}", of_column(time_column)))
-            elif isinstance(one.window, Rows):
-                counted.append((len(grouped), one.alias, one.window.count))
-                grouped.append(SelectItem(f"ordinal of {one.alias}", of_column(Column(one.alias, ROW_ORDINAL))))
+            if isinstance(stream_ref.window, Range | Tumble):
+                ends.append((len(grouped), stream_ref.window))
+                time_column = Column(
+                    stream_ref.alias, event_times.get(stream_ref.stream, ROW_TIME)
+                )  # rows of views have none
+                grouped.append(SelectItem(f"time of {stream_ref.alias}", of_column(time_column)))
+            elif isinstance(stream_ref.window, Rows):
+                counted.append((len(grouped), stream_ref.alias, stream_ref.window.count))
+                grouped.append(
+                    SelectItem(f"ordinal of {stream_ref.alias}", of_column(Column(stream_ref.alias, ROW_ORDINAL)))
+                )
         window = Changes(tuple(ends), reader.count_answers(), tuple(counted))
     else:
         assert group is not None, "it has the output window"

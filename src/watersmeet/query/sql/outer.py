@@ -52,7 +52,7 @@ def read_conditions(
         alias, kind = sources[number].alias, kind_of(join)
         on: list[Predicate] = list(united.get(number, ()))
         if condition := join.args.get("on"):
-            on += [read_conjunct(statement, scope, one) for one in conjuncts_of(condition)]
+            on += [read_conjunct(statement, scope, node) for node in conjuncts_of(condition)]
         predicates += on
         if join.args.get("kind") is None:  # a comma
             groups.append(_Group(alias, [alias]))
@@ -60,7 +60,7 @@ def read_conditions(
         group = groups[-1]
         if kind != "INNER":
             _check_outer(statement, join, on, {*group.aliases, alias})
-        elif any(set(one.aliases) - {*group.aliases, alias} for one in on):
+        elif any(set(predicate.aliases) - {*group.aliases, alias} for predicate in on):
             # ON of an inner join may name streams before a comma: they are joined first.
             group = _merged(groups)
         match kind:
@@ -73,7 +73,7 @@ def read_conditions(
     where: list[Predicate] = []
     every = list(sources)
     hidden = hidden_aliases(statement, sources)
-    seen = {name: one for name, one in scope.aliases.items() if one[0] not in hidden}
+    seen = {name: alias for name, alias in scope.aliases.items() if alias[0] not in hidden}
     if clause := statement.tree.args.get("where"):
         for conjunct in conjuncts_of(clause.this):
             found = _subquery_of(conjunct)
@@ -192,34 +192,40 @@ def _read_subquery(
         conditions.append(where.this)
     on: list[Predicate] = []
     for condition in conditions:
-        for one in conjuncts_of(condition):
-            if _subquery_of(one) is not None:
+        for expr in conjuncts_of(condition):
+            if _subquery_of(expr) is not None:
                 raise text.error(tokens[0], "a subquery within a subquery is not supported; join its streams instead")
-            on.append(read_conjunct(inside, both, one))
+            on.append(read_conjunct(inside, both, expr))
     if compared is not None:
         on.append(_membership(statement, scope, both, compared, select, kind))
     aliases = {source.alias for source in sources}
     tree: JoinTree | str = sources[0].alias
     for number, source in enumerate(sources[1:], start=2):
-        here = {one.alias for one in sources[:number]}
-        ready = tuple(one for one in on if set(one.aliases) <= here and source.alias in one.aliases)
+        here = {source.alias for source in sources[:number]}
+        ready = tuple(
+            predicate for predicate in on if set(predicate.aliases) <= here and source.alias in predicate.aliases
+        )
         tree = JoinTree(JoinKind.INNER, tree, source.alias, ready)
-    inner = {one for node in _nodes(tree) for one in node.on}
-    reads_tables = all(isinstance(one.window, AsOf) for one in sources)
-    ends = any(not isinstance(one.window, Unbounded | AsOf) for one in known)
+    inner = {predicate for node in _nodes(tree) for predicate in node.on}
+    reads_tables = all(isinstance(source.window, AsOf) for source in sources)
+    ends = any(not isinstance(source.window, Unbounded | AsOf) for source in known)
     if kind is JoinKind.ANTI and not ends and not reads_tables:
-        waiting = next((one for one in known if isinstance(one.window, Unbounded)), known[0])
+        waiting = next((source for source in known if isinstance(source.window, Unbounded)), known[0])
         message = f"NOT {clause} is never decided where no window outside ends"
         raise text.error(tokens[0], f"{message}; write one, such as {waiting.stream} [RANGE 10 MINUTES]")
-    rest = [one for one in on if one not in inner]
-    if compared is not None and kind is JoinKind.ANTI and not any(isinstance(one, Equality) for one in rest):
+    rest = [predicate for predicate in on if predicate not in inner]
+    if (
+        compared is not None
+        and kind is JoinKind.ANTI
+        and not any(isinstance(predicate, Equality) for predicate in rest)
+    ):
         message = "NOT IN must compare a row with all of the subquery, since a NULL among them decides; "
         cure = "write NOT EXISTS with an equality, which passes over NULLs, or add an equality to the subquery"
         raise text.error(tokens[0], message + cure)
-    if not any(set(one.aliases) - aliases for one in rest):
+    if not any(set(predicate.aliases) - aliases for predicate in rest):
         message = f"the subquery of {clause} is not tied to the rows outside; add an equality with one of their columns"
         raise text.error(tokens[0], message)
-    return tree, [*rest, *(one for one in on if one in inner)], sources
+    return tree, [*rest, *(predicate for predicate in on if predicate in inner)], sources
 
 
 def _check_select(inside: Statement, own: Scope, both: Scope, clause: str) -> None:

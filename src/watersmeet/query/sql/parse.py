@@ -44,7 +44,7 @@ def parse_query(
     sources = read_sources(statement, columns, tables or {})
     scope, united = with_using(statement, make_scope(text, sources, columns), sources)
     hidden = hidden_aliases(statement, sources)
-    seen = replace(scope, aliases={name: one for name, one in scope.aliases.items() if one[0] not in hidden})
+    seen = replace(scope, aliases={name: alias for name, alias in scope.aliases.items() if alias[0] not in hidden})
     grouping = None
     if is_grouped(statement):
         select, grouping = read_grouping(statement, seen, sources, event_times or {})
@@ -52,7 +52,7 @@ def parse_query(
         refuse_without_groups(statement)
         select = read_select(statement, seen)
     conditions = read_conditions(statement, scope, sources, united, columns, tables or {})
-    if any(hidden & set(one.aliases) for one in (conditions.outer.where if conditions.outer else ())):
+    if any(hidden & set(predicate.aliases) for predicate in (conditions.outer.where if conditions.outer else ())):
         raise SqlError(f"WHERE names {min(hidden)!r}, which a semi- or anti-join does not let through; use ON")
     refuse_counted_outer(statement, grouping, conditions.outer)
     expressions = [predicate for predicate in conditions.predicates if isinstance(predicate, Expression)]
@@ -67,6 +67,6 @@ def parse_query(
         outer=conditions.outer,
     )
     joined = [query] if query.outer is None else [branch.query for branch in branches_of(query).branches]
-    for one in () if allow_cross else joined:
-        check_connected(one)
+    for join_query in () if allow_cross else joined:
+        check_connected(join_query)
     return query

@@ -185,7 +185,7 @@ class _Reader:
             queries += self._branches(piece, scope, stream, is_first=is_first and not queries)
         self._unite(queries, stream)
         query = parse_query("SELECT DISTINCT * FROM united", {"united": self.columns[stream.name]})
-        return replace(query, sources=tuple(replace(one, stream=stream.name) for one in query.sources))
+        return replace(query, sources=tuple(replace(source, stream=stream.name) for source in query.sources))
 
     def _union(self, tokens: Tokens) -> Iterator[tuple[Tokens, bool]]:
         """The parts between UNIONs, and whether all rows stay that have come together with them."""
@@ -281,7 +281,7 @@ class _Reader:
             raise self.text.error(
                 tokens[0], "rows of a view are given once, so EMIT CHANGES cannot be in it; add TUMBLE"
             )
-        sources = tuple(replace(one, stream=named.get(one.stream, one.stream)) for one in query.sources)
+        sources = tuple(replace(source, stream=named.get(source.stream, source.stream)) for source in query.sources)
         for source in sources:
             if isinstance(source.window, Rows) and source.stream in self.derived:
                 raise SqlError(

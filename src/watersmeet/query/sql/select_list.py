@@ -102,5 +102,8 @@ def _expand_star(scope: Scope, tokens: Tokens) -> list[OutputColumn]:
     columns = [Column(alias, name) for alias, names in wanted for name in names.values()]
     if len(tokens) == 1:  # what USING makes one is there once, and first
         merged = {column for some in scope.united.values() for column in some}
-        columns = [*(some[0] for some in scope.united.values()), *(one for one in columns if one not in merged)]
+        columns = [
+            *(some[0] for some in scope.united.values()),
+            *(column for column in columns if column not in merged),
+        ]
     return [OutputColumn(tokens[0], column.name, Expression(column.sql, (column,)), column) for column in columns]

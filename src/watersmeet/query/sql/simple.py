@@ -112,7 +112,7 @@ def _predicate(tree: exp.Expr) -> Predicate:
             low, high = _constant(tree.args["low"]), _constant(tree.args["high"])
             return And((Comparison(column, ">=", low), Comparison(column, "<=", high)))
         case exp.In() if tree.expressions:
-            return OneOf(_column(tree.this), tuple(_constant(one) for one in tree.expressions))
+            return OneOf(_column(tree.this), tuple(_constant(expression) for expression in tree.expressions))
         case exp.Is() if isinstance(tree.expression, exp.Null):
             return IsNull(_column(tree.this))
     operator = _OPERATORS.get(type(tree))

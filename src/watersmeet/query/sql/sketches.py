@@ -43,7 +43,7 @@ def read_parameters(text: SqlText, name: str, call: Tokens, given: Sequence[Toke
         ):
             return (accuracy, float(_is_array(given[0])), *shares)
         case "approx_top_k", ([] | [[_]] | [[_], [_]]) as numbers:
-            k, tracked = (*(one for (one,) in numbers), *(_TOP, _TRACKED)[len(numbers) :])
+            k, tracked = (*(number for (number,) in numbers), *(_TOP, _TRACKED)[len(numbers) :])
             if 1 <= k <= tracked <= _MOST and k == int(k) and tracked == int(tracked):
                 return (k, tracked)
         case (("max_k" | "min_k"), [[k]]) if 1 <= k <= _MOST and k == int(k):

@@ -164,7 +164,7 @@ def _look(sites: SimulatedSites, watched: Watched) -> None:
 def _is_over(sites: SimulatedSites) -> bool:
     """Whether all sites have gone over and nothing of the plan before runs any more."""
     programs = [site.engine.program for site in sites.sites.values()]
-    return all(one.revision == 2 and all(part.is_in_force for part in one.parts) for one in programs)
+    return all(program.revision == 2 and all(part.is_in_force for part in program.parts) for program in programs)
 
 
 @dataclass

@@ -23,7 +23,7 @@ def _run(point: Point) -> list[Row]:
     settings = replace(point.settings, changing=point.draw % point.settings.ways)
     found = {system: run_system(settings, system, point.draw) for system in SYSTEMS}
     first = found[SYSTEMS[0]]
-    assert all(one.answers == first.answers for one in found.values()), "every plan gives the same answers"
+    assert all(run.answers == first.answers for run in found.values()), "every plan gives the same answers"
     return [
         {"ways": settings.ways, "ms": ms, "draw": point.draw}
         | {system: found[system].cost_s[ms] * 1e3 for system in SYSTEMS}

@@ -33,7 +33,7 @@ def _run(point: Point) -> list[Row]:
             assert switch.done_ms is not None, "the run is long enough"
             row[f"{system} modification"] = switch.seconds[Phase.MODIFICATION] * 1e3
             row[f"{system} migration"] = 1e3 * sum(
-                switch.seconds[one] for one in (Phase.MIGRATION, Phase.SYNCHRONISATION)
+                switch.seconds[phase] for phase in (Phase.MIGRATION, Phase.SYNCHRONISATION)
             )
             row[f"{system} done"] = switch.done_ms - switch.triggered_ms
             totals.append(sum(switch.seconds.values()))

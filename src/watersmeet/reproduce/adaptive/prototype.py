@@ -142,7 +142,7 @@ class Switch:
     done_ms: float | None = None
 
     def count(self, phase: Phase) -> int:
-        return sum(one.kind.phase is phase for one in self.messages)
+        return sum(message.kind.phase is phase for message in self.messages)
 
 
 @dataclass
@@ -192,13 +192,15 @@ class Prototype:
     def _watch(self, ms: int, work: "_Work") -> None:
         """The paper's trigger at the node of the stream that changes, by the tuples of this interval."""
         rate = float(work.fresh[self._changing].sum()) / (self.experiment.interval_ms / 1e3)
-        seen = self.experiment.figures({**{name: one.rate for name, one in self.known.items()}, self._changing: rate})
+        seen = self.experiment.figures(
+            {**{name: figures.rate for name, figures in self.known.items()}, self._changing: rate}
+        )
         before, now = (
             {
-                f"{one.head}.{stream}": cost
-                for one in self.plan.sequences
-                for stream, cost in best_step_costs(self.setting, figures, one).items()
-                if self._changing in (one.head, stream)
+                f"{sequence.head}.{stream}": cost
+                for sequence in self.plan.sequences
+                for stream, cost in best_step_costs(self.setting, figures, sequence).items()
+                if self._changing in (sequence.head, stream)
             }
             for figures in (self.known, seen)
         )
@@ -228,7 +230,7 @@ class Prototype:
     def _cnu(self, switch: Switch, seen: dict[str, StreamFigures]) -> None:
         coordinator = next(name for name in self.experiment.names if name != self._changing)
         found = update_centrally(self.setting, seen, self.plan, changed=self._changing, coordinator=coordinator)
-        report, *others = (one for one in found.messages if one.kind.phase is Phase.MODIFICATION)
+        report, *others = (message for message in found.messages if message.kind.phase is Phase.MODIFICATION)
 
         def spread() -> None:
             self._gather(switch, others, lambda: self._migrate(switch, seen, found))
@@ -279,7 +281,7 @@ class Prototype:
         """Copy windows, then switch in two phases; meanwhile both plans ship and update."""
         self.next_plan, self.known = found.plan, seen
         switch.moves = list(found.moves)
-        requests = over_links(one for one in found.messages if one.kind.phase is Phase.MIGRATION)
+        requests = over_links(message for message in found.messages if message.kind.phase is Phase.MIGRATION)
         ready = point_to_point(found.groups)
         half = len(ready) // 2
 
@@ -358,9 +360,9 @@ class _Work:
 def _kept(plan: ExecutionPlan) -> set[tuple[str, str]]:
     """Which window is kept where."""
     found = set()
-    for one in plan.sequences:
-        at = one.head
-        for stream, at_destination in zip(one.order, one.at_destination, strict=True):
+    for sequence in plan.sequences:
+        at = sequence.head
+        for stream, at_destination in zip(sequence.order, sequence.at_destination, strict=True):
             at = stream if at_destination else at
             found.add((stream, at))
     return found

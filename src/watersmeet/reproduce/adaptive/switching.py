@@ -79,6 +79,6 @@ class ElectedSwitch:
 def counted(messages: Iterable[Sent]) -> Mapping[str, int]:
     """Messages by kind."""
     found: dict[str, int] = {}
-    for one in messages:
-        found[one.kind.value] = found.get(one.kind.value, 0) + 1
+    for message in messages:
+        found[message.kind.value] = found.get(message.kind.value, 0) + 1
     return found

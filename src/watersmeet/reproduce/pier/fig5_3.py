@@ -23,7 +23,7 @@ ALGORITHMS = tuple(name for name in LINEAR if name != DECOMPOSITION)
 
 def _points(quick: bool) -> tuple[Point, ...]:
     bases, draws = (ALL_BASES[::4], QUICK_DRAWS) if quick else (ALL_BASES, DRAWS)
-    return tuple(Point(QUERIES, QUERIES, basis, one, ALGORITHMS) for basis in bases for one in range(draws))
+    return tuple(Point(QUERIES, QUERIES, basis, number, ALGORITHMS) for basis in bases for number in range(draws))
 
 
 def _verdict(rows: Sequence[Row]) -> list[str]:

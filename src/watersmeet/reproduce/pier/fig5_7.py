@@ -58,7 +58,7 @@ def _run(point: Point) -> Row:
         **{name: found[name].megabytes for name in LINES},
         "A' size": runs["Add-M/A/P"].decomposition.size,
         "cover size": runs["rectangle cover"].decomposition.size,
-        "right": sum(one.right for one in found.values()) / (len(LINES) * QUERIES),
+        "right": sum(measured.right for measured in found.values()) / (len(LINES) * QUERIES),
     }
 
 

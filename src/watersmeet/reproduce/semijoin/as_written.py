@@ -137,13 +137,13 @@ def by_appendix_b(setting: RunSetting, costs: Costs, *, one_attribute: bool = Fa
         first = JoinSide(
             rate_of(state.head, state.joined),
             setting.streams[state.head].window_s,
-            float(prod(setting.streams[one].distinct for one in ties)),
+            float(prod(setting.streams[tie].distinct for tie in ties)),
             float(sum(setting.streams[one].size_bytes for one in joined)),
             key_bytes,
         )
         distinct = float(prod(spec.distinct for _ in ties))
         second = JoinSide(spec.rate, spec.window_s, distinct, float(spec.size_bytes), key_bytes)
-        forward = prod(min(1.0, spec.distinct / setting.streams[one].distinct) for one in ties)
+        forward = prod(min(1.0, spec.distinct / setting.streams[tie].distinct) for tie in ties)
         after = State(state.head, state.joined | 1 << stream, "")
         for method in Method:
             yield Step(one_way_join_s(method, first, second, forward, network, costs), after, stream, method)

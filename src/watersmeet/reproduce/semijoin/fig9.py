@@ -24,7 +24,7 @@ SWEEPS: dict[str, tuple[float, ...]] = {
     "tuple size (bytes)": tuple(float(ATTRIBUTE_BYTES * one) for one in ATTRIBUTES),
     "rate (tuples/s)": RATES,
     "selectivity factor": FACTORS,
-    "window (ms)": tuple(1e3 * one for one in WINDOWS_S),
+    "window (ms)": tuple(1e3 * value for value in WINDOWS_S),
 }
 SEED, DRAWS = 9, 10
 KEYS = ("topology", "parameter", "value")
@@ -113,7 +113,7 @@ def _verdict(rows: Sequence[Row]) -> list[str]:
         off = [abs(row["ratio"] - 1) for row in own]
         planned = [row["planned ratio"] - 1 for row in own]
         apart = [row["apart ratio"] for row in own]
-        within = [sum(one < limit for one in off) for limit in (0.02, 0.06, 0.10)]
+        within = [sum(value < limit for value in off) for limit in (0.02, 0.06, 0.10)]
         found.append(
             f"not the paper's measure: {topology}, heads share: greedy and exhaustive differ by less than 2, 6 and "
             f"10 % in {within[0]}, {within[1]} and {within[2]} of {len(off)} cases, at most by {max(off):.0%}; by the "

@@ -58,7 +58,7 @@ def read_logs(directory: Path) -> tuple[Log, ...]:
     ts = ((ts - ts[0]) / FASTER).astype(np.int64)
     client = table.column(CLIENT).combine_chunks().dictionary_encode().indices.to_numpy()
     length = int(ts[-1]) // PERIODS + 1
-    return tuple(Log(ts[one] - number * length, client[one]) for number, one in _periods(ts // length))
+    return tuple(Log(ts[period] - number * length, client[period]) for number, period in _periods(ts // length))
 
 
 def _periods(period: np.ndarray) -> list[tuple[int, np.ndarray]]:

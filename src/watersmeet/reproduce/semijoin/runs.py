@@ -343,6 +343,8 @@ def _limited(
     return replace(
         program,
         parts=(replace(part, program=join),),
-        shipments=tuple(one for one in program.shipments if (site, one.to, one.arrives_as) in sent),
-        inbound=tuple((origin, one) for origin, one in program.inbound if (origin, site, one.arrives_as) in sent),
+        shipments=tuple(shipment for shipment in program.shipments if (site, shipment.to, shipment.arrives_as) in sent),
+        inbound=tuple(
+            (origin, shipment) for origin, shipment in program.inbound if (origin, site, shipment.arrives_as) in sent
+        ),
     )

@@ -127,7 +127,7 @@ def _alike_points(quick: bool) -> tuple[Alike, ...]:
 
 def _log_points(quick: bool) -> tuple[Alike, ...]:
     edges = EDGES["fully connected"]
-    streams = {window_s: tuple(replace(one, window_s=window_s) for one in LOGS) for window_s in LOG_WINDOWS_S}
+    streams = {window_s: tuple(replace(spec, window_s=window_s) for spec in LOGS) for window_s in LOG_WINDOWS_S}
     return tuple(
         Alike("", "window (ms)", 1e3 * window_s, RunSetting(some, edges)) for window_s, some in streams.items()
     )

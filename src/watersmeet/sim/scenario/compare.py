@@ -50,7 +50,7 @@ def compare_planners(
         try:
             planned = plan_queries(asked)
             planning_s = time.process_time() - began
-            plans = tuple(one.chosen.plan for _, one in sorted(planned.selects.items()))
+            plans = tuple(planned_query.chosen.plan for _, planned_query in sorted(planned.selects.items()))
             if plans not in ran:
                 outcome = simulate_sites(asked, progress=tell, planned=planned)
                 ran[plans] = outcome.summary, time.process_time() - began - planning_s
@@ -59,9 +59,9 @@ def compare_planners(
             continue
         summary, cpu_s = ran[plans]
         made_by = {
-            one.target.name: replace(
-                summary.queries[one.target.name], planner=planned.selects[one.branches[0][0]].chosen.planner
+            output.target.name: replace(
+                summary.queries[output.target.name], planner=planned.selects[output.branches[0][0]].chosen.planner
             )
-            for one in planned.answered
+            for output in planned.answered
         }
         yield PlannerRun(planner, replace(summary, queries=made_by), cpu_s, planning_s)

@@ -134,7 +134,7 @@ def _refuse_views(topology: Topology) -> None:
     for query in topology.queries:
         selects = 1
         with suppress(InputError):
-            selects = sum(len(one.output.branches) for one in outputs_of(topology, [query]))
+            selects = sum(len(asked.output.branches) for asked in outputs_of(topology, [query]))
         if selects > 1:
             raise InputError(
                 f"query {query.name!r} reads a view or has several SELECTs, which peers do not answer; simulate it "

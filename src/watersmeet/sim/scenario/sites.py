@@ -93,22 +93,28 @@ def simulate_sites(
         check_source(one)
     plans = planned or plan_queries(scenario)
     topology, asked = plans.topology, dict(plans.selects)
-    read = sorted({source.stream for one in asked.values() for source in one.parsed.sources} - plans.derived)
+    read = sorted({source.stream for planned in asked.values() for source in planned.parsed.sources} - plans.derived)
     tables = {name: read_table(table) for name in read if isinstance(table := topology.stream(name), Table)}
     used = [name for name in read if name not in tables]
     streams, epoch_us = _read(scenario, used)
-    by_query = {name: (one.query, one.typed, one.chosen.plan) for name, one in asked.items()}
+    by_query = {name: (planned.query, planned.typed, planned.chosen.plan) for name, planned in asked.items()}
     decisions = decider or decisions_of(topology, by_query, scenario.trigger_us)
     if decisions is not None:
         for name, join in decisions.joins.items():
             chosen = asked[name].chosen
             asked[name] = replace(asked[name], chosen=replace(chosen, plan=with_join(chosen.plan, join)))
     report = _Report(
-        events, topology, epoch_us, scenario.trigger_us, asked, [one.target.name for one in plans.answered], decisions
+        events,
+        topology,
+        epoch_us,
+        scenario.trigger_us,
+        asked,
+        [output.target.name for output in plans.answered],
+        decisions,
     )
     longest_us = max(topology.link(a, b).latency_us for a in topology.site_names for b in topology.site_names)
     sites = SimulatedSites(
-        {name: one.chosen.plan for name, one in asked.items()},
+        {name: planned.chosen.plan for name, planned in asked.items()},
         {name: streams[name].event_time for name in used},
         seed=scenario.seed,
         model_of=lambda a, b: _model(topology, a, b),
@@ -117,8 +123,8 @@ def simulate_sites(
         interval_us=scenario.trigger_us,
         aligned=True,
         completed=report.completed,
-        start_us={name: one.query.start_us for name, one in asked.items()},
-        errors={name: one.query.errors for name, one in asked.items()},
+        start_us={name: planned.query.start_us for name, planned in asked.items()},
+        errors={name: planned.query.errors for name, planned in asked.items()},
         # Readers acknowledge when they have completed a micro-batch: nothing is lost that would be sent again sooner.
         retry_us=RETRY_US + 2 * (scenario.trigger_us + longest_us),
         sites=topology.site_names if decisions is not None else (),
@@ -139,11 +145,11 @@ def simulate_sites(
     virtual_us = sites.kernel.now_us
     report.end(virtual_us)
     tuples = sum(stream.rows.num_rows for stream in streams.values())
-    answers = {one.target.name: _answers(sites, plans, one, report) for one in plans.answered}
+    answers = {output.target.name: _answers(sites, plans, output, report) for output in plans.answered}
     expected = due_outputs(plans.outputs, plans.starts_us, streams, tables) if plans.is_drained else {}
     found = {
-        one.target.name: _figures(plans, one, streams, tables, expected, *answers[one.target.name])
-        for one in plans.answered
+        output.target.name: _figures(plans, output, streams, tables, expected, *answers[output.target.name])
+        for output in plans.answered
     }
     summary = SitesSummary(
         seed=scenario.seed,
@@ -155,7 +161,7 @@ def simulate_sites(
         virtual_us=virtual_us,
     )
     delays_us = {name: delays for name, (_, delays) in found.items()}
-    first = {name: join_plan_of(one.chosen.plan) for name, one in asked.items()}
+    first = {name: join_plan_of(planned.chosen.plan) for name, planned in asked.items()}
     last = {} if decisions is None else dict(decisions.joins)
     tables = {name: table for name, (table, _) in answers.items()}
     return SitesOutcome(summary, tables, delays_us, first, {**first, **last})
@@ -235,18 +241,18 @@ class _Report:
         if self.events is None:
             return
         self._publish(0, topology_event(self.topology))
-        self._chosen = {name: one.chosen for name, one in self.asked.items()}
+        self._chosen = {name: planned.chosen for name, planned in self.asked.items()}
         self._publish_expected(0, programs)
-        for name, one in self.asked.items():
-            self._publish(0, query_event(self.topology, name, one.chosen.plan))
-            expected = None if one.chosen.cost is None else one.chosen.cost.bytes_s
-            plan = PlanInForce(name, one.chosen.planner, explain_text(one.chosen.plan), expected, 1)
+        for name, planned in self.asked.items():
+            self._publish(0, query_event(self.topology, name, planned.chosen.plan))
+            expected = None if planned.chosen.cost is None else planned.chosen.cost.bytes_s
+            plan = PlanInForce(name, planned.chosen.planner, explain_text(planned.chosen.plan), expected, 1)
             self._publish(0, plan)
 
     def _publish_expected(self, now_us: int, programs: Mapping[str, SiteProgram]) -> None:
         """Say what the plans in force are expected to ship."""
         rates = planned_rates(self.topology, self._chosen)
-        costs = costs_in_force(self._chosen, programs.values(), lambda one: _expected_cost(one, self.trigger_us))
+        costs = costs_in_force(self._chosen, programs.values(), lambda chosen: _expected_cost(chosen, self.trigger_us))
         shipped = shipping_event(rates, costs, programs)
         if shipped is not None:
             self._publish(now_us, shipped)
@@ -263,10 +269,10 @@ class _Report:
             self._programs[site.name] = program
             self._publish(now_us, program_event(program))
             if self._published_changes and self.sites is not None:
-                self._publish_expected(now_us, {name: one.engine.program for name, one in self.sites.sites.items()})
+                self._publish_expected(now_us, {name: site.engine.program for name, site in self.sites.sites.items()})
         segments = list(ledger.segments)
         found = before.ingested
-        names = sorted({one.stream for one in found})
+        names = sorted({ingested.stream for ingested in found})
         queries = sorted({finish.query for _, finish in program.finishes})
         self._publish(
             now_us,
@@ -275,10 +281,12 @@ class _Report:
                 batch=ledger.number,
                 seconds=0.0,
                 phases={},
-                rows_in={name: sum(one.rows for one in found if one.stream == name) for name in names},
-                late={name: sum(one.late for one in found if one.stream == name) for name in names},
-                malformed={name: sum(one.malformed for one in found if one.stream == name) for name in names},
-                null_keys=sum(sum(one.null_keys.values()) for one in found),
+                rows_in={name: sum(ingested.rows for ingested in found if ingested.stream == name) for name in names},
+                late={name: sum(ingested.late for ingested in found if ingested.stream == name) for name in names},
+                malformed={
+                    name: sum(ingested.malformed for ingested in found if ingested.stream == name) for name in names
+                },
+                null_keys=sum(sum(ingested.null_keys.values()) for ingested in found),
                 failed=failed_counts(before, ledger),
                 answers={query: ledger.rows_out.get(query, 0) - before.rows_out.get(query, 0) for query in queries},
                 watermarks=site.engine.watermarks(ledger),
@@ -310,7 +318,7 @@ class _Report:
         assert self.decisions is not None, "plans may change"
         now_us = site.kernel.now_us
         for scan in site.engine.program.sources:
-            rows = sum(one.rows for one in before.ingested if one.stream == scan.stream)
+            rows = sum(ingested.rows for ingested in before.ingested if ingested.stream == scan.stream)
             since_us = self._observed_us.get(scan.stream, now_us - self.trigger_us)
             if now_us > since_us and (rows or before.hold_us is None):
                 sketch = self._sketches.pop(scan.stream, None)
@@ -335,17 +343,17 @@ class _Report:
                 self.sites.sites[name].report(self._coordinator, size)
         for event in events:
             self._publish(now_us, event)
-        for one in changes:
-            asked = self.asked[one.query]
-            plan = with_join(asked.chosen.plan, one.join)
+        for change in changes:
+            asked = self.asked[change.query]
+            plan = with_join(asked.chosen.plan, change.join)
             wanted = QueryPlan(
-                *(one.query, plan, asked.query.start_us, asked.query.errors),
+                *(change.query, plan, asked.query.start_us, asked.query.errors),
                 planner=asked.chosen.planner,
-                expected=one.expected,
+                expected=change.expected,
             )
-            self._problems[one.query] = one.problem
-            self.sites.change(now_us, Change((wanted,), reason=one.because), self._coordinator)
-            self._publish(now_us, PlanChangeProposed((one.query,), one.because, 0))
+            self._problems[change.query] = change.problem
+            self.sites.change(now_us, Change((wanted,), reason=change.because), self._coordinator)
+            self._publish(now_us, PlanChangeProposed((change.query,), change.because, 0))
         takeovers = self.sites.changes_after(self._published_changes)
         for takeover in takeovers:
             for taken in () if takeover.refused else takeover.change.plans:

@@ -54,7 +54,7 @@ class PlannedQueries:
 
     @property
     def starts_us(self) -> dict[str, int | None]:
-        return {name: one.query.start_us for name, one in self.selects.items()}
+        return {name: planned.query.start_us for name, planned in self.selects.items()}
 
     def is_direct(self, output: Output) -> bool:
         """Whether each answer is a combination of rows of streams, which is due when the last of them has come."""
@@ -72,32 +72,32 @@ def plan_queries(scenario: SitesScenario) -> PlannedQueries:
     topology = replace(
         scenario.topology, batch_interval_us=scenario.trigger_us, queries=scenario.queries, views=scenario.views
     )
-    return _planned(with_early_groups(topology, lambda one, _: _chosen(_planned(one))))
+    return _planned(with_early_groups(topology, lambda topology, _: _chosen(_planned(topology))))
 
 
 def _chosen(planned: PlannedQueries) -> dict[str, Chosen]:
-    return {name: one.chosen for name, one in planned.selects.items()}
+    return {name: planned_query.chosen for name, planned_query in planned.selects.items()}
 
 
 def _planned(topology: Topology) -> PlannedQueries:
     asked: list[Asked] = []
     for query in topology.queries:
         with _naming(query):
-            known = {one.output.target.name for one in asked}
-            asked += [one for one in outputs_of(topology, [query]) if one.output.target.name not in known]
+            known = {entry.output.target.name for entry in asked}
+            asked += [asked for asked in outputs_of(topology, [query]) if asked.output.target.name not in known]
     schemas: dict[str, pa.Schema] = {}
     outputs: list[Output] = []
     selects: dict[str, PlannedQuery] = {}
-    for number, one in enumerate(asked):
+    for number, entry in enumerate(asked):
         whole = with_outputs(topology, asked[: number + 1])
-        with _naming(one.owner):
-            output, answers = _typed(whole, one.output, schemas)
+        with _naming(entry.owner):
+            output, answers = _typed(whole, entry.output, schemas)
             outputs.append(output)
-            for (name, parsed), (_, typed) in zip(one.output.branches, output.branches, strict=True):
+            for (name, parsed), (_, typed) in zip(entry.output.branches, output.branches, strict=True):
                 query = whole.query(name)
                 reaction_s = (topology.batch_interval_us or 0) / 1e6 or REACTION_S
                 chosen = choose(whole, query, typed, reaction_s=reaction_s)
-                site = one.site or whole.query_site(query)
+                site = entry.site or whole.query_site(query)
                 selects[name] = PlannedQuery(query, parsed, typed, chosen, answers, site)
         if output.target.is_stream:
             schemas[output.target.name] = answers

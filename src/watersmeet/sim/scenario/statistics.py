@@ -54,7 +54,9 @@ def with_sampled_statistics(topology: Topology, most_rows: int = SAMPLED_ROWS, s
         sketch.add(rows)
         sketch.measure(rows.slice(0, _MEASURED_ROWS))
         wanted = compared.get(stream.name, Compared())
-        passed = {sql: held for sql, one in wanted.filters.items() if (held := _held(one, rows)) is not None}
+        passed = {
+            sql: held for sql, predicate in wanted.filters.items() if (held := _held(predicate, rows)) is not None
+        }
         for sql, held in passed.items():
             sketch.passed(sql, pc.sum(held).as_py() or 0, len(held))
         found[stream.name] = sketch.stats(Origin.ESTIMATED, None, seen)

@@ -118,7 +118,9 @@ def _of_one_type(output: Output, empty: Mapping[str, pa.Table], times: Mapping[s
     common = pa.unify_schemas(schemas, promote_options="permissive")
     branches = []
     for (name, query), schema in zip(output.branches, schemas, strict=True):
-        kinds = [_CASTS.get(common.field(one.name).type) if common.field(one.name) != one else None for one in schema]
+        kinds = [
+            _CASTS.get(common.field(value.name).type) if common.field(value.name) != value else None for value in schema
+        ]
         branches.append((name, cast_output(query, kinds)))
     return Output(output.target, tuple(branches))
 
@@ -150,7 +152,7 @@ class DuckDerivation:
         self, program: SiteProgram, scan: StreamScan, answers: Sequence[Answers], filed: int
     ) -> list[Ingested]:
         file = Ingest(program, self._shelf, scan)
-        tables = [table for one in answers for table in derived_rows(self._shelf, scan.stream, one)]
+        tables = [table for given in answers for table in derived_rows(self._shelf, scan.stream, given)]
         batch = answers[0].batch
         return [
             file(_laid_out(scan, table, f'"{TS}"', self._hash_sql), None, first_row_id(batch, number))
@@ -167,7 +169,7 @@ def _laid_out(scan: StreamScan, flat: pa.Table, ts: str, hash_sql: str) -> pa.Ta
     classified = classified_selections(scan, {field.name: kind_of_type(field.type) for field in flat.schema})
     for number, selection in enumerate(scan.selections):
         if selection.filters and number not in classified:
-            judged[keep_column(number)] = all_of([_translated(one) for one in selection.filters])
+            judged[keep_column(number)] = all_of([_translated(predicate) for predicate in selection.filters])
     columns = {TS: ts, **judged}
     columns |= {item.name: _translated(item.expression) for item in scan.read}
     for name in classified_columns(scan, classified):
@@ -227,8 +229,8 @@ def _with_failing(finish: Finish, combinations: pa.Table) -> pa.Table:
     """Combinations and, beside each, which expression fails for it first."""
     number = first_failing(
         finish,
-        lambda one: f"{_tried(_translated(one))} IS NULL",
-        lambda one: f"coalesce({_value(_tried(_translated(one)))}, false)",
+        lambda expression: f"{_tried(_translated(expression))} IS NULL",
+        lambda expression: f"coalesce({_value(_tried(_translated(expression)))}, false)",
     )
     return _tried_rows(
         f'SELECT *, CAST({number} AS INTEGER) AS "{FAILING}" FROM combinations', combinations=combinations

@@ -194,7 +194,7 @@ class SimulatedSite:
         if index.number <= self.ledger.received.get(sender, 0):
             self.network.acknowledge(self.name, sender, self.ledger.received[sender])
             return
-        if not any(one[0] == sender and one[2].number == index.number for one in self.inbox):
+        if not any(entry[0] == sender and entry[2].number == index.number for entry in self.inbox):
             self.inbox.append((sender, self.engine.shelf.put_bytes(f"from-{sender}", data), index))
             self._wake()
 
@@ -228,13 +228,17 @@ class SimulatedSite:
         found, declared = self._read_tables(ledger)
         is_new = any(scan.stream not in ledger.streams for scan in self.engine.program.sources)
         first = 0 if is_new else ledger.ingested_batch + 1
-        rows = [one for i, batch in enumerate(self.batches[first:], first) for one in self._ingest(i, batch, ledger)]
+        rows = [
+            ingested
+            for i, batch in enumerate(self.batches[first:], first)
+            for ingested in self._ingest(i, batch, ledger)
+        ]
         if not self.engine.admits(ledger, rows):  # they are read again; what was read of tables is in force
             rows, last = [], ledger.ingested_batch
         if found or rows or last > ledger.ingested_batch:
             found += rows
             self._observe(found)
-            known = [replace(one, observed="") for one in found]  # statistics are no part of the state
+            known = [replace(ingested, observed="") for ingested in found]  # statistics are no part of the state
             ledger = self.engine.ingest(ledger, last, known, declared)
             self._commit(ledger)
             ledger = self.ledger
@@ -280,7 +284,7 @@ class SimulatedSite:
         if crash is not None:
             self._go_down(crash)
         taken = self.ledger.received
-        self.inbox = [one for one in self.inbox if one[2].number > taken.get(one[0], 0)]
+        self.inbox = [entry for entry in self.inbox if entry[2].number > taken.get(entry[0], 0)]
         self.peak_rows = max(self.peak_rows, sum(segment.rows for segment in self.ledger.segments))
         for sender, number in taken.items():
             self.network.acknowledge(self.name, sender, number)
@@ -337,10 +341,10 @@ class SimulatedSite:
         return found
 
     def _observe(self, found: Sequence[Ingested]) -> None:
-        for one in found:
-            if one.observed and self.observer is not None:
-                sketch = StreamSketch.from_data(json.loads(one.observed))
-                self.observer.sketched(one.stream, sketch, self.kernel.now_us)
+        for ingested in found:
+            if ingested.observed and self.observer is not None:
+                sketch = StreamSketch.from_data(json.loads(ingested.observed))
+                self.observer.sketched(ingested.stream, sketch, self.kernel.now_us)
 
 
 class Observer(Protocol):

@@ -44,7 +44,7 @@ def are_harmless(rows: DataFrame, frame: DataFrame, texts: Iterable[str]) -> boo
 
 def _plans(rows: DataFrame, frame: DataFrame) -> tuple[Any, Any] | None:
     """The plan of a projection, also with functions as what they stand for; None where it is more than that."""
-    plan, source = (one._jdf.queryExecution().analyzed() for one in (frame, rows))
+    plan, source = (data_frame._jdf.queryExecution().analyzed() for data_frame in (frame, rows))
     if plan.nodeName() != "Project" or plan.child().nodeName() != source.nodeName():
         return None
     jvm: Any = rows.sparkSession._jvm

@@ -41,7 +41,7 @@ class OnEachRow:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                found = [pickle.dumps(one) for one in self.task(number)]
+                found = [pickle.dumps(value) for value in self.task(number)]
                 yield pa.RecordBatch.from_arrays([pa.array(found, pa.binary())], schema=_RESULT)
 
 
@@ -117,7 +117,7 @@ class ConnectBackend:
 
     def run_tasks(self, task: Callable[[int], list[Any]], count: int) -> list[Any]:
         found = self._spark.range(0, count, 1, count).mapInArrow(OnEachRow(task), "result binary").toArrow()
-        return [pickle.loads(one) for one in found.column(0).to_pylist()]
+        return [pickle.loads(value) for value in found.column(0).to_pylist()]
 
     def empty_frame(self, schema: StructType) -> DataFrame:
         return self._spark.createDataFrame([], schema)

@@ -77,7 +77,7 @@ def from_bytes(data: bytes) -> list[Claim]:
     parted = [re.fullmatch(r"(\w+) (-?\d{1,18})", line) for line in lines]
     if not parted or not data.endswith(b"\n"):
         raise ValueError("it is cut short")
-    found = [Claim(one.group(1), int(one.group(2))) for one in parted if one is not None]
+    found = [Claim(match.group(1), int(match.group(2))) for match in parted if match is not None]
     if len(found) < len(lines):
         raise ValueError("a line of it is no claim")
     return found

@@ -117,7 +117,7 @@ class Delivery:
 
     def _deliver(self, answers: Answers, replay: bool) -> None:
         self._held.append((answers, replay))
-        rows = sum(one.rows for one, _ in self._held)
+        rows = sum(answers.rows for answers, _ in self._held)
         if not self._compact_s or rows >= _MOST_HELD_ROWS:
             self._deliver_held()
         elif self._timer is None:
@@ -250,7 +250,7 @@ class LateRows:
     def keep(self, found: Sequence[Ingested], batch: int, *, replay: bool) -> None:
         """Write those of one micro-batch."""
         for stream, (writer, schema) in self._writers.items():
-            files = [(one.late_file, one.malformed_file) for one in found if one.stream == stream]
+            files = [(ingested.late_file, ingested.malformed_file) for ingested in found if ingested.stream == stream]
             paths = [path for pair in files for path in pair if path is not None]
             if paths:
                 writer.write(read_rows(self._spark, self._shelf, paths, schema), batch, replay=replay)

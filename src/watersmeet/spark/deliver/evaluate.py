@@ -75,16 +75,16 @@ class SparkEvaluator:
         tried = backend_of(self._spark).tried_sql
         number = first_failing(
             finish,
-            lambda one: f"{tried(one.sql)} IS NULL",
-            lambda one: f"coalesce({tried(one.sql)}.v, false)",
+            lambda expression: f"{tried(expression.sql)} IS NULL",
+            lambda expression: f"coalesce({tried(expression.sql)}.v, false)",
         )
         combinations = self._combinations(finish, paths)
         judged = combinations.withColumn(FAILING, F.expr(f"CAST({number} AS INT)"))
         found = [decode(Evaluated, row) for row in reports(map_rows(judged, SetFailingAside(self._shelf, finish)))]
         return Evaluated(
-            tuple(path for one in found for path in one.paths),
-            sum(one.failed for one in found),
-            tuple(path for one in found for path in one.failed_paths),
+            tuple(path for value in found for path in value.paths),
+            sum(value.failed for value in found),
+            tuple(path for value in found for path in value.failed_paths),
         )
 
     def combination(self, finish: Finish) -> StructType:

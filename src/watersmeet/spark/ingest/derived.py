@@ -40,10 +40,10 @@ class SparkDerivation:
     def __call__(
         self, program: SiteProgram, scan: StreamScan, answers: Sequence[Answers], filed: int
     ) -> list[Ingested]:
-        pieces = tuple((one, number) for one in answers for number in range(len(one.paths)))
+        pieces = tuple((given, number) for given in answers for number in range(len(given.paths)))
         task = FileDerived(Ingest(program, self.shelf, scan), pieces, filed)
         if _has_plain_columns(scan, self.schemas[scan.stream]):
-            return self.run_tasks(task, len(pieces), sum(one.rows for one in answers))
+            return self.run_tasks(task, len(pieces), sum(given.rows for given in answers))
         flat = self._opened(scan, pieces)
         rows = laid_out(flat, scan, F.col(f"`{TS}`"), ())
         return [
@@ -68,7 +68,9 @@ def _has_plain_columns(scan: StreamScan, schema: StructType) -> bool:
         return False
     expressions = [*(key.expression for key in scan.keys), *(kept.expression for kept in scan.read)]
     keys = {key.expression.columns[0].name for key in scan.keys if key.expression.is_plain}
-    return all(one.is_plain for one in expressions) and all(is_plain_column(schema[name]) for name in keys)
+    return all(expression.is_plain for expression in expressions) and all(
+        is_plain_column(schema[name]) for name in keys
+    )
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ class _Messages:
     @property
     def _inside(self) -> list[StructField]:
         """The columns that are in the values of messages."""
-        return [one for one in self.schema.fields if one.name not in (self.payload.key, self.payload.timestamp)]
+        return [field for field in self.schema.fields if field.name not in (self.payload.key, self.payload.timestamp)]
 
     def rows(self, messages: DataFrame) -> DataFrame:
         rows = messages.select(*_ADDRESS, "value", *self._outside())
@@ -122,7 +122,7 @@ class _Messages:
             case _:
                 return self._tables(rows)
         malformed = F.when(F.col("#reason").isNotNull(), self._described()).alias(CORRUPT)
-        found = {one.name: F.col(f"`#row`.`{_quoted(one.name)}`") for one in self._inside}
+        found = {field.name: F.col(f"`#row`.`{_quoted(field.name)}`") for field in self._inside}
         return parsed.select(*(self._columns(found)), malformed)
 
     def _outside(self) -> Iterator[Column]:
@@ -138,11 +138,12 @@ class _Messages:
 
     def _columns(self, found: dict[str, Column]) -> list[Column]:
         return [
-            found.get(one.name, F.col(f"`{_quoted(f'#{one.name}')}`")).alias(one.name) for one in self.schema.fields
+            found.get(field.name, F.col(f"`{_quoted(f'#{field.name}')}`")).alias(field.name)
+            for field in self.schema.fields
         ]
 
     def _json(self, rows: DataFrame) -> DataFrame:
-        schema = StructType([*(StructField(one.name, one.dataType) for one in self._inside), CORRUPT_FIELD])
+        schema = StructType([*(StructField(field.name, field.dataType) for field in self._inside), CORRUPT_FIELD])
         options = {name: value for name, value in self.options.items() if "." not in name}
         options |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
         rows = rows.withColumn("#row", F.from_json(F.col("value").cast("string"), schema, options))
@@ -159,8 +160,8 @@ class _Messages:
         if self.payload.framing != "plain":
             read = f"IF(substring(value, 1, 1) = X'00', {read}, raise_error('framing'))"
         cast = ", ".join(
-            f"'{one.name}', CAST(`#avro`.v.`{_quoted(one.name)}` AS {one.dataType.simpleString()})"
-            for one in self._inside
+            f"'{field.name}', CAST(`#avro`.v.`{_quoted(field.name)}` AS {field.dataType.simpleString()})"
+            for field in self._inside
         )
         try:
             rows = rows.withColumn("#avro", F.expr(backend.tried_sql(read)))
@@ -183,21 +184,21 @@ class _Messages:
 
     def _tables(self, rows: DataFrame) -> DataFrame:
         """Rows of Arrow and Parquet, decoded by tasks of ours."""
-        around = [one for one in self.schema.fields if one not in self._inside]
-        names = [f"#{one.name}" for one in around]
+        around = [field for field in self.schema.fields if field not in self._inside]
+        names = [f"#{field.name}" for field in around]
         rows = rows.withColumn("#wrong", F.when(F.col("#reason").isNotNull(), self._described()))
         rows = rows.select(*_ADDRESS, "value", "#wrong", *(F.col(f"`{_quoted(name)}`") for name in names))
         numbered = rows.toDF(*_ADDRESS, "value", "wrong", *(f"a{number}" for number in range(len(around))))
         fields = [*self._inside, *around, CORRUPT_FIELD]
         task = DecodeTables(
             self.payload.format,
-            tuple((one.name, to_arrow_type(one.dataType, timezone="UTC")) for one in self._inside),
-            tuple(to_arrow_type(one.dataType, timezone="UTC") for one in around),
+            tuple((field.name, to_arrow_type(field.dataType, timezone="UTC")) for field in self._inside),
+            tuple(to_arrow_type(field.dataType, timezone="UTC") for field in around),
         )
-        made = StructType([StructField(f"c{number}", one.dataType) for number, one in enumerate(fields)])
+        made = StructType([StructField(f"c{number}", field.dataType) for number, field in enumerate(fields)])
         found = numbered.mapInArrow(task, made)
-        places = {one.name: F.col(f"c{number}") for number, one in enumerate(fields)}
-        return found.select([places[one.name].alias(one.name) for one in (*self.schema.fields, CORRUPT_FIELD)])
+        places = {field.name: F.col(f"c{number}") for number, field in enumerate(fields)}
+        return found.select([places[field.name].alias(field.name) for field in (*self.schema.fields, CORRUPT_FIELD)])
 
 
 @dataclass(frozen=True)
@@ -212,7 +213,7 @@ class DecodeTables:
         for batch in batches:
             around = [batch.column(f"a{number}") for number in range(len(self.around))]
             for number, (value, wrong) in enumerate(zip(batch.column("value"), batch.column("wrong"), strict=True)):
-                yield from self._rows(batch, number, value, wrong.as_py(), [one[number] for one in around])
+                yield from self._rows(batch, number, value, wrong.as_py(), [value[number] for value in around])
 
     def _rows(
         self, batch: pa.RecordBatch, number: int, value: pa.Scalar, wrong: str | None, around: Sequence[pa.Scalar]
@@ -220,7 +221,7 @@ class DecodeTables:
         columns: list[pa.Array] = []
         if wrong is None:
             try:
-                columns = [self._column(table, *one) for table in [self._table(value)] for one in self.inside]
+                columns = [self._column(table, *entry) for table in [self._table(value)] for entry in self.inside]
             except (pa.ArrowException, OSError, ValueError, KeyError) as error:
                 address = {name: batch.column(name)[number].as_py() for name in _ADDRESS}
                 wrong = json.dumps({**address, "reason": first_line(error), "value": _base64(value)})
@@ -230,8 +231,8 @@ class DecodeTables:
         else:
             rows = len(columns[0]) if columns else 0
             columns += [
-                pa.repeat(one.cast(kind), rows) if one.is_valid else pa.nulls(rows, kind)
-                for one, kind in zip(around, self.around, strict=True)
+                pa.repeat(value.cast(kind), rows) if value.is_valid else pa.nulls(rows, kind)
+                for value, kind in zip(around, self.around, strict=True)
             ]
         columns.append(pa.repeat(wrong, rows) if wrong is not None else pa.nulls(rows, pa.string()))
         yield pa.RecordBatch.from_arrays(columns, names=[f"c{place}" for place in range(len(columns))])

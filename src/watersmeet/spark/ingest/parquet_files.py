@@ -49,7 +49,9 @@ def file_columns(stream: Stream, schema: T.StructType, scan: StreamScan) -> tupl
     if not _has_plain_files(stream.source) or stream.late is not None:
         return None
     classified = classified_selections(scan, kinds_of(schema, f"{stream.name}."))
-    evaluated = [one for number, one in enumerate(scan.selections) if one.filters and number not in classified]
+    evaluated = [
+        selection for number, selection in enumerate(scan.selections) if selection.filters and number not in classified
+    ]
     if evaluated or not all(key.exact for key in scan.keys):
         return None
     expressions = [

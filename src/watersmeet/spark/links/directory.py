@@ -242,7 +242,7 @@ def _end_path(place: Path, role: Role, epoch: int) -> Path:
 def _epochs(place: Path, role: Role) -> list[int]:
     """The epochs of an end whose files are there."""
     found = (re.fullmatch(rf"{role}-(\d{{12}})", name) for name in os.listdir(place))
-    return sorted(int(one.group(1)) for one in found if one is not None)
+    return sorted(int(match.group(1)) for match in found if match is not None)
 
 
 def _newest(place: Path, role: Role, below: int | None = None) -> int | None:

@@ -303,7 +303,11 @@ class KafkaLinks:
     def catch_up(self) -> None:
         """Read all that brokers have now."""
         with self._changed:
-            links = {(logs.topic, one): link for link, logs in self._logs.items() for one in self._partitions(link)}
+            links = {
+                (logs.topic, partition): link
+                for link, logs in self._logs.items()
+                for partition in self._partitions(link)
+            }
         if not links:
             return
         with self._reading_from(next(iter(links.values()))):
@@ -362,7 +366,7 @@ class KafkaLinks:
 
     def _assign(self) -> None:
         """Read all partitions from where we are."""
-        places = [(logs.topic, one) for link, logs in self._logs.items() for one in self._partitions(link)]
+        places = [(logs.topic, partition) for link, logs in self._logs.items() for partition in self._partitions(link)]
         self._client.read_from({place: self._read.get(place) for place in places})
 
     def _append(self, link: LinkDirection, partition: int, records: list[tuple[bytes, bytes]]) -> list[int]:

@@ -99,7 +99,7 @@ class KafkaClient:
 
         with self._explained():
             found = offsets_of(ask, self._wait_s)
-        return {(one.topic, one.partition): one.offset for one in found}
+        return {(partition.topic, partition.partition): partition.offset for partition in found}
 
     def parcel(self, topic: str, place: LogPlace) -> bytes | None:
         """A parcel by its place; None if its topic does not hold it any more."""

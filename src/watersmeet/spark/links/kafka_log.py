@@ -194,5 +194,5 @@ class ParcelLog:
 
     def drop_acknowledged(self, number: int) -> None:
         """Forget all parcels up to a number."""
-        for one in [one for one in self.places if one <= number]:
+        for one in [place for place in self.places if place <= number]:
             self.drop(one)

@@ -49,9 +49,9 @@ def offsets_of(ask: Callable[[], list[TopicPartition]], wait_s: float) -> list[T
     while True:
         try:
             found = ask()
-            for one in found:
-                if one.error is not None:
-                    raise KafkaException(one.error)
+            for partition in found:
+                if partition.error is not None:
+                    raise KafkaException(partition.error)
             return found
         except KafkaException as error:
             if error.args[0].code() not in _PASSING or time.monotonic() > deadline:

@@ -208,7 +208,7 @@ def _end_key(role: Role, epoch: int) -> str:
 def _epochs(place: Store, role: Role) -> list[int]:
     """The epochs of an end whose objects are there."""
     found = (re.fullmatch(rf"{role}-(\d{{12}})", key) for key in place.sizes())
-    return sorted(int(one.group(1)) for one in found if one is not None)
+    return sorted(int(match.group(1)) for match in found if match is not None)
 
 
 def _newest(place: Store, role: Role, below: int | None = None) -> int | None:

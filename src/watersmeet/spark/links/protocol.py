@@ -167,11 +167,11 @@ def open_links(
     at before the claim and after it: what an older process acknowledges in between is not overlooked.
     """
     claims = {}
-    for one in readers:
-        sent = ledger.links.get(one, LinkState())
-        claims[LinkDirection(site, one), Role.SENDER] = replace(ours, number=sent.number, released=sent.released)
-    for one in senders:
-        claims[LinkDirection(one, site), Role.READER] = replace(ours, number=ledger.received.get(one, 0))
+    for reader in readers:
+        sent = ledger.links.get(reader, LinkState())
+        claims[LinkDirection(site, reader), Role.SENDER] = replace(ours, number=sent.number, released=sent.released)
+    for sender in senders:
+        claims[LinkDirection(sender, site), Role.READER] = replace(ours, number=ledger.received.get(sender, 0))
     if not claims:
         return ours
     links.prepare(link for link, _ in claims)

@@ -183,7 +183,7 @@ class SiteLinks:
         """How many bytes each reader has not taken yet."""
         taken = {reader: end.number for reader, end in self.readers(ledger).items()}
         return {
-            reader: sum(one.bytes for one in link.outbox if one.number > taken.get(reader, 0))
+            reader: sum(outgoing.bytes for outgoing in link.outbox if outgoing.number > taken.get(reader, 0))
             for reader, link in ledger.links.items()
         }
 

@@ -74,8 +74,8 @@ class IdleStreams:
         # Versions of tables say nothing of streams.
         tables = {scan.stream for scan in state.program.streams if scan.is_table}
         others = [self.mark(other) for other in state.streams if other != stream and other not in tables]
-        inbound = [one for _, one in state.program.inbound if not self._is_of_table(one)]
-        others += [state.ledger.watermarks.get(one.arrives_as, UNKNOWN) for one in inbound]
+        inbound = [shipment for _, shipment in state.program.inbound if not self._is_of_table(shipment)]
+        others += [state.ledger.watermarks.get(shipment.arrives_as, UNKNOWN) for shipment in inbound]
         others += [end.pace for end in state.links.readers(state.ledger).values()]
         return max((mark for mark in others if mark < END_US), default=UNKNOWN)  # one that has ended sets no pace
 

@@ -123,15 +123,15 @@ class SiteIngestion:
         versions, in_force = self._tables.read_due()
         found += versions
         timer.lap("ingest")
-        state.checkpoint.flush(path for one in found for path in one.paths)
+        state.checkpoint.flush(path for ingested in found for path in ingested.paths)
         timer.lap("commit")
         self._join.await_completion()
         timer.lap("wait for the join before")
         with state.lock:
             if not state.engine.admits(state.ledger, found):
                 return False
-            self._idle.rows_came(one.stream for one in found if one.rows)
-            known = [replace(one, observed="") for one in found]  # statistics are no part of the state
+            self._idle.rows_came(ingested.stream for ingested in found if ingested.rows)
+            known = [replace(ingested, observed="") for ingested in found]  # statistics are no part of the state
             known_times = {**self._idle.since(began), **in_force}
             ledger = state.engine.ingest(state.released(state.ledger), batch, known, known_times)
             if state.new_files is not None:
@@ -164,7 +164,7 @@ class SiteIngestion:
     def _refuse_after_end(self, found: Sequence[Ingested]) -> None:
         """Refuse new rows of a stream whose end was taken for the end of time: all would be late."""
         ended = {stream for stream in self._state.streams if self._idle.mark(stream) >= END_US}
-        if late := sorted({one.stream for one in found if one.rows} & ended):
+        if late := sorted({ingested.stream for ingested in found if ingested.rows} & ended):
             raise CheckpointMismatch(
                 f"checkpoint {self._state.directory} was drained (--drain): its input had ended, and rows of "
                 f"stream {late[0]!r} that come now can take no part; begin anew with --fresh, or give --checkpoint and "

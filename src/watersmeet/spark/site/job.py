@@ -134,8 +134,8 @@ class SiteJob:
             if waiting and name not in known:
                 query = name.removeprefix(failed_sink(""))
                 raise CheckpointMismatch(
-                    f"query {query!r}: {sum(one.rows for one in waiting):,} rows for which an expression failed are "
-                    f"kept in checkpoint {self.directory} and not in their sink yet; run once with "
+                    f"query {query!r}: {sum(answers.rows for answers in waiting):,} rows for which an expression "
+                    f"failed are kept in checkpoint {self.directory} and not in their sink yet; run once with "
                     "`errors: keep` as before, then change it"
                 )
 

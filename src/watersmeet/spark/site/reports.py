@@ -53,7 +53,11 @@ class SiteReports:
     ) -> None:
         """Say what waits."""
         self._status_at = time.monotonic()
-        undelivered = {one.query: one.backlog for one in deliveries if not one.query.startswith(failed_sink(""))}
+        undelivered = {
+            delivery.query: delivery.backlog
+            for delivery in deliveries
+            if not delivery.query.startswith(failed_sink(""))
+        }
         self._events.publish(SiteStatus(self._site, dict(backlog), undelivered, dict(latency_s), is_held_back))
 
     def delivered(self, delivery: Delivery, held: Sequence[Answers]) -> None:

@@ -162,7 +162,7 @@ class SiteState:
 
     def identity(self, deployment: Deployment) -> dict[str, Any]:
         """What the checkpoint is for with a deployment."""
-        finishes = [finish for one in deployment.in_force for finish in one.finishes]
+        finishes = [finish for joined in deployment.in_force for finish in joined.finishes]
         return identity_of(self.site, finishes, self.settings.catalogue)
 
     def cause_against(self, change: Change) -> str:

@@ -50,7 +50,7 @@ class SiteTables:
             state.is_ingesting = True
         try:
             found, in_force = self.read_due()
-            state.checkpoint.flush(path for one in found for path in one.paths)
+            state.checkpoint.flush(path for ingested in found for path in ingested.paths)
             with state.lock:
                 if not state.engine.admits(state.ledger, found):
                     return  # they are read again when the site has gone over

@@ -35,7 +35,7 @@ class HeldDisk(Disk):
 
     def flush(self, paths: Iterable[str | Path]) -> None:
         """Have files copied to the store, all at the same time."""
-        files = [one for one in sorted({str(path) for path in paths}) if not os.path.isdir(one)]
+        files = [name for name in sorted({str(path) for path in paths}) if not os.path.isdir(name)]
         in_parallel(self._send, files)
 
     def replace(self, path: Path, text: str, after: Iterable[str | Path] = ()) -> None:

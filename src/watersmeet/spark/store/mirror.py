@@ -113,4 +113,4 @@ def _threads() -> ThreadPoolExecutor:
 
 def in_parallel(function: Callable[[Item], Result], items: list[Item]) -> list[Result]:
     """Ask the store several things at the same time."""
-    return [function(one) for one in items] if len(items) < 2 else list(_threads().map(function, items))
+    return [function(item) for item in items] if len(items) < 2 else list(_threads().map(function, items))

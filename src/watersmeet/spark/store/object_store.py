@@ -71,7 +71,7 @@ def open_store(url: str | Path) -> "ObjectStore":
         why = "HDFS replaces no file on a condition, and where it is mounted none at all; " if scheme == "hdfs" else ""
         raise InputError(
             f"{url} is in no store that commits can be made in; {why}give a directory, which may be one that machines "
-            f"share, or a URL that starts with one of {', '.join(f'{one}://' for one in SCHEMES)}"
+            f"share, or a URL that starts with one of {', '.join(f'{name}://' for name in SCHEMES)}"
         )
     return ObjectStore(f"{scheme.lower()}://{rest.strip('/')}")
 

@@ -98,7 +98,7 @@ class Fragment(RunningOperator):
             verdicts, failed = evaluated(together, batch.rows)
             if failed:
                 verdicts = None
-        sets = self._one_by_one(batch) if verdicts is None else [_true(one) for one in verdicts]
+        sets = self._one_by_one(batch) if verdicts is None else [_true(verdict) for verdict in verdicts]
         width = -(-len(settings.conditions) // 8)
         found = [(*row, bits.to_bytes(width, "little")) for row, bits in zip(batch.rows, sets, strict=True) if bits]
         self.emit(Batch(schema, found), tag)
@@ -269,8 +269,8 @@ def _decomposed(rows: tuple[int, ...], overlaps: bool) -> tuple[tuple[bytes, ...
     matrix = np.array([[row >> query & 1 for query in range(queries)] for row in rows], np.bool_)
     found = rectangle_cover(matrix) if overlaps else basic_decomposition(matrix)
     basis = found.combination.basis  # type: ignore[union-attr]
-    names = [set_entry(bits_of(np.flatnonzero(one).tolist())) for one in basis]
-    return tuple(tuple(names[entry] for entry in np.flatnonzero(one).tolist()) for one in found.assign)
+    names = [set_entry(bits_of(np.flatnonzero(value).tolist())) for value in basis]
+    return tuple(tuple(names[entry] for entry in np.flatnonzero(value).tolist()) for value in found.assign)
 
 
 class ReconstructSettings(NamedTuple):

@@ -187,17 +187,19 @@ def _with_aliases(query: JoinQuery) -> JoinQuery:
     return replace(
         query,
         sources=tuple(replace(source, alias=aliases[source.alias]) for source in query.sources),
-        equalities=tuple(model.Equality(renamed(one.left), renamed(one.right)) for one in query.equalities),
+        equalities=tuple(
+            model.Equality(renamed(equality.left), renamed(equality.right)) for equality in query.equalities
+        ),
         filters=tuple(map(renamed, query.filters)),
         residuals=tuple(map(renamed, query.residuals)),
         select=tuple(replace(item, expression=renamed(item.expression)) for item in query.select),
-        grouping=replace(grouping, aggregates=tuple(replace(one, sql="") for one in grouping.aggregates)),
+        grouping=replace(grouping, aggregates=tuple(replace(aggregate, sql="") for aggregate in grouping.aggregates)),
     )
 
 
 def _join_of(query: JoinQuery) -> object:
-    equalities = frozenset((one.left.sql, one.right.sql) for one in query.equalities)
-    return query.sources, equalities, frozenset(one.sql for one in query.residuals)
+    equalities = frozenset((equality.left.sql, equality.right.sql) for equality in query.equalities)
+    return query.sources, equalities, frozenset(residual.sql for residual in query.residuals)
 
 
 def _grouping(query: JoinQuery) -> Grouping:
@@ -218,10 +220,10 @@ def _calls(query: JoinQuery) -> Sequence[_Call]:
     """The aggregates of a query, by what they are of."""
     return [
         (
-            one.function,
-            one.distinct,
-            one.parameters,
-            None if one.item is None else query.select[one.item].expression.sql,
+            aggregate.function,
+            aggregate.distinct,
+            aggregate.parameters,
+            None if aggregate.item is None else query.select[aggregate.item].expression.sql,
         )
-        for one in _grouping(query).aggregates
+        for aggregate in _grouping(query).aggregates
     ]

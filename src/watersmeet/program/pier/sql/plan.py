@@ -449,7 +449,7 @@ class Planner:
         return self._passing(left, "right"), self._passing(right, "left")
 
     def _passing(self, given: _Input, other: str) -> _Input:
-        number, one = given.number, ConstantArgument("1", "integer")
+        number, constant_argument = given.number, ConstantArgument("1", "integer")
         filters = operator(f"known{number}", "scan", "IP", port=f"{QUERY_ID}.bloom.{other}")
         try_all = operator(
             f"try{number}",
@@ -457,8 +457,8 @@ class Planner:
             "SymmetricHash",
             [given.last, filters.name],
             predicates_of([Call("mightcontain", (TupleField("filter"), *given.keys))]),
-            left=[one],
-            right=[one],
+            left=[constant_argument],
+            right=[constant_argument],
         )
         interval = [f"{name}{number}" for name in ("ts", "end") if self._has_windows]
         cut = operator(

@@ -92,7 +92,7 @@ class Sharing:
             wanted = self.factors_of(query)
             found = tuple(tree for tree, (basis, _) in enumerate(self.factors) if basis in wanted)
         else:
-            found = tuple(tree for tree, one in enumerate(self.sets) if one >> query & 1)
+            found = tuple(tree for tree, set_ in enumerate(self.sets) if set_ >> query & 1)
         return found or (0,)
 
 
@@ -164,14 +164,14 @@ def _chosen(family: QueryFamily, streams: Mapping[str, StreamTypes]) -> Sharing 
     found = []
     combination = (rectangle_cover if overlaps else basic_decomposition)(fragments).combination
     assert isinstance(combination, SetCombination), "a decomposition into sets"
-    sets = tuple(sorted(bits_of(np.flatnonzero(one).tolist()) for one in combination.basis))
+    sets = tuple(sorted(bits_of(np.flatnonzero(value).tolist()) for value in combination.basis))
     found.append(Sharing(queries, overlaps, sets=sets, fragments=count))
     if family.algebra is FragmentAlgebra.LINEAR:
         basis = linear_basis(fragments)
         factors = _factors(basis.columns.tolist(), basis.combination)
         if factors is not None:
             found.append(Sharing(queries, factors=factors, fragments=count))
-    best = min(found, key=lambda one: len(one.entries))
+    best = min(found, key=lambda sharing: len(sharing.entries))
     pays = len(best.entries) < queries and len(best.entries) * family.together < family.alone
     return best if best.entries and pays else None
 
@@ -233,7 +233,7 @@ class _SharedPlanner(Planner):
         receivers: Sequence[Receiver],
     ) -> None:
         family = shared.family
-        filters = {column for query in family.queries for one in query.filters for column in one.columns}
+        filters = {column for query in family.queries for predicate in query.filters for column in predicate.columns}
         joined = replace(family.whole, also_kept=tuple(sorted(filters)))
         super().__init__(joined, streams, replace(settings, roots=1), family.start_us)
         self._shared, self._receivers, self._types_of = shared, receivers, streams
@@ -308,7 +308,7 @@ class _SharedGroups(GroupPlanner):
         records = self._groups("records", "grouped", given, takes=TUPLES, gives=RECORDS)
         how: dict[str, Given] = {
             "overlap": "yes" if sharing.overlaps else None,
-            "basis": [set_entry(one).hex() for one in sharing.sets],
+            "basis": [set_entry(set_).hex() for set_ in sharing.sets],
             "factors": {
                 str(basis): " ".join(f"{other}:{factor}" for other, factor in terms) for basis, terms in sharing.factors
             }

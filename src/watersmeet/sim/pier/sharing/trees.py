@@ -113,8 +113,8 @@ def reconstructed(queries: TreeQueries, entries: Sequence[int | None]) -> list[i
         case SetCombination(basis):
             return _combined(basis.T, entries, queries.algebra)
         case IntegerCombination() | ModularCombination():
-            sums = query_sums(queries.decomposition, np.array([one or 0 for one in entries], dtype=object))
-            return [int(one) for one in sums]
+            sums = query_sums(queries.decomposition, np.array([entry or 0 for entry in entries], dtype=object))
+            return [int(sum_) for sum_ in sums]
         case _ as never:
             assert_never(never)
 
@@ -138,7 +138,7 @@ class Coordinator:
         if len(known) < self.queries.decomposition.size:
             return
         values = reconstructed(self.queries, [known[number].partial for number in range(len(known))])
-        nodes = min((one.nodes for one in known.values()), default=0)
+        nodes = min((answer.nodes for answer in known.values()), default=0)
         for query, (value, asked_by) in enumerate(zip(values, self.queries.requesters, strict=True)):
             self.dht.node.direct(asked_by, QueryAnswer(query, answer.epoch, value, nodes), ANSWER_BYTES)
 
@@ -172,7 +172,7 @@ class SharedNode:
             if coordinator is not None:
                 return lambda answer: coordinator.take(number, answer)
             if queries.coordinator is None and queries.requesters[number] == address:
-                return lambda one: answered(QueryAnswer(number, one.epoch, one.partial, one.nodes))
+                return lambda answer: answered(QueryAnswer(number, answer.epoch, answer.partial, answer.nodes))
             return None
 
         def received(_: Address, payload: object) -> None:

@@ -146,7 +146,9 @@ def _another(random: Random, trial: Trial, like: TrialQuery, sql: "DrawnSql") ->
 def draw_changing(seed: int, *, size: Size = "small") -> Trial:
     """The trial of a seed with plans and queries that change while it runs."""
     trial, random, groups = draw(seed, size=size), Random(f"{seed} changes"), Random(f"{seed} groups")
-    drawn = (replace(one, sql=grouped(groups, one.sql)) if groups.random() < 0.25 else one for one in trial.queries)
+    drawn = (
+        replace(query, sql=grouped(groups, query.sql)) if groups.random() < 0.25 else query for query in trial.queries
+    )
     trial = replace(trial, queries=tuple(drawn))
     last_us = max((feed.time_us for feed in trial.feeds), default=0)
     running = {query.name: query for query in trial.queries}

@@ -48,7 +48,7 @@ def _hop(random: Random, alias: str, only: Method | None, sites: Sequence[str]) 
 
 def mixed_plan(random: Random, join: JoinPlan, sites: Sequence[str]) -> JoinPlan:
     """Up to four sub-plans, linear, trees or symmetric joins, each for a part of the values of some key."""
-    exact = [one for one in join.classes if one.exact]
+    exact = [key_class for key_class in join.classes if key_class.exact]
     count = random.randint(1, 4) if exact else 1
     sub_plans = tuple(_sub_plan(random, join, sites) for _ in range(count))
     partition = _partition(random, random.choice(exact), count) if count > 1 else None
@@ -67,7 +67,7 @@ def meeting_plan(random: Random, join: JoinPlan, sites: Sequence[str]) -> SubPla
         some = [Method.SM_S1, Method.SM_S1, Method.SM_S2, Method.SP_S, Method.SM_D1, Method.SM_D2]
         methods = [random.choice(some) for _ in others]
         blooms = [method is not Method.SP_S and random.random() < 0.3 for method in methods]
-        hops = (Hop(*one) for one in zip(others, methods, [at] * len(others), blooms, strict=True))
+        hops = (Hop(*other) for other in zip(others, methods, [at] * len(others), blooms, strict=True))
         heads.append(HeadPlan(head, tuple(hops)))
     return Linear(tuple(heads))
 

@@ -146,10 +146,10 @@ def _versions(trial: Trial, sites: SimulatedSites) -> dict[str, list[_Version]]:
         for name in entry.change.queries:
             if name in found:
                 found[name][-1] = replace(found[name][-1], until_us=entry.at_us)
-        for one in entry.change.plans:
-            start_us = entry.at_us if one.is_fresh else found[one.query][-1].start_us
-            version = _Version(planned[one.plan], start_us, entry.at_us, is_fresh=one.is_fresh)
-            found.setdefault(one.query, []).append(version)
+        for plan in entry.change.plans:
+            start_us = entry.at_us if plan.is_fresh else found[plan.query][-1].start_us
+            version = _Version(planned[plan.plan], start_us, entry.at_us, is_fresh=plan.is_fresh)
+            found.setdefault(plan.query, []).append(version)
     return found
 
 
@@ -162,7 +162,7 @@ def _expected(trial: Trial, sites: SimulatedSites, versions: Sequence[_Version])
         parsed = trial.parsed(version.query)
         if parsed.grouping is not None:
             if version.is_fresh:
-                later = [one for one in versions[number + 1 :] if one.is_fresh]
+                later = [version for version in versions[number + 1 :] if version.is_fresh]
                 last = versions[versions.index(later[0]) - 1] if later else versions[-1]
                 whole += _expected_groups(trial, sites, replace(version, until_us=last.until_us))
             continue
