@@ -69,7 +69,8 @@ def texts(directory: Path) -> list[str]:
     joined, grouped = (parse_query(sql, COLUMNS) for sql in SQL)
     made = [plan_sql(joined, TYPES, replace(plain, method=method)) for method in JoinMethod]
     made += [plan_sql(grouped, TYPES, settings) for settings in (plain, tree)]
-    for aggregate, filters in (("max(r.ts) AS x", NESTED), ("sum(r.k) AS x", CROSSED)):  # a cover, and factors
+    lists = "max_k(r.ts, 2) AS x, approx_top_k(r.k, 2) AS y"
+    for aggregate, filters in (("max(r.ts) AS x", NESTED), ("sum(r.k) AS x", CROSSED), (lists, NESTED)):
         queries = {where: (parse_query(SAME.format(aggregate, where), COLUMNS), None) for where in filters}
         (group,) = shared_queries(queries, TYPES, plain)
         made.append(group.graphs(TYPES, plain, [Receiver(0, f"q0.{number}") for number in range(len(filters))]))
