@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from watersmeet.errors import InputError
-from watersmeet.program.pier.sql.plan import JoinMethod, Transport
+from watersmeet.program.pier.sql.settings import JoinMethod, Transport
 from watersmeet.sim.scenario.model import Scenario, named
 from watersmeet.sim.scenario.pier.outcome import PierOutcome, PierQueryFigures, PierSummary
 from watersmeet.sim.scenario.pier.simulate import simulate_pier

@@ -9,29 +9,20 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from watersmeet.cost.costs import Cost
 from watersmeet.errors import InputError, WatersmeetError, did_you_mean
 from watersmeet.metrics.bus import EventBus
-from watersmeet.metrics.describe import shipping_event
-from watersmeet.metrics.events import (
-    Event,
-    MicroBatchCompleted,
-    PlanChangeProposed,
-    PlanInForce,
-    RunEnded,
-    SiteProgramInForce,
-)
-from watersmeet.metrics.expected import costs_in_force, planned_rates
+from watersmeet.metrics.events import MicroBatchCompleted, PlanChangeProposed, RunEnded
 from watersmeet.metrics.traffic import LinkTraffic
 from watersmeet.metrics.usage import Usage, usage_of
 from watersmeet.plan.nodes import Plan, join_plans_of
-from watersmeet.planners.choose import Chosen, choose, estimate
+from watersmeet.planners.choose import Chosen, choose
 from watersmeet.program.site.agreement import Takeover
 from watersmeet.program.site.changes import Change, Expected, QueryPlan, plan_changes
 from watersmeet.program.site.ledger import SiteLedger
 from watersmeet.program.site.program import SiteProgram
 from watersmeet.spark.apply import Applier
 from watersmeet.spark.notebook import LiveView, RunEvents, RunningPlan
+from watersmeet.spark.shipping import ShippingReport
 from watersmeet.spark.site.query import SiteQuery
 from watersmeet.stats.model import Stats
 from watersmeet.stats.yaml import filled, write_stats
@@ -118,7 +109,7 @@ class StreamingRun:
         self._has_read_all = False
         self._is_stopped = False
         self._has_reported_end = False
-        self._expected: tuple[int, dict[str, Cost]] = (-1, {})
+        self._shipping = ShippingReport(lambda: self._programs, lambda: self.topology, lambda: self.plans)
 
     @property
     def plans(self) -> Mapping[str, Chosen]:
@@ -243,55 +234,16 @@ class StreamingRun:
     @property
     def traffic(self) -> LinkTraffic:
         """What was shipped from the sites that run here, and what shipping everything would have taken."""
-        return LinkTraffic.of(self.topology, self._programs, *self._estimate())
+        return self._shipping.traffic
 
     @property
     def measured_bytes_s(self) -> dict[tuple[str, str], float]:
         """Bytes that links have carried for each second that streams have run."""
-        seconds = self._estimate()[1]
-        found: dict[tuple[str, str], float] = {}
-        for row in self.traffic.rows if seconds else ():
-            link = row.origin, row.to
-            found[link] = found.get(link, 0.0) + row.traffic.bytes / seconds
-        return found
-
-    def _estimate(self) -> tuple[dict[str, Cost] | None, float]:
-        """What the plans are expected to cost with micro-batches as they have come, and how long streams have run.
-
-        The time is known from the rows that have come at the rates that were planned with.
-        """
-        known = planned_rates(self.topology, self.plans)
-        ledgers = [ledger for _, ledger in self._programs.values()]
-        read = {name: state.rows for ledger in ledgers for name, state in ledger.streams.items()}
-        rates = {name: known[name] for name in read if name in known}
-        batches = max((ledger.batch + 1 for ledger in ledgers), default=0)
-        seconds = sum(read[name] for name in rates) / max(sum(rates.values()), 1e-9)
-        if not batches or not seconds:
-            return None, 0.0
-        if self._expected[0] != batches:
-            self._expected = (batches, self._costs(seconds / batches))
-        return self._expected[1] or None, seconds
-
-    def _costs(self, batch_interval_s: float | None = None) -> dict[str, Cost]:
-        """By join in force, what its plan is expected to cost."""
-        programs = [program for program, _ in self._programs.values()]
-        return costs_in_force(self.plans, programs, lambda chosen: estimate(chosen, batch_interval_s))
+        return self._shipping.measured_bytes_s
 
     def report_expected(self) -> None:
         """Publish what the plans in force are expected to ship, now and whenever others are in force."""
-
-        def report() -> None:
-            programs = {site: program for site, (program, _) in self._programs.items()}
-            expected = shipping_event(planned_rates(self.topology, self.plans), self._costs(), programs)
-            if expected is not None:
-                self.events.publish(expected)
-
-        def read(at: float, event: Event) -> None:
-            if isinstance(event, PlanInForce | SiteProgramInForce):
-                report()
-
-        report()
-        self.events.subscribe(read)
+        self._shipping.report(self.events)
 
     @property
     def observed(self) -> Stats:

@@ -12,7 +12,8 @@ from peers import network, tuples
 from watersmeet.errors import UflError, WatersmeetError
 from watersmeet.program.pier.dataflow import OPERATORS
 from watersmeet.program.pier.runtime import Receiver
-from watersmeet.program.pier.sql.plan import JoinMethod, PlanSettings, StreamTypes, plan_sql
+from watersmeet.program.pier.sql.plan import plan_sql
+from watersmeet.program.pier.sql.settings import JoinMethod, PlanSettings, StreamTypes
 from watersmeet.program.pier.sql.sharing import shared_queries
 from watersmeet.program.pier.tuples import Batch, Schema
 from watersmeet.program.pier.ufl.format import format_ufl

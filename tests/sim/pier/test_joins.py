@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from watersmeet.program.pier.sql.plan import JoinMethod, Transport
+from watersmeet.program.pier.sql.settings import JoinMethod, Transport
 from watersmeet.sim.pier.joins import JoinRun, ask_join, expected_results, measure_join, tables_of
 
 SMALL = JoinRun(nodes=12, tuples=10)

@@ -13,7 +13,7 @@ from pier_scenarios import is_exact, scenario
 from watersmeet.errors import InputError
 from watersmeet.program.pier.expressions import compiled, evaluated
 from watersmeet.program.pier.sql.expressions import ufl_expression
-from watersmeet.program.pier.sql.plan import JoinMethod, Transport
+from watersmeet.program.pier.sql.settings import JoinMethod, Transport
 from watersmeet.program.pier.tuples import Schema
 from watersmeet.program.pier.ufl.format import format_ufl
 from watersmeet.query.bags import bag_of

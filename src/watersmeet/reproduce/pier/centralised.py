@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from watersmeet.program.pier.sql.plan import Transport
+from watersmeet.program.pier.sql.settings import Transport
 from watersmeet.reproduce.experiment import Experiment, Row, averaged, finding
 from watersmeet.reproduce.plots import lines
 from watersmeet.sim.pier.joins import R_BYTES, S_BYTES, JoinRun, measure_join

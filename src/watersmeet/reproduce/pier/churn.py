@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from watersmeet.program.pier.sql.plan import PlanSettings
+from watersmeet.program.pier.sql.settings import PlanSettings
 from watersmeet.reproduce.experiment import Experiment, Row, averaged, finding
 from watersmeet.reproduce.plots import lines
 from watersmeet.reproduce.systems.comparison import ComparedWorkload

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from watersmeet.program.pier.sql.plan import JoinMethod, Transport
+from watersmeet.program.pier.sql.settings import JoinMethod, Transport
 from watersmeet.reproduce.experiment import Experiment, Row, averaged
 from watersmeet.reproduce.plots import error_bars
 from watersmeet.sim.pier.joins import JoinRun, measure_join

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from watersmeet.program.pier.sql.plan import JoinMethod, PlanSettings
+from watersmeet.program.pier.sql.settings import JoinMethod, PlanSettings
 from watersmeet.reproduce.experiment import Experiment, Row, finding, mean
 from watersmeet.reproduce.plots import legend_below, new_figure, save, show_grid
 from watersmeet.sim.internet.hosts import Congestion

@@ -10,16 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from watersmeet.program.pier.expressions import compiled_row
-from watersmeet.program.pier.sql.plan import (
-    ID,
-    NODE,
-    JoinMethod,
-    PlanSettings,
-    StreamTypes,
-    Transport,
-    indexes_of,
-    plan_sql,
-)
+from watersmeet.program.pier.sql.plan import ID, NODE, indexes_of, plan_sql
+from watersmeet.program.pier.sql.settings import JoinMethod, PlanSettings, StreamTypes, Transport
 from watersmeet.program.pier.tuples import Batch, Row, Schema
 from watersmeet.program.pier.values import key_text
 from watersmeet.query.model import JoinQuery

@@ -15,7 +15,7 @@ from typing import Any
 from watersmeet.errors import InputError, TopologyError, did_you_mean
 from watersmeet.planners.choose import batch_interval_s
 from watersmeet.program.pier.algorithms import names_for_queries
-from watersmeet.program.pier.sql.plan import JoinMethod, PlanSettings, Transport
+from watersmeet.program.pier.sql.settings import JoinMethod, PlanSettings, Transport
 from watersmeet.program.rjoin.settings import Strategy
 from watersmeet.query.windows import parse_duration
 from watersmeet.sim.internet.hosts import Congestion

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from watersmeet.errors import InputError, did_you_mean
-from watersmeet.program.pier.sql.plan import JoinMethod, PlanSettings, Transport
+from watersmeet.program.pier.sql.settings import JoinMethod, PlanSettings, Transport
 from watersmeet.program.rjoin.settings import Strategy
 from watersmeet.query.windows import format_duration
 from watersmeet.sim.scenario.network import (

@@ -8,10 +8,7 @@ are made of: whoever asked knows an answer that comes twice.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 
-from watersmeet.errors import SqlError, TypeMismatch
-from watersmeet.program.pier.expressions import Malformed, compiled, compiled_condition
 from watersmeet.program.pier.graph import (
     QUERY_ID,
     Call,
@@ -23,61 +20,18 @@ from watersmeet.program.pier.graph import (
     UflQuery,
 )
 from watersmeet.program.pier.sql.build import graph, operator
+from watersmeet.program.pier.sql.check import check_query, flat_schema, order_of
 from watersmeet.program.pier.sql.expressions import plain_name, predicates_of, ufl_expression
-from watersmeet.program.pier.sql.groups import NODES_COLUMN, GroupPlanner, RecordRouting, group_types
-from watersmeet.program.pier.tuples import Schema
+from watersmeet.program.pier.sql.groups import GroupPlanner, group_types
+from watersmeet.program.pier.sql.settings import JoinMethod, PlanSettings, StreamTypes, Transport, group_settings
 from watersmeet.program.pier.ufl.format import format_expression
 from watersmeet.query.model import Column, JoinQuery, StreamRef
-from watersmeet.query.windows import Changes, Range, Rows, Tumble, Unbounded
+from watersmeet.query.windows import Range, Tumble, Unbounded
 
 ID = "#id"  # columns that a publisher adds: a number that no other tuple has, and the node that has the tuple
 NODE = "#node"
 VISITED = "visited"
 _NEVER = ConstantArgument(str((1 << 62) - 1), "timestamp")
-
-
-class JoinMethod(Enum):
-    """How two inputs are joined."""
-
-    SYMMETRIC_HASH = "symmetric_hash"
-    FETCH_MATCHES = "fetch_matches"
-    SEMIJOIN = "semijoin"
-    BLOOM = "bloom"
-    HIERARCHICAL = "hierarchical"
-
-
-class Transport(Enum):
-    """What carries tuples to the node that joins them: the DHT, or messages to addresses from an ideal directory."""
-
-    DHT = "dht"
-    IP = "ip"
-
-
-@dataclass(frozen=True, slots=True)
-class PlanSettings:
-    """How a query is run."""
-
-    method: JoinMethod = JoinMethod.SYMMETRIC_HASH
-    transport: Transport = Transport.DHT
-    duration_s: float = 60.0
-    slack_s: float = 60.0  # how long state outlives its window: longer than any message takes
-    bloom_bits: int = 65_536
-    bloom_hashes: int = 4
-    aggregation: str | None = None  # the algorithm of an aggregation tree for GROUP BY; None: to the owners of groups
-    roots: int = 1  # trees among which groups are spread, each with a root of its own
-    group_wait_s: float = 3.0  # how long groups wait for more: longer than a message takes to any node
-    bloom_wait_s: float = 5.0  # how often filters are OR-ed and broadcast as long as new ones come
-    renew_s: float | None = None  # how often tuples in the DHT are renewed by those who sent them; None: never
-    computation_nodes: int | None = None  # so many nodes, by address, join all tuples; only over IP (4.3.3)
-    skewed: bool = False  # all tuples into one hash bucket: the worst case of section 4.3.4
-
-
-@dataclass(frozen=True, slots=True)
-class StreamTypes:
-    """What the compiler has to know of a stream: the types of its columns in UFL, and its event time."""
-
-    columns: Mapping[str, str]
-    event_time: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +79,7 @@ class Planner:
 
     def plan(self) -> UflQuery:
         """All op-graphs."""
-        order = _order(self._query)
+        order = order_of(self._query)
         left = self._taken_up(order[0], 0)
         joined = {order[0].alias}
         for stage, source in enumerate(order[1:], 1):
@@ -298,7 +252,7 @@ class Planner:
 
     def _aliases(self, given: _Input) -> set[str]:
         numbers = {name.removeprefix("id") for name in given.ids}
-        return {source.alias for number, source in enumerate(_order(self._query)) if str(number) in numbers}
+        return {source.alias for number, source in enumerate(order_of(self._query)) if str(number) in numbers}
 
     def _merged(self, left: _Input, right: _Input, stage: int, operators: Sequence[Operator]) -> _Input:
         """The columns of both sides that are still needed, and the intersection of their intervals."""
@@ -316,7 +270,7 @@ class Planner:
 
     def _fetch_matches(self, left: _Input, right: _Input, stage: int, joined: frozenset[str]) -> _Input:
         """The right stream is in the DHT under its key; each left tuple fetches its matches."""
-        source = _order(self._query)[stage]
+        source = order_of(self._query)[stage]
         scan = operator(f"scan{stage}", "scan", "DHT", ns=self._index(source, right.keys).namespace)
         inner = self._cut_down(source, stage, scan)
         join = operator(
@@ -367,7 +321,7 @@ class Planner:
         )
         tee = operator(f"tee{stage}", "tee", None, [pair.name])
         operators = [scan, pair, tee]
-        order, pairs = _order(self._query), (left.ids[0], right.ids[0])
+        order, pairs = order_of(self._query), (left.ids[0], right.ids[0])
         fetched = []
         for given, source in ((left, order[0]), (right, order[stage])):
             number = given.number
@@ -525,17 +479,11 @@ def indexes_of(query: JoinQuery, settings: PlanSettings) -> tuple[PrimaryIndex, 
     if settings.method is not JoinMethod.FETCH_MATCHES:
         return ()
     planner = Planner(query, {}, settings, None)
-    order, found = _order(query), []
+    order, found = order_of(query), []
     for stage, source in enumerate(order[1:], 1):
         _, keys = planner._keys({each.alias for each in order[:stage]}, source.alias)
         found.append(planner._index(source, keys))
     return tuple(found)
-
-
-def group_settings(settings: PlanSettings) -> RecordRouting:
-    """What of the settings is about groups."""
-    by_ip = settings.transport is Transport.IP
-    return RecordRouting(settings.group_wait_s, by_ip, settings.aggregation, settings.roots)
 
 
 def _without_alias(expression: Expression, alias: str) -> Expression:
@@ -550,69 +498,3 @@ def _without_alias(expression: Expression, alias: str) -> Expression:
 
 def _text(expression: Expression) -> Expression:
     return expression if isinstance(expression, Call) else Call("tostring", (expression,))
-
-
-def _order(query: JoinQuery) -> list[StreamRef]:
-    """A left-deep order: the first stream of FROM, then always the first that an equality connects, if there is one."""
-    left = list(query.sources)
-    order = [left.pop(0)]
-    pairs = [{equality.left.aliases[0], equality.right.aliases[0]} for equality in query.equalities]
-    while left:
-        joined = {source.alias for source in order}
-        connected = [source for source in left if any(source.alias in pair and pair & joined for pair in pairs)]
-        order.append((connected or left)[0])
-        left.remove(order[-1])
-    return order
-
-
-def check_query(query: JoinQuery, streams: Mapping[str, StreamTypes], settings: PlanSettings) -> None:
-    """Refuse what cannot be run, in one sentence, before anything is."""
-    for source in query.sources:
-        if isinstance(source.window, Rows):
-            raise SqlError(
-                f"{source.alias} has a ROWS window, which PIER cannot count: no node sees the whole stream; "
-                "use RANGE or TUMBLE, or system rjoin, which counts them"
-            )
-    if query.grouping is not None and isinstance(query.grouping.window, Changes):
-        raise SqlError("PIER answers groups of output windows, without EMIT CHANGES; use TUMBLE(...) in GROUP BY")
-    counts_nodes = query.grouping is not None and settings.aggregation is not None
-    if counts_nodes and any(item.name == NODES_COLUMN for item in query.output):
-        raise SqlError(f"answers get a column {NODES_COLUMN}; give yours another name by AS")
-    if settings.computation_nodes is not None and settings.transport is not Transport.IP:
-        raise SqlError("tuples are sent to computation nodes by their addresses; take transport ip")
-    names = [item.name for item in query.output]
-    if len(set(names)) < len(names):
-        raise SqlError("two columns of the select list have the same name; give one of them another by AS")
-    if settings.method is not JoinMethod.SYMMETRIC_HASH and settings.method is not JoinMethod.HIERARCHICAL:
-        order = _order(query)
-        for stage in range(1, len(order)):
-            joined = {source.alias for source in order[:stage]}
-            pairs = [{each.left.aliases[0], each.right.aliases[0]} for each in query.equalities]
-            if not any(order[stage].alias in pair and pair & joined for pair in pairs):
-                raise SqlError(
-                    f"{order[stage].alias} has no equality with the streams before it, which {settings.method.value} "
-                    "needs; take symmetric_hash"
-                )
-    schema = flat_schema(query, streams)
-    try:
-        for equality in query.equalities:
-            sides = (ufl_expression(equality.left), ufl_expression(equality.right))
-            compiled_condition(Call("equals", sides), schema)
-        for condition in (*query.filters, *query.residuals):
-            compiled_condition(ufl_expression(condition), schema)
-        if query.grouping is not None:
-            group_types(query, query.grouping, schema)
-        for item in query.select if query.grouping is None else ():
-            compiled(ufl_expression(item.expression), schema)
-    except Malformed as error:
-        raise TypeMismatch(f"PIER cannot evaluate an expression of the query: {error}; cast one side") from None
-
-
-def flat_schema(query: JoinQuery, streams: Mapping[str, StreamTypes]) -> Schema:
-    """The columns of all aliases, by flat name."""
-    columns = {
-        Column(source.alias, name).flat: kind
-        for source in query.sources
-        for name, kind in streams[source.stream].columns.items()
-    }
-    return Schema.of("all", columns)

@@ -20,6 +20,7 @@ from watersmeet.program.pier.operators.share import QUERIES, basis_entry, bits_o
 from watersmeet.program.pier.operators.windows import NODES, PANE, RECORDS, TUPLES, aggregate_of_values
 from watersmeet.program.pier.runtime import Receiver
 from watersmeet.program.pier.sql.build import Given, operator
+from watersmeet.program.pier.sql.check import check_query, flat_schema
 from watersmeet.program.pier.sql.expressions import plain_name, predicate_of, ufl_expression
 from watersmeet.program.pier.sql.families import FragmentAlgebra, QueryFamily, chosen_families
 from watersmeet.program.pier.sql.groups import (
@@ -30,14 +31,8 @@ from watersmeet.program.pier.sql.groups import (
     aggregate_call,
     group_types,
 )
-from watersmeet.program.pier.sql.plan import (
-    Planner,
-    PlanSettings,
-    StreamTypes,
-    check_query,
-    flat_schema,
-    group_settings,
-)
+from watersmeet.program.pier.sql.plan import Planner
+from watersmeet.program.pier.sql.settings import PlanSettings, StreamTypes, group_settings
 from watersmeet.program.pier.tuples import Schema
 from watersmeet.program.pier.values import DOUBLE, INTEGER, STRING
 from watersmeet.query.model import GROUP, TIME, JoinQuery, key_of_group

@@ -7,7 +7,8 @@ from typing import Any
 import pyarrow as pa
 
 from watersmeet.program.pier import values
-from watersmeet.program.pier.sql.plan import ID, NODE, StreamTypes
+from watersmeet.program.pier.sql.plan import ID, NODE
+from watersmeet.program.pier.sql.settings import StreamTypes
 from watersmeet.program.pier.tuples import Batch, Schema
 from watersmeet.sim.rjoin.answers import ROW
 

@@ -18,7 +18,8 @@ from watersmeet.program.pier.expressions import compiled_row
 from watersmeet.program.pier.graph import UflQuery
 from watersmeet.program.pier.runtime import Receiver
 from watersmeet.program.pier.sql.groups import ENDED, NODES, NODES_COLUMN
-from watersmeet.program.pier.sql.plan import PlanSettings, PrimaryIndex, indexes_of, plan_sql
+from watersmeet.program.pier.sql.plan import PrimaryIndex, indexes_of, plan_sql
+from watersmeet.program.pier.sql.settings import PlanSettings
 from watersmeet.program.pier.sql.sharing import SharedQueries, shared_queries
 from watersmeet.program.pier.tuples import Batch, Schema
 from watersmeet.program.pier.ufl.parse import parse_ufl
