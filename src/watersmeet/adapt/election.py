@@ -73,7 +73,7 @@ def become_ready(member: GroupMember) -> Step:
 
 
 def hear(member: GroupMember, ballot: Ballot) -> Step:
-    """Take a message."""
+    """What a node knows after a message of another one, and what it sends upon it."""
     if ballot.is_of_all and ballot.kind is MessageKind.GLOBAL_READY:
         return replace(member, all_local=True, switched=True), []
     if (

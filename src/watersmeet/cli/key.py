@@ -20,7 +20,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print it."""
+    """Print a new key for links."""
     from watersmeet.spark.links.seal import is_key_id, new_key
 
     if not is_key_id(options.id):

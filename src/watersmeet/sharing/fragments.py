@@ -33,7 +33,7 @@ class FragmentIndex:
 
     @property
     def matrix(self) -> Bools:
-        """F."""
+        """F: which fragment counts for which query."""
         return unpack(self.words, self.queries)
 
     def number(self, sets: Words) -> I32:

@@ -119,7 +119,7 @@ class Shard:
     # ---- what mail does
 
     def take_tuples(self, mail: TupleMail, now_us: int) -> Out:
-        """Procedure 2."""
+        """Procedure 2: tuples meet the queries that wait at their keys, and are kept for those that come later."""
         self._make_room(tuples=len(mail.keys))
         hosts = self._keys.arrays.host[mail.keys]
         np.add.at(self.load.tuples, hosts, 1)

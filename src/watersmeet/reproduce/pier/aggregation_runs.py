@@ -33,7 +33,7 @@ NOTES = (
 
 @dataclass(frozen=True, slots=True)
 class AggregationPoint:
-    """A run."""
+    """An aggregation to be measured, and the number of its draw."""
 
     run: AggregationRun
     draw: int

@@ -30,7 +30,7 @@ FIGURES = (*LINES, "A' size", "cover size", "right")
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One workload."""
+    """Queries of some base, drawn once, on so many nodes."""
 
     basis: int
     draw: int

@@ -41,7 +41,7 @@ def draws_at(nodes: int, quick: bool) -> range:
 
 
 def run_point(point: JoinPoint) -> Row:
-    """Run a point."""
+    """The figures of the join of a point."""
     measured = measure_join(point.run)
     keys = {"join": point.series, "nodes": point.run.nodes, "selectivity": point.run.s_selectivity}
     return {

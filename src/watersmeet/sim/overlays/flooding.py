@@ -85,7 +85,7 @@ class FloodedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Be my neighbour."""
+    """Asks the receiver to become a neighbour of the sender."""
 
     @property
     def size_bytes(self) -> int:
@@ -145,7 +145,7 @@ class FloodingNode:
                 self._send(address, Connect())
 
     def stop(self) -> None:
-        """Crash."""
+        """Leave without a word, as a crash does."""
         self._found.clear()
         self._internet.detach(self.address)
 

@@ -24,7 +24,7 @@ class ClientQuery:
     _seen: set[Row] = field(default_factory=set)
 
     def take(self, now_us: int, sender: Address, kind: str, operator: str, batch: Batch) -> None:
-        """Something has come."""
+        """Keep what has come from a node: results, each once, errors, or what a tap shows."""
         match kind:
             case "tap":
                 self.taps.append((sender, operator, batch))

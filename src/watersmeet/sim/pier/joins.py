@@ -38,7 +38,7 @@ _RESULT = dict.fromkeys(("rkey", "skey", "#id0", "#id1"), "integer") | {"rpad": 
 
 @dataclass(frozen=True, slots=True)
 class JoinRun:
-    """One run."""
+    """A join of the paper to be measured: how many nodes, which method, and what is drawn."""
 
     nodes: int
     method: JoinMethod = JoinMethod.SYMMETRIC_HASH

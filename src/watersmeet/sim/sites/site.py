@@ -78,7 +78,7 @@ class SimulatedDisk(Protocol):
 
 @dataclass
 class SimulatedSite:
-    """One peer."""
+    """A site on the virtual clock: its engine, what its disk keeps, and what waits in memory."""
 
     engine: SiteEngine
     kernel: Kernel

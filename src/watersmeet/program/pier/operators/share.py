@@ -342,7 +342,7 @@ class Reconstruct(RunningOperator):
                 self.emit(Batch(schema, rows), tag)
 
     def end(self, tag: Tag, port: int) -> None:
-        """More may come."""
+        """Nothing ends here: windows are closed by time, and more may come."""
 
     def _names(self) -> set[str]:
         return {name for name, _, _ in self.plan.settings.window.aggregates}

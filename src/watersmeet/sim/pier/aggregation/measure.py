@@ -88,7 +88,7 @@ def mean_latency(epochs: Sequence[EpochMeasured]) -> float | None:
 
 
 def measure_aggregation(run: AggregationRun) -> AggregationMeasured:
-    """Run it."""
+    """Aggregate among simulated nodes, and measure delay, traffic and completeness."""
     with without_cycles_collected():
         return _measured(run)
 

@@ -50,7 +50,7 @@ class SharingMeasured:
 
 
 def measure_sharing(run: SharingRun) -> SharingMeasured:
-    """Run it."""
+    """Answer queries that share among simulated nodes, and measure traffic and delay."""
     with without_cycles_collected():
         return _measured(run)
 

@@ -42,12 +42,12 @@ class NumberAlgebra:
     combined: Callable[[Sequence[int]], int]
 
     def combine(self, parts: Sequence[int | None]) -> int | None:
-        """One of several."""
+        """The parts of several nodes as one; None if none of them has any."""
         known = [part for part in parts if part is not None]
         return self.combined(known) if known else None
 
     def pair(self, one: int, other: int) -> int:
-        """One of two."""
+        """The parts of two nodes as one."""
         return self.combined([one, other])
 
     def size_bytes(self, part: int | None) -> int:

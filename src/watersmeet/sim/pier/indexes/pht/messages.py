@@ -157,7 +157,7 @@ class Relink:
 
 @dataclass(frozen=True, slots=True)
 class PhtProbe:
-    """What are you?"""
+    """Asks what a trie node is: a leaf, an inner node, or none."""
 
     size_bytes: int = field(default=0, init=False)
 
