@@ -56,6 +56,12 @@ CHAINS = (
     "{a} LEFT ANTI JOIN {b} ON {ab} LEFT JOIN {c} ON {ac}",
     "{c}, {a} LEFT JOIN {b} ON {ab}",
 )
+BOTH_SIDES = (
+    "{a} LEFT JOIN {b} ON {ab}, {c} LEFT JOIN {d} ON {cd}",
+    "{a} FULL JOIN {b} ON {ab}, {c} LEFT JOIN {d} ON {cd}",
+    "{a} LEFT JOIN {b} ON {ab}, {c} FULL JOIN {d} ON {cd}",
+    "{a} LEFT JOIN {b} ON {ab}, {c} LEFT JOIN {d} ON {cd} LEFT JOIN {e} ON {ce}",
+)
 TABLE_CHAINS = (
     "{a} LEFT JOIN {t} ON {at}",
     "{t} RIGHT JOIN {a} ON {at}",
@@ -220,7 +226,7 @@ def draw(
     halves = {"t" if table else "b"} if "SEMI" in chain or "ANTI" in chain else set()
     visible = [alias for alias in aliases if alias not in halves]
     where = [clause.format(**names, **pairs) for clause in clauses]
-    if chain.startswith("{c}, "):
+    if ", " in chain:
         where.append("c.k = a.k")
     if random.random() < 0.4:
         some, other = random.choice(visible), random.choice(visible)

@@ -1,7 +1,7 @@
 """Outer joins, EXISTS and NOT EXISTS of simulated sites against the oracle, from seeds."""
 
 import pytest
-from equivalence.outer_scenes import CHAINS, OuterScene, answers_of, draw, plan_of, run, simulated
+from equivalence.outer_scenes import BOTH_SIDES, CHAINS, OuterScene, answers_of, draw, plan_of, run, simulated
 from seeds import scaled
 
 from watersmeet.errors import SqlError
@@ -19,6 +19,14 @@ def test_simulated_sites_answer_as_the_reference_semantics_say(seed: int) -> Non
 def test_every_position(chain: str) -> None:
     scene = draw(7, chain)
     assert run(scene) == scene.expected, scene.sql
+
+
+@pytest.mark.few(4)
+@pytest.mark.parametrize("seed", range(5_000, 5_016))
+def test_both_sides_of_a_join_have_outer_joins(seed: int) -> None:
+    kind = ("", "grouped", "distinct", "changes")[seed // 4 % 4]
+    scene = draw(seed, BOTH_SIDES[seed % 4], most=40, **{kind: True} if kind else {})
+    assert run(scene, crashes=seed % 3 == 0) == scene.expected, scene.sql
 
 
 GROUPED_SEEDS = range(100, 124)

@@ -257,17 +257,17 @@ class _Expansion:
         return self._plain(left.aliases | right.aliases, (*left.predicates, *right.predicates, *on))
 
     def _pair(self, node: JoinTree, left: _Pattern, right: _Pattern) -> _Pattern | None:
-        if not (left.is_plain or right.is_plain):
-            raise SqlError(
-                "both sides of a join have outer joins of their own, which is not supported; "
-                "put the streams of inner joins first in FROM, and outer joins after them"
-            )
         pattern = self._joined(node, left, right)
         if pattern is None or (left.is_plain and right.is_plain):
             return pattern
-        part = right if left.is_plain else left
-        self._made.append(_Made(RelationKind.PART, pattern.aliases, part.relation))
-        return _Pattern(pattern.aliases, pattern.predicates, len(self._made) - 1, is_plain=False)
+        parts = []
+        for side in (left, right):
+            if not side.is_plain:
+                self._made.append(_Made(RelationKind.PART, pattern.aliases, side.relation))
+                parts.append(_Pattern(pattern.aliases, pattern.predicates, len(self._made) - 1, is_plain=False))
+        if len(parts) == 1:
+            return parts[0]
+        return self._judged(RelationKind.MATCHED, parts[0], [Matcher(parts[1].relation, is_raw=False)])
 
     def _lacking(self, pattern: _Pattern, pairs: list[_Pattern]) -> _Pattern:
         """The rows of a pattern that are in none of some pairs."""

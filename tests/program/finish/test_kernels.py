@@ -47,3 +47,6 @@ def test_numbers_may_be_as_far_apart_as_there_are(rows: list[int], matches: list
     is_matched, others = matched_now(np.array(rows).reshape(-1, 1), np.array(matches).reshape(-1, 1))
     assert is_matched.tolist() == [row in matches for row in rows]
     assert [matches[place] for place in others] == list(dict.fromkeys(one for one in matches if one not in rows))
+    for some, known in ((rows, matches), (matches, rows)):
+        found = are_among(np.array(some).reshape(-1, 1), np.array(known).reshape(-1, 1))
+        assert found.tolist() == [one in known for one in some]

@@ -78,7 +78,20 @@ def first_places(numbers):  # type: ignore[no-untyped-def]
 
 @_compiled(_MASK(_NUMBERS, _NUMBERS))
 def are_among(numbers, known):  # type: ignore[no-untyped-def]
-    """Which lines are among those that are known."""
+    """Which lines are among those that are known; numbers that are close together need no hash table."""
+    if len(numbers) and numbers.shape[1] == 1:
+        low = np.uint64(numbers[:, 0].min())
+        span = np.uint64(numbers[:, 0].max()) - low  # without a sign: see below
+        if span < np.uint64(8 * len(numbers)):
+            is_known = np.zeros(np.int64(span) + 1, np.bool_)
+            for i in range(len(known)):
+                away = np.uint64(known[i, 0]) - low
+                if away <= span:
+                    is_known[np.int64(away)] = True
+            dense = np.zeros(len(numbers), np.bool_)
+            for i in range(len(numbers)):
+                dense[i] = is_known[np.int64(np.uint64(numbers[i, 0]) - low)]
+            return dense
     bits = _bits_for(len(known))
     table = _table_of(known, bits)
     found = np.zeros(len(numbers), np.bool_)

@@ -26,6 +26,7 @@ from watersmeet.query.windows import END_US, Range, Rows, Tumble, Window
 END = "#end"  # int64, the last instant at which a row is visible
 _NEVER = 1 << 62
 _MANY_SEGMENTS = 24  # from which the rows of a relation are written anew as one
+_MANY_ROWS = 1 << 14  # that are kept as they are: to put them together with others is to copy them
 
 State = Mapping[str, tuple[Segment, ...]]
 
@@ -282,18 +283,22 @@ class MatchRows:
         return [self._shelf.get(part.path) for segment in segments for part in segment.parts]
 
     def _appended(self, kept: Sequence[Segment], tables: Iterable[pa.Table]) -> tuple[Segment, ...]:
-        whole = _united([table for table in tables if table.num_rows])
-        if whole is None:
-            return tuple(kept)
-        ends = column(whole, END)
-        part = self._shelf.put("outer", whole)
-        segment = Segment((Part(part.path, part.rows, part.bytes),), int(ends.min()), int(ends.max()))
-        return self._compact((*kept, segment))
+        tables = list(tables)
+        large = [table for table in tables if table.num_rows >= _MANY_ROWS]
+        rest = _united([table for table in tables if table.num_rows < _MANY_ROWS])
+        fresh = (self._segment(table) for table in (*large, *([] if rest is None else [rest])))
+        return self._compact((*kept, *fresh))
+
+    def _segment(self, table: pa.Table) -> Segment:
+        ends = column(table, END)
+        part = self._shelf.put("outer", table)
+        return Segment((Part(part.path, part.rows, part.bytes),), int(ends.min()), int(ends.max()))
 
     def _compact(self, segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
         if len(segments) < _MANY_SEGMENTS:
             return segments
-        return self._appended((), self._tables(segments))
+        whole = _united(self._tables(segments))
+        return () if whole is None else (self._segment(whole),)
 
     def _earliest(self, number: int, state: State) -> int:
         """A lower bound of the times of rows that wait."""
