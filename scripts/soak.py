@@ -97,7 +97,7 @@ CLASSES = (  # what was promised in numbers first, each in full; of the others a
     Class("SIGKILLs of runs", 60, ("tests/spark/test_kills.py",)),
     Class("sites that die, freeze and lose links", 60, ("tests/spark/test_site_faults.py",)),
     Class("power cuts on Spark", 20, ("tests/spark/test_power_cuts.py",)),
-    Class("damaged files", 30, ("tests/sim/sites/test_faulty_disks.py",), share=0.3),
+    Class("damaged files", 30, ("tests/sim/sites/test_faulty_disks.py", "tests/spark/test_damage.py"), share=0.3),
     Class("mutated parcels", 20, ("tests/program/storage",)),
     Class("mutated files and queries", 20, ("tests/query/test_hostile_text.py",), share=0.1),
     Class("simulated shapes", 20, ("tests/sim/sites/test_sites.py", "tests/sim/sites/test_tables.py"), share=0.2),

@@ -17,6 +17,7 @@ from scenes import Scene, make_batches
 
 import watersmeet as wm
 from watersmeet.cli.main import run_command
+from watersmeet.errors import CheckpointDamaged
 from watersmeet.program.site.ledger import FORMAT
 from watersmeet.program.storage.shelf import Part
 from watersmeet.spark import durable
@@ -201,6 +202,24 @@ def test_a_flipped_bit_in_a_window_ends_a_run(spark: SparkSession, tmp_path: Pat
         scene.run(spark)
     assert str(refused.value) == f"state file {state} is damaged, its checksum does not match{CURE}"
     flip_a_bit(state)
+    scene.run(spark)
+    scene.check(least=10)
+
+
+def test_a_flipped_bit_in_sparks_log_is_found(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark has no checksums of it: numbers of lists and names of files are believed as they are."""
+    scene = replace(write_scene(tmp_path), options={"maxFilesPerTrigger": 1, "fileNameOnly": "false"})
+    scene.run(spark)
+    add_rows(scene)
+    log = scene.checkpoint / "here" / "spark"
+    for name in ("offsets/3", "offsets/2", "sources/0/3", "sources/1/2", "metadata"):
+        data = (log / name).read_bytes()
+        other = data.replace(b"0000", b"0001").replace(b'"logOffset":', b'"logOffset":1') if name[0] != "m" else b"{}"
+        assert other != data
+        (log / name).write_bytes(other)
+        with pytest.raises(CheckpointDamaged, match=f"Spark's log is damaged at {log / name}, its checksum does not"):
+            scene.run(spark)
+        (log / name).write_bytes(data)
     scene.run(spark)
     scene.check(least=10)
 

@@ -16,6 +16,7 @@ import json
 import os
 import uuid
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -177,9 +178,11 @@ class Checkpoint:
 
     def commit(self, ledger: SiteLedger) -> None:
         """Make a ledger the state: what it names is flushed first, and of Spark's log what it relies on."""
-        paths, logged = ledger.paths, self._logged
+        paths, logged, checksums = ledger.paths, self._logged, self.ledger.log
         if ledger.ingested_batch > self.ledger.ingested_batch:
-            logged = frozenset(SparkLog(Path(self.spark), ledger.ingested_batch).needed())
+            log = SparkLog(Path(self.spark), ledger.ingested_batch, self.ledger.log)
+            logged, checksums = frozenset(log.needed()), log.with_checksums()
+        ledger = replace(ledger, log=checksums)
         fresh = [*self._unflushed(paths - self._flushed - self._early), *(logged - self._logged)]
         names = {os.path.dirname(path) for path in fresh} | {self.shelf.directory}
         self._disk.replace(self.directory / LEDGER, self._text(ledger), after=[*fresh, *names])
@@ -277,7 +280,7 @@ def check_files(directory: Path, ledger: SiteLedger) -> None:
 def check_whole(directory: Path, ledger: SiteLedger) -> list[Path]:
     """Refuse half a checkpoint; of Spark's log the entries that a power cut has torn and that are to be removed."""
     check_files(directory, ledger)
-    log = SparkLog(directory / SPARK, ledger.ingested_batch)
+    log = SparkLog(directory / SPARK, ledger.ingested_batch, ledger.log)
     log.check()
     return log.torn()
 

@@ -2,12 +2,14 @@
 
 Spark writes `offsets/N`, what micro-batch N reads, before it runs N, and `commits/N` after that. The ledger takes note
 of N in between, when `offsets/N` and what it refers to in `sources/` are flushed. So Spark's log is at the ledger's
-micro-batch or at the next one, which was planned and never ingested.
+micro-batch or at the next one, which was planned and never ingested. Spark's entries have no checksums; the ledger has
+those of the entries that it relies on.
 """
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ class SparkLog:
 
     directory: Path
     ingested: int
+    checksums: Mapping[str, int] = field(default_factory=dict)  # of entries, by name, as the ledger has them
 
     @property
     def is_clients(self) -> bool:
@@ -36,18 +39,50 @@ class SparkLog:
             yield from map(str, (self.directory, self.directory / CLIENT))
             return
         offsets = self.directory / "offsets"
-        numbers = range(max(0, self.ingested - 1), self.ingested + 1)
-        yield from map(str, (self.directory, self._metadata, offsets, *(offsets / str(number) for number in numbers)))
+        numbered = (offsets / str(number) for number in self._numbers)
+        yield from map(str, (self.directory, self._metadata, offsets, *numbered))
         if (self.directory / "sources").exists():
             yield from tree(self.directory / "sources")
+
+    def with_checksums(self) -> dict[str, int]:
+        """The checksums of the entries that the ledger's micro-batch relies on; those known already are not read."""
+        paths = [] if self.is_clients else [path for path in self._relied_on() if path.exists()]
+        names = {str(path.relative_to(self.directory)): path for path in paths}
+        return {name: self.checksums.get(name) or zlib.crc32(path.read_bytes()) for name, path in names.items()}
+
+    def _relied_on(self) -> Iterator[Path]:
+        yield self._metadata
+        yield from (self.directory / "offsets" / str(number) for number in self._numbers)
+        for source in sorted(self.directory.glob("sources/*")):
+            end = self._end(self.ingested, source.name)
+            lists = [path for path in self._lists(source.name) if end is None or _number(path) <= end]
+            wholes = [path for path in lists if path.suffix == ".compact"]
+            whole = max(wholes, key=_number, default=None)
+            yield from (path for path in lists if whole is None or path == whole or _number(path) > _number(whole))
+
+    @property
+    def _numbers(self) -> range:
+        return range(max(0, self.ingested - 1), self.ingested + 1)
+
+    def _check_checksums(self) -> None:
+        for name, checksum in self.checksums.items():
+            path = self.directory / name
+            if not path.exists() and self._is_in_later_list(path):
+                continue
+            if not path.exists() or zlib.crc32(path.read_bytes()) != checksum:
+                raise damaged(f"Spark's log is damaged at {path}, its checksum does not match")
+
+    def _is_in_later_list(self, path: Path) -> bool:
+        """Whether Spark has put a list together with later ones since."""
+        later = self._lists(path.parent.name) if path.parent.parent.name == "sources" else []
+        return any(one.suffix == ".compact" and _number(one) > _number(path) for one in later)
 
     def check(self) -> None:
         """Refuse a log that does not belong to the ledger."""
         if self.is_clients:
             return
         offsets, commits = dict(self._entries("offsets")), dict(self._entries("commits"))
-        numbers = range(max(0, self.ingested - 1), self.ingested + 1)
-        needed = [(self.directory / "offsets" / str(number), _OFFSETS_LINES) for number in numbers]
+        needed = [(self.directory / "offsets" / str(number), _OFFSETS_LINES) for number in self._numbers]
         needed += [(self._metadata, 1)] if self.ingested >= 0 else []
         for path, lines in needed:
             if not path.exists() or not _is_whole(path, lines):
@@ -61,6 +96,7 @@ class SparkLog:
                 f"Spark's log and the ledger do not agree: {self.directory} has run micro-batch {last}, but the ledger "
                 f"ends with {self.ingested if self.ingested >= 0 else 'none'}"
             )
+        self._check_checksums()
 
     def torn(self) -> list[Path]:
         """Entries that a power cut has torn and that Spark can do without: nothing of them was used.
@@ -94,9 +130,9 @@ class SparkLog:
             if path.name.isdigit():
                 yield int(path.name), path
 
-    def _lists(self) -> list[Path]:
+    def _lists(self, source: str = "*") -> list[Path]:
         """What sources have written down, such as lists of files; plain (`7`) or with those before it (`9.compact`)."""
-        return sorted(path for path in self.directory.glob("sources/*/*") if _number(path) >= 0)
+        return sorted(path for path in self.directory.glob(f"sources/{source}/*") if _number(path) >= 0)
 
     def _has_lists(self, batch: int) -> bool:
         """Whether the lists of files up to which a planned micro-batch goes are there."""

@@ -169,6 +169,7 @@ class SiteLedger:
     failed: Mapping[str, int] = field(default_factory=dict)  # by query: rows and combinations whose expressions fail
     matched: Mapping[str, int] = field(default_factory=dict)  # combinations that joins have found, by flow
     versions: str = ""  # where the versions of plans are (see program.site.versions); none where they do not change
+    log: Mapping[str, int] = field(default_factory=dict)  # checksums of what of the runtime's own log it relies on
     hold_us: int | None = None  # rows after this instant wait until a new revision is adopted
 
     @property
