@@ -12,7 +12,7 @@ from workloads import Scene, measured, scene
 
 from watersmeet.cost.from_statistics import MissingStatistic
 from watersmeet.errors import InputError
-from watersmeet.plan.nodes import JoinNode, Leaf, Linear
+from watersmeet.plan.nodes import Input, JoinNode, Leaf, Linear, Reduction
 from watersmeet.planners.auto import PLANNERS, auto, plan_with, try_all
 from watersmeet.planners.exhaustive import exhaustive
 from watersmeet.planners.greedy import _at_once, greedy
@@ -219,6 +219,16 @@ def test_trees_have_rows_windows(planner: str, windows: tuple[str, ...]) -> None
     assert tried.join is not None
     if planner != "auto":
         assert isinstance(tried.join.sub_plans[0], JoinNode)
+
+
+def test_combinations_that_never_end_are_reduced() -> None:
+    of = scene("chain", [3.0] * 3, ["UNBOUNDED"] * 3, [[1.0] * 9] * 3, ["n0", "n1", "n2"], seconds=5)
+    problem = of.problem("n0")
+    inner = JoinNode("n1", (Input(Leaf("b")), Input(Leaf("c"))))
+    sites = of.run(problem.plan(problem.join((JoinNode("n0", (Input(Leaf("a")), Input(inner, Reduction.ONE_STEP))),))))
+    sites.run()
+    expected = bag_of(answer(of.query, of.tables, dict.fromkeys(of.tables, "ts")))
+    assert sum((bag_of(table) for table in sites.answers()), Counter()) == expected and expected.total() > 0
 
 
 def test_trees_forget_rows_that_others_have_pushed_out() -> None:
