@@ -43,6 +43,7 @@ LAYERS = [
     "stats.observe",
     "cost",
     "planners",
+    "plan.explain_words",
     "plan.explain",
     "plan.explain_sites",
     "plan.draw",

@@ -438,12 +438,20 @@ def test_explain_of_several_sites(spark: SparkSession, place: Place, command: Ru
         "    new rows of b: a by SM-S1, c by SP-D",
         "    new rows of c: b by SP-S, a by SP-S",
     ]
+    assert (
+        "  fra -> ams  Bloom filters of values of k of rows of b, each once while it is in the window  (filters)"
+        in lines
+    )
+    assert "  ams -> fra  rows of a whose k b has too  (full tuples)" in lines
+    assert not any("site ams:" in line for line in lines)
+    in_full = command("explain", place.file, "--operators")[1].splitlines()
+    assert set(lines) < set(in_full)
     for site, line in (
         ("ams", "ship(gathered(a,fra), fra)"),
         ("fra", "ship(bloom keys(b,K1), ams)"),
         ("nyc", "join(c, b)"),
     ):
-        assert f"      {line}" in lines[lines.index(f"    site {site}:") :]
+        assert f"      {line}" in in_full[in_full.index(f"    site {site}:") :]
     assert command("explain", place.file)[1] == text  # the same on every run
 
     code, out, err = command("explain", place.file, "--format", "json")

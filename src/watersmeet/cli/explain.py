@@ -38,9 +38,12 @@ _METHODS = {
 
 
 _REDUCTIONS = {
+    "tree: (": "(a + b) at x means that a and b are joined at x; what it makes is joined further or is the answer",
     "reduced in one step": "the other side announces its keys, and only rows with one of them are shipped",
     "reduced in two steps": "keys of new rows are shipped to the other side, those that it has come back, and only "
     "rows with one of these are shipped",
+    "reduced first by keys": "those streams announce their keys to where the rows are, and only rows with one of them "
+    "travel at all",
     "with Bloom filters": "keys are shipped as Bloom filters: fewer bytes, and now and then a row too many",
 }
 _OLD_S = 86_400.0  # statistics that were taken longer ago are named
@@ -63,6 +66,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "--ufl", action="store_true", help="show the op-graphs of PIER that each query becomes, also of a scenario"
     )
     parser.add_argument("--every", action="store_true", help="run every planner and show the cost by planner")
+    parser.add_argument("--operators", action="store_true", help="also show what each site does, operator by operator")
     parser.add_argument("--draw", metavar="FILE", help="also draw the plan (.svg or .png); one file a query")
     parser.add_argument(
         "--trigger",
@@ -117,7 +121,10 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(data, indent=2))
     else:
         readers = dict(readers_of(planned.asked))
-        texts = [_text(_title(name, planned, readers), chosen, cost) for name, chosen, cost in priced]
+        texts = [
+            _text(_title(name, planned, readers), chosen, cost, operators=options.operators)
+            for name, chosen, cost in priced
+        ]
         shared = _shared(planned.topology, planned.plans)
         looked = [look.sentence] if look.sentence else []
         print("\n\n".join([*texts, *early, *([shared] if shared else []), *looked]))
@@ -188,16 +195,21 @@ def _title(name: str, planned: "Planned", readers: "Mapping[str, list[str]]") ->
     return what if name == target.name else f"{what}: {name}, another SELECT of its UNION ALL"
 
 
-def _text(title: str, chosen: "Chosen", cost: "Cost | None") -> str:
+def _text(title: str, chosen: "Chosen", cost: "Cost | None", *, operators: bool) -> str:
     from watersmeet.plan.explain import estimate_text, explain_text
+    from watersmeet.plan.explain_words import flow_words, shipping_lines
+    from watersmeet.plan.nodes import join_plan_of
 
-    estimated = estimate_text(chosen.planner, cost, chosen.batch_interval_s, chosen.note, chosen.tried)
+    join = join_plan_of(chosen.plan)
+    words = flow_words(join) if cost is not None else {}
+    estimated = estimate_text(chosen.planner, cost, chosen.batch_interval_s, chosen.note, chosen.tried, words)
     estimated = estimated.replace("\n", "\n  ")
-    shown = explain_text(chosen.plan)
+    shown = explain_text(chosen.plan, operators=operators)
     used = [f"  {name}: {words}" for name, words in _METHODS.items() if f"by {name}" in shown]
-    used += [f"  {name}: {words}" for name, words in _REDUCTIONS.items() if name in shown]
+    used += [f"  {name.removesuffix(': (')}: {words}" for name, words in _REDUCTIONS.items() if name in shown]
     old = [] if chosen.problem is None else [f"  {name}" for name in _old_statistics(chosen.problem, time.time())]
-    return "\n".join([title, shown, f"  {estimated}", *used, *old])
+    ships = [f"  {line}" for line in shipping_lines(join)] if cost is None else []
+    return "\n".join([title, shown, f"  {estimated}", *ships, *used, *old])
 
 
 def _old_statistics(problem: "Problem", now: float) -> list[str]:

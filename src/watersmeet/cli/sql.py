@@ -133,6 +133,8 @@ class _Prompt:
     def _ask(self, sql: str) -> None:
         """Show the plan and the cost of a query, and its first answers."""
         from watersmeet.plan.explain import estimate_text, explain_text
+        from watersmeet.plan.explain_words import flow_words
+        from watersmeet.plan.nodes import join_plan_of
         from watersmeet.planners.choose import estimate
         from watersmeet.spark.planning import plan_queries
 
@@ -141,9 +143,10 @@ class _Prompt:
         query = Query("prompt", sql, site=site)
         planned = plan_queries(self.spark, topology, [query])
         for chosen in planned.plans.values():
-            self._say(explain_text(chosen.plan))
+            self._say(explain_text(chosen.plan, operators=False))
             cost, interval_s = estimate(chosen), chosen.batch_interval_s
-            text = estimate_text(chosen.planner, cost, interval_s, chosen.note, chosen.tried)
+            words = flow_words(join_plan_of(chosen.plan)) if cost is not None else {}
+            text = estimate_text(chosen.planner, cost, interval_s, chosen.note, chosen.tried, words)
             self._say("  " + text.replace("\n", "\n  "))
         self.last = sql
         names = [item.name for item in planned.bounds[query.name].query.output]

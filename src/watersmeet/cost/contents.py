@@ -8,14 +8,15 @@ import numpy as np
 
 from watersmeet.cost.estimates import (
     HeadRows,
+    Meets,
     announced,
     asked,
     fetched,
     fetched_by_cell,
     met,
     met_by_cell,
-    overlapping,
     overlapping_by_cell,
+    overlapping_each,
     wanted,
     wanted_by_any,
 )
@@ -145,8 +146,9 @@ def rate_of(content: Content, workload: Workload) -> float:
             return wanted(workload, mask, _rows(by, workload))
         case Met(subject, other, false, slack_s):
             return rate_of(subject, workload) * met(workload, subject.mask, other, false, slack_s)
-        case Overlapping(subject, other, false, slack_s):
-            return rate_of(subject, workload) * overlapping(workload, subject.mask, other, false, slack_s)
+        case Overlapping():
+            subject, others = _reduced_by(content.rate)
+            return rate_of(subject, workload) * overlapping_each(workload, subject.mask, others)
         case Fetched(subject, by, spans, slack_s):
             share = fetched(workload, subject.mask, _rows(by, workload), spans=spans, slack_s=slack_s)
             return rate_of(subject, workload) * share
@@ -158,6 +160,16 @@ def rate_of(content: Content, workload: Workload) -> float:
             return 0.0
         case _:
             assert_never(content.rate)
+
+
+def _reduced_by(found: Overlapping) -> tuple[Content, list[Meets]]:
+    """What a tree's rows are that are reduced by several others, one after the other, and what they are to meet."""
+    others = []
+    while True:
+        others.append(Meets(found.other, found.false, found.slack_s))
+        if not isinstance(found.subject.rate, Overlapping):
+            return found.subject, others
+        found = found.subject.rate
 
 
 def _chances(found: Fetched | Met | Overlapping, workload: Workload) -> tuple[F64, F64]:

@@ -160,6 +160,42 @@ def overlapping(workload: Workload, mask: int, other: int, false: float, slack_s
     return float(with_false_positives(np.asarray(share), false))
 
 
+@dataclass(frozen=True, slots=True)
+class Meets:
+    """What a row is to meet while it lives: a set of aliases, by keys or by a filter with its errors and slack."""
+
+    other: int
+    false: float = 0.0
+    slack_s: float = 0.0
+
+
+def overlapping_each(workload: Workload, mask: int, others: Sequence[Meets]) -> float:
+    """The share of a tree's rows that meet a row of each of several others while they live.
+
+    Where all are tied by the same key they are independent of each other within a cell of it only; who meets a
+    combination meets its streams.
+    """
+    others = list({one.other: one for one in sorted(others, key=lambda one: -one.false)}.values())  # the strictest
+    others = [one for one in others if not any(one is not o and one.other & o.other == one.other for o in others)]
+    if len(others) == 1:
+        (one,) = others
+        return overlapping(workload, mask, one.other, one.false, one.slack_s)
+    by_key: dict[tuple[int, ...], tuple[F64, F64]] = {}
+    for one in others:
+        shares, chance = overlapping_by_cell(workload, mask, one.other, one.slack_s)
+        chance = with_false_positives(chance, one.false)
+        key = workload.shared(mask, one.other)[:1]
+        by_key[key] = (shares, by_key[key][1] * chance if key in by_key else chance)
+    share = float(np.prod([sum_cells(*each) for each in by_key.values()]))
+    if workload.sampled is not None and all(_is_sampled(workload, mask, one.other) for one in others):
+        taken = np.ones(1)
+        for one in others:
+            met_any = workload.sampled.which("overlapping", mask, one.other, one.slack_s)
+            taken = taken * np.where(met_any, 1.0, one.false)
+        share = _one_more(float(taken.sum()), workload.sampled.count(mask), share)
+    return share
+
+
 def overlapping_by_cell(workload: Workload, mask: int, other: int, slack_s: float) -> tuple[F64, F64]:
     """The shares of a tree's rows over the cells of a key, and the chance to meet the other side, by cell."""
     bound = tie(workload, mask, other)

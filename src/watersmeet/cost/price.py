@@ -265,7 +265,8 @@ class _Pricing:
         if operator.head:  # rows that are asked for
             rate = Fetched(subject, self._asking(witness), witness.form is Form.SPAN, slack_s)
             return Content(Form.ROW, subject.mask, rate)
-        other = witness.of if witness.of != subject.mask else 0
+        met = witness.of or witness.mask
+        other = met if met != subject.mask else 0
         return Content(subject.form, subject.mask, Overlapping(subject, other, false, slack_s))
 
     def _gathered(self, operator: Gather) -> Content:

@@ -203,7 +203,12 @@ class SampledJoins:
 
     def which(self, kind: str, mask: int, other: int, slack_s: float) -> Bits:
         """The rows that `met` or `overlapping` is the share of."""
-        return self._which_met(mask, other, slack_s) if kind == "met" else self._which_overlap(mask, other, slack_s)
+        slot = ("which", kind, mask, other, slack_s)
+        if slot not in self._memory:
+            found = self._which_met if kind == "met" else self._which_overlap
+            self._memory[slot] = found(mask, other, slack_s)
+        bits: Bits = self._memory[slot]
+        return bits
 
     # Keys: so many in the sample
 

@@ -1,6 +1,6 @@
 """A plan as text or as plain data; the same on every run."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from math import floor, inf, isfinite, log10
 from typing import Any, assert_never
@@ -46,9 +46,9 @@ from watersmeet.query.windows import AsOf, Changes, counted
 _MONTH_S = 30 * 86_400
 
 
-def explain_text(plan: Plan) -> str:
-    """The plan as an indented tree."""
-    return "\n".join(_lines(plan, 0))
+def explain_text(plan: Plan, *, operators: bool = True) -> str:
+    """The plan as an indented tree, with the operators of each site if wanted."""
+    return "\n".join(_lines(plan, 0, operators))
 
 
 def explain_data(plan: Plan) -> dict[str, Any]:
@@ -58,15 +58,25 @@ def explain_data(plan: Plan) -> dict[str, Any]:
 
 
 def estimate_text(
-    planner: str, cost: Cost | None, batch_interval_s: float, note: str = "", tried: Sequence[Tried] = ()
+    planner: str,
+    cost: Cost | None,
+    batch_interval_s: float,
+    note: str = "",
+    tried: Sequence[Tried] = (),
+    words: Mapping[str, str] | None = None,
 ) -> str:
-    """Who made a plan and what it is expected to cost, flow by flow; and the cost by planner."""
+    """Who made a plan, why it is taken, and what it is expected to cost, flow by flow; and the cost by planner.
+
+    `words` says by flow what travels in it.
+    """
     lines = [f"planned by {planner}" + (f": {note}" if note else "")]
     if cost is not None:
+        lines += _why(cost, tried)
         lines.append(f"estimate, with a micro-batch every {batch_interval_s:g} s:")
         for flow in cost.flows:
             if flow.bytes_s:
-                what = f"{flow.origin} -> {flow.to}  {flow.flow}  ({flow.purpose.value})"
+                shown = (words or {}).get(flow.flow, flow.flow)
+                what = f"{flow.origin} -> {flow.to}  {shown}  ({flow.purpose.value})"
                 rows = "records" if flow.purpose is Purpose.RECORDS else "rows"
                 line = f"  {what}: {_figure(flow.rows_s)} {rows}/s, {_figure(flow.bytes_s)} bytes/s"
                 if flow.answers_s:
@@ -81,7 +91,7 @@ def estimate_text(
         ]
         lines.append(
             f"  all links: {_figure(cost.bytes_s)} bytes/s in {_figure(cost.messages_s)} parcels/s, "
-            f"price {_figure(cost.money_s * _MONTH_S)} a month, delay {_figure(cost.delay_s)} s"
+            f"price {_figure(cost.money_s * _MONTH_S)} a month (unit: price_per_gb), delay {_figure(cost.delay_s)} s"
         )
         for site, share in cost.cpu.items():
             kept = cost.state_rows.get(site, 0.0)
@@ -89,10 +99,8 @@ def estimate_text(
         origin, to, used = cost.busiest
         if used > 1:
             lines.append(f"  too much for the link {origin} -> {to}: {_figure(100 * used)} % of its bandwidth")
-    if cost is not None:
-        lines += _why(cost, tried)
     if tried:
-        lines.append("cost by planner:")
+        lines.append("cost by planner: (as the objective weighs it: bytes/s unless the query names another one)")
         lines += [
             f"  {result.planner}: " + (_figure(result.value) if result.join is not None else f"none; {result.reason}")
             for result in sorted(tried, key=lambda result: (result.value, result.planner))
@@ -178,23 +186,23 @@ def _figure(value: float) -> str:
     return f"{round(value, 2 - floor(log10(abs(value)))):,.{digits}f}"
 
 
-def _lines(plan: Plan, depth: int) -> list[str]:
+def _lines(plan: Plan, depth: int, operators: bool) -> list[str]:
     pad = "  " * depth
     match plan:
         case Distinct(child):
-            return [f"{pad}distinct", *_lines(child, depth + 1)]
+            return [f"{pad}distinct", *_lines(child, depth + 1, operators)]
         case Group(child, grouping):
             lines, join = _group_lines(grouping, pad), join_plan_of(child)
             if {*join.homes} != {join.site}:
                 lines.append(f"{pad}  answers made elsewhere travel to {join.site} as partial aggregates, not as rows")
-            return [*lines, *_lines(child, depth + 1)]
+            return [*lines, *_lines(child, depth + 1, operators)]
         case Project(child, select):
             columns = ", ".join(f"{_shown(item.expression)} AS {item.name}" for item in _named(select))
-            return [f"{pad}project {columns}", *_lines(child, depth + 1)]
+            return [f"{pad}project {columns}", *_lines(child, depth + 1, operators)]
         case Restrict(child, predicates):
             return [
                 f"{pad}keep where {' AND '.join(_shown(predicate) for predicate in predicates)}",
-                *_lines(child, depth + 1),
+                *_lines(child, depth + 1, operators),
             ]
         case OuterJoin(branches, matching, grouping):
             lines = [] if grouping is None else _group_lines(grouping, pad)
@@ -202,13 +210,13 @@ def _lines(plan: Plan, depth: int) -> list[str]:
             lines.append(f"{pad}match rows of {len(branches)} joins, each decided when no partner can come any more")
             lines += [f"{pad}  {line}" for line in _relation_lines(matching)]
             for number, branch in enumerate(branches, start=1):
-                lines += [f"{pad}  join {number}: {', '.join(_aliases(branch))}", *_lines(branch, depth + 2)]
+                lines += [f"{pad}  join {number}: {', '.join(_aliases(branch))}", *_lines(branch, depth + 2, operators)]
             return lines
         case Into(child, target):
             whose = f"rows of {target.name}" if target.is_stream else f"answers of {target.name}"
-            return [f"{pad}{whose}", *_lines(child, depth + 1)]
+            return [f"{pad}{whose}", *_lines(child, depth + 1, operators)]
         case JoinPlan():
-            return _sited_lines(plan, pad) if len({*plan.homes, plan.site}) > 1 else _local_lines(plan, pad)
+            return _sited_lines(plan, pad, operators) if len({*plan.homes, plan.site}) > 1 else _local_lines(plan, pad)
         case _:
             assert_never(plan)
 
@@ -313,7 +321,7 @@ def _indexes(join: JoinPlan) -> dict[str, list[Key]]:
     return {alias: sorted(keys) for alias, keys in found.items()}
 
 
-def _sited_lines(join: JoinPlan, pad: str) -> list[str]:
+def _sited_lines(join: JoinPlan, pad: str, operators: bool) -> list[str]:
     sites = {*join.homes, join.site} - {None}
     place = f"at {join.site}" if join.site is not None else "where they are made"
     lines = [f"{pad}{_what(join)} at {len(sites)} sites, answers {place}"]
@@ -329,7 +337,7 @@ def _sited_lines(join: JoinPlan, pad: str) -> list[str]:
     for scan, home in zip(join.scans, join.homes, strict=True):
         lines.append(f"{pad}  {_window(scan)}, home {home}")
         lines += [f"{pad}    where {_shown(expression)}" for expression in scan.filters]
-    for site, program in compile_sites(join).items():
+    for site, program in compile_sites(join).items() if operators else ():
         lines.append(f"{pad}  site {site}:{'' if program.operators or program.ships else ' takes answers'}")
         lines += [f"{pad}    {text}" for text in node_operators(program)]
     return lines
@@ -364,7 +372,11 @@ def _input(item: Input) -> str:
         Reduction.ONE_STEP: " reduced in one step",
         Reduction.TWO_STEP: " reduced in two steps",
     }
-    return f"{tree_text(item.node)}{steps[item.reduction]}{' with Bloom filters' if item.bloom else ''}"
+    by = ", ".join(one.alias + (" (Bloom filter)" if one.bloom else "") for one in item.reducers)
+    first = f" reduced first by keys of {by}" if by else ""
+    if first and item.reduction is not Reduction.NONE:
+        first += ", then"
+    return f"{tree_text(item.node)}{first}{steps[item.reduction]}{' with Bloom filters' if item.bloom else ''}"
 
 
 def partition_text(partition: Partition, sub_plans: int) -> str:

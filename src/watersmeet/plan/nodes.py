@@ -140,12 +140,35 @@ class Reduction(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Reducer:
+    """A stream that an input of a join node is reduced by, wherever it is joined: its home announces its keys."""
+
+    alias: str
+    bloom: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Input:
-    """One input of a join node; it is reduced, if at all, by what the inputs before it come to."""
+    """One input of a join node; it is reduced, if at all, by what the inputs before it come to.
+
+    Before that, and before it travels for the first time, it is reduced by streams of other inputs (a semijoin
+    program): what has no partner in one of them is in no answer.
+    """
 
     node: "Tree"
     reduction: Reduction = Reduction.NONE
     bloom: bool = False
+    reducers: tuple[Reducer, ...] = ()
+
+    def __post_init__(self) -> None:
+        own = leaves_of(self.node)
+        if any(one.alias in own for one in self.reducers):
+            raise ValueError("an input of a join node is not reduced by a stream of its own")
+
+    @property
+    def is_reduced(self) -> bool:
+        """Whether anything is left out of what travels."""
+        return self.reduction is not Reduction.NONE or bool(self.reducers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from watersmeet.planners.ordering import MOST_STREAMS as MOST_TREE
 from watersmeet.planners.ordering import tree
 from watersmeet.planners.partition import METHODS, Parts, parts_of, pmjoin_plan, rate_parts
 from watersmeet.planners.problem import NoPlan, Problem, check_connected, is_connected
+from watersmeet.planners.programs import programs
 from watersmeet.planners.reduce import Carrier, reduced
 from watersmeet.planners.sited import central_heads
 from watersmeet.planners.trees import MOST_STREAMS as MOST_OPTIMAL
@@ -311,9 +312,12 @@ def _best_sub_plan(problem: Problem, sub_plans: Iterable[SubPlan]) -> SubPlan:
 
 def _whole_plans(problem: Problem) -> Iterator[PartitionedPlan]:
     """Plans of no planner's own for the whole key space: one sub-plan each."""
-    if not problem.is_refreshed:
-        for sub_plan in _single_sub_plans(problem):
-            yield (sub_plan,), None
+    if problem.is_refreshed:
+        return
+    found = [*_single_sub_plans(problem)]
+    trees = list(dict.fromkeys(one for one in found if isinstance(one, JoinNode)))
+    for sub_plan in (*found, *programs(problem, trees)):
+        yield (sub_plan,), None
 
 
 def _single_sub_plans(problem: Problem) -> Iterator[SubPlan]:

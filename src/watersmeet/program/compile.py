@@ -7,6 +7,7 @@ from math import inf
 from watersmeet.plan.nodes import (
     HeadPlan,
     Hop,
+    Input,
     JoinNode,
     JoinPlan,
     Key,
@@ -287,10 +288,10 @@ class _Builder:
         if isinstance(node, Leaf):
             return self._join.home(node.alias), rows_of(node.alias), (node.alias,)
         at = node.at
-        origin, left, bound = self._node(node.inputs[0].node)
+        origin, left, bound = self._input(node.inputs[0], at)
         self._ship(origin, left, at)
         for number, input_ in enumerate(node.inputs[1:], start=2):
-            origin, right, more = self._node(input_.node)
+            origin, right, more = self._input(input_, at)
             key = self._tying(bound, more)
             alias, other = self._shortest(bound), self._shortest(more)
             both = (*bound, *more)
@@ -327,6 +328,26 @@ class _Builder:
             self._add(at, Pair(left, right, alias, other, key, _checks(key), bound, more, carried, out))
             left, bound = out, both
         return at, left, bound
+
+    def _input(self, one: Input, at: str) -> tuple[str, Flow, tuple[str, ...]]:
+        """An input of a join node, reduced where it comes about by the streams that it names, if it travels."""
+        origin, rows, bound = self._node(one.node)
+        for reducer in one.reducers if origin != at else ():
+            alias, home, key = reducer.alias, self._join.home(reducer.alias), self._shared(bound, reducer.alias)
+            if any(counted(self._join.scan(name).window) is not None for name in (*bound, alias)):
+                raise ValueError("inputs of a tree are not reduced where a ROWS window is among them")
+            if not key:
+                raise ValueError(f"nothing ties {alias} to {', '.join(bound)}, which it is to reduce")
+            witness = rows_of(alias)  # where it is here, its rows are as good as its keys
+            if home != origin:
+                keys = self._announce(home, alias, key)
+                self._pace(origin, rows, alias, home)
+                witness = self._ship(home, keys, origin, bloom=reducer.bloom)
+            name = self._name(f"{rows}|{alias}", origin, rows, witness, key)
+            reduced = Flow(name, rows.form, Purpose.TUPLES, alias=self._shortest(bound))
+            self._add(origin, Semijoin("", reduced.alias, rows, witness, key, reduced))
+            rows = reduced
+        return origin, rows, bound
 
     def _shortest(self, aliases: tuple[str, ...]) -> str:
         """The alias whose window bounds for how long combinations last: over time if any is, else one that counts."""

@@ -117,6 +117,8 @@ class _Work:
             for operator, sub_plans in own.items():
                 if not isinstance(operator, Semijoin) or operator.subject.name not in self._seen:
                     continue
+                if operator.has_rows:  # of another window, with an axis of its own
+                    continue
                 sent = [ship for ship in self.ships.get(site, ()) if ship.flow == operator.out]
                 readers = [o for o in own if operator.out in o.inputs]
                 if len(sent) == 1 and not readers and self.ships[site][sent[0]] == sub_plans:

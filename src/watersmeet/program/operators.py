@@ -190,6 +190,11 @@ class Semijoin:
     def inputs(self) -> tuple[Flow, ...]:
         return (self.subject, self.witness)
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether rows of another window at the same site are its witness, in a tree, and not keys or a head's rows."""
+        return not self.head and self.witness.form is Form.ROW
+
 
 @dataclass(frozen=True, slots=True)
 class Copy:

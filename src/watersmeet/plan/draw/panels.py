@@ -28,7 +28,6 @@ from watersmeet.plan.nodes import (
     Leaf,
     Linear,
     Method,
-    Reduction,
     SubPlan,
     Symmetric,
     Tree,
@@ -189,7 +188,7 @@ def _node(x: float, y: float, text: str, *, is_join: bool) -> Iterator[Mark]:
 def _edge(child: Input, top: tuple[float, float], bottom: tuple[float, float]) -> Iterator[Mark]:
     """The line from a join node to one of its inputs, with a label if that is reduced by semijoins."""
     middle = (top[0] + bottom[0]) / 2, (top[1] + bottom[1]) / 2
-    if child.reduction is Reduction.NONE:
+    if not child.is_reduced:
         yield Curve((top, middle, bottom), STRONG_LINE, EDGE, level=2)
         return
     colour = COLOURS[Purpose.FILTERS if child.bloom else Purpose.KEYS]
@@ -209,7 +208,7 @@ def _reduced_neighbours(tree: Tree) -> Iterator[tuple[Input, Input]]:
     if isinstance(tree, Leaf):
         return
     for left, right in pairwise(tree.inputs):
-        if Reduction.NONE not in (left.reduction, right.reduction):
+        if left.is_reduced and right.is_reduced:
             yield left, right
     for child in tree.inputs:
         yield from _reduced_neighbours(child.node)

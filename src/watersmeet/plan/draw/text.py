@@ -93,7 +93,9 @@ def hop_texts(join: JoinPlan, plan: HeadPlan) -> Iterator[str]:
 def reduction_text(child: Input) -> str:
     """How an input of a join node is reduced before it is shipped."""
     kind = "Bloom semijoin" if child.bloom else "semijoin"
-    return {Reduction.ONE_STEP: f"1-step {kind}", Reduction.TWO_STEP: f"2-step {kind}"}.get(child.reduction, "")
+    steps = {Reduction.ONE_STEP: f"1-step {kind}", Reduction.TWO_STEP: f"2-step {kind}"}.get(child.reduction, "")
+    first = f"by keys of {', '.join(one.alias for one in child.reducers)}" if child.reducers else ""
+    return ", ".join(filter(None, [first, steps]))
 
 
 def partition_text(partition: Partition, sub_plans: int) -> str:

@@ -114,7 +114,10 @@ def _need_of_operator(part: JoinPart, operator: Operator, flow: Flow, axis: Axis
         and flow == operator.witness
         and role(operator, operator.subject) is not Form.POINT
     )
-    return Need(role(operator, flow), axis, low_watermark(part, operator, marks), lingers)
+    reaches_met: tuple[int | None, ...] = ()
+    if lingers and isinstance(operator, Semijoin) and operator.has_rows:  # its axis is not that of the subject
+        reaches_met = (Axis(part.join.scan(operator.alias).window, 0, axis.aliases).reach,)
+    return Need(role(operator, flow), axis, low_watermark(part, operator, marks), lingers, others=reaches_met)
 
 
 def _need_of_probe(part: JoinPart, operator: Probe, flow: Flow, axis: Axis, marks: Watermarks) -> Need:

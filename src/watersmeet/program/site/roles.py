@@ -48,6 +48,8 @@ def axis_alias(operator: Operator, flow: Flow) -> str:
             return operator.left_alias if flow == operator.left else operator.right_alias
         case Gather():
             return operator.alias_of(flow)
+        case Semijoin() if operator.has_rows and flow == operator.witness:
+            return flow.name
         case Probe():
             return next((lookup.alias for lookup in operator.lookups if lookup.rows == flow), operator.head)
         case _:

@@ -17,6 +17,7 @@ from watersmeet.plan.nodes import (
     Method,
     Partition,
     RangeParts,
+    Reducer,
     Reduction,
     SubPlan,
     Tree,
@@ -119,9 +120,27 @@ def _joined(random: Random, join: JoinPlan, at: str, nodes: Sequence[Tree]) -> J
     first, *others = nodes
     if any(counted(join.scan(alias).window) is not None for node in nodes for alias in leaves_of(node)):
         return JoinNode(at, tuple(Input(node) for node in nodes))
-    return JoinNode(at, (Input(first), *(_input(random, node) for node in others)))
+    inputs = [Input(first), *(_input(random, node) for node in others)]
+    return JoinNode(at, tuple(replace(one, reducers=_reducers(join, at, one.node)) for one in inputs))
 
 
 def _input(random: Random, node: Tree) -> Input:
     reduction = random.choice(list(Reduction))
     return Input(node, reduction, bloom=reduction is not Reduction.NONE and random.random() < 0.4)
+
+
+def _reducers(join: JoinPlan, at: str, node: Tree) -> tuple[Reducer, ...]:
+    """Streams that an input is reduced by before it travels; drawn apart, so that seeds keep what else they draw."""
+    own = leaves_of(node)
+    chance = Random(f"{at} {own}")
+    tied = [
+        scan.alias
+        for scan in join.scans
+        if scan.alias not in own
+        and counted(scan.window) is None
+        and any(one.member(scan.alias) and any(one.member(alias) for alias in own) for one in join.classes)
+    ]
+    if chance.random() < 0.5:
+        return ()
+    some = chance.sample(tied, chance.randint(0, len(tied)))
+    return tuple(Reducer(alias, bloom=chance.random() < 0.4) for alias in some)
