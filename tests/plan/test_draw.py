@@ -15,7 +15,7 @@ from watersmeet.cost.costs import Cost
 from watersmeet.cost.from_statistics import workload_of
 from watersmeet.cost.price import price
 from watersmeet.errors import InputError, RunError
-from watersmeet.plan.draw import COLOURS, Box, Curve, Rect, Sheet, Words, draw, part_text, sheet_of
+from watersmeet.plan.draw import COLOURS, Box, Curve, Rect, Sheet, Words, draw, sheet_of
 from watersmeet.plan.nodes import (
     HashParts,
     Hop,
@@ -31,6 +31,7 @@ from watersmeet.plan.nodes import (
     ValueParts,
     join_plan_of,
 )
+from watersmeet.plan.partition import part_text
 from watersmeet.planners.sited import central, explicit
 from watersmeet.program.operators import Purpose
 from watersmeet.query.model import Equality
@@ -250,6 +251,7 @@ def check_free(sheet: Sheet) -> None:
         (HashParts((0, 1, 1, 1)), ["1 of 4 buckets (25.0 %)", "3 of 4 buckets (75.0 %)"]),
         (RangeParts((10, 20), (0, 1, 2)), ["below 10", "10 to 19", "20 and above"]),
         (RangeParts((10, 20), (0, 1, 0)), ["2 of 3 ranges", "10 to 19"]),
+        (RangeParts((10, 11), (0, 1, 0)), ["2 of 3 ranges", "10"]),
         (ValueParts((3, 5), (0, 0), 1), ["values 3, 5", "all other values"]),
         (ValueParts((3,), (0,), 0), ["3 and all other values"]),
         (ValueParts((1, 2, 3, 4), (0, 0, 0, 0), 1), ["4 values", "all other values"]),

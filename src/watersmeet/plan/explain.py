@@ -36,6 +36,7 @@ from watersmeet.plan.nodes import (
     ValueParts,
     join_plan_of,
 )
+from watersmeet.plan.partition import part_text
 from watersmeet.planners.auto import Tried
 from watersmeet.program.compile import compile_sites
 from watersmeet.program.operators import Probe, Purpose, node_operators
@@ -332,7 +333,8 @@ def _sited_lines(join: JoinPlan, pad: str, operators: bool) -> list[str]:
     else:
         lines.append(f"{pad}  {partition_text(join.partition, len(join.sub_plans))}")
         for number, sub_plan in enumerate(join.sub_plans):
-            lines.append(f"{pad}  sub-plan {number + 1}:")
+            part = f"{_letter(join.partition.key_class)}: {part_text(join.partition, number)}"
+            lines.append(f"{pad}  sub-plan {number + 1} ({part}):")
             lines += [f"{pad}    {line}" for line in sub_plan_lines(sub_plan, _tables(join))]
     for scan, home in zip(join.scans, join.homes, strict=True):
         lines.append(f"{pad}  {_window(scan)}, home {home}")

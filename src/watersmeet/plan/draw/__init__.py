@@ -9,7 +9,7 @@ from watersmeet.plan.draw.marks import Box, Curve, Mark, Sheet, Words
 from watersmeet.plan.draw.sheet import MOST_PANELS, sheet_of
 from watersmeet.plan.draw.site_map import NO_OVERLAP_SITES
 from watersmeet.plan.draw.style import COLOURS
-from watersmeet.plan.draw.text import bytes_text, count_text, part_text
+from watersmeet.plan.draw.text import bytes_text, count_text
 from watersmeet.plan.draw.write import SUFFIXES, draw
 
 __all__ = [
@@ -26,6 +26,5 @@ __all__ = [
     "bytes_text",
     "count_text",
     "draw",
-    "part_text",
     "sheet_of",
 ]

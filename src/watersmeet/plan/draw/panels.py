@@ -18,7 +18,7 @@ from watersmeet.plan.draw.style import (
     TEXT_SIZE,
     TINY_SIZE,
 )
-from watersmeet.plan.draw.text import hop_texts, number_text, part_text, reduction_text
+from watersmeet.plan.draw.text import hop_texts, number_text, reduction_text
 from watersmeet.plan.nodes import (
     HeadPlan,
     Hop,
@@ -33,6 +33,7 @@ from watersmeet.plan.nodes import (
     Tree,
     leaves_of,
 )
+from watersmeet.plan.partition import part_text
 from watersmeet.program.operators import Purpose
 
 # Inches

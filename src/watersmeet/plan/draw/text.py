@@ -10,15 +10,12 @@ from watersmeet.plan.nodes import (
     JoinPlan,
     Method,
     Partition,
-    RangeParts,
     Reduction,
-    ValueParts,
 )
 
 _BYTE_UNITS = ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1.0, "B/s"))
 _COUNT_UNITS = ((1e9, " G"), (1e6, " M"), (1e3, " k"))
 _ROUNDS_UP = 0.9995  # 999.5 is shown as 1.0 k
-_MOST_VALUES = 3  # of a part that are named one by one
 
 
 def bytes_text(bytes_s: float, measured: float | None = None) -> str:
@@ -101,35 +98,8 @@ def reduction_text(child: Input) -> str:
 def partition_text(partition: Partition, sub_plans: int) -> str:
     """What decides which sub-plan a row takes.
 
-    >>> partition_text(Partition(0, RangeParts((10, 20), (0, 1, 0))), 2)
-    '2 sub-plans, chosen by the value of key K1'
+    >>> partition_text(Partition(0, HashParts((0, 1, 0))), 2)
+    '2 sub-plans, chosen by the hash of key K1'
     """
     what = "hash" if isinstance(partition.parts, HashParts) else "value"
     return f"{plural(sub_plans, 'sub-plan')}, chosen by the {what} of key K{partition.key_class + 1}"
-
-
-def part_text(partition: Partition, sub_plan: int) -> str:
-    """Which part of the key values takes a sub-plan.
-
-    >>> part_text(Partition(0, RangeParts((10, 20), (0, 1, 0))), 0)
-    '2 of 3 ranges'
-    """
-    match partition.parts:
-        case HashParts(sub_plans):
-            count, total = sub_plans.count(sub_plan), len(sub_plans)
-            return f"{count} of {total} buckets ({number_text(100 * count / total)} %)"
-        case RangeParts(bounds, sub_plans):
-            if sub_plans.count(sub_plan) != 1:
-                return f"{sub_plans.count(sub_plan)} of {len(sub_plans)} ranges"
-            place = sub_plans.index(sub_plan)
-            if place == 0:
-                return f"below {bounds[0]}" if bounds else "all values"
-            last = f" to {bounds[place] - 1}" if place < len(bounds) else " and above"
-            return f"{bounds[place - 1]}{last}"
-        case ValueParts(values, sub_plans, others):
-            own = [str(value) for value, taken in zip(values, sub_plans, strict=True) if taken == sub_plan]
-            some = ", ".join(own) if len(own) <= _MOST_VALUES else f"{len(own)} values"
-            if others != sub_plan:
-                is_counted = len(own) > _MOST_VALUES
-                return some if is_counted else f"value{'s' if len(own) != 1 else ''} {some or 'none'}"
-            return "all other values" if not own else f"{some} and all other values"
