@@ -93,6 +93,10 @@ def _rate_per_value(workload: Workload, mask: int, key: tuple[int, ...]) -> tupl
 
 def announced(workload: Workload, mask: int, key: tuple[int, ...]) -> float:
     """Announcements a second of the keys that a window, or the intermediate results of a tree, hold."""
+    return workload.once(("announced", mask, key), lambda: _counted_or_announced(workload, mask, key))
+
+
+def _counted_or_announced(workload: Workload, mask: int, key: tuple[int, ...]) -> float:
     estimated = _announced(workload, mask, key)
     if workload.sampled is None or not key or not workload.is_counted(mask):
         return estimated
@@ -198,6 +202,11 @@ def overlapping_each(workload: Workload, mask: int, others: Sequence[Meets]) -> 
 
 def overlapping_by_cell(workload: Workload, mask: int, other: int, slack_s: float) -> tuple[F64, F64]:
     """The shares of a tree's rows over the cells of a key, and the chance to meet the other side, by cell."""
+    slot = ("overlapping", mask, other, slack_s)
+    return workload.once(slot, lambda: _overlapping_by_cell(workload, mask, other, slack_s))
+
+
+def _overlapping_by_cell(workload: Workload, mask: int, other: int, slack_s: float) -> tuple[F64, F64]:
     bound = tie(workload, mask, other)
     time_s = workload.lifetime_s(mask) + slack_s
     there = _there(workload, other, bound, time_s)

@@ -8,11 +8,11 @@ the columns of a stream as independent of each other, the number of live combina
 and new ones come at  R(A) = sum over heads i in A of  rate_i * N(A) / W_i,  PMJoin's equations 2 and 3 value by value.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import lgamma, log
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from watersmeet.stats.model import BytesByBatch
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
+T = TypeVar("T")
 
 _LEAST_KEY_BYTES = 0.2
 
@@ -149,6 +150,13 @@ class Workload:
     def _masks(self) -> tuple[int, ...]:
         """The members of each key class."""
         return tuple(sum(1 << int(alias) for alias in np.flatnonzero(domain.members)) for domain in self.domains)
+
+    def once(self, slot: tuple[Any, ...], compute: Callable[[], T]) -> T:
+        """What is computed for a workload once, since a search of plans asks for it again and again."""
+        if slot not in self._memory:
+            self._memory[slot] = compute()
+        found: T = self._memory[slot]
+        return found
 
     def selectivity(self, mask: int) -> float:
         """The share of all combinations of a set of aliases that agree on every key."""

@@ -1,7 +1,6 @@
 """Trees whose inputs are reduced by semijoins before they travel: the semijoin paper's methods, in PMJoin's trees."""
 
 from dataclasses import dataclass, replace
-from functools import cache
 
 from watersmeet.cost.estimates import HeadRows, announced, asked, overlapping, wanted
 from watersmeet.cost.formulas import false_positives
@@ -29,8 +28,6 @@ class Carrier:
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self._workload, self._batch_interval_s = problem.workload, problem.batch_interval_s
-        self._sizes = cache(self._sizes_of)
-        self._plain = cache(self._whole)
 
     def weight(self, origin: str, to: str) -> float:
         """What a byte from one site to another is worth."""
@@ -47,11 +44,10 @@ class Carrier:
         return Shipping(row, self.weight)
 
     def _plain_of(self, workload: Workload, mask: int) -> tuple[float, float]:
-        sizes, rate = FlowSizes(workload, self._batch_interval_s), workload.combination_rate(mask)
-        is_answer = mask == (1 << len(workload.aliases)) - 1
-        return sizes.answers(rate) if is_answer else sizes.rows(mask, rate, times=_times(mask))
+        interval_s = self._batch_interval_s
+        return workload.once(("whole", mask, interval_s), lambda: _whole(workload, mask, interval_s))
 
-    def _whole(self, mask: int) -> tuple[float, float]:
+    def _plain(self, mask: int) -> tuple[float, float]:
         return self._plain_of(self._workload, mask)
 
     def deliver(self, site: str) -> float:
@@ -72,7 +68,8 @@ class Carrier:
             return best
         if (mask | partner) & self._problem.counting:
             return best
-        for reduction, bloom, out, back in self._sizes(mask, partner):
+        slot = ("carried", mask, partner, self._batch_interval_s)
+        for reduction, bloom, out, back in self._workload.once(slot, lambda: self._sizes_of(mask, partner)):
             value = sum(size * self.weight(origin, to) + self._trip(many, origin, to) for size, many in out)
             value += sum(size * self.weight(to, origin) + self._trip(many, to, origin) for size, many in back)
             if value < best.value:
@@ -107,6 +104,13 @@ class Carrier:
             (Reduction.TWO_STEP, False, [exact, sizes.keys(key, asks)], [sizes.keys(key, found)]),
             (Reduction.TWO_STEP, True, [rough, sizes.filters(asks)], [sizes.filters(found)]),
         ]
+
+
+def _whole(workload: Workload, mask: int, batch_interval_s: float) -> tuple[float, float]:
+    """Bytes and messages a second of all combinations of a set of aliases."""
+    sizes, rate = FlowSizes(workload, batch_interval_s), workload.combination_rate(mask)
+    is_answer = mask == (1 << len(workload.aliases)) - 1
+    return sizes.answers(rate) if is_answer else sizes.rows(mask, rate, times=_times(mask))
 
 
 def _times(mask: int) -> int:
