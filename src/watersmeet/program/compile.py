@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain, count
 from math import inf
 
 from watersmeet.plan.nodes import (
@@ -79,7 +80,7 @@ class _Builder:
         self._operators: dict[str, dict[Operator, set[int]]] = {}
         self._ships: dict[str, dict[Ship, set[int]]] = {}
         self._paces: dict[str, dict[tuple[Flow, Flow], None]] = {}
-        self._named: dict[str, list[object]] = {}
+        self._named: dict[tuple[str, tuple[object, ...]], str] = {}
 
     def start(self, sub_plan: int) -> None:
         """What follows is for another sub-plan."""
@@ -95,11 +96,11 @@ class _Builder:
 
     def _name(self, name: str, *what: object) -> str:
         """A name for a flow; where sub-plans make it differently, each has its own."""
-        known = self._named.setdefault(name, [])
-        if what not in known:
-            known.append(what)
-        number = known.index(what)
-        return name if number == 0 else f"{name}'{number + 1}"
+        if (name, what) not in self._named:
+            taken = {*self._named.values()}  # also by what has another name: the second x|y, and x with the second y
+            numbered = (f"{name}'{number}" for number in count(2))
+            self._named[name, what] = next(own for own in chain((name,), numbered) if own not in taken)
+        return self._named[name, what]
 
     def program(self, site: str) -> JoinProgram:
         inbound = {

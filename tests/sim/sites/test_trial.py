@@ -84,6 +84,11 @@ def test_how_far_a_tree_over_unbounded_windows_has_got_is_an_instant() -> None:
     check_seeds((1_409_927_305,))
 
 
+def test_flows_that_sub_plans_make_differently_have_different_names() -> None:
+    """Also where the second way to reduce c by (a b), and c by the second (a b), would both be `c|(a b)'2`."""
+    check_seeds((1_056_226_002,))
+
+
 def test_answers_of_trials_of_fresh_seeds_are_those_of_the_reference(fresh_seeds: FreshSeeds) -> None:
     for seed in fresh_seeds.take(10):
         wrong, _ = failures([seed])
