@@ -39,7 +39,7 @@ CONNECTOR = (
 )
 BROKER = (f"org.apache.kafka:kafka_2.13:{KAFKA}",)
 _FETCH = "python scripts/kafka_broker.py fetch"
-_START_S = 180.0  # on a machine that has other things to do
+_START_S = 300.0  # on a machine that has other things to do
 USER, PASSWORD = "watersmeet", "a password for loopback"  # of the listener with TLS
 _JAVA = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 

@@ -16,7 +16,7 @@ from scenes import PATIENCE_S
 from watersmeet.spark.deliver.sinks import FileWriter
 from watersmeet.spark.site.job import SiteJob
 
-ORPHANS_S = 60  # how long what a killed process leaves behind may take to notice
+ORPHANS_S = PATIENCE_S  # how long what a killed process leaves behind may take to notice
 
 
 class CommandProcess:

@@ -124,6 +124,20 @@ def committed(servers: str, topic: str) -> list[Any]:
     return found
 
 
+def make_topics(servers: str, *names: str) -> None:
+    """Make topics of one partition, and wait until it has a leader that clients find."""
+    admin = AdminClient({"bootstrap.servers": servers})
+    for one in admin.create_topics([NewTopic(name, 1, 1) for name in names]).values():
+        one.result()
+
+    def are_there() -> bool:
+        found = admin.list_topics(timeout=PATIENCE_S).topics
+        parts = [found[name].partitions.get(0) if name in found else None for name in names]
+        return all(part is not None and part.error is None and part.leader >= 0 for part in parts)
+
+    wait_for(are_there, "topics have no leaders")
+
+
 @dataclass
 class TopicScene:
     """Four streams that are topics, of a payload each, and two queries whose answers are topics too."""
@@ -144,10 +158,7 @@ class TopicScene:
         return self.broker.servers
 
     def make(self) -> "TopicScene":
-        names = [f"{self.prefix}-{name}" for name in (*PAYLOADS, *self.queries)]
-        admin = AdminClient({"bootstrap.servers": self.servers})
-        for one in admin.create_topics([NewTopic(name, 1, 1) for name in names]).values():
-            one.result()
+        make_topics(self.servers, *(f"{self.prefix}-{name}" for name in (*PAYLOADS, *self.queries)))
         return self
 
     def produce(self, name: str, batches: Sequence[pa.Table], bad: bytes | None = None) -> None:
@@ -358,8 +369,8 @@ def raise_of(handle: wm.StreamingRun) -> None:
 
 @pytest.fixture
 def topic(kafka_broker: Broker) -> str:
-    admin, name = AdminClient({"bootstrap.servers": kafka_broker.servers}), f"t-{uuid.uuid4().hex[:8]}"
-    admin.create_topics([NewTopic(name, 1, 1)])[name].result()
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    make_topics(kafka_broker.servers, name)
     return name
 
 
@@ -428,6 +439,7 @@ def test_a_topic_that_is_not_there_and_brokers_that_are_not_are_said_in_a_senten
     writer.close()
     monkeypatch.setattr("watersmeet.spark.deliver.kafka._WAIT_S", 2.0)
     monkeypatch.setattr("watersmeet.spark.deliver.kafka._START_S", float(PATIENCE_S))
+    monkeypatch.setattr("watersmeet.spark.deliver.kafka._COMMIT_S", 3.0)
     password = {**kafka_broker.secure_options, "sasl.password": "wrong"}
     writer = KafkaWriter(spark, Sink("kafka", options={"topic": "t", **password}), "q", warned.append)
     with pytest.raises(RunError, match=r"^the sink, topic t, cannot be written: .*uthentication failed.*correct the"):

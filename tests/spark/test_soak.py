@@ -15,7 +15,7 @@ import psutil
 import pytest
 import yaml
 from pyspark.sql import SparkSession
-from scenes import Scene, ledger_of, make_batches, wait_for
+from scenes import PATIENCE_S, Scene, ledger_of, make_batches, wait_for
 from seeds import FreshSeeds, scaled
 
 from watersmeet.metrics.jsonl import KEPT, KEPT_BEFORE
@@ -166,7 +166,7 @@ def check_that_a_long_run_is_flat(topology: Path, place: Path, sites: Sequence[s
             samples = list(watch(process, place, sites, seconds))
         finally:
             process.send_signal(signal.SIGINT)
-            code = process.wait(timeout=60)
+            code = process.wait(timeout=PATIENCE_S)
     assert code == 0, (place / "log.txt").read_text()
     assert samples[-1].batch > seconds / 10, "hardly any micro-batch: the machine is too slow to tell"
     check_flat(samples)
@@ -175,7 +175,7 @@ def check_that_a_long_run_is_flat(topology: Path, place: Path, sites: Sequence[s
 
 def watch(process: subprocess.Popen[bytes], place: Path, sites: Sequence[str], seconds: float) -> Iterator[Sample]:
     """A sample every second, from the first batch on."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while min(ledger_of(place / CHECKPOINT / site).batch for site in sites) < 0:
         assert process.poll() is None and time.monotonic() < deadline, "it never began"
         time.sleep(0.2)

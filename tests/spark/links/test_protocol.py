@@ -22,6 +22,7 @@ from link_ends import (
     run_of,
     start,
 )
+from scenes import PATIENCE_S
 
 from watersmeet.errors import CheckpointMismatch, DamagedParcel
 from watersmeet.program.site.ledger import LinkState, Outgoing, SiteLedger
@@ -248,7 +249,7 @@ def test_an_epoch_is_given_to_one_process_only(place: Place) -> None:
     """Whoever looks at the same moment finds nobody there; the first claim holds."""
     chosen: list[str] = []
     start(place, "fra")
-    barrier = threading.Barrier(8)
+    barrier = threading.Barrier(8, timeout=PATIENCE_S)
 
     def try_to_claim(links: Links) -> None:
         links.prepare([LINK])
