@@ -79,10 +79,13 @@ def chosen_families(
     queries: Mapping[str, tuple[JoinQuery, int | None]],
     algebra_of: Callable[[JoinQuery], FragmentAlgebra],
     choice_of: Callable[[QueryFamily], Choice | None],
+    *,
+    with_coarser_groups: bool,
 ) -> Iterator[tuple[QueryFamily, Choice]]:
     """Families of the queries, by name with the instant from which they count, for which there is a choice.
 
-    The largest are tried first, and where there is none for them those among them that are more alike.
+    The largest are tried first, and where there is none for them those among them that are more alike. Coarser groups
+    are for records that meet at one node: else those of all finer groups would have to go to owners of coarser ones.
     """
     pools: dict[tuple[object, int | None, FragmentAlgebra], _Found] = defaultdict(list)
     for name, (query, start_us) in queries.items():
@@ -94,7 +97,7 @@ def chosen_families(
     for (_, start_us, algebra), pool in pools.items():
         left = list(pool)
         while left:
-            for members in _attempts(left):
+            for members in _attempts(left, with_coarser_groups=with_coarser_groups):
                 family = _family(members, start_us, algebra)
                 if len({frozenset(query.filters) for query in family.queries}) < 2:
                     continue
@@ -107,13 +110,16 @@ def chosen_families(
             left = [each for each in left if each not in members]
 
 
-def _attempts(pool: _Found) -> Iterator[_Found]:
+def _attempts(pool: _Found, *, with_coarser_groups: bool) -> Iterator[_Found]:
     """Queries that may be a family, the finest first of each: with all that are coarser, then more and more alike."""
     finest = list(dict.fromkeys((_key_texts(query), _pane_us(query)) for _, query in pool))
-    covered = [
-        [each for each in pool if set(_key_texts(each[1])) <= set(keys) and _pane_us(each[1]) % pane_us == 0]
-        for keys, pane_us in finest
-    ]
+
+    def is_covered(query: JoinQuery, keys: tuple[str, ...], pane_us: int) -> bool:
+        own = set(_key_texts(query))
+        has_groups = own <= set(keys) if with_coarser_groups else own == set(keys)
+        return has_groups and _pane_us(query) % pane_us == 0
+
+    covered = [[each for each in pool if is_covered(each[1], *one)] for one in finest]
     order = sorted(range(len(finest)), key=lambda number: -len(covered[number]))
     for number in order:
         keys, pane_us = finest[number]

@@ -136,7 +136,10 @@ def shared_queries(
             return FragmentAlgebra.INSENSITIVE
         return FragmentAlgebra.LINEAR if may_subtract and rules == {Rule.SUM} else FragmentAlgebra.GENERAL
 
-    found = chosen_families(queries, algebra_of, lambda family: _chosen(family, streams))
+    found = chosen_families(
+        *(queries, algebra_of, lambda family: _chosen(family, streams)),
+        with_coarser_groups=settings.aggregation is not None,
+    )
     return [SharedQueries(family, sharing) for family, sharing in found]
 
 
@@ -329,48 +332,22 @@ class _SharedGroups(GroupPlanner):
                 implementation="Tree",
                 more={**self._tree, **which},
             )
-            self._answers("groups", range(len(self._members)), names, add)
-            return [*made, tree, self._send("groups", "tree", [])]
-        made.append(self._send("entries", "entries", [TupleField(QUERIES), *self.routing_key(keys)]))
-        self._at_owners(keys, names, add)
+            made += [tree, self._send("groups", "tree", [])]
+        else:
+            key = self.routing_key(keys)
+            made.append(self._send("entries", "entries", [TupleField(QUERIES), *key]))
+            whole = self._groups("whole", "in.entries", names, takes=RECORDS, gives=RECORDS)
+            add("entries", [self._scan("entries"), whole, self._send("groups", "whole", key)])
+        self._answers(names, add)
         return made
 
-    def _at_owners(
-        self,
-        keys: Sequence[str],
-        names: Mapping[str, Expression],
-        add: Callable[[str, Sequence[Operator]], None],
-    ) -> None:
-        """Entries meet at their owner, which sends them to that of the group of each grouping."""
-        by_keys: dict[tuple[int, ...], list[int]] = {}
-        for number, own in enumerate(self._family.keys):
-            by_keys.setdefault(tuple(sorted(own)), []).append(number)
-        whole = self._groups("whole", "in.entries", names, takes=RECORDS, gives=RECORDS)
-        combined = [self._scan("entries"), whole]
-        last = "whole"
-        if len(by_keys) > 1:  # one probe for all: else each would ask, and all would get what each has asked for
-            last = "each"
-            combined.append(operator(last, "flowcontrol", None, ["whole"]))
-        routing = self.routing_key(keys)
-        for place, (own, numbers) in enumerate(by_keys.items()):
-            name = f"groups{place or ''}"
-            combined.append(self._send(name, last, [routing[each] for each in own]))
-            self._answers(name, numbers, names, add)
-        add("entries", combined)
-
-    def _answers(
-        self,
-        name: str,
-        numbers: Sequence[int],
-        names: Mapping[str, Expression],
-        add: Callable[[str, Sequence[Operator]], None],
-    ) -> None:
-        """From entries to the answers of some queries."""
+    def _answers(self, names: Mapping[str, Expression], add: Callable[[str, Sequence[Operator]], None]) -> None:
+        """From entries to the answers of all queries."""
         sharing, has_trees = self._sharing, self._settings.algorithm is not None
         # One probe for all queries: else each of them would ask for all records, and all would get them.
-        answers = [self._scan(name), operator("all", "flowcontrol", None, [f"in.{name}"])]
+        answers = [self._scan("groups"), operator("all", "flowcontrol", None, ["in.groups"])]
         later: list[tuple[str, Sequence[Operator]]] = []
-        for number in numbers:
+        for number, member in enumerate(self._members):
             one = self._groups(
                 f"reconstruct.{number}",
                 "all",
@@ -386,13 +363,13 @@ class _SharedGroups(GroupPlanner):
                     "trees": [str(tree) for tree in sharing.trees_of(number)] if has_trees else [],
                 },
             )
-            answers += self._members[number].answers_of(
+            answers += member.answers_of(
                 [one] if self._family.is_whole(number) else [one, self._rolled_up(number, one.name)],
                 lambda behind, operators: later.append((behind, operators)),
                 counts_nodes=has_trees,
                 waits=1 + self.waits_of_panes if has_trees else 2,
             )
-        add(name, answers)
+        add("groups", answers)
         for behind, operators in later:
             add(behind, operators)
 
