@@ -165,9 +165,13 @@ def test_a_process_whose_sink_was_taken_over_publishes_nothing_more(
     with pytest.raises(CheckpointMismatch, match="has gone on from batch 1 since"):
         started(2, "four", "one")
     (claims,) = (path for path in out.glob(".writer-*") if path.suffix != ".crc")
-    claims.write_text("three")
+    whole = claims.read_text()
+    claims.write_text(whole[:-1])
     if kind != "Hadoop's":  # which has checksums of its own
         with pytest.raises(CheckpointMismatch, match=r"\.writer-q-0123abcd-0000000\d is damaged \(it is cut short\)"):
+            started(2, "five", "three")
+        claims.write_text(whole[: whole.rindex("\n", 0, -1) + 1])  # without its newest claim
+        with pytest.raises(CheckpointMismatch, match=r"is damaged \(its checksum does not match\)"):
             started(2, "five", "three")
 
 

@@ -271,11 +271,11 @@ def test_what_travels_is_sealed_where_links_are(tmp_path: Path) -> None:
     scene.check()
 
 
-@pytest.mark.parametrize(
-    "name", ["999999999999", f"{int(time.time() * 10) + 10**8:012d}", "9" * 200, "٣" * 12, "", "x", "-1"]
-)
+@pytest.mark.parametrize("name", ["999999999999", "of the future", "9" * 200, "٣" * 12, "", "x", "-1"])
 @pytest.mark.parametrize("has_key", [True, False])
 def test_files_of_others_keep_nobody_from_being_seen(tmp_path: Path, name: str, has_key: bool) -> None:
+    if name == "of the future":
+        name = f"{int(time.time() * 10) + 10**8:012d}"
     key = tmp_path / "keys"
     key.write_text(new_key("one") + "\n", encoding="utf-8")
     board = DirectoryBoard(tmp_path / "links" / ".watch")

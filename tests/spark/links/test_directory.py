@@ -18,7 +18,7 @@ from link_ends import start as start_at
 from watersmeet.errors import CheckpointMismatch
 from watersmeet.program.site.ledger import SiteLedger
 from watersmeet.program.storage.wire import UNKNOWN, index_parcel
-from watersmeet.spark.durable import UNFLUSHED
+from watersmeet.spark.durable import UNFLUSHED, sealed
 from watersmeet.spark.links.board import DirectoryBoard, open_board
 from watersmeet.spark.links.directory import DirectoryLinks
 from watersmeet.spark.links.ends import unpack_end
@@ -180,6 +180,8 @@ def test_what_a_fenced_process_acknowledges_is_not_believed(tmp_path: Path, parc
     assert acknowledged(fra) == (1, 0) and numbers(newer, after=1) == [2, 3]
 
 
+END = '{"run": "r", "programs": "same", "epoch": 1, "token": "t", "number": 1, "released": 0, "pace": 0}'
+FLIPPED = sealed(END).replace('"number": 1', '"number": 3').encode()  # within its range, and so an acknowledgement
 GARBAGE = [
     b"",
     b"7 1000",
@@ -187,12 +189,24 @@ GARBAGE = [
     b"[1, 2]",
     b"[" * 100_000,
     b"\xff\xfe",
-    b'{"run": 1, "programs": "same", "epoch": 1, "token": "t", "number": 1, "released": 0, "pace": 0}',
-    b'{"run": "r", "programs": "same", "epoch": 2, "token": "t", "number": 1, "released": 0, "pace": 0}',
-    b'{"run": "r", "programs": "same", "epoch": 1, "token": "t", "number": -1, "released": 0, "pace": 0}',
-    b'{"run": "r", "programs": "same", "epoch": 1, "token": "t", "number": 1e9, "released": 0, "pace": 0}',
-    b'{"run": "r", "programs": "same", "epoch": 1, "token": "t", "number": true, "released": 0, "pace": 0}',
-    b'{"run": "r", "programs": "same", "epoch": 1, "token": "t", "number": 1, "released": 0, "pace": 1' + b"0" * 5_000,
+    sealed('{"run": 1, "programs": "same", "epoch": 1, "token": "t", "number": 1, "released": 0, "pace": 0}').encode(),
+    sealed(
+        '{"run": "r", "programs": "same", "epoch": 2, "token": "t", "number": 1, "released": 0, "pace": 0}'
+    ).encode(),
+    sealed(
+        '{"run": "r", "programs": "same", "epoch": 1, "token": "t", "number": -1, "released": 0, "pace": 0}'
+    ).encode(),
+    sealed(
+        '{"run": "r", "programs": "same", "epoch": 1, "token": "t", "number": 1e9, "released": 0, "pace": 0}'
+    ).encode(),
+    sealed(
+        '{"run": "r", "programs": "same", "epoch": 1, "token": "t", "number": true, "released": 0, "pace": 0}'
+    ).encode(),
+    sealed(
+        '{"run": "r", "programs": "same", "epoch": 1, "token": "t", "number": 1, "released": 0, "pace": 1' + "0" * 5_000
+    ).encode(),
+    END.encode(),
+    FLIPPED,
 ]
 
 
@@ -219,8 +233,9 @@ def test_garbage_in_place_of_an_end_is_named_and_mended_by_whose_it_is(
 @settings(max_examples=300)
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
 def test_no_bytes_in_place_of_an_end_are_pythons_words(data: bytes) -> None:
-    with contextlib.suppress(ValueError):
-        assert isinstance(unpack_end(data, LINK, Role.READER, 1, OPEN), LinkEnd)
+    for found in (data, b"{" + data, sealed("{" + data.decode("utf-8", "replace")).encode()):
+        with contextlib.suppress(ValueError):
+            assert isinstance(unpack_end(found, LINK, Role.READER, 1, OPEN), LinkEnd)
 
 
 # Damage ---------------------------------------------------------------------------------------------------------------

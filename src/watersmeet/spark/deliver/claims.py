@@ -1,6 +1,6 @@
 """Which process writes to a sink of files: of several on copies of one checkpoint, the one that was started last.
 
-DIR/.writer-RUN-00000003   the starts of a run that have taken over the sink so far, one a line, the newest last
+DIR/.writer-RUN-00000003   a checksum, and the starts of a run that have taken over the sink so far, the newest last
 
 A start takes a sink over by creating the next such file, which only one process can, and removes those before it: a
 process whose file is gone has been overtaken, and publishes nothing more. Whoever takes over takes back what was
@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+from zlib import crc32
 
 _MAX_CLAIMS = 1_000  # that are remembered
 
@@ -63,8 +64,9 @@ def file_name(run_id: str, number: int) -> str:
 
 
 def to_bytes(claims: Sequence[Claim]) -> bytes:
-    """The contents of a file of claims."""
-    return "".join(f"{claim.token} {claim.kept}\n" for claim in claims[-_MAX_CLAIMS:]).encode()
+    """The contents of a file of claims: a checksum, and a line for each."""
+    lines = "".join(f"{claim.token} {claim.kept}\n" for claim in claims[-_MAX_CLAIMS:])
+    return f"{crc32(lines.encode()):08x}\n{lines}".encode()
 
 
 def from_bytes(data: bytes) -> list[Claim]:
@@ -73,12 +75,14 @@ def from_bytes(data: bytes) -> list[Claim]:
     >>> from_bytes(to_bytes([Claim("a1", -1), Claim("b2", 4)]))
     [Claim(token='a1', kept=-1), Claim(token='b2', kept=4)]
     """
-    lines = data.decode().splitlines()
-    parted = [re.fullmatch(r"(\w+) (-?\d{1,18})", line) for line in lines]
-    if not parted or not data.endswith(b"\n"):
+    checksum, _, lines = data.partition(b"\n")
+    if not lines.endswith(b"\n"):
         raise ValueError("it is cut short")
+    if checksum != b"%08x" % crc32(lines):
+        raise ValueError("its checksum does not match")
+    parted = [re.fullmatch(r"(\w+) (-?\d{1,18})", line) for line in lines.decode().splitlines()]
     found = [Claim(match.group(1), int(match.group(2))) for match in parted if match is not None]
-    if len(found) < len(lines):
+    if len(found) < len(parted):
         raise ValueError("a line of it is no claim")
     return found
 
