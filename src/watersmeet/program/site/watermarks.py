@@ -8,7 +8,7 @@ from watersmeet.program.site.inputs import low_watermark
 from watersmeet.program.site.program import SiteProgram
 from watersmeet.program.site.streams import clock_flow, ordered_flow
 from watersmeet.program.storage.wire import UNKNOWN
-from watersmeet.query.windows import END_US
+from watersmeet.query.windows import LAST_US
 
 
 def spread(program: SiteProgram, marks: Mapping[str, int]) -> dict[str, int]:
@@ -36,6 +36,6 @@ def paced(program: SiteProgram, marks: Mapping[str, int], made: Sequence[Made]) 
             name = part.flow(flow)
             latest = [s.max_ts for filed in made if filed.flow == name for s in filed.segments.values()]
             if flow.form is Form.INTERMEDIATE:  # where its windows end on their axis, which may be never
-                latest = [min(place // len(part.join.scans), END_US) for place in latest]
+                latest = [min(place // len(part.join.scans), LAST_US) for place in latest]
             known[part.flow(pace)] = max((*latest, known.get(part.flow(pace), UNKNOWN)))
     return known
