@@ -28,6 +28,8 @@ class InputError(WatersmeetError):
 class TopologyError(InputError):
     """The topology file or value is wrong."""
 
+    file: str = ""  # whose line the message begins with
+
 
 class SqlError(InputError):
     """The SQL text does not parse or asks for something that is not supported."""

@@ -440,7 +440,7 @@ def test_a_topic_that_is_not_there_and_brokers_that_are_not_are_said_in_a_senten
     monkeypatch.setattr("watersmeet.spark.deliver.kafka._WAIT_S", 2.0)
     monkeypatch.setattr("watersmeet.spark.deliver.kafka._START_S", float(PATIENCE_S))
     monkeypatch.setattr("watersmeet.spark.deliver.kafka._COMMIT_S", 3.0)
-    password = {**kafka_broker.secure_options, "sasl.password": "wrong"}
+    password = {**kafka_broker.secure_options, "sasl.password": "not-the-password"}
     writer = KafkaWriter(spark, Sink("kafka", options={"topic": "t", **password}), "q", warned.append)
     with pytest.raises(RunError, match=r"^the sink, topic t, cannot be written: .*uthentication failed.*correct the"):
         writer.resume_after(0, 0, START)

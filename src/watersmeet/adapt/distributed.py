@@ -47,7 +47,7 @@ def change_of(before: StreamFigures, after: StreamFigures) -> CostDirection:
 
     >>> old = StreamFigures(50, 0.01, 150, 25)
     >>> change_of(old, StreamFigures(200, 0.01, 150, 100)), change_of(old, StreamFigures(50, 0.02, 150, 25))
-    (<Change.RISEN: 'risen'>, <Change.MIXED: 'mixed'>)
+    (<CostDirection.RISEN: 'risen'>, <CostDirection.MIXED: 'mixed'>)
     """
     pairs = [(before.rate, after.rate), (before.row_bytes, after.row_bytes), (before.window_rows, after.window_rows)]
     if all(old <= new for old, new in pairs) and any(old < new for old, new in pairs):

@@ -170,7 +170,7 @@ def expected_rest_s(state: TriggerState, policy: Policy, now_s: float) -> float:
 def judge(state: TriggerState, policy: Policy, offer: PlanOffer, now_s: float) -> Verdict:
     """Whether an offer is worth it.
 
-    >>> judge(TriggerState(), Policy(), Offer(current=100.0, proposed=95.0, migration=0.0), 0.0).reason
+    >>> judge(TriggerState(), Policy(), PlanOffer(current=100.0, proposed=95.0, migration=0.0), 0.0).reason
     'saves 5%, below min_saving 10%'
     """
     saving = offer.current - offer.proposed

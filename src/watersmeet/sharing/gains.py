@@ -42,7 +42,7 @@ class SharingFigures:
     def break_even_epochs(self, gain: float, rows: int = 1, everywhere: bool = True) -> float:
         """For how many epochs F must stay as it is until sharing has paid; for one row everywhere 2 / (gain x bits).
 
-        >>> Deployment(1024, 100, 64).break_even_epochs(0.5)
+        >>> SharingFigures(1024, 100, 64).break_even_epochs(0.5)
         0.0625
         """
         saved = self.saved_bits_per_epoch(gain)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from watersmeet.errors import InputError
+from watersmeet.errors import InputError, TopologyError
 from watersmeet.query.windows import parse_duration
 from watersmeet.stats.model import Stats, StreamStats
 from watersmeet.stats.yaml import filled, read_stats, read_stream_stats, read_table_stats
@@ -169,7 +169,7 @@ def _located(entry: Entry, prefix: str = "") -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        if str(error).startswith(f"{entry.file}, line "):
+        if isinstance(error, TopologyError) and error.file == entry.file:
             raise
         raise entry.fail(f"{prefix}{error}") from None
 

@@ -32,7 +32,9 @@ class Entry:
 
     def fail(self, message: str) -> TopologyError:
         """The error to raise for this place."""
-        return TopologyError(f"{self.file}, line {self.line}: {message}")
+        error = TopologyError(f"{self.file}, line {self.line}: {message}")
+        error.file = self.file
+        return error
 
     def mapping(self, what: str, known: Iterable[str] | None = None) -> dict[str, "Entry"]:
         """This value as a mapping whose keys are all known."""

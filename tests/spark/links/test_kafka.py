@@ -238,7 +238,7 @@ def test_brokers_that_cannot_be_reached_are_named_at_the_start() -> None:
 def test_why_brokers_do_not_answer_is_said(kafka_broker: Broker, tmp_path: Path, option: str, why: str) -> None:
     """As soon as it is known: no waiting helps then."""
     write_certificate(tmp_path)
-    another = {"sasl.password": "wrong", "ssl.ca.location": str(tmp_path / "ca.pem")}[option]
+    another = {"sasl.password": "not-the-password", "ssl.ca.location": str(tmp_path / "ca.pem")}[option]
     options = {**kafka_broker.secure_options, option: another}
     place = KafkaPlace("", "refused", options=options, wait_s=1.0, start_s=PATIENCE_S)
     with pytest.raises(LinkUnwritable, match=rf"^link fra -> nyc cannot be made: .*{why}.*; start the brokers, or "):

@@ -85,7 +85,8 @@ def condition_of(predicate: Predicate, where: str) -> Expression:
 def compiled(expression: Expression, schema: Schema) -> tuple[Kernel, str]:
     """The expression as a function of a row, and the type of its values.
 
-    >>> kernel, kind = compiled(Call("add", (Field("a"), Constant("1", "integer"))), Schema.of("R", {"a": "integer"}))
+    >>> more = Call("add", (TupleField("a"), ConstantArgument("1", "integer")))
+    >>> kernel, kind = compiled(more, Schema.of("R", {"a": "integer"}))
     >>> kernel((41,)), kernel((None,)), kind
     (42, None, 'integer')
     """

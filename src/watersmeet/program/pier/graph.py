@@ -53,7 +53,7 @@ Expression: TypeAlias = ConstantArgument | TupleField | Call
 def fields_of(expression: Expression) -> frozenset[str]:
     """The columns that an expression reads.
 
-    >>> sorted(fields_of(Call("add", (Field("a"), Field("b")))))
+    >>> sorted(fields_of(Call("add", (TupleField("a"), TupleField("b")))))
     ['a', 'b']
     """
     match expression:

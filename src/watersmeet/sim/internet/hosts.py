@@ -62,9 +62,9 @@ TRUE_CLOCK = HostClock()
 class Internet:
     """Carries opaque messages between numbered hosts; each has one uplink and one downlink of `access_bps`.
 
-    >>> from watersmeet.sim.internet.latency import Constant
+    >>> from watersmeet.sim.internet.latency import ConstantLatency
     >>> kernel = Kernel(seed=1)
-    >>> internet = Internet(kernel, Constant(40_000))
+    >>> internet = Internet(kernel, ConstantLatency(40_000))
     >>> internet.attach(1, lambda sender, message: None)
     >>> internet.attach(2, lambda sender, message: print(f"{message} from {sender} at {kernel.now_us} us"))
     >>> internet.send(1, 2, "hello", size_bytes=150)

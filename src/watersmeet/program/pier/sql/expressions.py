@@ -29,7 +29,7 @@ def ufl_expression(expression: model.Expression, named: Named = flat_name) -> Ex
     """The expression over fields.
 
     >>> ufl_expression(model.Expression("`r.a` + 1", (model.Column("r", "a"),)))
-    Call(function='add', arguments=(Field(name='r.a'), Constant(text='1', type='integer')))
+    Call(function='add', arguments=(TupleField(name='r.a'), ConstantArgument(text='1', type='integer')))
     """
     return _translated(tree_of(expression), named, expression)
 

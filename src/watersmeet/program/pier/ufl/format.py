@@ -79,7 +79,7 @@ def _value(value: Value) -> str:
 def format_expression(expression: Expression) -> str:
     """The text of an expression.
 
-    >>> format_expression(Call("add", (Field("a"), Constant("1", "integer"))))
+    >>> format_expression(Call("add", (TupleField("a"), ConstantArgument("1", "integer"))))
     'add($a, 1::integer)'
     """
     match expression:

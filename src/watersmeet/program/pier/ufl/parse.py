@@ -335,6 +335,6 @@ def as_expression(value: Value) -> Expression:
     """A value where an expression is wanted: plain text is a constant.
 
     >>> as_expression("abc")
-    Constant(text='abc', type='string')
+    ConstantArgument(text='abc', type='string')
     """
     return ConstantArgument(value, "string") if isinstance(value, str) else value

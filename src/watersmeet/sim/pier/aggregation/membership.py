@@ -48,7 +48,7 @@ class Child:
 class ChildMembership:
     """The active children of one node.
 
-    >>> node = Membership(in_degree_max=2)
+    >>> node = ChildMembership(in_degree_max=2)
     >>> node.hear(7, Standing(height=1), now_us=0), node.hear(8, Standing(height=0), now_us=0)
     (Accepted(), Accepted())
     >>> node.hear(9, Standing(), now_us=0)
