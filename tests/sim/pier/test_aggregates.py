@@ -32,6 +32,7 @@ AGGREGATES = [
 ]
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("pier", ["", TREE])
 @pytest.mark.parametrize("items", AGGREGATES)
 def test_groups_are_those_of_the_oracle(tmp_path: Path, items: str, pier: str) -> None:
@@ -50,6 +51,7 @@ def test_arrays_are_ordered_by_and_objects_are_not(tmp_path: Path) -> None:
         simulate_pier(scenario(tmp_path, sql.format("approx_top_k(d.badge, 2)"), ""))
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("pier", ["", TREE])
 @pytest.mark.parametrize(
     ("items", "overlaps"),

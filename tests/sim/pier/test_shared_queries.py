@@ -53,6 +53,7 @@ def is_exact(outcome: PierOutcome) -> bool:
     return summary.is_right and summary.late == 0 and summary.malformed == 0
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("pier", ["", TREES, ", transport: ip"])
 @pytest.mark.parametrize(
     "items", ["count(*) AS n, sum(h.room) AS s", "max(h.degrees) AS m, min(h.ts) AS t", "avg(h.degrees) AS a"]
@@ -126,6 +127,7 @@ def grouped(keys: str, items: str, where: str, end: str = "TUMBLE(2 SECONDS)", s
     return f"SELECT {named}{items} FROM {stream} [UNBOUNDED] AS {stream[0]} WHERE {where} GROUP BY {by}{end}"
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("pier", ["", TREES, ", transport: ip"])
 def test_aggregates_groups_and_panes_may_differ(tmp_path: Path, pier: str) -> None:
     """Records of the finest groups and panes are rolled up for the others (5.6.2)."""
@@ -189,6 +191,7 @@ def test_filters_of_any_kind(tmp_path: Path, items: str, pier: str) -> None:
     assert sum(query.answers for query in outcome.summary.queries.values()) > 20
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("pier", ["", TREES, ", join: semijoin", ", transport: ip"])
 def test_one_join_for_all(tmp_path: Path, pier: str) -> None:
     def over(where: str) -> str:
@@ -207,6 +210,7 @@ def test_one_join_for_all(tmp_path: Path, pier: str) -> None:
     assert is_exact(simulate_pier(given))
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("seed", range(8))
 def test_random_families(tmp_path: Path, seed: int) -> None:
     chance = Random(seed)
