@@ -112,10 +112,10 @@ class FaultyDisk:
         for peer in self._peers:
             out, back = LinkDirection(self._name, peer), LinkDirection(peer, self._name)
             if (reader := self._links.end(out, Role.READER)) is not None:
-                check_reader(out, reader, self._end, ledger)
+                check_reader(out, reader, ledger)
                 ledger = with_reader(ledger, peer, reader)
             if (sender := self._links.end(back, Role.SENDER)) is not None:
-                check_sender(back, sender, self._end, ledger)
+                check_sender(back, sender, ledger)
                 if ledger.received.get(peer):
                     ledger = replace(ledger, peers={**ledger.peers, peer: sender.run})
         return ledger

@@ -63,7 +63,8 @@ def counted(seeds: Iterable[int], root: Path) -> tuple[Counter[str], Counter[str
 
 
 def test_what_is_found_is_refused_or_nothing_is_lost(tmp_path: Path) -> None:
-    faults, refused = counted([1, 3, 8, 17, 20], tmp_path)
+    # 1167972702: a start with an older copy of the same epoch is refused before it takes the next one
+    faults, refused = counted([1, 3, 8, 17, 20, 1_167_972_702], tmp_path)
     assert len(faults) > 8 and sum(refused.values()) > 10
 
 
@@ -83,7 +84,8 @@ def test_without_checks_something_is_lost(
         monkeypatch.setattr(files, "verify", lambda path: None)
     else:
         monkeypatch.setattr(protocol, "check_own_end", lambda *_: None)
-        monkeypatch.setattr(faulty_disks, "check_reader", lambda *_: 0)
-        monkeypatch.setattr(faulty_disks, "check_sender", lambda *_: None)
+        for module in (protocol, faulty_disks):
+            monkeypatch.setattr(module, "check_reader", lambda *_: 0)
+            monkeypatch.setattr(module, "check_sender", lambda *_: None)
     with pytest.raises(Exception, match=r"."):
         tried(seed, tmp_path)

@@ -11,7 +11,7 @@ one site are found out; the functions below say how.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple, Protocol
@@ -42,6 +42,11 @@ class Role(StrEnum):
 
     SENDER = "sender"
     READER = "reader"
+
+    @property
+    def other(self) -> "Role":
+        """The other end."""
+        return Role.READER if self is Role.SENDER else Role.SENDER
 
 
 class LinkDirection(NamedTuple):
@@ -164,7 +169,9 @@ def open_links(
     """Start the ends of a site on all its links, after which older processes of it are fenced, or refuse to.
 
     The epoch is durable before it is claimed, so no two starts of one checkpoint have the same. What ends say is looked
-    at before the claim and after it: what an older process acknowledges in between is not overlooked.
+    at before the claim and after it: what an older process acknowledges in between is not overlooked. What the other
+    ends say is looked at before it too: a start with an older copy that is refused must not have taken the epoch of the
+    newest one. Which programs they have is not, since somebody has to begin with new ones.
     """
     claims = {}
     for reader in readers:
@@ -180,6 +187,12 @@ def open_links(
         check_own_end(link, role, there, claim, ledger)
         if there is not None:
             ours = replace(ours, epoch=max(ours.epoch, there.epoch + 1))
+        with suppress(LinkUnreadable):  # somebody else's end is mended by whose it is
+            other = links.end(link, role.other)
+            if other is not None and role is Role.SENDER:
+                check_reader(link, other, ledger)
+            elif other is not None:
+                check_sender(link, other, ledger)
     claims = {end: replace(claim, epoch=ours.epoch) for end, claim in claims.items()}
     commit(replace(ledger, epoch=ours.epoch, token=ours.token))
     with ExitStack() as undo:
@@ -219,19 +232,18 @@ def check_own_end(link: LinkDirection, role: Role, there: LinkEnd | None, ours: 
         raise _gone_back(link, Role.READER, there.number, ours.number)
 
 
-def check_sender(link: LinkDirection, there: LinkEnd, ours: LinkEnd, ledger: SiteLedger) -> None:
+def check_sender(link: LinkDirection, there: LinkEnd, ledger: SiteLedger) -> None:
     """Refuse to read from a sender that is not the one whose parcels were taken, or has forgotten some we need."""
     if ledger.peers.get(link.sender, there.run) != there.run:
         raise CheckpointMismatch(
             f"{link}: the parcels are of another run of {link.sender} than those taken so far; start it with the "
             f"checkpoint it had ({ledger.peers[link.sender]}), or {_RESTORE}"
         )
-    _check_programs(link, link.sender, there, link.reader, ours)
     if there.released > (received := ledger.received.get(link.sender, 0)):
         raise _gone_back(link, Role.READER, there.released, received)
 
 
-def check_reader(link: LinkDirection, there: LinkEnd, ours: LinkEnd, ledger: SiteLedger) -> int:
+def check_reader(link: LinkDirection, there: LinkEnd, ledger: SiteLedger) -> int:
     """The last parcel that a reader has, unless it is not the reader that has acknowledged so far."""
     known, sent = ledger.readers.get(link.reader), ledger.links.get(link.reader, LinkState())
     if known is not None and there.run != known.run:
@@ -239,7 +251,6 @@ def check_reader(link: LinkDirection, there: LinkEnd, ours: LinkEnd, ledger: Sit
             f"{link}: parcels were acknowledged by another run of {link.reader} than reads now; start "
             f"{link.reader} with the checkpoint it had ({known.run}), or {_RESTORE}"
         )
-    _check_programs(link, link.reader, there, link.sender, ours)
     if there.number > sent.number:
         raise _gone_back(link, Role.SENDER, there.number, sent.number)
     has_restarted = known is not None and there.epoch > known.epoch  # else a power cut may have taken its words back
@@ -264,11 +275,12 @@ def with_reader(ledger: SiteLedger, reader: str, end: LinkEnd) -> SiteLedger:
     return replace(ledger, readers={**ledger.readers, reader: peer})
 
 
-def _check_programs(link: LinkDirection, other: str, there: LinkEnd, site: str, ours: LinkEnd) -> None:
+def check_programs(link: LinkDirection, role: Role, there: LinkEnd, ours: LinkEnd) -> None:
+    """Refuse to work with another site whose queries or plans are not ours."""
     if there.programs != ours.programs:
         raise CheckpointMismatch(
-            f"{link}: {other} runs other queries or plans than {site}; give both the same topology and statistics, or "
-            "remove links and checkpoints of all sites to begin anew"
+            f"{link}: {link.site(role)} runs other queries or plans than {link.site(role.other)}; give both the same "
+            "topology and statistics, or remove links and checkpoints of all sites to begin anew"
         )
 
 

@@ -24,6 +24,7 @@ from watersmeet.spark.links.protocol import (
     LinkUnwritable,
     Role,
     Sealed,
+    check_programs,
     check_reader,
     check_sender,
     open_links,
@@ -220,7 +221,8 @@ class SiteLinks:
             with self._using(f"reader {reader}", f"reading {reader}"):
                 end = self.transport.end(link, Role.READER)
                 if end is not None:
-                    check_reader(link, end, self.end, ledger)
+                    check_reader(link, end, ledger)
+                    check_programs(link, Role.READER, end, self.end)
                     found[reader] = end
                     self._time(reader, end.number)
         return found
@@ -242,7 +244,8 @@ class SiteLinks:
         with self._using(f"sender {sender}", f"reading {sender}"):
             end = self.transport.end(link, Role.SENDER)
             if end is not None:
-                check_sender(link, end, self.end, ledger)
+                check_sender(link, end, ledger)
+                check_programs(link, Role.SENDER, end, self.end)
             return end
         return None
 
