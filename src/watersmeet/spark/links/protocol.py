@@ -187,12 +187,13 @@ def open_links(
         check_own_end(link, role, there, claim, ledger)
         if there is not None:
             ours = replace(ours, epoch=max(ours.epoch, there.epoch + 1))
+    for link, role in reversed(claims):
         with suppress(LinkUnreadable):  # somebody else's end is mended by whose it is
             other = links.end(link, role.other)
-            if other is not None and role is Role.SENDER:
-                check_reader(link, other, ledger)
-            elif other is not None:
+            if other is not None and role is Role.READER:
                 check_sender(link, other, ledger)
+            elif other is not None:
+                check_reader(link, other, ledger)
     claims = {end: replace(claim, epoch=ours.epoch) for end, claim in claims.items()}
     commit(replace(ledger, epoch=ours.epoch, token=ours.token))
     with ExitStack() as undo:
