@@ -81,6 +81,7 @@ class _Builder:
         self._ships: dict[str, dict[Ship, set[int]]] = {}
         self._paces: dict[str, dict[tuple[Flow, Flow], None]] = {}
         self._named: dict[tuple[str, tuple[object, ...]], str] = {}
+        self._taken: set[str] = set()
 
     def start(self, sub_plan: int) -> None:
         """What follows is for another sub-plan."""
@@ -97,9 +98,10 @@ class _Builder:
     def _name(self, name: str, *what: object) -> str:
         """A name for a flow; where sub-plans make it differently, each has its own."""
         if (name, what) not in self._named:
-            taken = {*self._named.values()}  # also by what has another name: the second x|y, and x with the second y
+            # Two names may meet once they are numbered: that of the second x|y, and that of x and the second y.
             numbered = (f"{name}'{number}" for number in count(2))
-            self._named[name, what] = next(own for own in chain((name,), numbered) if own not in taken)
+            self._named[name, what] = next(own for own in chain((name,), numbered) if own not in self._taken)
+            self._taken.add(self._named[name, what])
         return self._named[name, what]
 
     def program(self, site: str) -> JoinProgram:
